@@ -1,0 +1,66 @@
+"""Drafting with the pair's small model: gamma forward passes, each sampling the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from specbench.drafters.base import ragged_index
+from specbench.models import Engine, Pair
+from specbench.rng import Stream, Streams
+from specbench.sampling import RowParams, logit_rows, sample
+from specbench.types import Draft
+
+
+class ModelDrafter:
+    """Samples from the draft model under the same sampling parameters as the target's."""
+
+    has_probabilities = True
+
+    def __init__(self, pair: Pair):
+        self.engine = Engine(pair.draft, pair.vocab_size, "draft")
+
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        """See :class:`specbench.drafters.Drafter`."""
+        self.engine.start(prompts, capacity)
+
+    def propose(
+        self, sequences: Sequence[Sequence[int]], limits: Sequence[int], params: RowParams, streams: Streams
+    ) -> Draft:
+        """See :class:`specbench.drafters.Drafter`."""
+        device, width = self.engine.device, max(limits)
+        num_draft_tokens = torch.tensor(list(limits), device=device)
+        if width == 0:
+            return Draft.empty(len(sequences), device)
+        # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
+        pending = [
+            list(sequence[cached:]) if limit else []
+            for sequence, cached, limit in zip(sequences, self.engine.lengths, limits, strict=True)
+        ]
+        longest = max(map(len, pending))
+        fed = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in pending], device=device)
+        logits = self.engine.extend(fed, [len(tokens) for tokens in pending])
+        last = torch.tensor([max(len(tokens) - 1, 0) for tokens in pending], device=device)
+        logits = logits[torch.arange(len(pending), device=device), last]
+
+        uniforms = streams.uniform(Stream.DRAFT)
+        all_tokens, all_logits = [], []
+        for i in range(width):
+            if i > 0:
+                logits = self.engine.extend(all_tokens[-1][:, None], [int(limit > i) for limit in limits])[:, 0]
+            all_logits.append(logits)
+            all_tokens.append(sample(logit_rows(logits, params), uniforms[:, i]))
+        index = ragged_index(limits, width, device)
+        token_ids = torch.stack(all_tokens, dim=1).flatten()[index]
+        flat_logits = torch.stack(all_logits, dim=1).flatten(0, 1)[index]
+        rows = logit_rows(flat_logits, params.select(index // width))
+        return Draft(token_ids, rows, num_draft_tokens, width)
+
+    def commit(self, agreed: Sequence[int]) -> None:
+        """See :class:`specbench.drafters.Drafter`."""
+        self.engine.truncate(agreed)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """See :class:`specbench.drafters.Drafter`."""
+        self.engine.keep(rows)

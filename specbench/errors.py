@@ -1,0 +1,30 @@
+"""Errors a user can act on: each names what was wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+
+class SpecbenchError(Exception):
+    """Base of every error that specbench raises on purpose; shown to the user without a traceback."""
+
+
+class ConfigError(SpecbenchError):
+    """A configuration value that cannot work.
+
+    Args:
+        key: the configuration key, as it is written on the command line (``sampler.top_p``).
+        value: the offending value.
+        problem: what is wrong with it.
+        remedy: what to write instead.
+    """
+
+    def __init__(self, key: str, value: object, problem: str, remedy: str):
+        super().__init__(f"{key}={value}: {problem}. {remedy}")
+        self.key, self.value = key, value
+
+
+class ModelError(SpecbenchError):
+    """A checkpoint that cannot be used, or a model that returned logits no rule can sample from."""
+
+
+class ArgumentError(SpecbenchError, ValueError):
+    """An argument of a library function (a verifier, a kernel) that does not fit; the message names the argument."""

@@ -1,0 +1,108 @@
+"""A causal language model that extends many sequences at once and can take tokens back.
+
+Nothing is ever computed twice: the cache holds every token that was fed, and ``truncate`` forgets the tail of each
+request by its own amount. The engine knows nothing of drafts or sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specbench.models.cache import RaggedCache
+
+
+class Engine:
+    """One model and the cached sequences of the requests in the batch.
+
+    Args:
+        model: a decoder with full attention in every layer, in eval mode.
+        vocab_size: ids the tokenizer knows; an output layer padded wider is cut, so a padding id is never emitted.
+        name: what messages call it ("target", "draft").
+    """
+
+    def __init__(self, model: PreTrainedModel, vocab_size: int, name: str):
+        self.model, self.vocab_size, self.name = model, vocab_size, name
+        self.device = model.device
+        self.context = int(getattr(model.config, "max_position_embeddings", 2**31))
+        self._num_layers = int(model.config.get_text_config().num_hidden_layers)
+        self._cache = RaggedCache(self._num_layers, 0)
+        self.lengths: list[int] = []
+
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        """Drops everything cached and feeds new prompts, each of at least one token less than ``capacity``.
+
+        The last token of a prompt is left for the first :meth:`extend`, so that decoding begins like any later step.
+        Equal prompts are computed once and shared. Capacity is the longest sequence that will be extended to.
+        """
+        unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
+        self._cache = RaggedCache(self._num_layers, capacity)
+        self.lengths = [0] * len(unique)
+        longest = max(map(len, unique))
+        if longest:
+            padded = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in unique], device=self.device)
+            self._forward(padded, logits_to_keep=1)
+        index_of = {prompt: i for i, prompt in enumerate(unique)}
+        rows = [index_of[tuple(prompt[:-1])] for prompt in prompts]
+        self.lengths = [len(unique[row]) for row in rows]
+        if rows != list(range(len(unique))):
+            self._cache.select(torch.tensor(rows, device=self.device))
+
+    @torch.inference_mode()
+    def extend(self, token_ids: Int64[Tensor, "B n"], counts: Sequence[int]) -> Float[Tensor, "B n V"]:
+        """Feeds ``counts[b]`` tokens to each request and returns the logits after each.
+
+        Args:
+            token_ids: right-padded with any valid id; a count may be 0.
+
+        Returns:
+            Logits in the model's dtype; rows at or beyond a request's count are meaningless.
+        """
+        logits = self._forward(token_ids)
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        return logits
+
+    @torch.inference_mode()
+    def _forward(self, token_ids: Int64[Tensor, "B n"], logits_to_keep: int = 0) -> Float[Tensor, "B n V"]:
+        n = token_ids.shape[1]
+        lengths = torch.tensor(self.lengths, device=self.device)
+        visible = max(self.lengths) + n
+        positions = lengths[:, None] + torch.arange(n, device=self.device)
+        self._cache.prepare(positions, visible)
+        mask = torch.arange(visible, device=self.device) <= positions[:, :, None]
+        output = self.model(
+            input_ids=token_ids,
+            attention_mask=mask[:, None],
+            # Padding may lie beyond the context, where learned position embeddings have no row.
+            position_ids=positions.clamp(max=self.context - 1),
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=logits_to_keep,
+        )
+        return output.logits[..., : self.vocab_size]
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Takes tokens back: each request keeps at most the given number of cached tokens."""
+        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps only the given requests of the batch, in that order."""
+        if list(rows) != list(range(len(self.lengths))):
+            self.lengths = [self.lengths[row] for row in rows]
+            if rows:
+                self._cache.select(torch.tensor(list(rows), device=self.device))
+
+    @torch.inference_mode()
+    def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
+        """Logits after every token of one sequence, without touching the cache."""
+        ids = torch.tensor([list(token_ids)], device=self.device)
+        return self.model(input_ids=ids, use_cache=False).logits[0, :, : self.vocab_size]
+
+    def synchronize(self) -> None:
+        """Waits for the device, so that a clock read afterwards means something."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)

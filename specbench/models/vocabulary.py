@@ -1,0 +1,52 @@
+"""Do two models speak of the same tokens? Compared before a run, since a shifted id would only show as bad text."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+from specbench.errors import ModelError
+
+SHOWN = 5
+
+
+def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
+    """One more than the largest id, added tokens included."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
+def differences(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> list[str]:
+    """What differs between two vocabularies, in words; empty where they agree."""
+    found = []
+    if vocabulary_size(target) != vocabulary_size(draft):
+        found.append(f"sizes: target {vocabulary_size(target)}, draft {vocabulary_size(draft)}")
+    of_target, of_draft = ({i: t for t, i in tok.get_vocab().items()} for tok in (target, draft))
+    shared = range(min(vocabulary_size(target), vocabulary_size(draft)))
+    other = [i for i in shared if of_target.get(i) != of_draft.get(i)]
+    if other:
+        shown = ", ".join(f"id {i}: {of_target.get(i)!r} / {of_draft.get(i)!r}" for i in other[:SHOWN])
+        found.append(f"{len(other)} ids stand for different tokens (target / draft), the first: {shown}")
+    for name in ("bos_token_id", "eos_token_id"):
+        if getattr(target, name) != getattr(draft, name):
+            found.append(f"{name}: target {getattr(target, name)}, draft {getattr(draft, name)}")
+    return found
+
+
+def check_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> None:
+    """Raises ModelError that lists the differences and the remedy."""
+    found = differences(target, draft)
+    if found:
+        raise ModelError(
+            "pair.target and pair.draft have different vocabularies: "
+            + "; ".join(found)
+            + ". Speculative decoding compares probabilities id by id, so choose a draft of the target's family, made "
+            "with the same tokenizer."
+        )
+
+
+def check_output_width(name: str, width: int, vocabulary: int) -> None:
+    """Raises ModelError where a model has fewer outputs than its tokenizer has ids; more are padding and fine."""
+    if width < vocabulary:
+        raise ModelError(
+            f"pair.{name}: the model has {width} outputs for a tokenizer of {vocabulary} ids. The folder mixes files of "
+            "two models; take tokenizer and weights from the same release."
+        )

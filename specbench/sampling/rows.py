@@ -1,0 +1,89 @@
+"""logits and sampling parameters -> LogitRows: the cutoff and the normaliser of each row.
+
+Order of the truncations: temperature, top-k, top-p on what top-k left, min-p. min-p compares with the largest
+probability, which no truncation removes, so its place in the order does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from specbench.sampling.params import SamplingParams
+from specbench.types import LogitRows
+
+
+@dataclass(frozen=True)
+class RowParams:
+    """Sampling parameters of n rows as tensors, and whether any of them truncates (so that none pays for a sort)."""
+
+    temperature: Float64[Tensor, " n"]
+    top_k: Int64[Tensor, " n"]
+    top_p: Float64[Tensor, " n"]
+    min_p: Float64[Tensor, " n"]
+    truncates: bool
+
+    @staticmethod
+    def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:
+        """One row a request."""
+        return RowParams(
+            temperature=torch.tensor([p.temperature for p in params], dtype=torch.float64, device=device),
+            top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
+            top_p=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device),
+            min_p=torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device),
+            truncates=any(p.truncates for p in params),
+        )
+
+    def select(self, rows: Int64[Tensor, " m"]) -> RowParams:
+        """The parameters of the given rows, repeats allowed."""
+        return RowParams(
+            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.truncates
+        )
+
+
+def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:
+    """The distributions that sampling with ``params`` from ``logits`` means.
+
+    Args:
+        logits: bf16, fp16 or fp32, not modified.
+        params: one row of parameters a row of logits.
+
+    Returns:
+        LogitRows that refer to ``logits``; log_normalizer in float64. A row with NaN or +inf logits gets a log_normalizer
+        that is not finite (see LogitRows.finite); nothing is raised here, since that would wait for the device.
+    """
+    temperature = torch.where(params.temperature > 0, params.temperature, 1.0)
+    scaled = logits.double() / temperature[:, None]
+    cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
+    if params.truncates:
+        cutoff = _cutoff(logits, scaled, params)
+        cutoff = torch.where(params.temperature > 0, cutoff, -math.inf)
+        kept = torch.where(logits.double() >= cutoff[:, None], scaled, -math.inf)
+        # A NaN logit fails the comparison above; the full row's normaliser keeps it visible.
+        log_normalizer = torch.logsumexp(kept, dim=-1) + 0.0 * torch.logsumexp(scaled, dim=-1)
+    else:
+        log_normalizer = torch.logsumexp(scaled, dim=-1)
+    return LogitRows(logits, params.temperature, cutoff, log_normalizer)
+
+
+def _cutoff(logits: Shaped[Tensor, "n V"], scaled: Float64[Tensor, "n V"], params: RowParams) -> Float[Tensor, " n"]:
+    """The lowest logit that survives top-k, top-p and min-p; computed by sorting, as the reference."""
+    vocabulary = logits.shape[-1]
+    order = scaled.argsort(dim=-1, descending=True, stable=True)
+    ordered, ordered_logits = scaled.gather(-1, order), logits.double().gather(-1, order)
+    k = torch.where(params.top_k > 0, params.top_k, vocabulary).clamp(max=vocabulary)
+    smallest_of_k = ordered_logits.gather(-1, k[:, None] - 1)
+    survivors = ordered.masked_fill(ordered_logits < smallest_of_k, -math.inf)
+    probs = survivors.softmax(dim=-1)
+    before = probs.cumsum(dim=-1) - probs
+    # top_p = 1 keeps all: the sum before the last token may reach 1 by rounding.
+    in_nucleus = (before < params.top_p[:, None]) | (params.top_p[:, None] >= 1)
+    likely_enough = ordered >= ordered[:, :1] + params.min_p.log()[:, None]
+    keep = in_nucleus & likely_enough & (survivors > -math.inf)
+    keep[:, 0] = True
+    return ordered_logits.masked_fill(~keep, math.inf).amin(dim=-1)

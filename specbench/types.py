@@ -1,0 +1,148 @@
+"""The types every part speaks: LogitRows, Draft, Verification (and Streams, in rng.py).
+
+Target p and draft q have one form, so that a verifier never has to guess what was sampled from what. Requests are
+ragged and flattened, as serving engines hold them: request b owns ``num_draft_tokens[b]`` consecutive draft rows and
+``num_draft_tokens[b] + 1`` consecutive target rows, the last of which is its bonus row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
+from torch import Tensor
+
+from specbench.errors import ArgumentError
+
+PADDING = -1
+
+
+@dataclass(frozen=True)
+class LogitRows:
+    """n distributions over a vocabulary of V tokens, as logits plus three numbers a row.
+
+    ``prob(x) = exp(logit(x) / temperature - log_normalizer)`` where ``logit(x) >= cutoff``, else 0. Temperature 0 means
+    all mass on the argmax, the lowest index on ties; such a row's cutoff and log_normalizer are not used. Temperature,
+    top-k, top-p and min-p all reduce to this form, so a kernel can fold them into its loads and nothing of vocabulary
+    size is copied or sorted after :func:`specbench.sampling.logit_rows` made the rows.
+
+    Attributes:
+        logits: as the model gave them (bf16, fp16 or fp32), rows at any stride, last dimension contiguous.
+        temperature: >= 0.
+        cutoff: lowest logit kept; -inf keeps all. Tokens tied with the cutoff are kept.
+        log_normalizer: log sum over kept x of exp(logit(x) / temperature).
+    """
+
+    logits: Shaped[Tensor, "n V"]
+    temperature: Float[Tensor, " n"]
+    cutoff: Float[Tensor, " n"]
+    log_normalizer: Float[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return self.logits.shape[0]
+
+    def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
+        """The rows at the given indices, in that order (copies them)."""
+        return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], self.log_normalizer[rows])
+
+    @cached_property
+    def argmax(self) -> Int64[Tensor, " n"]:
+        """The lowest index among each row's largest logits."""
+        return self.logits.argmax(dim=-1)
+
+    def probs(self) -> Float64[Tensor, "n V"]:
+        """The dense distributions in float64, for reference code."""
+        temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
+        logits = self.logits.double()
+        probs = torch.exp(logits / temperature[:, None] - self.log_normalizer.double()[:, None])
+        probs.masked_fill_(logits < self.cutoff.double()[:, None], 0.0)
+        greedy = self.temperature == 0
+        probs.masked_fill_(greedy[:, None], 0.0)
+        probs[torch.arange(len(self), device=probs.device), self.argmax] += greedy.double()
+        return probs
+
+    def prob(self, token_ids: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
+        """Each row's probability of one token, without building the dense rows."""
+        logit = self.logits.gather(1, token_ids[:, None])[:, 0].double()
+        temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
+        random = torch.exp(logit / temperature - self.log_normalizer.double()) * (logit >= self.cutoff.double())
+        return torch.where(self.temperature > 0, random, (token_ids == self.argmax).double())
+
+    def finite(self) -> Bool[Tensor, " n"]:
+        """False for a row with a NaN or +inf logit (its log_normalizer is not finite), which nothing can sample from."""
+        return self.log_normalizer.isfinite()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Drafted tokens of B requests, flattened, n = sum of num_draft_tokens.
+
+    Attributes:
+        token_ids: drafted tokens.
+        rows: the distributions q that the tokens were sampled from; None for a deterministic draft, whose q is one-hot.
+        num_draft_tokens: tokens drafted by each request, 0 included.
+        max_draft_tokens: a bound on num_draft_tokens known to the host, so that no shape depends on device data.
+    """
+
+    token_ids: Int64[Tensor, " n"]
+    rows: LogitRows | None
+    num_draft_tokens: Int64[Tensor, " B"]
+    max_draft_tokens: int
+
+    @cached_property
+    def first_row(self) -> Int64[Tensor, " B"]:
+        """The index of each request's first draft row; its first target row is ``first_row[b] + b``."""
+        return self.num_draft_tokens.cumsum(0) - self.num_draft_tokens
+
+    @cached_property
+    def request_of_row(self) -> Int64[Tensor, " n"]:
+        """The request that owns each draft row."""
+        requests = torch.arange(len(self.num_draft_tokens), device=self.token_ids.device)
+        return requests.repeat_interleave(self.num_draft_tokens, output_size=len(self.token_ids))
+
+    @staticmethod
+    def empty(batch: int, device: torch.device) -> Draft:
+        """Nothing drafted for any request: verifying it is plain decoding."""
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        return Draft(none, None, torch.zeros(batch, dtype=torch.int64, device=device), 0)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a verifier emits.
+
+    Attributes:
+        token_ids: accepted tokens, then the recovered or bonus token, then PADDING (-1); width max_draft_tokens + 1.
+        num_accepted: drafted tokens accepted by each request.
+    """
+
+    token_ids: Int64[Tensor, "B width"]
+    num_accepted: Int64[Tensor, " B"]
+
+
+def check_shapes(draft: Draft, target: LogitRows, batch: int) -> None:
+    """Raises ArgumentError where the shapes of a verifier's arguments do not fit together. Reads no device data."""
+    n, requests = len(draft.token_ids), len(draft.num_draft_tokens)
+    if requests != batch:
+        raise ArgumentError(f"streams: {batch} request seeds for a draft of {requests} requests")
+    if len(target) != n + requests:
+        raise ArgumentError(f"target: {len(target)} rows; {n} draft tokens of {requests} requests need {n + requests}")
+    if draft.rows is not None and draft.rows.logits.shape != (n, target.logits.shape[1]):
+        expected = (n, target.logits.shape[1])
+        raise ArgumentError(f"draft.rows: logits of shape {tuple(draft.rows.logits.shape)}, expected {expected}")
+
+
+def check_values(draft: Draft, target: LogitRows) -> None:
+    """Raises ArgumentError for values no verifier can handle. Copies to the host, so it is for tests and debugging."""
+    vocabulary = target.logits.shape[1]
+    outside = (draft.token_ids < 0) | (draft.token_ids >= vocabulary)
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        raise ArgumentError(f"draft.token_ids[{row}] = {int(draft.token_ids[row])} is outside the vocabulary of {vocabulary}")
+    for name, rows in (("target", target), ("draft.rows", draft.rows)):
+        if rows is not None and not rows.finite().all():
+            raise ArgumentError(f"{name}: row {int((~rows.finite()).nonzero()[0])} holds NaN or infinite logits")
+    if (draft.num_draft_tokens > draft.max_draft_tokens).any() or (draft.num_draft_tokens < 0).any():
+        raise ArgumentError(f"draft.num_draft_tokens: outside 0..max_draft_tokens={draft.max_draft_tokens}")

@@ -1,0 +1,32 @@
+"""What a verifier is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from specbench.rng import Streams
+from specbench.types import Draft, LogitRows, Verification
+
+
+class Verifier(Protocol):
+    """A pure function of the draft, the target's distributions and the random streams.
+
+    Attributes:
+        lossless: whether the emitted tokens are declared to be distributed exactly as the target's own. The exactness
+            tests hold a verifier to its word.
+    """
+
+    lossless: bool
+
+    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+        """Accepts a prefix of each request's draft and emits one token after it.
+
+        Args:
+            draft: n drafted tokens of B requests.
+            target: n + B rows, for each request one a drafted token and then the bonus row.
+            streams: the step's uniforms; a verifier uses ACCEPT at offset i for drafted token i and EMIT at offset 0.
+
+        Raises:
+            ArgumentError: shapes that do not fit together.
+        """
+        ...
