@@ -140,7 +140,9 @@ def check_values(draft: Draft, target: LogitRows) -> None:
     outside = (draft.token_ids < 0) | (draft.token_ids >= vocabulary)
     if outside.any():
         row = int(outside.nonzero()[0])
-        raise ArgumentError(f"draft.token_ids[{row}] = {int(draft.token_ids[row])} is outside the vocabulary of {vocabulary}")
+        raise ArgumentError(
+            f"draft.token_ids[{row}] = {int(draft.token_ids[row])} is outside the vocabulary of {vocabulary}"
+        )
     for name, rows in (("target", target), ("draft.rows", draft.rows)):
         if rows is not None and not rows.finite().all():
             raise ArgumentError(f"{name}: row {int((~rows.finite()).nonzero()[0])} holds NaN or infinite logits")

@@ -44,4 +44,6 @@ class Drafter(Protocol):
 
 def ragged_index(counts: Sequence[int], width: int, device: torch.device) -> Tensor:
     """Indices, into a flattened [B, width], of the first ``counts[b]`` entries of each row."""
-    return torch.tensor([b * width + i for b, count in enumerate(counts) for i in range(count)], dtype=torch.int64, device=device)
+    return torch.tensor(
+        [b * width + i for b, count in enumerate(counts) for i in range(count)], dtype=torch.int64, device=device
+    )

@@ -76,7 +76,7 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def locate(key: str, name: str, download: bool) -> str:
+def locate(key: str, name: str) -> str:
     """Where to load a model from: a folder of this package, a local folder, or a hub id.
 
     Raises:
@@ -89,20 +89,31 @@ def locate(key: str, name: str, download: bool) -> str:
     if not looks_local:
         return name
     if not folder.is_dir():
-        raise ConfigError(key, name, "no such folder", "Give a folder with config.json and *.safetensors, or a hub id (owner/name).")
+        raise ConfigError(
+            key, name, "no such folder", "Give a folder with config.json and *.safetensors, or a hub id (owner/name)."
+        )
     if not (folder / "config.json").is_file():
         raise ConfigError(key, name, "no config.json in the folder", "Give a folder written by save_pretrained.")
     if not any(folder.glob("*.safetensors")):
         pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
         held = f"only pickled weights ({', '.join(pickled)})" if pickled else "no weights"
         raise ConfigError(
-            key, name, f"{held} in the folder", "Only safetensors are read, since pickles can run code: convert them with save_pretrained."
+            key,
+            name,
+            f"{held} in the folder",
+            "Only safetensors are read, since pickles can run code: convert them with save_pretrained.",
         )
     return str(folder)
 
 
 def load_pair(
-    target: str, draft: str, *, device: str = "auto", dtype: str = "auto", chat: bool | None = None, download: bool = False
+    target: str,
+    draft: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    chat: bool | None = None,
+    download: bool = False,
 ) -> Pair:
     """Loads both models after comparing their vocabularies.
 
@@ -117,7 +128,7 @@ def load_pair(
     """
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
-    places = {name: locate(f"pair.{name}", value, download) for name, value in (("target", target), ("draft", draft))}
+    places = {name: locate(f"pair.{name}", value) for name, value in (("target", target), ("draft", draft))}
     tokenizers = {name: _tokenizer(name, place, download) for name, place in places.items()}
     check_same_vocabulary(tokenizers["target"], tokenizers["draft"])
     vocab_size = vocabulary_size(tokenizers["target"])
@@ -191,6 +202,10 @@ class _explained:
             return
         remedy = "Check that the folder is complete."
         if not Path(self.place).exists():
-            remedy = "Check the id." if self.download else "It is not in the local hub cache: add pair.download=true to fetch it, or give a folder."
+            remedy = (
+                "Check the id."
+                if self.download
+                else "It is not in the local hub cache: add pair.download=true to fetch it, or give a folder."
+            )
         first_line = str(error).strip().splitlines()[0]
         raise ConfigError(f"pair.{self.name}", self.place, f"could not be loaded ({first_line})", remedy) from error

@@ -34,13 +34,20 @@ class SamplingParams:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ConfigError(f"sampler.{name}", value, "not a finite number", "Give a number.")
         if self.temperature < 0:
-            raise ConfigError("sampler.temperature", self.temperature, "below 0", "Use 0 for greedy, or a positive number.")
+            raise ConfigError(
+                "sampler.temperature", self.temperature, "below 0", "Use 0 for greedy, or a positive number."
+            )
         if 0 < self.temperature < 1e-3:
             raise ConfigError(
-                "sampler.temperature", self.temperature, "so small that logits overflow", "Use 0 for greedy, or 0.001 and more."
+                "sampler.temperature",
+                self.temperature,
+                "so small that logits overflow",
+                "Use 0 for greedy, or 0.001 and more.",
             )
         if self.top_k != int(self.top_k) or self.top_k < -1:
-            raise ConfigError("sampler.top_k", self.top_k, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
+            raise ConfigError(
+                "sampler.top_k", self.top_k, "not a count of tokens", "Use a whole number; 0 or -1 is off."
+            )
         if not 0 < self.top_p <= 1:
             raise ConfigError("sampler.top_p", self.top_p, "outside (0, 1]", "Use 1.0 for off.")
         if not 0 <= self.min_p < 1:

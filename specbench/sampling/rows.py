@@ -41,9 +41,7 @@ class RowParams:
 
     def select(self, rows: Int64[Tensor, " m"]) -> RowParams:
         """The parameters of the given rows, repeats allowed."""
-        return RowParams(
-            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.truncates
-        )
+        return RowParams(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.truncates)
 
 
 def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:

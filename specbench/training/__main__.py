@@ -1,6 +1,6 @@
 """Trains the embedded pair on one GPU: ``python -m specbench.training --out pair``.
 
-Writes OUT/target and OUT/draft (tokenizer.json, config.json, model.safetensors in bf16) and OUT/training.json with the
+Writes OUT/target and OUT/draft-SHAPE (tokenizer.json, config.json, model.safetensors in bf16) and OUT/training.json with the
 data, the steps and the held-out measurements of the weights as they were written.
 """
 
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specbench.training.corpus import END_OF_TEXT, collect, encode, train_tokenizer
-from specbench.training.evaluate import evaluate_pair, on_policy_stream
+from specbench.training.evaluate import evaluate_pair
 from specbench.training.optimise import build, distillation_loss, next_token_loss, train
 
 SHAPES = {  # layers, width, heads, kv_heads, inner
@@ -37,9 +37,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--target", default="12x256", choices=SHAPES)
     parser.add_argument("--target-steps", type=int, default=8000)
     parser.add_argument("--drafts", default="2x192", help="comma-separated shapes")
-    parser.add_argument("--draft-steps", type=int, default=2000)
+    parser.add_argument("--draft-steps", type=int, default=4000)
     parser.add_argument("--teacher", help="a finished target folder; only drafts are trained")
-    parser.add_argument("--rounds", type=int, default=6, help="rounds of 4096 x 512 tokens of the target's own text")
     parser.add_argument("--share-of-tv", type=float, default=0.5)
     parser.add_argument("--learning-rate", type=float, default=8e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -80,31 +79,35 @@ def main() -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "sources": corpus.sources,
     }
-    print(f"corpus ready after {time.perf_counter() - started:.0f} s", {k: v for k, v in facts.items() if k != "sources"}, flush=True)
+    print(
+        f"corpus ready after {time.perf_counter() - started:.0f} s",
+        {k: v for k, v in facts.items() if k != "sources"},
+        flush=True,
+    )
 
-    common = {"sequences": args.sequences, "context": args.context, "seed": args.seed}
-    common = {"sequences": args.sequences, "learning_rate": args.learning_rate, "seed": args.seed}
+    common = {
+        "context": args.context,
+        "sequences": args.sequences,
+        "learning_rate": args.learning_rate,
+        "seed": args.seed,
+    }
     if args.teacher:
         target = LlamaForCausalLM.from_pretrained(args.teacher, dtype=torch.float32).cuda().eval()
     else:
         target = build(args.vocab_size, *SHAPES[args.target], args.context).cuda()
         compiled = torch.compile(target)
-        facts["target_log"] = train(target, [tokens], lambda _, x: next_token_loss(compiled, x), steps=args.target_steps, context=args.context, label="target", **common)
+        facts["target_log"] = train(
+            target, tokens, lambda _, x: next_token_loss(compiled, x), steps=args.target_steps, label="target", **common
+        )
         target = save(target, tokenizer, args.out / "target")
 
-    own_text = on_policy_stream(target, tokens, rounds=args.rounds, seed=args.seed)
-    print(f"on-policy text ready after {time.perf_counter() - started:.0f} s:", len(own_text), flush=True)
-    print(tokenizer.decode(own_text[:512].tolist()), flush=True)
-    facts["on_policy_tokens"], facts["drafts"] = len(own_text), {}
-    held_out_own = on_policy_stream(target, held_out, rounds=1, batch=1024, seed=args.seed + 1)
+    facts["drafts"] = {}
     for shape in args.drafts.split(","):
         draft = build(args.vocab_size, *SHAPES[shape], args.context).cuda()
         loss = torch.compile(distillation_loss(target, args.share_of_tv))
-        log = train(draft, [tokens, own_text], loss, steps=args.draft_steps, context=512, label=shape, **common)
+        log = train(draft, tokens, loss, steps=args.draft_steps, label=shape, **common)
         draft = save(draft, tokenizer, args.out / f"draft-{shape}")
         measured = evaluate_pair(target, draft, held_out, args.context)
-        own = evaluate_pair(target, draft, held_out_own, 512)
-        measured |= {f"own_text_{key}": value for key, value in own.items() if key.startswith("overlap")}
         facts["drafts"][shape] = {"log": log, **measured}
         print(shape, measured, flush=True)
         (args.out / "training.json").write_text(json.dumps(facts, indent=1))

@@ -18,7 +18,9 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 END_OF_TEXT = "<|endoftext|>"
-PERMISSIVE = re.compile(r"\b(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|MIT-CMU|HPND|Unlicense)\b", re.IGNORECASE)
+PERMISSIVE = re.compile(
+    r"\b(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|MIT-CMU|HPND|Unlicense)\b", re.IGNORECASE
+)
 RESTRICTED = re.compile(r"\b(L?GPL|AGPL|MPL|Mozilla|Proprietary|NVIDIA)\b", re.IGNORECASE)
 MIN_BYTES, MAX_BYTES = 200, 400_000
 MAX_LINE = 400  # longer lines are data or generated code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 Loss = Callable[[LlamaForCausalLM, Tensor], Tensor]
 
 
-def build(vocab_size: int, layers: int, width: int, heads: int, kv_heads: int, inner: int, context: int) -> LlamaForCausalLM:
+def build(
+    vocab_size: int, layers: int, width: int, heads: int, kv_heads: int, inner: int, context: int
+) -> LlamaForCausalLM:
     """A freshly initialised Llama model with tied embeddings (token 0 is END_OF_TEXT)."""
     config = LlamaConfig(
         vocab_size=vocab_size,
@@ -76,7 +78,7 @@ def schedule(step: int, steps: int, warmup: int = 100, decay_share: float = 0.5)
 
 def train(
     model: LlamaForCausalLM,
-    streams: Sequence[Tensor],
+    tokens: Tensor,
     loss: Loss,
     *,
     steps: int,
@@ -87,20 +89,15 @@ def train(
     seed: int = 0,
     label: str = "",
 ) -> list[dict[str, float]]:
-    """Trains in place in bf16 autocast on random crops, as many from each stream [N_i] (int16, on the GPU); returns the log."""
+    """Trains in place in bf16 autocast on random crops of the token stream [N] (int16, on the GPU); returns the log."""
     optims = optimisers(model, learning_rate, weight_decay)
-    device = streams[0].device
-    generator = torch.Generator(device=device).manual_seed(seed)
-    window = torch.arange(context + 1, device=device)
-    share = (sequences // len(streams), 1)
+    generator = torch.Generator(device=tokens.device).manual_seed(seed)
+    window = torch.arange(context + 1, device=tokens.device)
     log: list[dict[str, float]] = []
     started = time.perf_counter()
     for step in range(steps):
-        crops = []
-        for tokens in streams:
-            starts = torch.randint(len(tokens) - context - 1, share, generator=generator, device=device)
-            crops.append(tokens[starts + window])
-        batch = torch.cat(crops).long()
+        starts = torch.randint(len(tokens) - context - 1, (sequences, 1), generator=generator, device=tokens.device)
+        batch = tokens[starts + window].long()
         with torch.autocast("cuda", dtype=torch.bfloat16):
             value = loss(model, batch)
         value.backward()

@@ -1,0 +1,66 @@
+"""How many tokens should the draft propose? Speed and acceptance by gamma, for every verifier of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.report import Illustration, interval, main, write_report
+from specbench import plots, theory
+
+QUESTION = """\
+How many tokens should the draft propose? With more of them a step may emit more, but they cost time to draft and to
+score, and those behind the first rejection are wasted."""
+SPEEDUP = """\
+Tokens a second over those of plain decoding, timed side by side through the same engine; bars are 95% intervals.
+Above the dashed line speculation pays."""
+LENGTH = """\
+Tokens that one pass of the target yields. The dashed curve is what independent acceptance at the measured overlap
+would give (equation 1 of arXiv 2211.17192), the dotted line is a perfect draft. Measurements below the dashed curve
+say that acceptance comes in runs, or that blocks were cut short at the end of texts."""
+POSITIONS = """\
+The longest draft, position by position. The blue line rises where easy stretches carry on, and falls where the draft
+strays the further it runs ahead. The orange one multiplies it up: what is left of the block at each position."""
+
+
+def report(run_dir: Path) -> Path:
+    """Writes the report of a gamma sweep into ``run_dir``/report; returns the path of report.md.
+
+    Raises:
+        ConfigError: a folder without results.
+    """
+    return write_report(run_dir, "gamma", QUESTION, closed_form, _illustrations)
+
+
+def closed_form(results: pd.DataFrame) -> str:
+    """What theory expects of the fastest run's overlap and draft cost; empty for a drafter without probabilities."""
+    best = results.loc[results["speedup"].idxmax()]
+    if pd.isna(best["overlap"]) or best["drafted"] == 0:
+        return ""
+    overlap = min(best["overlap"], 1.0)  # a mean of overlaps may round beyond 1
+    cost_ratio = (best["seconds_draft"] / best["drafted"]) / (best["plain_seconds"] / best["plain_tokens"])
+    here = theory.expected_speedup(overlap, best["gamma"], cost_ratio)
+    gamma = theory.best_gamma(overlap, cost_ratio)
+    highest = theory.expected_speedup(overlap, gamma, cost_ratio)
+    return (
+        f"In that run the overlap was {interval(best, 'overlap')}, and drafting a token took {cost_ratio:.2f} of the "
+        "time of decoding one plainly. Were acceptance independent, scoring a block as fast as one plain step and "
+        f"verifying free, the speedup would be {here:.2f} there and at most {highest:.2f}, at gamma {gamma} (theorem "
+        "3.8 of arXiv 2211.17192)."
+    )
+
+
+def _illustrations(results: pd.DataFrame) -> Iterator[Illustration]:
+    yield Illustration("speedup_against_gamma", plots.speedup_against_gamma(results), SPEEDUP)
+    yield Illustration("acceptance_length_against_gamma", plots.acceptance_length_against_gamma(results), LENGTH)
+    longest = results.loc[results["gamma"].idxmax()]
+    if longest["gamma"] > 0:
+        title = f"gamma {longest['gamma']}, {longest['series']}"
+        figure = plots.position_rates(longest["joint_rates"], longest["conditional_rates"], title)
+        yield Illustration("position_rates", figure, POSITIONS)
+
+
+if __name__ == "__main__":
+    main("gamma_sweep", "gamma", report)

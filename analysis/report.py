@@ -1,0 +1,299 @@
+"""What all reports share: finding a run, its table, its figures, and the sentences that hold for any sweep."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from specbench import plots
+from specbench.errors import ConfigError, SpecbenchError
+from specbench.results import EMPIRICAL, read_jobs, read_results
+
+NONE = "-"
+# What a sweep may vary beside its axis. The sampler's name is left out: its numbers say what it does.
+SETTINGS = (
+    *("pair", "drafter", "gamma", "temperature", "top_k", "top_p", "min_p", "workload", "batch_size", "max_new_tokens"),
+    *("seed", "device", "dtype", "threads", "hardware"),
+)
+# Implementations of token verification that read the same uniforms: they promise the same tokens, not just one law.
+SAME_TOKENS = frozenset({"naive", "masked", "fused"})
+
+TABLE_NOTE = """\
+Brackets hold 95% intervals by bootstrap over prompts, over timed batches for speedups. Acceptance rate: accepted /
+drafted tokens. Acceptance length: accepted + 1, a verification step. Overlap: mean of sum min(p, q), the chance that
+one drafted token is accepted. Check: total variation distance of drawn tokens from the target's probabilities, beside
+the mean and 99% quantile of what sampling noise alone gives; p is the share of noise at least as far.
+[table.csv](table.csv) holds every column, unrounded; [table.tex](table.tex) needs the LaTeX package booktabs."""
+TIME_SPLIT = """\
+Time of one emitted token and what it went into: proposing (draft), the target's forward passes (target), the accept
+rule (verify) and the loop around them (rest). A bar below the black line, plain decoding timed beside the same run, is
+a speedup; the tallest part is what to make faster."""
+HISTOGRAMS = """\
+How often a verification accepted 0, 1, 2, ... drafted tokens. Weight on the far right says that longer drafts would
+still be accepted; weight on 0 that drafting was in vain. Verifiers of one rule have bars of equal height."""
+EMPIRICAL_CHECK = """\
+First tokens drawn through the verifier, at several prefixes. Points belong inside the pale blue bands; up to 1 in 20
+lies outside by chance, one far outside is a bias. "All others" drawn where the target leaves none are forbidden."""
+
+
+def find_run(exp: str, run_dir: Path | None) -> Path:
+    """The folder to report on; the newest run of the experiment under the current directory if none is given.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    folder = Path("outputs") / exp / "latest" if run_dir is None else run_dir
+    if not folder.is_dir():
+        remedy = f"Run python -m specbench +exp={exp} first, or give the folder of a run."
+        raise ConfigError("RUN_DIR", folder, "no such folder", remedy)
+    return folder
+
+
+def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
+    """The rows of a run by the axis, with a column ``series``: the verifier, and what else differs between rows.
+
+    Raises:
+        ConfigError: a folder without results.
+    """
+    results = read_results(run_dir)
+    if results.empty:
+        raise ConfigError("RUN_DIR", run_dir, "its results.parquet is empty", "Look for failed jobs; run it again.")
+    results["series"] = results["verifier"]
+    for column in varying(results, axis):
+        results["series"] += f", {column} " + results[column].map(_plain)
+    return results.sort_values([axis, "job"], kind="stable", ignore_index=True)
+
+
+def varying(results: pd.DataFrame, axis: str) -> list[str]:
+    """The settings, axis and verifier aside, in which the rows differ."""
+    return [column for column in SETTINGS if column != axis and results[column].nunique() > 1]
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """A number as text; a dash for None and NaN."""
+    return NONE if pd.isna(value) else format(value, form)
+
+
+def interval(row: pd.Series, name: str, form: str = ".2f") -> str:
+    """An estimate with its 95% interval: ``0.61 [0.58, 0.64]``."""
+    value, low, high = (row[name + suffix] for suffix in ("", "_low", "_high"))
+    return NONE if pd.isna(value) else f"{number(value, form)} [{number(low, form)}, {number(high, form)}]"
+
+
+def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """The rows of read_run as text, ready to be printed."""
+    settings = [axis, "verifier", *varying(results, axis)]
+    if not results["lossless"].all():
+        settings.append("lossless")
+    return pd.DataFrame(
+        [{**{name: _plain(row[name]) for name in settings}, **_measured(row)} for _, row in results.iterrows()]
+    )
+
+
+def _measured(row: pd.Series) -> dict[str, str]:
+    noise = f"{number(row['check_tv_noise'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}"
+    return {
+        "acceptance rate": interval(row, "acceptance_rate"),
+        "acceptance length": interval(row, "acceptance_length"),
+        "overlap": interval(row, "overlap"),
+        "tokens/s": number(row["tokens_per_second"], ".1f"),
+        "plain tokens/s": number(row["plain_tokens_per_second"], ".1f"),
+        "speedup": interval(row, "speedup"),
+        "check TV": number(row["check_tv"], ".3f"),
+        "noise mean / q99": NONE if pd.isna(row["check_tv"]) else noise,
+        "p": number(row["check_p_value"], ".3f"),
+    }
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def write_tables(folder: Path, results: pd.DataFrame, rendered: pd.DataFrame) -> None:
+    """table.md and table.tex as rendered (needs the LaTeX package booktabs), table.csv with every column, unrounded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(markdown(rendered) + "\n", encoding="utf-8")
+    results.drop(columns="series").to_csv(folder / "table.csv", index=False)
+    form = "".join("l" if name in ("verifier", "pair", "drafter", "workload") else "r" for name in rendered)
+    latex = rendered.to_latex(index=False, escape=True, column_format=form)
+    (folder / "table.tex").write_text("% \\usepackage{booktabs}\n" + latex + "\n", encoding="utf-8")
+
+
+def markdown(rendered: pd.DataFrame) -> str:
+    """A rendered table as Markdown; numbers stay as they are written in it."""
+    return rendered.to_markdown(index=False, disable_numparse=True)
+
+
+@dataclass(frozen=True)
+class Illustration:
+    """A figure of a report: file name, drawing, and how to read it."""
+
+    name: str
+    figure: Figure
+    reading: str
+
+
+def write_figures(folder: Path, illustrations: Iterable[Illustration]) -> str:
+    """Saves each under ``folder``/figures as PDF and PNG; returns the Markdown that shows them."""
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    shown = []
+    for each in illustrations:
+        with plots.style():
+            # Without a date, the same rows give the same bytes.
+            each.figure.savefig(folder / "figures" / f"{each.name}.pdf", metadata={"CreationDate": None})
+            each.figure.savefig(folder / "figures" / f"{each.name}.png")
+        title = each.name.replace("_", " ").capitalize()
+        shown.append(f"### {title}\n\n![{title}](figures/{each.name}.png)\n\n{each.reading}")
+    return "\n\n".join(shown)
+
+
+def where_it_ran(results: pd.DataFrame) -> str:
+    """Hardware, versions and settings as a Markdown list; what differs between rows is listed with all its values."""
+
+    def values(column: str) -> str:
+        return ", ".join(dict.fromkeys(results[column].map(_plain)))
+
+    lines = [
+        f"- hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {values('threads')} threads",
+        f"- versions: Python {values('python')}, PyTorch {values('torch')}, transformers {values('transformers')}; "
+        f"commit {values('commit')}",
+        f"- pair {values('pair')}: target {values('target')}, draft {values('draft')}; drafter {values('drafter')}",
+        f"- sampler {values('sampler')}: temperature {values('temperature')}, top_k {values('top_k')}, "
+        f"top_p {values('top_p')}, min_p {values('min_p')}; seed {values('seed')}",
+        f"- workload {values('workload')}: {values('prompts')} prompts in batches of {values('batch_size')}, at most "
+        f"{values('max_new_tokens')} new tokens each; gamma {values('gamma')}",
+        f"- {len(results)} runs, {results['created'].min()} to {results['created'].max()}",
+    ]
+    if results["hardware"].nunique() > 1:
+        lines.append("- **Rows come from different hardware: compare speedups with care, speeds not at all.**")
+    return "\n".join(lines)
+
+
+def fastest(results: pd.DataFrame, axis: str) -> str:
+    """The setting of the highest speedup, and which others the intervals do not tell apart from it."""
+    best = results.loc[results["speedup"].idxmax()]
+    tied = results[(results["speedup_high"] >= best["speedup_low"]) & (results.index != best.name)]
+    speed, plain = (number(best[name], ".1f") for name in ("tokens_per_second", "plain_tokens_per_second"))
+    sentence = f"Highest speedup: **{axis} {_plain(best[axis])} with {best['series']}**, {interval(best, 'speedup')}"
+    sentence += f" over plain decoding, {speed} against {plain} tokens/s."
+    if best["speedup_high"] < 1:
+        sentence += " That is slower."
+    elif best["speedup_low"] <= 1:
+        sentence += " The interval holds 1."
+    if not (results["speedup_low"] > 1).any():
+        sentence += " Nothing here is shown to be faster than plain decoding."
+    if len(tied):
+        groups = tied.groupby(axis)["series"]
+        others = ", ".join(f"{_plain(value)} ({' and '.join(names)})" for value, names in groups)
+        sentence += f" Its interval overlaps with those of {axis} {others}."
+    return sentence
+
+
+def exactness(results: pd.DataFrame) -> str:
+    """What the check of drawn tokens against the target's probabilities found."""
+    checked = results[results["check_tv"].notna()]
+    if checked.empty:
+        return "No run was checked against the target's probabilities (protocol.check.draws=0)."
+    beyond = checked[checked["check_tv"] > checked["check_tv_noise_q99"] + 1e-12]  # at temperature 0 both are 0
+    text = (
+        f"Check of drawn tokens against the target's probabilities: {len(beyond)} of {len(checked)} runs lie beyond "
+        f"the 99% quantile of sampling noise, where chance alone puts {len(checked) / 100:.2g}; the lowest p-value is "
+        f"{checked['check_p_value'].min():.3f}."
+    )
+    for name, rows in beyond.groupby("series", sort=False):
+        word = "declared lossless" if rows["lossless"].all() else "not declared lossless"
+        text += f" Beyond it: {name} ({word}), {len(rows)} runs."
+    return text
+
+
+def agreement(results: pd.DataFrame, axis: str) -> str:
+    """Whether verifiers that promise the same tokens accepted the same; empty where fewer than two of them ran."""
+    family = results[results["verifier"].isin(SAME_TOKENS)]
+    compared, differing = 0, []
+    for _, rows in family.groupby([axis, *varying(results, axis)], sort=False):
+        if rows["verifier"].nunique() > 1:
+            compared += 1
+            if len({tuple(histogram) for histogram in rows["acceptance_histogram"]}) > 1:
+                differing.append(_plain(rows[axis].iloc[0]))
+    promise = f"{' and '.join(dict.fromkeys(family['verifier']))} promise the same tokens from the same streams"
+    if not compared:
+        return ""
+    if not differing:
+        return f"{promise}, and their acceptance histograms are identical in all {compared} settings."
+    where = f"{axis} {', '.join(dict.fromkeys(differing))}"
+    return f"**{promise}, but their acceptance histograms differ at {where}: rounding at a threshold, or a bug.**"
+
+
+def write_report(
+    run_dir: Path,
+    axis: str,
+    question: str,
+    findings: Callable[[pd.DataFrame], str],
+    illustrate: Callable[[pd.DataFrame], Iterable[Illustration]],
+) -> Path:
+    """Writes a sweep's report.md, tables and figures under ``run_dir``/report; returns the path of report.md.
+
+    Args:
+        run_dir: a folder with results.parquet.
+        axis: the column of the results that the sweep varies.
+        question: what the sweep was run for.
+        findings: sentences of this sweep alone.
+        illustrate: figures of this sweep alone; those of every sweep come after them.
+    """
+    results = read_run(run_dir, axis)
+    rendered = table(results, axis)
+    folder = run_dir / "report"
+    write_tables(folder, results, rendered)
+    shown = write_figures(folder, [*illustrate(results), *_common_illustrations(run_dir, results, axis)])
+    answer = [fastest(results, axis), findings(results), exactness(results), agreement(results, axis)]
+    sections = [
+        f"# {axis.capitalize()} sweep\n\n{question}",
+        "## Result\n\n" + "\n\n".join(filter(None, answer)),
+        f"## Table\n\n{markdown(rendered)}\n\n{TABLE_NOTE}",
+        f"## Figures\n\n{shown}",
+        f"## Where it ran\n\n{where_it_ran(results)}",
+    ]
+    path = folder / "report.md"
+    path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    return path
+
+
+def _common_illustrations(run_dir: Path, results: pd.DataFrame, axis: str) -> Iterator[Illustration]:
+    yield Illustration("time_split", plots.time_split(results, axis), TIME_SPLIT)
+    yield Illustration("acceptance_histograms", plots.acceptance_histograms(results, axis), HISTOGRAMS)
+    drawn = read_jobs(run_dir, EMPIRICAL)
+    best = results.loc[results["speedup"].idxmax()]
+    if len(drawn) and (drawn["job"] == best["job"]).any():
+        figure = plots.empirical_against_target(drawn[drawn["job"] == best["job"]])
+        reading = f"{axis.capitalize()} {_plain(best[axis])} with {best['series']}. {EMPIRICAL_CHECK}"
+        yield Illustration("empirical_against_target", figure, reading)
+
+
+def main(exp: str, axis: str, build: Callable[[Path], Path]) -> None:
+    """The command line of a report: prints its table and where it lies; exits with 2 where the run cannot be read."""
+    about = sys.modules[build.__module__].__doc__
+    parser = argparse.ArgumentParser(prog=f"python -m analysis.{exp}", description=about)
+    parser.add_argument("run_dir", metavar="RUN_DIR", nargs="?", type=Path, help=f"default: outputs/{exp}/latest")
+    try:
+        run_dir = find_run(exp, parser.parse_args().run_dir)
+        path = build(run_dir)
+        rendered = table(read_run(run_dir, axis), axis)
+    except SpecbenchError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    brief = rendered.drop(columns=["acceptance rate", "overlap", "plain tokens/s", "check TV", "noise mean / q99"])
+    shown = Table(*brief.columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in brief.itertuples(index=False):
+        shown.add_row(*map(Text, row))  # Text, since rich would read brackets in a string as markup
+    Console().print(shown)
+    print(path)

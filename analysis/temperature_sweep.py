@@ -1,0 +1,50 @@
+"""How do acceptance, overlap and speedup change from greedy decoding to hot sampling?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.report import Illustration, interval, main, write_report
+from specbench import plots
+
+QUESTION = "How do acceptance, overlap and speedup change from greedy decoding (temperature 0) to hot sampling?"
+ACCEPTANCE = """\
+Left, the share of drafted tokens that was accepted, where those behind a rejection count as drafted; right, the chance
+that a single drafted token is accepted. At temperature 0 both distributions are one-hot, and the overlap is the share
+of positions at which draft and target agree on the likeliest token."""
+SPEEDUP = """\
+Tokens a second over those of plain decoding at the same temperature, timed side by side through the same engine; bars
+are 95% intervals. Above the dashed line speculation pays."""
+
+
+def report(run_dir: Path) -> Path:
+    """Writes the report of a temperature sweep into ``run_dir``/report; returns the path of report.md.
+
+    Raises:
+        ConfigError: a folder without results.
+    """
+    return write_report(run_dir, "temperature", QUESTION, overlap_range, _illustrations)
+
+
+def overlap_range(results: pd.DataFrame) -> str:
+    """The temperatures of the lowest and highest overlap; empty where no drafter had probabilities."""
+    known = results[results["overlap"].notna()]
+    if known["temperature"].nunique() < 2:
+        return ""
+    low, high = (known.loc[i] for i in (known["overlap"].idxmin(), known["overlap"].idxmax()))
+    return (
+        f"Overlap goes from {interval(low, 'overlap')} at temperature {low['temperature']:g} ({low['series']}) to "
+        f"{interval(high, 'overlap')} at temperature {high['temperature']:g} ({high['series']})."
+    )
+
+
+def _illustrations(results: pd.DataFrame) -> Iterator[Illustration]:
+    yield Illustration("acceptance_against_temperature", plots.acceptance_against_temperature(results), ACCEPTANCE)
+    yield Illustration("speedup_against_temperature", plots.speedup_against_temperature(results), SPEEDUP)
+
+
+if __name__ == "__main__":
+    main("temperature_sweep", "temperature", report)

@@ -1,0 +1,58 @@
+"""Acceptance metrics, from the step log alone.
+
+The step log has one line a verification and request, with columns prompt, step, num_draft_tokens, num_accepted and
+num_emitted (see results.STEP_SCHEMA). All ratios are pooled (sums over sums), as vLLM's counters are; a mean of
+per-request ratios is another quantity and can rank two runs the other way round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+
+def acceptance_histogram(steps: pd.DataFrame, gamma: int) -> list[int]:
+    """Number of verification steps that accepted 0, 1, ..., gamma drafted tokens; shortened last drafts included."""
+    return np.bincount(steps["num_accepted"], minlength=gamma + 1).tolist()
+
+
+@dataclass(frozen=True)
+class PositionRates:
+    """Per position i = 1..gamma of the block, None where no block reached it.
+
+    Attributes:
+        joint: share of the blocks that drafted at least i tokens which accepted at least i. Leviathan's and vLLM's
+            per-position rate, but with blocks that were cut short left out of the denominator.
+        conditional: share of the blocks that drafted position i and accepted i - 1 which accepted i as well.
+    """
+
+    joint: list[float | None]
+    conditional: list[float | None]
+
+
+def position_rates(steps: pd.DataFrame, gamma: int) -> PositionRates:
+    """Acceptance by position in the block."""
+    drafted, accepted = steps["num_draft_tokens"].to_numpy(), steps["num_accepted"].to_numpy()
+    joint, conditional = [], []
+    for i in range(1, gamma + 1):
+        reached = drafted >= i
+        tested = reached & (accepted >= i - 1)
+        hits = int((accepted >= i).sum())
+        joint.append(hits / int(reached.sum()) if reached.any() else None)
+        conditional.append(hits / int(tested.sum()) if tested.any() else None)
+    return PositionRates(joint, conditional)
+
+
+def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
+    """drafted, accepted, emitted and steps of each prompt: what intervals over prompts resample."""
+    grouped = steps.groupby("prompt", sort=True)
+    return pd.DataFrame(
+        {
+            "drafted": grouped["num_draft_tokens"].sum(),
+            "accepted": grouped["num_accepted"].sum(),
+            "emitted": grouped["num_emitted"].sum(),
+            "steps": grouped.size(),
+        }
+    )

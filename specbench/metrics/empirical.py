@@ -1,0 +1,59 @@
+"""Empirical against exact distribution: the distance seen, and the distance that sampling noise alone would give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+SIMULATIONS = 1000
+
+
+@dataclass(frozen=True)
+class DistanceCheck:
+    """Total variation distance of counts from exact probabilities.
+
+    Attributes:
+        tv: half the sum of absolute differences between shares and probabilities.
+        noise_mean, noise_q99: mean and 99% quantile of the same distance for draws from the exact distribution.
+        p_value: share of simulated distances at least as large, (1 + count) / (1 + simulations).
+    """
+
+    tv: float
+    noise_mean: float
+    noise_q99: float
+    p_value: float
+
+
+def total_variation(counts: np.ndarray, probs: np.ndarray) -> np.ndarray:
+    """TV of counts [..., V] from probs [..., V]."""
+    return 0.5 * np.abs(counts / counts.sum(axis=-1, keepdims=True) - probs).sum(axis=-1)
+
+
+def distance_check(counts: np.ndarray, probs: np.ndarray, seed: int = 0) -> DistanceCheck:
+    """Compares counts [P, V] of P prefixes with their exact probabilities [P, V]; the distance is the mean over prefixes.
+
+    A tail of tokens too rare to be seen is pooled into one cell a prefix, which only lowers both distances alike.
+    """
+    rng = np.random.default_rng(seed)
+    observed, simulated = [], []
+    for row_counts, row_probs in zip(counts, probs, strict=True):
+        draws = int(row_counts.sum())
+        cells, exact = pooled(row_counts, row_probs, least=1 / draws)
+        observed.append(total_variation(cells, exact))
+        simulated.append(total_variation(rng.multinomial(draws, exact, size=SIMULATIONS), exact))
+    tv, noise = float(np.mean(observed)), np.mean(simulated, axis=0)
+    beyond = int((noise >= tv - 1e-12).sum())
+    return DistanceCheck(tv, float(noise.mean()), float(np.quantile(noise, 0.99)), (1 + beyond) / (1 + SIMULATIONS))
+
+
+def pooled(counts: np.ndarray, probs: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cells of probability at least ``least``, and one more that holds all others; tokens of probability 0 stay apart.
+
+    A token of probability 0 that was drawn keeps a cell of its own (probability 0), so that it always shows.
+    """
+    own = (probs >= least) | ((probs == 0) & (counts > 0))
+    rest_counts, rest_probs = counts[~own].sum(), probs[~own].sum()
+    cells = np.append(counts[own], rest_counts).astype(float)
+    exact = np.append(probs[own], rest_probs)
+    return cells, exact / exact.sum()

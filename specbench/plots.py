@@ -1,0 +1,297 @@
+"""Figures, for the paper and for W&B alike. Drawing only: every number comes from the rows, metrics or theory.
+
+Figures are made without pyplot, so that nothing is left open and no window system is needed. ``results`` has the
+columns of results.RunRow. Its rows are told apart by a column ``series`` where there is one, else by verifier; series
+are drawn side by side, since verifiers of one rule have the same acceptance and would hide each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from specbench import theory
+
+INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
+# Okabe and Ito's colours, which are told apart with any colour vision; markers tell series apart in grey print.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+PHASES = {"draft": "#56B4E9", "target": "#0072B2", "verify": "#E69F00", "rest": "#bdbdbd"}
+AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
+SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
+DASHED = (0, (4, 3))
+Rates = Sequence[float | None] | np.ndarray
+WIDTH = 6.0  # inches: the text width of a one-column paper
+STYLE = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures look alike on every machine
+    "font.size": 8,
+    "mathtext.fontset": "dejavusans",
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.grid.axis": "y",
+    "grid.color": "#ebebeb",
+    "lines.linewidth": 1.3,
+    "lines.markersize": 5,
+    "lines.markeredgecolor": "white",
+    "lines.markeredgewidth": 0.5,
+    "legend.handlelength": 1.6,
+    "legend.columnspacing": 1.4,
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,  # embeds TrueType; journals refuse matplotlib's default, Type 3
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.axisbelow", "axes.grid"), True),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.linewidth", "grid.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
+}
+
+
+@contextmanager
+def style() -> Generator[None]:
+    """The rcParams under which figures are made (as a decorator); save them under it too."""
+    with mpl.rc_context(STYLE):  # ty: ignore[invalid-argument-type]
+        yield
+
+
+@style()
+def acceptance_histogram(histogram: list[int], title: str) -> Figure:
+    """How many verification steps accepted 0, 1, ..., gamma drafted tokens (metrics.acceptance_histogram)."""
+    figure, (axes,) = _panels(1, 1, (WIDTH / 2, 2.2))
+    bars = axes.bar(range(len(histogram)), histogram, width=0.75, color=COLOURS[0])
+    shares = np.array(histogram) / max(sum(histogram), 1)
+    axes.bar_label(bars, [f"{share:.0%}" for share in shares], fontsize=7, color=GREY, padding=1)
+    axes.set(xlabel="drafted tokens accepted", ylabel="verification steps")
+    axes.set_title(title, parse_math=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    return figure
+
+
+@style()
+def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
+    """Acceptance by position in the block (metrics.PositionRates); None leaves a gap."""
+    figure, (axes,) = _panels(1, 1, (WIDTH / 2, 2.4))
+    for rates, name, colour, marker in (
+        (conditional, "where all before it were accepted", COLOURS[0], "o"),
+        (joint, "of all drafted", COLOURS[1], "s"),
+    ):
+        values = np.array(rates, dtype=float)  # None becomes NaN, which is not drawn
+        axes.plot(np.arange(1, len(values) + 1), values, color=colour, marker=marker, label=name)
+    axes.set(xlabel="position in the block", ylabel="share accepted", ylim=(0, 1.04))
+    axes.set_title(title, parse_math=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    _legend(figure, columns=1)
+    return figure
+
+
+@style()
+def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
+    """Shares of the tokens drawn in one run (rows of results.EMPIRICAL_SCHEMA) against the target's probabilities.
+
+    A panel a prefix. The ``top`` likeliest tokens have bars of their own and all others share one, so that a token
+    shows that was drawn although the target forbids it.
+    """
+    prefixes = list(empirical.groupby("prefix", sort=False))
+    bars = min(top, max(len(tokens) for _, tokens in prefixes)) + 1
+    figure, panels = _panels(len(prefixes), 2, (WIDTH / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
+    for axes, (prefix, tokens) in zip(panels, prefixes, strict=True):
+        _one_prefix(axes, tokens.sort_values("prob", ascending=False, kind="stable").head(top))
+        axes.set_title(f"after {_shortened(str(prefix), 24, keep_end=True)}", parse_math=False)
+    figure.supxlabel("probability of the next token", fontsize=8)
+    _legend(figure, columns=2)
+    return figure
+
+
+def _one_prefix(axes: Axes, tokens: pd.DataFrame) -> None:
+    draws = int(tokens["draws"].iloc[0])
+    probs = np.append(tokens["prob"], 1 - tokens["prob"].sum()).clip(0, 1)  # sums of probabilities round beyond 0 and 1
+    shares = np.append(tokens["count"], draws - tokens["count"].sum()) / draws
+    labels = [*(_shortened(token, 14) for token in tokens["token"]), "all others"]
+    low, high = theory.binomial_band(probs, draws)
+    places, inside = np.arange(len(labels)), (low <= shares) & (shares <= high)
+    axes.barh(places, probs, height=0.8, color=PALE, label="target's probability")
+    axes.barh(places, high - low, left=low, height=0.36, color=BAND, label=f"95% of samples of {draws}")
+    axes.plot(shares[inside], places[inside], "o", markersize=4, color=COLOURS[0], label="share drawn, inside the band")
+    axes.plot(shares[~inside], places[~inside], "D", markersize=4.5, color=COLOURS[1], label="share drawn, outside it")
+    axes.set_yticks(places, labels, fontsize=6.5, parse_math=False)
+    axes.set(ylim=(len(labels) - 0.4, -0.6), xlim=(0, None))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+
+
+def _shortened(text: str, length: int, keep_end: bool = False) -> str:
+    """A quoted text in which nothing is invisible; characters that the figures' font may lack are escaped."""
+    if len(text) > length:
+        text = f"…{text[-length:]}" if keep_end else f"{text[:length]}…"
+    return "".join(c if ord(c) < 0x250 or c == "…" else ascii(c)[1:-1] for c in repr(text))
+
+
+def speedup_against_gamma(results: pd.DataFrame) -> Figure:
+    """Speedup over plain decoding with its 95% interval; the fastest setting is marked."""
+    return _speedup(results, "gamma")
+
+
+def speedup_against_temperature(results: pd.DataFrame) -> Figure:
+    """Speedup over plain decoding with its 95% interval."""
+    return _speedup(results, "temperature")
+
+
+@style()
+def _speedup(results: pd.DataFrame, axis: str) -> Figure:
+    figure, (axes,) = _panels(1, 1, (WIDTH * 0.8, 2.9))
+    _lines(axes, results, axis, "speedup")
+    axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5, label="plain decoding")
+    if axis == "gamma":  # a temperature is chosen for its texts, not for its speed
+        series = max(_series(results, axis), key=lambda each: each.rows["speedup"].max())
+        best = series.rows.sort_values("speedup").iloc[-1]
+        x, color = best[axis] + _shift(results, axis) * series.place, series.colour
+        axes.scatter(x, best["speedup"], s=110, facecolor="none", edgecolor=color, linewidth=0.9)
+        text, spot = rf"{SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$", (x, best["speedup_high"])
+        axes.annotate(text, spot, (0, 3), textcoords="offset points", ha="center", va="bottom", color=color)
+    axes.margins(y=0.12)
+    axes.set_ylabel(r"speedup over plain decoding ($\times$)")
+    _legend(figure)
+    return figure
+
+
+@style()
+def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
+    """Tokens a verification step, beside theory.expected_tokens at the measured overlap and the ceiling gamma + 1."""
+    figure, (axes,) = _panels(1, 1, (WIDTH * 0.8, 2.9))
+    _lines(axes, results, "gamma", "acceptance_length")
+    predictions = {}  # a dict, since series of one overlap share a prediction
+    for series in _series(results[results["overlap"].notna()], "gamma"):
+        overlaps = series.rows["overlap"].astype(float).clip(upper=1)  # a mean of overlaps may round beyond 1
+        curve = tuple(zip(series.rows["gamma"], overlaps, strict=True))
+        predictions[curve] = [theory.expected_tokens(overlap, gamma) for gamma, overlap in curve]
+    for curve, tokens in predictions.items():
+        label = "independent acceptance at the overlap"
+        axes.plot([gamma for gamma, _ in curve], tokens, color=INK, linestyle=DASHED, linewidth=0.9, label=label)
+    gammas = np.unique(results["gamma"])
+    axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=":", label=r"ceiling $\gamma + 1$")
+    highest = max([results["acceptance_length_high"].max(), *(max(tokens) for tokens in predictions.values())])
+    axes.set(ylabel="tokens per verification step (accepted + 1)", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
+    _legend(figure, columns=2)
+    return figure
+
+
+@style()
+def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
+    """Acceptance rate and overlap, each with its 95% interval, in two panels of one scale."""
+    figure, (left, right) = _panels(2, 2, (WIDTH / 2, 2.5))
+    for axes, value, title in (
+        (left, "acceptance_rate", "acceptance rate: accepted / drafted"),
+        (right, "overlap", r"overlap: mean of $\Sigma$ min(p, q)"),
+    ):
+        _lines(axes, results, "temperature", value)
+        axes.set_title(title)
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    _legend(figure)
+    return figure
+
+
+@style()
+def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
+    """Milliseconds an emitted token by phase, a panel a series; plain decoding as it was timed beside each run."""
+    every = _series(results, axis)
+    figure, panels = _panels(len(every), 3, (WIDTH / min(len(every), 3), 2.3), margin=0.4)
+    for axes, series in zip(panels, every, strict=True):
+        places, bottom = np.arange(len(series.rows)), np.zeros(len(series.rows))
+        for phase, colour in PHASES.items():
+            height = 1000 * series.rows[f"seconds_{phase}"].to_numpy() / series.rows["tokens"].to_numpy()
+            axes.bar(places, height, bottom=bottom, width=0.7, color=colour, label=phase)
+            bottom += height
+        plain = 1000 / series.rows["plain_tokens_per_second"].to_numpy()
+        axes.hlines(plain, places - 0.5, places + 0.5, color=INK, linewidth=1.1, label="plain decoding")
+        axes.set_xticks(places, [f"{value:g}" for value in series.rows[axis]])
+        axes.set(title=series.name, xlabel=AXIS_LABELS[axis])
+    panels[0].set_ylabel("ms per emitted token")
+    _legend(figure, columns=5)
+    return figure
+
+
+@style()
+def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
+    """Share of the verification steps by drafted tokens accepted, a panel a value of the axis, a bar a series."""
+    every, values = _series(results, axis), np.unique(results[axis])
+    columns = 4 if len(values) > 6 else 3
+    figure, panels = _panels(len(values), columns, (WIDTH / columns, 1.5), margin=0.6)
+    width = 0.8 / len(every)
+    for axes, value in zip(panels, values, strict=True):
+        for series in every:
+            for histogram in series.rows.loc[series.rows[axis] == value, "acceptance_histogram"]:
+                places = np.arange(len(histogram)) + width * series.place
+                shares = np.asarray(histogram) / max(sum(histogram), 1)
+                axes.bar(places, shares, width, color=series.colour, label=series.name)
+        axes.set_title(f"{SYMBOLS[axis]} = {value:g}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    figure.supxlabel("drafted tokens accepted", fontsize=8)
+    figure.supylabel("verification steps", fontsize=8)
+    _legend(figure)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Series:
+    name: str
+    rows: pd.DataFrame
+    place: float  # ..., -1, 0, 1, ...: its place beside the others
+    colour: str
+    marker: str
+
+
+def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
+    column = results["series"] if "series" in results else results["verifier"]
+    names = list(dict.fromkeys(column))
+    series = []
+    for i, name in enumerate(names):
+        rows, place = results[column == name].sort_values(axis), i - (len(names) - 1) / 2
+        series.append(_Series(name, rows, place, COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]))
+    return series
+
+
+def _panels(
+    count: int, columns: int, size: tuple[float, float], margin: float = 0, sharey: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels in rows of at most ``columns``; inches a panel, and above and below all of them."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(max(size[0] * columns, WIDTH / 2), size[1] * rows + margin), layout="constrained")
+    grid = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    for empty in grid[count:]:
+        empty.remove()
+    return figure, grid[:count]
+
+
+def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
+    for series in _series(results, axis):
+        x = series.rows[axis] + _shift(results, axis) * series.place
+        y, low, high = (series.rows[value + suffix].astype(float) for suffix in ("", "_low", "_high"))
+        axes.plot(x, y, color=series.colour, marker=series.marker, label=series.name)
+        axes.vlines(x, low, high, color=series.colour, linewidth=1)
+    ticks = np.unique(results[axis])
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlabel(AXIS_LABELS[axis])
+
+
+def _shift(results: pd.DataFrame, axis: str) -> float:
+    """How far apart series are drawn, in units of the x axis, so that equal ones stay visible."""
+    return 0.014 * (float(np.ptp(results[axis])) or 1.0)
+
+
+def _legend(figure: Figure, columns: int = 4) -> None:
+    """One legend for all panels, outside of them."""
+    every = [axes.get_legend_handles_labels() for axes in figure.axes]
+    named = {label: handle for handles, labels in every for handle, label in zip(handles, labels, strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=min(len(named), columns))

@@ -1,0 +1,24 @@
+"""What a user sees while a run works: messages, and progress bars (on a terminal only, so that logs stay readable)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import track as rich_track
+
+Item = TypeVar("Item")
+console = Console(stderr=True)
+if not console.is_terminal:
+    console = Console(stderr=True, width=150)  # a table in a log should not be squeezed into 80 columns
+
+
+def track(items: Sequence[Item], label: str) -> Iterator[Item]:
+    """Yields the items under a progress bar that goes away when done."""
+    yield from rich_track(items, label, console=console, transient=True, disable=not console.is_terminal)
+
+
+def say(message: str, style: str | None = None) -> None:
+    """Prints a message as it is: no markup, no wrapping."""
+    console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)

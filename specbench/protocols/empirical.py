@@ -1,0 +1,99 @@
+"""Empirical against target: many first tokens by speculative decoding beside the target's exact probabilities.
+
+A whole step is taken each time (all gamma tokens are drafted and verified), and only its first token is counted. This
+shows a wrong first token; the joint distribution of a whole block is the exactness laboratory's business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specbench.decoding import Decoder, Request
+from specbench.errors import ConfigError
+from specbench.metrics.empirical import distance_check
+from specbench.progress import track
+from specbench.protocols.base import RunContext
+from specbench.provenance import request_seed
+from specbench.sampling import RowParams, logit_rows
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """prefixes: how many prompts; draws: first tokens a prompt (0 skips the check); batch_size: drawn side by side."""
+
+    prefixes: int
+    draws: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("prefixes", 1), ("draws", 0), ("batch_size", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(
+                    f"protocol.check.{name}", value, f"below {least}", f"Use a whole number from {least}."
+                )
+
+
+def check_first_tokens(context: RunContext, settings: CheckSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """RunRow's check columns, and the rows of empirical.parquet for every token that was drawn or has 0.1% of the mass."""
+    requests = context.requests[: settings.prefixes]
+    if settings.draws == 0:
+        return {
+            "check_prefixes": 0, "check_draws": 0, "check_tv": None, "check_tv_noise": None,
+            "check_tv_noise_q99": None, "check_p_value": None,
+        }  # fmt: skip
+    counts, probs = [], []
+    for request in track(requests, "empirical against target"):
+        counts.append(draw_first_tokens(context, request, settings))
+        probs.append(exact_first_token(context, request))
+    check = distance_check(np.stack(counts), np.stack(probs), context.seed)
+    measured = {
+        "check_prefixes": len(requests),
+        "check_draws": settings.draws,
+        "check_tv": check.tv,
+        "check_tv_noise": check.noise_mean,
+        "check_tv_noise_q99": check.noise_q99,
+        "check_p_value": check.p_value,
+    }
+    decode = context.pair.tokenizer.decode
+    rows = [
+        {
+            "prefix": request.name,
+            "token_id": int(token),
+            "token": decode([int(token)]),
+            "prob": float(p[token]),
+            "count": int(n[token]),
+            "draws": settings.draws,
+        }
+        for request, n, p in zip(requests, counts, probs, strict=True)
+        for token in np.flatnonzero((n > 0) | (p >= 1e-3))
+    ]
+    return measured, rows
+
+
+def draw_first_tokens(context: RunContext, request: Request, settings: CheckSettings) -> np.ndarray:
+    """Counts [V] of the first token of one speculative step after the request's prompt."""
+    decoder = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
+    counts = np.zeros(context.pair.vocab_size, dtype=np.int64)
+    for start in range(0, settings.draws, settings.batch_size):
+        numbers = range(start, min(start + settings.batch_size, settings.draws))
+        copies = [
+            dataclasses.replace(
+                request, seed=request_seed(context.seed, f"check/{context.gamma}/{request.name}/{i}"), max_new_tokens=context.gamma + 1
+            )
+            for i in numbers
+        ]
+        completions = decoder.start(copies)
+        decoder.step()
+        np.add.at(counts, [completion.token_ids[0] for completion in completions], 1)
+    return counts
+
+
+def exact_first_token(context: RunContext, request: Request) -> np.ndarray:
+    """The target's probabilities [V] of the token after the prompt, under the request's sampling parameters."""
+    logits = context.target.score(request.prompt)[-1:]
+    return logit_rows(logits, RowParams.of([request.sampling], logits.device)).probs()[0].cpu().numpy()

@@ -1,0 +1,69 @@
+"""Where a run's numbers come from: commit, machine, versions."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from specbench.rng import MAX_SEED
+
+
+def request_seed(seed: int, name: str) -> int:
+    """The seed of one request: depends on the run's seed and the request's name, not on its place in the workload."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") & MAX_SEED
+
+
+@functools.cache
+def commit() -> str:
+    """The commit of the source tree this package runs from, ``-dirty`` behind it with changes; ``unknown`` elsewhere."""
+    here = Path(__file__).resolve().parent
+    try:
+        if _git(here, "ls-files", "--error-unmatch", "provenance.py") == "":
+            return "unknown"
+        dirty = "-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no") else ""
+        return _git(here, "rev-parse", "HEAD") + dirty
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
+    )
+    return done.stdout.strip()
+
+
+@functools.cache
+def processor() -> str:
+    """The CPU's name and how many of its cores this process may use."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores"
+
+
+def environment(device: torch.device) -> dict[str, str | int]:
+    """What a row says about where it was made."""
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }

@@ -1,0 +1,188 @@
+"""The typed rows that a run leaves behind, written atomically as parquet.
+
+``results.parquet`` has one row a run; ``steps.parquet`` one line a verification and request; ``empirical.parquet`` one
+line a prefix and token of the empirical-against-target check; ``texts.parquet`` one line a decoded text. Each job writes
+its own, and the sweep's folder holds the collected ``results.parquet`` of all its jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from specbench.errors import ConfigError
+
+RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
+
+STEP_SCHEMA = pa.schema(
+    [
+        ("prompt", pa.string()),
+        ("step", pa.int64()),
+        ("num_draft_tokens", pa.int64()),
+        ("num_accepted", pa.int64()),
+        ("num_emitted", pa.int64()),
+    ]
+)
+EMPIRICAL_SCHEMA = pa.schema(
+    [
+        ("prefix", pa.string()),
+        ("token_id", pa.int64()),
+        ("token", pa.string()),
+        ("prob", pa.float64()),
+        ("count", pa.int64()),
+        ("draws", pa.int64()),
+    ]
+)
+TEXT_SCHEMA = pa.schema(
+    [
+        ("prompt", pa.string()),
+        ("text", pa.string()),
+        ("completion", pa.string()),
+        ("tokens", pa.int64()),
+        ("finished", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """One run. ``_low`` and ``_high`` bound 95% intervals by bootstrap over prompts (over timed batches for speeds)."""
+
+    # What ran
+    exp: str
+    job: int
+    created: str  # UTC, ISO 8601
+    commit: str  # "-dirty" behind it where the tree had changes; "unknown" outside a checkout
+    hardware: str
+    threads: int
+    device: str
+    dtype: str
+    python: str
+    torch: str
+    transformers: str
+    pair: str
+    target: str
+    draft: str
+    drafter: str
+    sampler: str
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    verifier: str
+    lossless: bool
+    workload: str
+    prompts: int
+    gamma: int
+    batch_size: int
+    max_new_tokens: int
+    seed: int
+
+    # Acceptance (metrics/acceptance.py)
+    tokens: int
+    steps: int
+    drafted: int
+    accepted: int
+    acceptance_histogram: list[int]
+    joint_rates: list[float | None]
+    conditional_rates: list[float | None]
+    acceptance_rate: float | None
+    acceptance_rate_low: float | None
+    acceptance_rate_high: float | None
+    acceptance_length: float
+    acceptance_length_low: float
+    acceptance_length_high: float
+    overlap: float | None  # mean of sum min(p, q) over the emitted positions; None for a drafter without probabilities
+    overlap_low: float | None
+    overlap_high: float | None
+
+    # Speed, prompts included, on this hardware
+    seconds: float
+    tokens_per_second: float
+    plain_tokens: int
+    plain_seconds: float
+    plain_tokens_per_second: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    seconds_draft: float
+    seconds_target: float
+    seconds_verify: float
+    seconds_rest: float
+
+    # Empirical against target, first tokens at several prefixes (metrics/empirical.py); None where check.draws is 0
+    check_prefixes: int
+    check_draws: int
+    check_tv: float | None
+    check_tv_noise: float | None
+    check_tv_noise_q99: float | None
+    check_p_value: float | None
+
+
+_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+
+def _arrow_type(annotation: object) -> pa.DataType:
+    if typing.get_origin(annotation) is list:
+        return pa.list_(_arrow_type(typing.get_args(annotation)[0]))
+    if typing.get_origin(annotation) is types.UnionType:
+        return _arrow_type(next(a for a in typing.get_args(annotation) if a is not type(None)))
+    return _ARROW[annotation]  # ty: ignore[invalid-argument-type]
+
+
+RESULT_SCHEMA = pa.schema([(name, _arrow_type(hint)) for name, hint in typing.get_type_hints(RunRow).items()])
+
+
+def write_atomically(path: Path, table: pa.Table) -> None:
+    """Writes a parquet file that is either whole or not there; a file already written is kept until the new one is."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        pq.write_table(table, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_rows(path: Path, rows: Iterable[object], schema: pa.Schema) -> None:
+    """Writes dataclass instances or dicts under a schema; a value that does not fit its column is an error."""
+    plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]  # ty: ignore
+    write_atomically(path, pa.Table.from_pylist(plain, schema=schema))
+
+
+def collect(sweep: Path) -> int:
+    """Gathers the results of all finished jobs of a sweep into its results.parquet; returns how many there are."""
+    tables = [pq.read_table(path, schema=RESULT_SCHEMA) for path in sorted(sweep.glob(f"*/{RESULTS}"))]
+    if tables:
+        write_atomically(sweep / RESULTS, pa.concat_tables(tables).sort_by("job"))
+    return len(tables)
+
+
+def read_results(sweep: Path) -> pd.DataFrame:
+    """The rows of a sweep.
+
+    Raises:
+        ConfigError: a folder without results.
+    """
+    path = sweep / RESULTS
+    if not path.is_file():
+        raise ConfigError(
+            "RUN_DIR", sweep, "no results.parquet in it", "Give a folder of outputs/<exp>/<time>, after a run."
+        )
+    return pq.read_table(path, schema=RESULT_SCHEMA).to_pandas()
+
+
+def read_jobs(sweep: Path, name: str) -> pd.DataFrame:
+    """A table that each job wrote (STEPS, EMPIRICAL, TEXTS), concatenated, with a column ``job``."""
+    frames = [
+        pq.read_table(path).to_pandas().assign(job=int(path.parent.name)) for path in sorted(sweep.glob(f"*/{name}"))
+    ]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

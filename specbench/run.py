@@ -1,0 +1,266 @@
+"""One job: configuration -> objects -> protocol -> rows -> tracking. And what a whole sweep remembers."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import MissingMandatoryValue, OmegaConf
+
+from specbench import plots, results, tracking
+from specbench.config import Config, check_numbers
+from specbench.decoding import Request
+from specbench.errors import ConfigError, SpecbenchError
+from specbench.models import Engine, Pair, load_pair
+from specbench.models.loading import choose_device, choose_dtype, locate
+from specbench.progress import say
+from specbench.protocols import Outcome, RunContext
+from specbench.provenance import environment, request_seed
+from specbench.sampling import SamplingParams
+from specbench.workloads import Prompt, load_prompts
+
+
+@dataclass
+class Session:
+    """What outlives a job: the loaded pair, the sweep's folder, and how each job ended."""
+
+    folder: Path | None = None
+    exp: str = "adhoc"
+    finished: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    _pairs: dict[tuple[Any, ...], Pair] = field(default_factory=dict)
+
+    def pair(self, config: Config) -> Pair:
+        """Loads a pair once for all the jobs that use it; another pair takes its place in memory."""
+        wanted = config.pair
+        key = (wanted.target, wanted.draft, wanted.chat, wanted.download, config.device, config.dtype)
+        if key not in self._pairs:
+            self._pairs.clear()
+            self._pairs[key] = load_pair(
+                wanted.target,
+                wanted.draft,
+                device=config.device,
+                dtype=config.dtype,
+                chat=wanted.chat,
+                download=wanted.download,
+            )
+        return self._pairs[key]
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """What Hydra knows of a job."""
+
+    number: int
+    label: str
+    folder: Path
+    exp: str
+    choices: dict[str, str]
+
+    @staticmethod
+    def current() -> JobInfo:
+        hydra = HydraConfig.get()
+        sweeping = hydra.mode == RunMode.MULTIRUN
+        choices = {key: str(value) for key, value in hydra.runtime.choices.items() if not key.startswith("hydra/")}
+        label = ",".join(o for o in hydra.overrides.task if not o.startswith("+exp="))
+        return JobInfo(
+            hydra.job.num if sweeping else 0,
+            label or "defaults",
+            Path(hydra.runtime.output_dir),
+            choices.get("exp", "adhoc"),
+            choices,
+        )
+
+
+def run_job(config: Config, session: Session) -> None:
+    """Runs one job; a failure is remembered in the session and written to the job's folder, so that a sweep goes on."""
+    job = JobInfo.current()
+    session.folder, session.exp = job.folder.parent, job.exp
+    point_latest_at(session.folder)
+    try:
+        row = _run(config, job, session)
+    except Exception as error:  # a bug in one verifier must not cost the sweep its other jobs
+        known = isinstance(error, SpecbenchError)
+        (job.folder / "error.txt").write_text(str(error) if known else traceback.format_exc())
+        session.failures[job.label] = (
+            str(error) if known else f"{type(error).__name__}: {error} (see {job.folder}/error.txt)"
+        )
+        say(f"job {job.number} ({job.label}) failed: {session.failures[job.label]}", style="red")
+        return
+    session.finished += 1
+    say(
+        f"job {job.number} ({job.label}): {row.acceptance_length:.2f} tokens a step, "
+        f"{row.speedup:.2f} times plain decoding"
+    )
+
+
+def _run(config: Config, job: JobInfo, session: Session) -> results.RunRow:
+    OmegaConf.save(OmegaConf.create(_resolved(config)), job.folder / "config.yaml")
+    # All that can be known without a model is checked first.
+    check_numbers(config)
+    sampling = SamplingParams(
+        config.sampler.temperature, config.sampler.top_k, config.sampler.top_p, config.sampler.min_p
+    )
+    tracking.check_mode(config.tracking.mode)
+    prompts = load_prompts(config.workload.path, config.workload.limit)
+    for name in ("target", "draft"):
+        locate(f"pair.{name}", getattr(config.pair, name))
+    choose_dtype(config.dtype, choose_device(config.device))
+    protocol, verifier, drafter = (_build(key, getattr(config, key)) for key in ("protocol", "verifier", "drafter"))
+
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    pair = session.pair(config)
+    target = Engine(pair.target, pair.vocab_size, "target")
+    requests = make_requests(prompts, pair, sampling, config)
+    context = RunContext(
+        pair,
+        target,
+        _explained("drafter", drafter, pair=pair),
+        verifier,
+        requests,
+        config.gamma,
+        config.batch_size,
+        config.seed,
+    )
+    outcome: Outcome = protocol.run(context)
+
+    row = results.RunRow(
+        **environment(target.device),  # ty: ignore[invalid-argument-type]
+        **_identity(config, job, sampling, len(requests)),
+        dtype=str(pair.target.dtype).removeprefix("torch."),
+        lossless=bool(getattr(verifier, "lossless", False)),
+        **outcome.measured,
+    )
+    write_tables(job, row, outcome)
+    draw_figures(job, row, outcome)
+    results.collect(job.folder.parent)
+    tracking.log_run(
+        config.tracking.mode,
+        project=config.tracking.project,
+        entity=config.tracking.entity,
+        group=f"{job.exp}/{job.folder.parent.name}",
+        name=job.label,
+        folder=job.folder,
+        config=_resolved(config),
+        row=vars(row),
+        outcome=outcome,
+        texts=config.tracking.texts,
+    )
+    return row
+
+
+def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
+    """Tokenised prompts with their seeds.
+
+    Raises:
+        ConfigError: a prompt that leaves no room for max_new_tokens in either model's context.
+    """
+    requests = []
+    for prompt in prompts:
+        ids = tuple(pair.encode(prompt.text))
+        if not ids:
+            raise ConfigError(
+                "workload.path", config.workload.path, f"prompt {prompt.name!r} has no tokens", "Remove it."
+            )
+        if len(ids) + config.max_new_tokens > pair.context:
+            raise ConfigError(
+                "max_new_tokens",
+                config.max_new_tokens,
+                f"prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is {pair.context}",
+                "Shorten the prompt or lower max_new_tokens.",
+            )
+        seed = request_seed(config.seed, prompt.name)
+        requests.append(Request(prompt.name, ids, seed, sampling, config.max_new_tokens))
+    return requests
+
+
+def write_tables(job: JobInfo, row: results.RunRow, outcome: Outcome) -> None:
+    """The job's parquet files; the row last, so that a folder with a row is complete."""
+    results.write_rows(job.folder / results.STEPS, outcome.steps, results.STEP_SCHEMA)
+    results.write_rows(job.folder / results.EMPIRICAL, outcome.empirical, results.EMPIRICAL_SCHEMA)
+    results.write_rows(job.folder / results.TEXTS, outcome.texts, results.TEXT_SCHEMA)
+    details = {
+        key: getattr(row, key)
+        for key in ("created", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
+    }
+    (job.folder / "environment.json").write_text(json.dumps(details, indent=1))
+    results.write_rows(job.folder / results.RESULTS, [row], results.RESULT_SCHEMA)
+
+
+def draw_figures(job: JobInfo, row: results.RunRow, outcome: Outcome) -> None:
+    """The job's figures as PNG, in its folder."""
+    figures = {
+        "acceptance_histogram": plots.acceptance_histogram(row.acceptance_histogram, job.label),
+        "position_rates": plots.position_rates(row.joint_rates, row.conditional_rates),
+    }
+    if outcome.empirical:
+        figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(outcome.empirical))
+    for name, figure in figures.items():
+        figure.savefig(job.folder / f"{name}.png", dpi=150)
+
+
+def point_latest_at(sweep: Path) -> None:
+    """Makes ``outputs/<exp>/latest`` a link to this sweep, replacing the old link in one step."""
+    temporary = sweep.parent / f".latest.{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(sweep.name, target_is_directory=True)
+    os.replace(temporary, sweep.parent / "latest")
+
+
+def _resolved(config: Config) -> dict[str, Any]:
+    try:
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # ty: ignore
+    except MissingMandatoryValue as error:
+        key = str(error).rsplit(": ", 1)[-1]
+        raise ConfigError(key, "???", "no value given", f"Add {key}=... to the command.") from error
+
+
+def _build(key: str, node: Any) -> Any:
+    if "_target_" not in node:
+        raise ConfigError(key, dict(node), "no _target_", f"Choose one of conf/{key}/*.yaml.")
+    return _explained(key, instantiate, node)
+
+
+def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:
+    """Turns errors of a component's constructor into ones that name the configuration group."""
+    try:
+        return call(*args, **kwargs)
+    except (InstantiationException, TypeError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, SpecbenchError):
+            raise cause from None
+        raise ConfigError(
+            key, "...", f"cannot be built ({cause})", f"Compare its arguments with conf/{key}/*.yaml."
+        ) from error
+
+
+def _identity(config: Config, job: JobInfo, sampling: SamplingParams, prompts: int) -> dict[str, Any]:
+    return {
+        "exp": job.exp,
+        "job": job.number,
+        "pair": config.pair.name,
+        "target": config.pair.target,
+        "draft": config.pair.draft,
+        **{key: job.choices[key] for key in ("drafter", "sampler", "verifier")},
+        "temperature": float(sampling.temperature),
+        "top_k": sampling.top_k,
+        "top_p": float(sampling.top_p),
+        "min_p": float(sampling.min_p),
+        "workload": config.workload.name,
+        "prompts": prompts,
+        "gamma": config.gamma,
+        "batch_size": config.batch_size,
+        "max_new_tokens": config.max_new_tokens,
+        "seed": config.seed,
+    }

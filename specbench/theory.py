@@ -1,0 +1,89 @@
+"""Closed forms of speculative decoding, to hold measurements against.
+
+Words: alpha is the chance that a drafted token is accepted, the same for every token and independent of the others
+(an idealisation: real acceptance comes in runs); gamma is the number of drafted tokens a step; the cost ratio c is the
+time of drafting one token over the time of decoding one token plainly.
+
+Source: Leviathan, Kalman, Matias, "Fast inference from transformers via speculative decoding" (arXiv 2211.17192),
+equation 1 and theorem 3.8. For token verification alpha is the overlap sum min(p, q) (corollary 3.6).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral
+
+import numpy as np
+from scipy import stats
+
+from specbench.errors import ArgumentError
+
+
+def expected_tokens(alpha: float, gamma: int | np.integer) -> float:
+    """Mean number of tokens a step emits: (1 - alpha^(gamma + 1)) / (1 - alpha), and gamma + 1 at alpha = 1.
+
+    Equation 1 of arXiv 2211.17192. It is summed as the geometric series it stands for, since the quotient loses its
+    digits where alpha is close to 1.
+
+    Raises:
+        ArgumentError: alpha outside [0, 1], or a gamma that is no whole number from 0.
+    """
+    _check_alpha(alpha)
+    _check_gamma("gamma", gamma)
+    return math.fsum(alpha**accepted for accepted in range(int(gamma) + 1))
+
+
+def expected_speedup(alpha: float, gamma: int | np.integer, cost_ratio: float) -> float:
+    """Expected tokens over the step's cost gamma * c + 1: theorem 3.8 of arXiv 2211.17192.
+
+    Scoring a block is taken to cost as much as one plain step, and verifying nothing.
+
+    Raises:
+        ArgumentError: as expected_tokens, or a cost ratio that is negative or not finite.
+    """
+    if not (math.isfinite(cost_ratio) and cost_ratio >= 0):
+        raise ArgumentError(f"cost_ratio={cost_ratio}: must be finite and not negative")
+    return expected_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
+
+
+def best_gamma(alpha: float, cost_ratio: float, largest: int = 64) -> int:
+    """The gamma from 0 to ``largest`` of the highest expected speedup, the smallest one on ties; 0: do not speculate.
+
+    Raises:
+        ArgumentError: as expected_speedup, or a ``largest`` that is no whole number from 0.
+    """
+    _check_gamma("largest", largest)
+    return max(range(int(largest) + 1), key=lambda gamma: expected_speedup(alpha, gamma, cost_ratio))
+
+
+def binomial_band(
+    prob: float | Sequence[float] | np.ndarray, draws: int, confidence: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the share of a token lies among ``draws`` of it with probability ``prob``, but for ``1 - confidence``.
+
+    Quantiles of the binomial distribution, exact, divided by the draws.
+
+    Raises:
+        ArgumentError: probabilities outside [0, 1], fewer than 1 draw, or a confidence not inside (0, 1).
+    """
+    probs = np.asarray(prob, dtype=float)
+    if not ((probs >= 0) & (probs <= 1)).all():
+        raise ArgumentError("prob: must lie in [0, 1]")
+    if draws < 1:
+        raise ArgumentError(f"draws={draws}: must be at least 1")
+    if not 0 < confidence < 1:
+        raise ArgumentError(f"confidence={confidence}: must lie inside (0, 1)")
+    tail = (1 - confidence) / 2
+    low, high = (stats.binom.ppf(quantile, draws, probs) / draws for quantile in (tail, 1 - tail))
+    return np.asarray(low), np.asarray(high)
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 <= alpha <= 1:
+        raise ArgumentError(f"alpha={alpha}: must lie in [0, 1]")
+
+
+def _check_gamma(name: str, gamma: object) -> None:
+    if isinstance(gamma, bool) or not isinstance(gamma, Integral) or gamma < 0:
+        raise ArgumentError(f"{name}={gamma}: must be a whole number from 0")

@@ -1,0 +1,81 @@
+"""Weights & Biases, offline unless asked. The only importer of wandb."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import ConfigError
+from specbench.protocols import Outcome
+
+MODES = ("offline", "online", "disabled")
+
+
+def check_mode(mode: str) -> None:
+    """Raises ConfigError for an unknown mode, and for online without a key, before a run has cost anything."""
+    if mode not in MODES:
+        raise ConfigError("tracking.mode", mode, "not a mode", f"Use {', '.join(MODES)}.")
+    if mode == "online":
+        import wandb
+
+        if not (os.environ.get("WANDB_API_KEY") or wandb.login(prompt=False)):
+            raise ConfigError(
+                "tracking.mode",
+                mode,
+                "no W&B key on this machine",
+                "Set WANDB_API_KEY or run `wandb login`, or use offline.",
+            )
+
+
+def log_run(
+    mode: str,
+    *,
+    project: str,
+    entity: str | None,
+    group: str,
+    name: str,
+    folder: Path,
+    config: Mapping[str, Any],
+    row: Mapping[str, Any],
+    outcome: Outcome,
+    texts: int,
+) -> None:
+    """Logs one finished job: its row as summary, figures, sample texts as a table, its result files as an artifact.
+
+    Args:
+        group: the sweep, whose jobs W&B then shows together.
+        folder: the job's folder, whose PNG files are logged as images and parquet files as an artifact; W&B's own files
+            go to ``folder/wandb``.
+    """
+    if mode == "disabled":
+        return
+    import wandb
+
+    settings = wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True, x_disable_stats=True)
+    run = wandb.init(
+        mode="online" if mode == "online" else "offline",
+        project=project,
+        entity=entity,
+        group=group,
+        name=name,
+        job_type=str(row["verifier"]),
+        dir=str(folder),
+        config=dict(config),
+        reinit="finish_previous",
+        settings=settings,
+    )
+    with run:
+        scalars = {key: value for key, value in row.items() if isinstance(value, int | float | str)}
+        run.summary.update(scalars)
+        logged: dict[str, Any] = {path.stem: wandb.Image(str(path)) for path in sorted(folder.glob("*.png"))}
+        if texts:
+            columns = ["prompt", "text", "completion", "tokens", "finished"]
+            data = [[text[column] for column in columns] for text in outcome.texts[:texts]]
+            logged["texts"] = wandb.Table(columns=columns, data=data)
+        run.log(logged)
+        artifact = wandb.Artifact(f"results-{run.id}", type="results")
+        for path in sorted(folder.glob("*.parquet")):
+            artifact.add_file(str(path))
+        run.log_artifact(artifact)

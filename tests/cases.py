@@ -1,0 +1,44 @@
+"""Ragged batches for the verifier suites."""
+
+from __future__ import annotations
+
+import torch
+
+from specbench.rng import Stream, Streams
+from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
+from specbench.types import Draft, LogitRows
+
+MIXED = [
+    SamplingParams(),
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.7, top_k=5),
+    SamplingParams(temperature=0.9, top_p=0.8),
+    SamplingParams(temperature=1.3, top_k=6, top_p=0.9, min_p=0.05),
+]
+
+
+def ragged_case(
+    counts: list[int],
+    vocabulary: int,
+    *,
+    params: list[SamplingParams] | None = None,
+    one_hot: bool = False,
+    closeness: float = 0.7,
+    seed: int = 0,
+) -> tuple[Draft, LogitRows, Streams]:
+    """A random draft and the target's rows for it; ``closeness`` is the noise between q's and p's logits."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, n, width = len(counts), sum(counts), max(counts)
+    per_request = RowParams.of([(params or MIXED)[b % len(params or MIXED)] for b in range(batch)])
+    streams = Streams(torch.arange(batch) + 1000 * seed, torch.full((batch,), 17), width + 1)
+    num_draft_tokens = torch.tensor(counts)
+    owner = torch.arange(batch).repeat_interleave(num_draft_tokens)
+    offset = torch.cat([torch.arange(count) for count in counts]) if n else torch.zeros(0, dtype=torch.int64)
+    q_logits = torch.randn(n, vocabulary, generator=generator) * 2
+    q = logit_rows(q_logits, per_request.select(owner))
+    token_ids = sample(q, streams.uniform(Stream.DRAFT)[owner, offset]) if n else torch.zeros(0, dtype=torch.int64)
+    p_logits = torch.randn(n + batch, vocabulary, generator=generator) * 2
+    p_logits[torch.arange(n) + owner] = q_logits + closeness * torch.randn(n, vocabulary, generator=generator)
+    target_owner = torch.arange(batch).repeat_interleave(num_draft_tokens + 1)
+    target = logit_rows(p_logits, per_request.select(target_owner))
+    return Draft(token_ids, None if one_hot else q, num_draft_tokens, width), target, streams

@@ -1,0 +1,114 @@
+"""Closed forms against enumeration, exact arithmetic and their limits."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from jaxtyping import TypeCheckError
+from scipy import stats
+
+from specbench import theory
+from specbench.errors import ArgumentError
+
+REFUSED = (ArgumentError, TypeCheckError)  # the tests' own type checks may come first
+ALPHAS = [0.0, 0.1, 0.5, 0.77, 0.999, 1.0]
+
+
+def enumerated_tokens(alpha: float, gamma: int) -> float:
+    """The mean over all patterns of accepted and rejected tokens of the accepted prefix, and one token after it."""
+    total = 0.0
+    for pattern in itertools.product((True, False), repeat=gamma):
+        accepted = next((i for i, kept in enumerate(pattern) if not kept), gamma)
+        total += (accepted + 1) * np.prod([alpha if kept else 1 - alpha for kept in pattern])
+    return total
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("gamma", [0, 1, 2, 5, 8])
+def test_tokens_are_the_mean_over_all_patterns(alpha: float, gamma: int) -> None:
+    assert theory.expected_tokens(alpha, gamma) == pytest.approx(enumerated_tokens(alpha, gamma), rel=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1 - 1e-6, 1 - 1e-12, 1 - 2**-53])
+def test_tokens_keep_their_digits_near_certain_acceptance(alpha: float) -> None:
+    exact = Fraction(alpha)
+    expected = float((1 - exact**65) / (1 - exact))
+    assert theory.expected_tokens(alpha, 64) == pytest.approx(expected, rel=1e-14)
+
+
+def test_tokens_at_the_limits() -> None:
+    assert theory.expected_tokens(0.0, 7) == 1
+    assert theory.expected_tokens(1.0, 7) == 8
+    assert theory.expected_tokens(0.8, 1000) == pytest.approx(5)
+
+
+def test_speedup_by_hand() -> None:
+    # (1 - 0.8^6) / 0.2 = 3.68928 tokens for the time of 5 x 0.05 + 1 plain steps
+    assert theory.expected_speedup(0.8, 5, 0.05) == pytest.approx(3.68928 / 1.25)
+    assert theory.expected_speedup(0.8, 5, 0.0) == theory.expected_tokens(0.8, 5)
+    assert theory.expected_speedup(0.3, 0, 0.9) == 1
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.4, 0.77, 0.95])
+@pytest.mark.parametrize("cost_ratio", [0.01, 0.1, 0.45, 1.0])
+def test_best_gamma_beats_all_others(alpha: float, cost_ratio: float) -> None:
+    speedups = [(1 - alpha ** (g + 1)) / (1 - alpha) / (g * cost_ratio + 1) for g in range(65)]
+    assert theory.best_gamma(alpha, cost_ratio) == int(np.argmax(speedups))
+
+
+def test_best_gamma_at_the_limits() -> None:
+    assert theory.best_gamma(1.0, 0.0, largest=17) == 17
+    assert theory.best_gamma(1.0, 0.5, largest=17) == 17
+    assert theory.best_gamma(0.0, 0.0) == 0  # all gammas tie: the smallest
+    assert theory.best_gamma(0.5, 0.5) == 0  # drafting one token breaks even
+    assert theory.best_gamma(0.9, 0.1, largest=0) == 0
+
+
+def test_numbers_of_a_data_frame_are_accepted() -> None:
+    assert theory.expected_speedup(np.float64(0.5), np.int64(1), np.float64(0.5)) == 1
+
+
+@pytest.mark.parametrize("alpha", [-0.01, 1.01, float("nan")])
+def test_an_impossible_alpha_is_refused(alpha: float) -> None:
+    with pytest.raises(ArgumentError, match="alpha"):
+        theory.best_gamma(alpha, 0.1)
+
+
+@pytest.mark.parametrize("gamma", [-1, 2.5, 2.0, True])
+def test_an_impossible_gamma_is_refused(gamma: int) -> None:
+    with pytest.raises(REFUSED, match="gamma"):
+        theory.expected_tokens(0.5, gamma)
+    with pytest.raises(REFUSED, match="largest"):
+        theory.best_gamma(0.5, 0.1, largest=gamma)
+
+
+@pytest.mark.parametrize("cost_ratio", [-0.1, float("inf"), float("nan")])
+def test_an_impossible_cost_is_refused(cost_ratio: float) -> None:
+    with pytest.raises(ArgumentError, match="cost_ratio"):
+        theory.expected_speedup(0.5, 2, cost_ratio)
+
+
+@pytest.mark.parametrize("prob", [1e-9, 0.003, 0.3, 0.5, 0.98])
+@pytest.mark.parametrize("draws", [1, 64, 512])
+def test_the_band_holds_95_percent_and_no_more_than_it_must(prob: float, draws: int) -> None:
+    low, high = (np.rint(share * draws) for share in theory.binomial_band(prob, draws))
+    assert stats.binom.cdf(high, draws, prob) - stats.binom.cdf(low - 1, draws, prob) >= 0.95
+    assert stats.binom.cdf(low - 1, draws, prob) < 0.025 <= stats.binom.cdf(low, draws, prob)
+    assert stats.binom.cdf(high - 1, draws, prob) < 0.975 <= stats.binom.cdf(high, draws, prob)
+
+
+def test_the_band_of_certain_and_forbidden_tokens_is_a_point() -> None:
+    low, high = theory.binomial_band([0.0, 1.0], 512)
+    assert low.tolist() == high.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("prob", "draws", "confidence", "name"),
+    [(1.1, 8, 0.95, "prob"), (float("nan"), 8, 0.95, "prob"), (0.5, 0, 0.95, "draws"), (0.5, 8, 1.0, "confidence")],
+)
+def test_an_impossible_band_is_refused(prob: float, draws: int, confidence: float, name: str) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        theory.binomial_band(prob, draws, confidence)
