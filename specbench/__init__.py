@@ -1,1 +1,1 @@
-"""specbench: a laboratory for speculative decoding. Start reading at types.py, then verifiers/naive.py and decoding.py."""
+"""specbench: a laboratory for speculative decoding. Start at types.py, then verifiers/naive.py and decoding.py."""

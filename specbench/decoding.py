@@ -174,11 +174,12 @@ class Decoder:
     def _commit(
         self, sequences: list[list[int]], counts: list[int], emitted: list[list[int]], accepted: list[int]
     ) -> None:
-        for completion, count, tokens, num_accepted in zip(self._active, counts, emitted, accepted, strict=True):
-            tokens = tokens[: num_accepted + 1]
+        for completion, count, padded, num_accepted in zip(self._active, counts, emitted, accepted, strict=True):
+            tokens = padded[: num_accepted + 1]
             stop = next((i for i, token in enumerate(tokens) if token in self.stop_ids), None)
             if stop is not None:
-                tokens, completion.finished = tokens[: stop + 1], "stop"
+                tokens = tokens[: stop + 1]
+                completion.finished = "stop"
             completion.token_ids.extend(tokens)
             if completion.remaining == 0 and not completion.finished:
                 completion.finished = "length"

@@ -24,7 +24,7 @@ def request_seed(seed: int, name: str) -> int:
 
 @functools.cache
 def commit() -> str:
-    """The commit of the source tree this package runs from, ``-dirty`` behind it with changes; ``unknown`` elsewhere."""
+    """The commit this package runs from, with ``-dirty`` behind it where files changed; ``unknown`` without git."""
     here = Path(__file__).resolve().parent
     try:
         if _git(here, "ls-files", "--error-unmatch", "provenance.py") == "":

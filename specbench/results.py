@@ -1,8 +1,8 @@
 """The typed rows that a run leaves behind, written atomically as parquet.
 
 ``results.parquet`` has one row a run; ``steps.parquet`` one line a verification and request; ``empirical.parquet`` one
-line a prefix and token of the empirical-against-target check; ``texts.parquet`` one line a decoded text. Each job writes
-its own, and the sweep's folder holds the collected ``results.parquet`` of all its jobs.
+line a prefix and token of the empirical-against-target check; ``texts.parquet`` one line a decoded text. Each job
+writes its own, and the sweep's folder holds the collected ``results.parquet`` of all its jobs.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ def print_summary(rows: pd.DataFrame) -> None:
     table = Table(title=f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}")
     for name in [*shown, "tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)"]:
         table.add_column(name, justify="right")
-    for row in rows.itertuples():
+    for _, row in rows.iterrows():
         table.add_row(
-            *(f"{getattr(row, name)}" for name in shown),
-            f"{row.acceptance_length:.2f}",
-            "-" if pd.isna(row.acceptance_rate) else f"{row.acceptance_rate:.3f}",
-            f"{row.tokens_per_second:.0f}",
-            f"{row.plain_tokens_per_second:.0f}",
-            f"{row.speedup:.2f} [{row.speedup_low:.2f}, {row.speedup_high:.2f}]",
-            "-" if pd.isna(row.check_tv) else f"{row.check_tv:.3f} ({row.check_tv_noise:.3f})",
+            *(f"{row[name]}" for name in shown),
+            f"{row['acceptance_length']:.2f}",
+            "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
+            f"{row['tokens_per_second']:.0f}",
+            f"{row['plain_tokens_per_second']:.0f}",
+            f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]",
+            "-" if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
         )
     console.print(table)

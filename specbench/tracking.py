@@ -71,8 +71,8 @@ def log_run(
         run.summary.update(scalars)
         logged: dict[str, Any] = {path.stem: wandb.Image(str(path)) for path in sorted(folder.glob("*.png"))}
         if texts:
-            columns = ["prompt", "text", "completion", "tokens", "finished"]
-            data = [[text[column] for column in columns] for text in outcome.texts[:texts]]
+            columns: Any = ["prompt", "text", "completion", "tokens", "finished"]
+            data: Any = [[text[column] for column in columns] for text in outcome.texts[:texts]]
             logged["texts"] = wandb.Table(columns=columns, data=data)
         run.log(logged)
         artifact = wandb.Artifact(f"results-{run.id}", type="results")

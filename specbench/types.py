@@ -71,7 +71,7 @@ class LogitRows:
         return torch.where(self.temperature > 0, random, (token_ids == self.argmax).double())
 
     def finite(self) -> Bool[Tensor, " n"]:
-        """False for a row with a NaN or +inf logit (its log_normalizer is not finite), which nothing can sample from."""
+        """False for a row with a NaN or +inf logit, which shows in its log_normalizer; nothing can sample from it."""
         return self.log_normalizer.isfinite()
 
 

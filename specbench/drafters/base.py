@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from specbench.sampling import RowParams
 from specbench.types import Draft
 
 
+@runtime_checkable
 class Drafter(Protocol):
     """Proposes tokens for a batch of requests. Built as ``DrafterClass(pair=pair, **settings of its yaml)``.
 

@@ -31,7 +31,7 @@ def total_variation(counts: np.ndarray, probs: np.ndarray) -> np.ndarray:
 
 
 def distance_check(counts: np.ndarray, probs: np.ndarray, seed: int = 0) -> DistanceCheck:
-    """Compares counts [P, V] of P prefixes with their exact probabilities [P, V]; the distance is the mean over prefixes.
+    """Compares counts [P, V] of P prefixes with exact probabilities [P, V]; distances are means over prefixes.
 
     A tail of tokens too rare to be seen is pooled into one cell a prefix, which only lowers both distances alike.
     """

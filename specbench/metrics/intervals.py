@@ -42,7 +42,7 @@ def speedup(
     def ratio(t: np.ndarray, s: np.ndarray, pt: np.ndarray, ps: np.ndarray, axis: int = -1) -> np.ndarray:
         return (t.sum(axis) / s.sum(axis)) / (pt.sum(axis) / ps.sum(axis))
 
-    value = float(ratio(*arrays))
+    value = float(ratio(arrays[0], arrays[1], arrays[2], arrays[3]))
     if len(arrays[0]) < 2:
         return Estimate(value, value, value)
     return _bootstrap(arrays, ratio, value, seed)

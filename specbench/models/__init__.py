@@ -1,4 +1,4 @@
-"""Model pairs: loading and checking them, and running them with a cache that rolls back. The only importer of transformers."""
+"""Model pairs: loading, checking, and running them with a cache that rolls back. transformers stays here."""
 
 from specbench.models.engine import Engine
 from specbench.models.loading import Pair, load_pair

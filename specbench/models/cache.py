@@ -38,7 +38,8 @@ class RaggedLayer(CacheLayerMixin):
         """Writes at ``cache.write_at`` [B, n] and returns the part that the coming attention may look at."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
+        assert self.keys is not None
+        assert self.values is not None
         rows, columns = self._cache.rows, self._cache.write_at
         self.keys[rows, :, columns] = key_states.transpose(1, 2)
         self.values[rows, :, columns] = value_states.transpose(1, 2)
@@ -77,5 +78,6 @@ class RaggedCache(Cache):
     def select(self, rows: Int64[Tensor, " m"]) -> None:
         """Keeps (or repeats) the given requests, in that order."""
         for layer in self.layers:
-            if layer.is_initialized:
+            assert isinstance(layer, RaggedLayer)
+            if layer.keys is not None and layer.values is not None:
                 layer.keys, layer.values = layer.keys[rows], layer.values[rows]

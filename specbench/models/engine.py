@@ -67,7 +67,7 @@ class Engine:
         return logits
 
     @torch.inference_mode()
-    def _forward(self, token_ids: Int64[Tensor, "B n"], logits_to_keep: int = 0) -> Float[Tensor, "B n V"]:
+    def _forward(self, token_ids: Int64[Tensor, "B n"], logits_to_keep: int = 0) -> Float[Tensor, "B kept V"]:
         n = token_ids.shape[1]
         lengths = torch.tensor(self.lengths, device=self.device)
         visible = max(self.lengths) + n

@@ -1,4 +1,4 @@
-"""Checkpoint folders and hub ids -> a pair of models ready to decode. One code path for every pair, the embedded one too."""
+"""Checkpoint folders and hub ids -> a pair of models ready to decode; the embedded pair takes the same path."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class Pair:
         if not self.chat:
             return list(self.tokenizer(prompt).input_ids)
         message = [{"role": "user", "content": prompt}]
-        encoded = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)
-        return list(encoded["input_ids"])
+        text = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        # The template writes its own beginning of text.
+        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def choose_device(device: str) -> torch.device:
@@ -151,7 +152,9 @@ def load_pair(
 
 def _tokenizer(name: str, place: str, download: bool) -> PreTrainedTokenizerBase:
     with _explained(name, place, download):
-        return AutoTokenizer.from_pretrained(place, local_files_only=not download, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=not download, trust_remote_code=False)
+    assert tokenizer is not None
+    return tokenizer
 
 
 def _model(name: str, place: str, dtype: torch.dtype, download: bool) -> PreTrainedModel:
@@ -176,7 +179,7 @@ def _check_full_attention(name: str, config: object) -> None:
     if kinds != {"full_attention"} or getattr(config, "is_encoder_decoder", False):
         raise ModelError(
             f"pair.{name}: layers of kind {sorted(kinds - {'full_attention'}) or 'encoder-decoder'}; specbench's cache "
-            "rolls back full attention only. Choose a decoder with full attention in every layer (Llama, Qwen3, SmolLM2)."
+            "rolls back full attention only. Choose a decoder that has nothing else (Llama, Qwen3, SmolLM2)."
         )
 
 

@@ -47,6 +47,6 @@ def check_output_width(name: str, width: int, vocabulary: int) -> None:
     """Raises ModelError where a model has fewer outputs than its tokenizer has ids; more are padding and fine."""
     if width < vocabulary:
         raise ModelError(
-            f"pair.{name}: the model has {width} outputs for a tokenizer of {vocabulary} ids. The folder mixes files of "
-            "two models; take tokenizer and weights from the same release."
+            f"pair.{name}: the model has {width} outputs for a tokenizer of {vocabulary} ids. The folder mixes files "
+            "of two models; take tokenizer and weights from the same release."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from specbench.decoding import Request
 from specbench.drafters import Drafter
@@ -36,6 +36,7 @@ class Outcome:
     texts: list[dict[str, Any]] = field(default_factory=list)
 
 
+@runtime_checkable
 class MeasurementProtocol(Protocol):
     """Runs a measurement. Built from its yaml's ``_target_`` and arguments."""
 

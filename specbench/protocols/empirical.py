@@ -39,13 +39,11 @@ class CheckSettings:
 
 
 def check_first_tokens(context: RunContext, settings: CheckSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """RunRow's check columns, and the rows of empirical.parquet for every token that was drawn or has 0.1% of the mass."""
+    """RunRow's check columns, and empirical.parquet's rows: tokens that were drawn or have 0.1% of the mass."""
     requests = context.requests[: settings.prefixes]
     if settings.draws == 0:
-        return {
-            "check_prefixes": 0, "check_draws": 0, "check_tv": None, "check_tv_noise": None,
-            "check_tv_noise_q99": None, "check_p_value": None,
-        }  # fmt: skip
+        nothing = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
+        return {"check_prefixes": 0, "check_draws": 0, **nothing}, []
     counts, probs = [], []
     for request in track(requests, "empirical against target"):
         counts.append(draw_first_tokens(context, request, settings))
@@ -81,11 +79,10 @@ def draw_first_tokens(context: RunContext, request: Request, settings: CheckSett
     counts = np.zeros(context.pair.vocab_size, dtype=np.int64)
     for start in range(0, settings.draws, settings.batch_size):
         numbers = range(start, min(start + settings.batch_size, settings.draws))
+        labels = [f"check/{context.gamma}/{request.name}/{i}" for i in numbers]
         copies = [
-            dataclasses.replace(
-                request, seed=request_seed(context.seed, f"check/{context.gamma}/{request.name}/{i}"), max_new_tokens=context.gamma + 1
-            )
-            for i in numbers
+            dataclasses.replace(request, seed=request_seed(context.seed, label), max_new_tokens=context.gamma + 1)
+            for label in labels
         ]
         completions = decoder.start(copies)
         decoder.step()

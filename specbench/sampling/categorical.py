@@ -19,7 +19,9 @@ def inverse_cdf(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> In
     index = torch.searchsorted(cumulative, u[:, None] * total, right=True)
     # u * total can round up to total; the first index that reaches the total is then the last of positive weight.
     last = torch.searchsorted(cumulative, total, right=False)
-    return torch.minimum(index, last)[:, 0]
+    # NaN weights would give an index past the end, which crashes whatever is fed with it before the caller's check of
+    # LogitRows.finite() can name the row.
+    return torch.minimum(index, last)[:, 0].clamp(max=weights.shape[-1] - 1)
 
 
 def sample(rows: LogitRows, u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:

@@ -52,8 +52,8 @@ def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:
         params: one row of parameters a row of logits.
 
     Returns:
-        LogitRows that refer to ``logits``; log_normalizer in float64. A row with NaN or +inf logits gets a log_normalizer
-        that is not finite (see LogitRows.finite); nothing is raised here, since that would wait for the device.
+        LogitRows that refer to ``logits``; log_normalizer in float64. A row with NaN or +inf logits gets a
+        log_normalizer that is not finite (LogitRows.finite); raising here would wait for the device.
     """
     temperature = torch.where(params.temperature > 0, params.temperature, 1.0)
     scaled = logits.double() / temperature[:, None]

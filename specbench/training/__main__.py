@@ -1,7 +1,7 @@
 """Trains the embedded pair on one GPU: ``python -m specbench.training --out pair``.
 
-Writes OUT/target and OUT/draft-SHAPE (tokenizer.json, config.json, model.safetensors in bf16) and OUT/training.json with the
-data, the steps and the held-out measurements of the weights as they were written.
+Writes OUT/target and OUT/draft-SHAPE (tokenizer.json, config.json, model.safetensors in bf16) and OUT/training.json
+with the data, the steps and the held-out measurements of the weights as they were written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -68,7 +69,7 @@ def main() -> None:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, model_max_length=args.context
     )
-    facts = {
+    facts: dict[str, Any] = {
         "train_tokens": len(tokens),
         "held_out_tokens": len(held_out),
         "train_files": len(corpus.train),

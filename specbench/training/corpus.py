@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -37,7 +38,7 @@ class Corpus:
 
 def licence_of(distribution: Distribution) -> str:
     """The licence fields of a distribution's metadata, joined; the free-text field only where it is a short name."""
-    metadata = distribution.metadata
+    metadata: Any = distribution.metadata  # an email.message.Message, whatever the annotation says
     fields = [metadata.get("License-Expression") or ""]
     fields += [line for line in metadata.get_all("Classifier") or [] if line.startswith("License")]
     free_text = metadata.get("License") or ""

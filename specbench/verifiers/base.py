@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from specbench.rng import Streams
 from specbench.types import Draft, LogitRows, Verification
 
 
+@runtime_checkable
 class Verifier(Protocol):
     """A pure function of the draft, the target's distributions and the random streams.
 
