@@ -28,18 +28,22 @@ def check_arguments(arguments: list[str]) -> str | None:
     for argument in arguments:
         if re.match(r"\+?exp=.*,", argument):
             return f"{argument}: several experiments at once would lose their own sweeps. Run one after the other."
-        folder = argument.partition("=")[2] if argument.startswith(("hydra.sweep.dir=", "hydra.run.dir=")) else None
-        if folder is not None and (problem := _unwritable(folder.split("${")[0])):
-            return f"{argument}: {problem}. Choose another folder."
-    if problem := _unwritable("outputs"):
+        if argument.startswith("hydra.run.dir="):
+            return f"{argument}: a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep.dir instead."
+    chosen = [a for a in arguments if a.startswith("hydra.sweep.dir=")]
+    if chosen and (problem := _unwritable(chosen[-1].partition("=")[2].split("${")[0])):
+        return f"{chosen[-1]}: {problem}. Choose another folder."
+    if not chosen and (problem := _unwritable("outputs")):
         return f"./outputs: {problem}. Run from another folder, or set hydra.sweep.dir."
     return None
 
 
 def _unwritable(folder: str) -> str | None:
+    place = Path(folder)
+    while not place.exists():  # nothing is made here: --help must leave nothing
+        place = place.parent
     try:
-        Path(folder or ".").mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder or "."):
+        with tempfile.TemporaryFile(dir=place):
             return None
     except OSError as error:
         return f"cannot be written ({error.strerror})"

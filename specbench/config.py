@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -59,7 +60,7 @@ class Config:
     protocol: dict[str, Any] = MISSING
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     gamma: int = 4
-    batch_size: int = 8
+    batch_size: int = 1
     max_new_tokens: int = 64
     seed: int = 0
     device: str = "auto"
@@ -69,15 +70,17 @@ class Config:
 
 def register() -> None:
     """Puts the schema where ``defaults: [schema]`` of config.yaml finds it."""
-    store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
-    for group, node in (
-        ("pair", PairConfig),
-        ("sampler", SamplerConfig),
-        ("workload", WorkloadConfig),
-        ("tracking", TrackingConfig),
-    ):
-        store.store(group=group, name="schema", node=node)
+    ConfigStore.instance().store(name="schema", node=Config)
+
+
+def check_keys(given: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:
+    """Raises ConfigError for a key outside the schema, which Hydra lets pass where it is added with a plus."""
+    known: dict[str, Any] = {each.name: each.default_factory for each in fields(schema)}
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(prefix + key, value, "unknown key", f"See conf/{prefix.strip('.') or 'config.yaml'}.")
+        if is_dataclass(known[key]):
+            check_keys(value, known[key], f"{key}.")
 
 
 def check_numbers(config: Config) -> None:

@@ -70,6 +70,7 @@ def acceptance_histogram(histogram: list[int], title: str) -> Figure:
     shares = np.array(histogram) / max(sum(histogram), 1)
     axes.bar_label(bars, [f"{share:.0%}" for share in shares], fontsize=7, color=GREY, padding=1)
     axes.set(xlabel="drafted tokens accepted", ylabel="verification steps")
+    axes.margins(y=0.1)
     axes.set_title(title, parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure
@@ -105,7 +106,7 @@ def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
     figure, panels = _panels(len(prefixes), 2, (WIDTH / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
     for axes, (prefix, tokens) in zip(panels, prefixes, strict=True):
         _one_prefix(axes, tokens.sort_values("prob", ascending=False, kind="stable").head(top))
-        axes.set_title(f"after {_shortened(str(prefix), 24, keep_end=True)}", parse_math=False)
+        axes.set_title(f"prefix {_shortened(str(prefix), 24, keep_end=True)}", parse_math=False)
     figure.supxlabel("probability of the next token", fontsize=8)
     _legend(figure, columns=2)
     return figure

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -153,9 +154,22 @@ def write_atomically(path: Path, table: pa.Table) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[object], schema: pa.Schema) -> None:
-    """Writes dataclass instances or dicts under a schema; a value that does not fit its column is an error."""
+    """Writes dataclass instances or dicts under a schema.
+
+    Raises:
+        KeyError: a row without one of the columns.
+        pa.ArrowTypeError, pa.ArrowInvalid: a value that does not fit its column.
+    """
     plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]  # ty: ignore
-    write_atomically(path, pa.Table.from_pylist(plain, schema=schema))
+    columns = [_column([row[field.name] for row in plain], field) for field in schema]  # ty: ignore
+    write_atomically(path, pa.Table.from_arrays(columns, schema=schema))
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    # pyarrow would cut a float down to fit an integer column.
+    if pa.types.is_integer(field.type) and any(isinstance(value, float) for value in values):
+        raise pa.ArrowTypeError(f"column {field.name}: a float in a column of whole numbers")
+    return pa.array(values, type=field.type)
 
 
 def collect(sweep: Path) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import traceback
@@ -16,9 +18,10 @@ from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import MissingMandatoryValue, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from specbench import plots, results, tracking
-from specbench.config import Config, check_numbers
+from specbench.config import Config, check_keys, check_numbers
 from specbench.decoding import Request
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.models import Engine, Pair, load_pair
@@ -72,7 +75,8 @@ class JobInfo:
         hydra = HydraConfig.get()
         sweeping = hydra.mode == RunMode.MULTIRUN
         choices = {key: str(value) for key, value in hydra.runtime.choices.items() if not key.startswith("hydra/")}
-        label = ",".join(o for o in hydra.overrides.task if not o.startswith("+exp="))
+        overrides = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # a bad ${...} is reported later
+        label = ",".join(o for o in overrides if not o.startswith("+exp="))  # ty: ignore
         return JobInfo(
             hydra.job.num if sweeping else 0,
             label or "defaults",
@@ -105,13 +109,15 @@ def run_job(config: Config, session: Session) -> None:
 
 
 def _run(config: Config, job: JobInfo, session: Session) -> results.RunRow:
-    OmegaConf.save(OmegaConf.create(_resolved(config)), job.folder / "config.yaml")
+    resolved = _resolved(config)
+    OmegaConf.save(OmegaConf.create(resolved), job.folder / "config.yaml")
     # All that can be known without a model is checked first.
+    check_keys(resolved)
     check_numbers(config)
     sampling = SamplingParams(
         config.sampler.temperature, config.sampler.top_k, config.sampler.top_p, config.sampler.min_p
     )
-    tracking.check_mode(config.tracking.mode)
+    tracking.check_settings(config.tracking.mode, config.tracking.project)
     prompts = load_prompts(config.workload.path, config.workload.limit)
     for name in ("target", "draft"):
         locate(f"pair.{name}", getattr(config.pair, name))
@@ -152,7 +158,7 @@ def _run(config: Config, job: JobInfo, session: Session) -> results.RunRow:
         group=f"{job.exp}/{job.folder.parent.name}",
         name=job.label,
         folder=job.folder,
-        config=_resolved(config),
+        config=resolved,
         row=vars(row),
         outcome=outcome,
         texts=config.tracking.texts,
@@ -222,14 +228,19 @@ def _resolved(config: Config) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # ty: ignore
     except MissingMandatoryValue as error:
-        key = str(error).rsplit(": ", 1)[-1]
+        key = str(error.full_key)
         raise ConfigError(key, "???", "no value given", f"Add {key}=... to the command.") from error
+    except OmegaConfBaseException as error:  # ${...} that leads nowhere
+        raise ConfigError(str(error.full_key), "${...}", str(error).splitlines()[0], "Check the interpolation.") from error
 
 
 def _build(key: str, node: Any) -> Any:
     if "_target_" not in node:
         raise ConfigError(key, dict(node), "no _target_", f"Choose one of conf/{key}/*.yaml.")
-    return _explained(key, instantiate, node)
+    built = _explained(key, instantiate, node)
+    if isinstance(built, functools.partial):  # drafters, which need the pair: what can be known without it
+        _explained(key, inspect.signature(built.func).bind, pair=None, **built.keywords)
+    return built
 
 
 def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:

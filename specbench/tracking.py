@@ -13,10 +13,12 @@ from specbench.protocols import Outcome
 MODES = ("offline", "online", "disabled")
 
 
-def check_mode(mode: str) -> None:
-    """Raises ConfigError for an unknown mode, and for online without a key, before a run has cost anything."""
+def check_settings(mode: str, project: str) -> None:
+    """Raises ConfigError for what W&B would refuse only after a run: mode, project's name, online without a key."""
     if mode not in MODES:
         raise ConfigError("tracking.mode", mode, "not a mode", f"Use {', '.join(MODES)}.")
+    if set(project) & set("/\\#?%:"):
+        raise ConfigError("tracking.project", project, "W&B refuses / \\ # ? % : in names", "Use another name.")
     if mode == "online":
         import wandb
 
@@ -77,5 +79,5 @@ def log_run(
         run.log(logged)
         artifact = wandb.Artifact(f"results-{run.id}", type="results")
         for path in sorted(folder.glob("*.parquet")):
-            artifact.add_file(str(path))
+            artifact.add_file(str(path), policy="immutable")  # not copied to the home folder
         run.log_artifact(artifact)

@@ -1,5 +1,13 @@
 """Shapes and dtypes of every annotated function in specbench are checked while the tests run."""
 
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers that each use all cores wait for one another: ten times slower
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+import json
+from pathlib import Path
+
 from jaxtyping import install_import_hook
 
 hook = install_import_hook("specbench", "beartype.beartype")
@@ -8,12 +16,25 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from specbench.models import Pair, load_pair  # noqa: E402
+from tests.command_lines import SmokeRun, once, run_specbench  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def pair() -> Pair:
     """The embedded pair, in float32 on the CPU."""
     return load_pair("embedded:target", "embedded:draft", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory) -> SmokeRun:
+    """One whole sweep, for all tests that look at it."""
+
+    def run(folder: Path) -> None:
+        done = run_specbench("+exp=smoke", folder=folder)
+        (folder / "ended.json").write_text(json.dumps([done.returncode, done.stdout + done.stderr]))
+
+    folder = once(tmp_path_factory, "smoke", run)
+    return SmokeRun(*json.loads((folder / "ended.json").read_text()), folder / "outputs" / "smoke" / "latest")
 
 
 @pytest.fixture(autouse=True)

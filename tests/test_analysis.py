@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 from analysis import gamma_sweep, temperature_sweep
 from analysis import report as reports
@@ -398,7 +399,10 @@ def test_shares_and_band_of_the_empirical_check() -> None:
     assert [bar.get_width() for bar in bars] == pytest.approx([0.5, 0.3, 0.2, 0, 0])
     low, high = theory.binomial_band(0.3, 64)
     assert (bands[1].get_x(), bands[1].get_width()) == pytest.approx((float(low), float(high - low)))
-    assert axes.get_title(loc="left") == r"after '$x_1$ is \u4e2d\n'"
+    assert axes.get_title(loc="left") == r"prefix '$x_1$ is \u4e2d\n'"
+    dollars = [text for text in axes.findobj(Text) if "$" in text.get_text()]
+    assert len(dollars) >= 2  # a token and the prefix
+    assert not any(text.get_parse_math() for text in dollars)  # which are no formulas
 
 
 @pytest.mark.parametrize(
@@ -408,11 +412,12 @@ def test_shares_and_band_of_the_empirical_check() -> None:
         lambda: plots.acceptance_histogram([0], "gamma 0, nothing counted"),
         lambda: plots.position_rates([0.9, 0.5, None], [0.9, 0.6, None]),
         lambda: plots.position_rates([], []),
-        lambda: plots.empirical_against_target(pd.DataFrame(EMPIRICAL_ROWS[:4])),
+        lambda: plots.empirical_against_target(pd.DataFrame([{**EMPIRICAL_ROWS[0], "prob": 1 + 1e-12}])),
     ],
 )
 def test_figures_of_one_run_are_drawn_and_leave_no_setting_behind(draw: Any, tmp_path: Path) -> None:
-    before = dict(mpl.rcParams)
-    draw().savefig(tmp_path / "figure.png")
-    assert dict(mpl.rcParams) == before
+    with mpl.rc_context({"font.size": 13}):
+        before = dict(mpl.rcParams)
+        draw().savefig(tmp_path / "figure.png")
+        assert dict(mpl.rcParams) == before
     assert (tmp_path / "figure.png").stat().st_size > 1000

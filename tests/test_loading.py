@@ -148,7 +148,7 @@ def test_dtype(dtype, expected):
 
 
 def test_the_embedded_pair_overlaps_as_a_useful_pair_does(pair):
-    """On Python that neither model was shown (the prompts are ours): between the 0.55 and 0.85 that were designed for."""
+    """On Python that neither model was shown (the prompts are ours): within the 0.55 to 0.85 that we designed for."""
     params, overlaps = RowParams.of([SamplingParams()]), []
     for prompt in load_prompts("embedded:embedded.jsonl", 24):
         ids = pair.encode(prompt.text)

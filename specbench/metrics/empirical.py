@@ -25,7 +25,7 @@ class DistanceCheck:
     p_value: float
 
 
-def total_variation(counts: np.ndarray, probs: np.ndarray) -> np.ndarray:
+def total_variation(counts: np.ndarray, probs: np.ndarray) -> np.ndarray | np.floating:
     """TV of counts [..., V] from probs [..., V]."""
     return 0.5 * np.abs(counts / counts.sum(axis=-1, keepdims=True) - probs).sum(axis=-1)
 

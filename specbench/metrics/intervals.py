@@ -39,7 +39,7 @@ def speedup(
     """(tokens / seconds) / (plain_tokens / plain_seconds) over units that were timed both ways side by side."""
     arrays = tuple(np.asarray(a, dtype=float) for a in (tokens, seconds, plain_tokens, plain_seconds))
 
-    def ratio(t: np.ndarray, s: np.ndarray, pt: np.ndarray, ps: np.ndarray, axis: int = -1) -> np.ndarray:
+    def ratio(t: np.ndarray, s: np.ndarray, pt: np.ndarray, ps: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:
         return (t.sum(axis) / s.sum(axis)) / (pt.sum(axis) / ps.sum(axis))
 
     value = float(ratio(arrays[0], arrays[1], arrays[2], arrays[3]))

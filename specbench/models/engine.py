@@ -11,9 +11,13 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from specbench.models.cache import RaggedCache
+
+# Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Engine:
@@ -74,15 +78,16 @@ class Engine:
         positions = lengths[:, None] + torch.arange(n, device=self.device)
         self._cache.prepare(positions, visible)
         mask = torch.arange(visible, device=self.device) <= positions[:, :, None]
-        output = self.model(
-            input_ids=token_ids,
-            attention_mask=mask[:, None],
-            # Padding may lie beyond the context, where learned position embeddings have no row.
-            position_ids=positions.clamp(max=self.context - 1),
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=logits_to_keep,
-        )
+        with sdpa_kernel(_ATTENTION):
+            output = self.model(
+                input_ids=token_ids,
+                attention_mask=mask[:, None],
+                # Padding may lie beyond the context, where learned position embeddings have no row.
+                position_ids=positions.clamp(max=self.context - 1),
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=logits_to_keep,
+            )
         return output.logits[..., : self.vocab_size]
 
     def truncate(self, lengths: Sequence[int]) -> None:

@@ -84,7 +84,10 @@ def locate(key: str, name: str) -> str:
         ConfigError: a folder that is missing or holds no safetensors; found out before anything is loaded.
     """
     if name.startswith(EMBEDDED):
-        return str(Path(__file__).parent / "embedded" / name.removeprefix(EMBEDDED))
+        folder = Path(__file__).parent / "embedded" / name.removeprefix(EMBEDDED)
+        if not (folder / "config.json").is_file():
+            raise ConfigError(key, name, "no such embedded model", "Use embedded:target or embedded:draft.")
+        return str(folder)
     folder = Path(name).expanduser()
     looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1 or folder.exists()
     if not looks_local:

@@ -37,7 +37,8 @@ def main() -> None:
         print(f"batch {batch}: draft, 1 token {one:.2f}; c = {one / base:.3f}")
         for tokens in (1, 2, 3, 4, 5, 7, 9):
             middle, low, high = forward_milliseconds(target, tokens, batch)
-            print(f"batch {batch}: target, {tokens} tokens {middle:.2f} [{low:.2f}, {high:.2f}], {middle / base:.2f} of one")
+            spread = f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+            print(f"batch {batch}: target, {tokens} tokens {spread}, {middle / base:.2f} of one")
 
 
 if __name__ == "__main__":

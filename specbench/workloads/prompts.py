@@ -31,7 +31,7 @@ def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
         Path(__file__).parent / path.removeprefix(EMBEDDED) if path.startswith(EMBEDDED) else Path(path).expanduser()
     )
     try:
-        lines = place.read_text(encoding="utf-8").splitlines()
+        lines = place.read_text(encoding="utf-8-sig").split("\n")  # splitlines would end lines at U+2028 as well
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(key, path, f"cannot be read ({error})", "Give a UTF-8 file of JSON lines.") from error
     prompts: dict[str, Prompt] = {}

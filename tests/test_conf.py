@@ -1,0 +1,118 @@
+"""Every yaml under conf composes and says what the schema and the classes can take; names agree across folders."""
+
+import dataclasses
+import inspect
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from specbench import config
+from specbench.__main__ import CONF
+from specbench.models import loading
+from specbench.sampling import SamplingParams
+from specbench.workloads import load_prompts
+
+ROOT = CONF.parent
+EXPERIMENTS = sorted(path.stem for path in (CONF / "exp").glob("*.yaml"))
+CHOICES = sorted(
+    (path.parent.relative_to(CONF).as_posix(), path.stem)
+    for path in CONF.glob("*/**/*.yaml")
+    if path.parent != CONF / "exp"
+)
+WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
+SHARED_MODULES = {"__init__", "report"}
+MEBIBYTE = 2**20
+
+
+def composed(*overrides: str, hydra: bool = False) -> DictConfig:
+    config.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", list(overrides), return_hydra_config=hydra)
+
+
+def test_the_folders_were_found():
+    assert {group for group, _ in CHOICES} == {
+        "pair",
+        "drafter",
+        "sampler",
+        "verifier",
+        "workload",
+        "protocol",
+        "tracking",
+    }
+    assert {"smoke", "gamma_sweep", "temperature_sweep"} <= set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize(("group", "name"), CHOICES, ids=[f"{g}={n}" for g, n in CHOICES])
+def test_every_choice_composes_with_the_defaults(group, name):
+    written = OmegaConf.load(CONF / group / f"{name}.yaml")
+    got = OmegaConf.to_container(composed(f"{group}={name}")[group])
+    assert got == OmegaConf.to_container(written)  # nothing of the default choice is left, nothing went elsewhere
+
+
+@pytest.mark.parametrize(("group", "name"), CHOICES, ids=[f"{g}={n}" for g, n in CHOICES])
+def test_every_choice_says_what_it_is(group, name):
+    assert (CONF / group / f"{name}.yaml").read_text().startswith("# ")
+
+
+@pytest.mark.parametrize(
+    ("group", "name"), [c for c in CHOICES if c[0] in ("drafter", "verifier", "protocol")], ids=lambda text: text
+)
+def test_components_take_the_arguments_of_their_yaml(group, name):
+    settings = dict(composed(f"{group}={name}")[group])
+    made, partial = get_class(settings.pop("_target_")), settings.pop("_partial_", False)
+    inspect.signature(made).bind(**settings, **({"pair": None} if partial else {}))
+    assert partial == (group == "drafter")
+
+
+@pytest.mark.parametrize("name", [name for group, name in CHOICES if group == "sampler"])
+def test_samplers_are_valid(name):
+    SamplingParams(**OmegaConf.to_container(composed(f"sampler={name}").sampler))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_composes_with_each_value_it_sweeps(name):
+    swept = composed(f"+exp={name}", hydra=True).hydra.sweeper.params
+    assert swept
+    overrides = OverridesParser.create().parse_overrides([f"{key}={values}" for key, values in swept.items()])
+    for override in overrides:
+        values = list(override.sweep_string_iterator())
+        assert len(values) == len(set(values)) > 1
+        for value in values:
+            cfg = OmegaConf.to_object(composed(f"+exp={name}", f"{override.key_or_group}={value}"))
+            config.check_numbers(cfg)
+            SamplingParams(**dataclasses.asdict(cfg.sampler))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_begins_with_its_command(name):
+    lines = (CONF / "exp" / f"{name}.yaml").read_text().splitlines()
+    assert lines[:2] == ["# @package _global_", f"# python -m specbench +exp={name}"]
+    assert lines[2].startswith("# ")
+
+
+def stems(folder: str, suffix: str) -> set[str]:
+    return {path.stem for path in (ROOT / folder).glob(f"*{suffix}")}
+
+
+def test_experiments_share_their_name_with_their_analysis():
+    assert stems("analysis", ".py") - SHARED_MODULES == set(EXPERIMENTS) - WITHOUT_QUESTION
+
+
+def test_experiments_share_their_name_with_their_text():
+    assert stems("experiments", ".md") - {"README"} == set(EXPERIMENTS) - WITHOUT_QUESTION
+
+
+def test_embedded_workload():
+    prompts = load_prompts("embedded:embedded.jsonl")
+    assert len(prompts) >= 64
+    assert len({prompt.name for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
+
+
+def test_embedded_pair_is_small():
+    folder = Path(loading.__file__).parent / "embedded"
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 24 * MEBIBYTE

@@ -1,0 +1,185 @@
+"""Every published number against step logs small enough to count by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
+from specbench.metrics.empirical import distance_check, pooled
+from specbench.metrics.intervals import ratio_of_sums, speedup
+from specbench.protocols.decode import acceptance_fields
+
+GAMMA = 3
+
+
+def log(*steps: tuple[str, int, int, int]) -> pd.DataFrame:
+    columns = ["prompt", "num_draft_tokens", "num_accepted", "num_emitted"]
+    return pd.DataFrame(steps, columns=columns).assign(step=range(len(steps)))
+
+
+NOTHING_DRAFTED = log(("a", 0, 0, 1), ("a", 0, 0, 1))
+ALL_ACCEPTED = log(("a", 3, 3, 4), ("b", 3, 3, 4))
+# Prompt b was accepted whole, and its second token was the stop token: 2 of 4 tokens were emitted.
+STOPPED = log(("a", 3, 1, 2), ("a", 3, 0, 1), ("b", 3, 3, 2))
+# Prompt a ends by length: its last blocks drafted 2 and 0.
+SHORTENED = log(("a", 3, 2, 3), ("a", 2, 2, 3), ("a", 0, 0, 1), ("b", 3, 0, 1), ("b", 1, 0, 1))
+LOGS = pytest.mark.parametrize(
+    ("steps", "histogram", "joint", "conditional"),
+    [
+        (NOTHING_DRAFTED, [2, 0, 0, 0], [None] * 3, [None] * 3),
+        (ALL_ACCEPTED, [0, 0, 0, 2], [1, 1, 1], [1, 1, 1]),
+        (STOPPED, [1, 1, 0, 1], [2 / 3, 1 / 3, 1 / 3], [2 / 3, 1 / 2, 1]),
+        # Position 1: 4 blocks drafted it, 2 accepted. Position 2: 3 drafted it, 2 of them after an accepted first, both
+        # accepted. Position 3: two drafted it, one of them after two accepted, none accepted.
+        (SHORTENED, [3, 0, 2, 0], [2 / 4, 2 / 3, 0], [2 / 4, 1, 0]),
+    ],
+    ids=["nothing drafted", "all accepted", "cut by a stop token", "shortened last block"],
+)
+
+
+@LOGS
+def test_histogram_and_rates_by_position(steps, histogram, joint, conditional):
+    assert acceptance_histogram(steps, GAMMA) == histogram
+    rates = position_rates(steps, GAMMA)
+    assert rates.joint == joint
+    assert rates.conditional == conditional
+
+
+def test_plain_decoding_has_one_bar_and_no_positions():
+    assert acceptance_histogram(NOTHING_DRAFTED, 0) == [2]
+    assert position_rates(NOTHING_DRAFTED, 0).joint == []
+
+
+def test_totals_by_prompt():
+    totals = totals_by_prompt(SHORTENED)
+    assert totals.loc["a"].to_dict() == {"drafted": 5, "accepted": 4, "emitted": 7, "steps": 3}
+    assert totals.loc["b"].to_dict() == {"drafted": 4, "accepted": 0, "emitted": 2, "steps": 2}
+
+
+def test_fields_of_a_row():
+    """Pooled, not a mean of per-prompt ratios; tokens after the stop token count as accepted, not as emitted."""
+    fields = acceptance_fields(STOPPED, GAMMA)
+    assert (fields["tokens"], fields["steps"], fields["drafted"], fields["accepted"]) == (5, 3, 9, 4)
+    assert fields["acceptance_rate"] == pytest.approx(4 / 9)
+    assert fields["acceptance_length"] == pytest.approx(4 / 3 + 1)
+    assert fields["acceptance_rate_low"] <= 4 / 9 <= fields["acceptance_rate_high"]
+
+
+def test_fields_of_a_row_without_drafts():
+    fields = acceptance_fields(NOTHING_DRAFTED, 0)
+    assert [fields[f"acceptance_rate{end}"] for end in ("", "_low", "_high")] == [None] * 3
+    assert [fields[f"acceptance_length{end}"] for end in ("", "_low", "_high")] == [1, 1, 1]
+
+
+# --- Intervals ---
+
+
+def test_ratio_pools_units_of_different_size():
+    estimate = ratio_of_sums(np.array([1, 90]), np.array([10, 100]))
+    assert estimate.value == pytest.approx(91 / 110)
+    assert estimate.low == pytest.approx(0.1)  # both resampled units are the first
+    assert estimate.high == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("dependent", [False, True], ids=["independent tokens", "one fate a prompt"])
+def test_interval_of_a_known_case(dependent):
+    """400 prompts of 10 tokens, accepted with 0.6. Where a prompt's tokens share one fate, 400 things were observed."""
+    rng = np.random.default_rng(1)
+    accepted = 10 * rng.binomial(1, 0.6, 400) if dependent else rng.binomial(10, 0.6, 400)
+    estimate = ratio_of_sums(accepted, np.full(400, 10))
+    half = 1.96 * np.sqrt(0.6 * 0.4 / (400 if dependent else 4000))
+    assert estimate.value == pytest.approx(0.6, abs=1.5 * half)
+    assert estimate.value - estimate.low == pytest.approx(half, rel=0.12)
+    assert estimate.high - estimate.value == pytest.approx(half, rel=0.12)
+
+
+def test_ratio_is_reproducible_and_depends_on_its_seed():
+    top, bottom = np.arange(20), np.arange(20) + 5
+    assert ratio_of_sums(top, bottom) == ratio_of_sums(top, bottom)
+    assert ratio_of_sums(top, bottom) != ratio_of_sums(top, bottom, seed=1)
+
+
+def test_units_without_a_denominator():
+    assert ratio_of_sums(np.zeros(3), np.zeros(3)) is None
+    assert ratio_of_sums(np.array([]), np.array([])) is None
+    mostly_empty = ratio_of_sums(np.array([0, 0, 0, 0, 2, 3]), np.array([0, 0, 0, 0, 4, 4]))
+    assert mostly_empty.value == pytest.approx(5 / 8)
+    assert (mostly_empty.low, mostly_empty.high) == pytest.approx((0.5, 0.75))
+
+
+def test_one_unit_has_no_interval():
+    estimate = ratio_of_sums(np.array([3]), np.array([4]))
+    assert (estimate.value, estimate.low, estimate.high) == (0.75, 0.75, 0.75)
+    one = speedup(np.array([30]), np.array([3]), np.array([20]), np.array([4]))
+    assert (one.value, one.low, one.high) == (2.0, 2.0, 2.0)
+
+
+def test_speedup_is_a_ratio_of_pooled_speeds():
+    estimate = speedup(np.array([10, 20]), np.array([1, 4]), np.array([5, 25]), np.array([2, 4]))
+    assert estimate.value == pytest.approx((30 / 5) / (30 / 6))
+    assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_speedup_resamples_units_timed_side_by_side():
+    """Batches of very different length, each exactly twice as fast: no resample of whole batches can say otherwise."""
+    tokens = np.array([1.0, 10.0, 100.0, 1000.0])
+    estimate = speedup(tokens, tokens / 10, tokens, tokens / 5)
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((2, 2, 2))
+
+
+# --- Empirical against exact ---
+
+
+def exact_probs(seed: int, prefixes: int = 3, vocabulary: int = 40) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(vocabulary, 0.3), size=prefixes)
+
+
+def draws_of(probs: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(10_000 + seed)
+    return np.stack([rng.multinomial(draws, p) for p in probs])
+
+
+def test_p_values_of_exact_draws_are_uniform():
+    """300 fixed seeds; a p-value that is shifted by 0.12 anywhere fails."""
+    p_values = [distance_check(draws_of(exact_probs(s), 200, s), exact_probs(s), s).p_value for s in range(300)]
+    assert stats.kstest(p_values, "uniform").statistic < 0.12
+
+
+def test_noise_is_that_of_exact_draws():
+    """The mean and 99% quantile that are published, against the same distance of fresh exact draws."""
+    probs = exact_probs(5)
+    seen = [distance_check(draws_of(probs, 200, seed), probs, 0) for seed in range(300)]
+    distances = np.array([check.tv for check in seen])
+    assert seen[0].noise_mean == pytest.approx(distances.mean(), rel=0.05)
+    assert (distances > seen[0].noise_q99).mean() <= 0.04
+
+
+def test_a_biased_sampler_is_caught():
+    """A sampler that flattens its probabilities by 5%."""
+    probs = exact_probs(7)
+    check = distance_check(draws_of(0.95 * probs + 0.05 / 40, 5000, 7), probs)
+    assert check.tv > check.noise_q99
+    assert check.p_value == pytest.approx(1 / 1001)
+
+
+def test_tv_of_counts_that_were_counted_by_hand():
+    check = distance_check(np.array([[6, 4, 0], [0, 5, 5]]), np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]))
+    assert check.tv == pytest.approx((0.1 + 0.0) / 2)
+
+
+def test_a_forbidden_token_shows_beside_a_rare_tail():
+    """As many draws as the rare tail should have, but all of one token of probability 0."""
+    probs = np.array([[0.9, 0.0, *[1e-4] * 1000]])
+    counts = np.zeros((1, 1002), dtype=np.int64)
+    counts[0, :2] = 900, 100
+    cells, exact = pooled(counts[0], probs[0], 1 / 1000)
+    assert sorted(zip(cells, exact.round(6), strict=True)) == [(0, 0.1), (100, 0), (900, 0.9)]
+    assert distance_check(counts, probs).tv == pytest.approx(0.1)
+
+
+def test_one_forbidden_token_shows_under_greedy_decoding():
+    probs, counts = np.array([[0.0, 1.0, 0.0]]), np.array([[1, 511, 0]])
+    assert distance_check(counts, probs).p_value == pytest.approx(1 / 1001)
+    right = distance_check(np.array([[0, 512, 0]]), probs)
+    assert (right.tv, right.p_value) == (0, 1)

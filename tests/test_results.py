@@ -1,0 +1,117 @@
+"""The typed rows on disk: what is written is what is read, and a crash never leaves half a file."""
+
+import dataclasses
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from specbench import results
+from specbench.errors import ConfigError
+from specbench.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow
+
+EXAMPLES = {"str": "text", "int": 3, "float": 0.25, "bool": True, "float | None": None, "list[int]": [4, 0, 1]}
+EXAMPLES["list[float | None]"] = [0.5, None]
+ARROW = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "float | None": pa.float64()}
+ARROW |= {"list[int]": pa.list_(pa.int64()), "list[float | None]": pa.list_(pa.float64())}
+
+
+def example_row(**changes: object) -> RunRow:
+    values = {field.name: EXAMPLES[str(field.type)] for field in dataclasses.fields(RunRow)}
+    return RunRow(**(values | changes))
+
+
+def step(**changes: object) -> dict[str, object]:
+    return {"prompt": "a", "step": 0, "num_draft_tokens": 4, "num_accepted": 2, "num_emitted": 3} | changes
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_schema_is_the_dataclass():
+    expected = [(field.name, ARROW[str(field.type)]) for field in dataclasses.fields(RunRow)]
+    assert [(column.name, column.type) for column in RESULT_SCHEMA] == expected
+
+
+def test_round_trip(tmp_path):
+    row = example_row(target="/models/ü 'x'\n", overlap=0.125, joint_rates=[0.5, None, None], acceptance_histogram=[])
+    results.write_rows(tmp_path / "results.parquet", [row], RESULT_SCHEMA)
+    assert pq.read_schema(tmp_path / "results.parquet").equals(RESULT_SCHEMA)
+    assert pq.read_table(tmp_path / "results.parquet").to_pylist() == [dataclasses.asdict(row)]
+
+
+def test_no_rows_leave_a_table_with_columns(tmp_path):
+    """A run without the empirical check has an empty empirical.parquet, which reports must be able to read."""
+    results.write_rows(tmp_path / "steps.parquet", [], STEP_SCHEMA)
+    table = pq.read_table(tmp_path / "steps.parquet")
+    assert table.num_rows == 0
+    assert table.schema.equals(STEP_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("gamma", "3"), ("gamma", 3.5), ("speedup", "fast"), ("lossless", "no"), ("verifier", 3)]
+)
+def test_a_wrong_type_is_an_error(tmp_path, column, value):
+    row = dataclasses.asdict(example_row()) | {column: value}
+    with pytest.raises((pa.ArrowInvalid, pa.ArrowTypeError)):
+        results.write_rows(tmp_path / "results.parquet", [row], RESULT_SCHEMA)
+    assert names_in(tmp_path) == []
+
+
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "steps.parquet"
+    results.write_rows(path, [step(prompt="old")], STEP_SCHEMA)
+    before = path.read_bytes()
+
+    def half(table: pa.Table, where: Path) -> None:
+        Path(where).write_bytes(before[: len(before) // 2])
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(results.pq, "write_table", half)
+    with pytest.raises(OSError, match="No space"):
+        results.write_rows(path, [step(prompt="new")], STEP_SCHEMA)
+    assert path.read_bytes() == before
+    assert names_in(tmp_path) == ["steps.parquet"]
+
+
+def test_collect_merges_finished_jobs_in_order(tmp_path):
+    """Twelve jobs, since 10 sorts before 2 as text; one failed before it had a row."""
+    for job in range(12):
+        (tmp_path / str(job)).mkdir()
+        if job != 5:
+            results.write_rows(tmp_path / str(job) / results.RESULTS, [example_row(job=job)], RESULT_SCHEMA)
+    assert results.collect(tmp_path) == 11
+    rows = results.read_results(tmp_path)
+    assert rows["job"].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+    assert results.collect(tmp_path) == 11  # the collected file is not one of the jobs'
+
+
+def test_collect_of_nothing_writes_nothing(tmp_path):
+    assert results.collect(tmp_path) == 0
+    assert names_in(tmp_path) == []
+
+
+def test_read_jobs_says_which_job(tmp_path):
+    for job in (2, 10):
+        (tmp_path / str(job)).mkdir()
+        results.write_rows(tmp_path / str(job) / results.STEPS, [step(step=job)], STEP_SCHEMA)
+    steps = results.read_jobs(tmp_path, results.STEPS)
+    assert (steps["job"] == steps["step"]).all()
+    assert sorted(steps["job"]) == [2, 10]
+    assert results.read_jobs(tmp_path, results.TEXTS).empty
+
+
+def test_a_missing_column_is_an_error(tmp_path):
+    """A renamed field of decoding.Step must not become a column of nulls."""
+    with pytest.raises(KeyError, match="num_emitted"):
+        results.write_rows(
+            tmp_path / "steps.parquet", [{k: v for k, v in step().items() if k != "num_emitted"}], STEP_SCHEMA
+        )
+
+
+@pytest.mark.parametrize("folder", ["missing", "."])
+def test_reading_a_folder_without_results(tmp_path, folder):
+    with pytest.raises(ConfigError, match=r"no results\.parquet in it"):
+        results.read_results(tmp_path / folder)
