@@ -212,7 +212,7 @@ def exactness(results: pd.DataFrame) -> str:
     )
     for name, rows in beyond.groupby("series", sort=False):
         word = "declared lossless" if rows["lossless"].all() else "not declared lossless"
-        text += f" Beyond it: {name} ({word}), {len(rows)} runs."
+        text += f" Beyond it: {name} ({word}), in {len(rows)} of its runs."
     return text
 
 

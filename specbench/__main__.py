@@ -28,6 +28,8 @@ def check_arguments(arguments: list[str]) -> str | None:
     for argument in arguments:
         if re.match(r"\+?exp=.*,", argument):
             return f"{argument}: several experiments at once would lose their own sweeps. Run one after the other."
+        if re.fullmatch(r"(pair|drafter|sampler|verifier|workload|protocol|tracking)=null", argument):
+            return f"{argument}: a run needs one. See --help for the choices."
         if argument.startswith("hydra.run.dir="):
             return f"{argument}: a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep.dir instead."
     chosen = [a for a in arguments if a.startswith("hydra.sweep.dir=")]
@@ -67,10 +69,11 @@ def finish(session: Session) -> int:
             report = build_report(session)
         except SpecbenchError as error:
             session.failures["report"] = str(error)
+            say(f"no report: {error}", style="bold red")
         else:
             place = report or session.folder / results.RESULTS
             say(f"{'Report' if report else 'Results'}: {os.path.relpath(place)}")
-    for label, reason in session.failures.items():
+    for label, reason in session.failures.items() if session.jobs > 1 else ():
         say(f"failed: {label}: {reason}", style="bold red")
     return 1 if session.failures else 0
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import fill
 
 import matplotlib as mpl
 import numpy as np
@@ -42,7 +43,6 @@ STYLE = {
     "lines.linewidth": 1.3,
     "lines.markersize": 5,
     "lines.markeredgecolor": "white",
-    "lines.markeredgewidth": 0.5,
     "legend.handlelength": 1.6,
     "legend.columnspacing": 1.4,
     "savefig.dpi": 200,
@@ -50,7 +50,9 @@ STYLE = {
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     **dict.fromkeys(("axes.axisbelow", "axes.grid"), True),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("axes.linewidth", "grid.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(
+        ("axes.linewidth", "grid.linewidth", "lines.markeredgewidth", "xtick.major.width", "ytick.major.width"), 0.6
+    ),
     **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
 }
 
@@ -71,7 +73,7 @@ def acceptance_histogram(histogram: list[int], title: str) -> Figure:
     axes.bar_label(bars, [f"{share:.0%}" for share in shares], fontsize=7, color=GREY, padding=1)
     axes.set(xlabel="drafted tokens accepted", ylabel="verification steps")
     axes.margins(y=0.1)
-    axes.set_title(title, parse_math=False)
+    axes.set_title(fill(title.replace(",", ", "), 36), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure
 
@@ -80,14 +82,12 @@ def acceptance_histogram(histogram: list[int], title: str) -> Figure:
 def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
     """Acceptance by position in the block (metrics.PositionRates); None leaves a gap."""
     figure, (axes,) = _panels(1, 1, (WIDTH / 2, 2.4))
-    for rates, name, colour, marker in (
-        (conditional, "where all before it were accepted", COLOURS[0], "o"),
-        (joint, "of all drafted", COLOURS[1], "s"),
-    ):
+    for i, (name, rates) in enumerate((("where all before it were accepted", conditional), ("of all drafted", joint))):
         values = np.array(rates, dtype=float)  # None becomes NaN, which is not drawn
-        axes.plot(np.arange(1, len(values) + 1), values, color=colour, marker=marker, label=name)
+        places = np.arange(1, len(values) + 1) + 0.028 * len(values) * (i - 0.5)  # the two are equal at position 1
+        axes.plot(places, values, color=COLOURS[i], marker=MARKERS[i], label=name)
     axes.set(xlabel="position in the block", ylabel="share accepted", ylim=(0, 1.04))
-    axes.set_title(title, parse_math=False)
+    axes.set_title(fill(title, 36), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     _legend(figure, columns=1)
@@ -106,6 +106,7 @@ def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
     figure, panels = _panels(len(prefixes), 2, (WIDTH / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
     for axes, (prefix, tokens) in zip(panels, prefixes, strict=True):
         _one_prefix(axes, tokens.sort_values("prob", ascending=False, kind="stable").head(top))
+        axes.set(ylim=(bars - 0.4, -0.6), xlim=(0, None))
         axes.set_title(f"prefix {_shortened(str(prefix), 24, keep_end=True)}", parse_math=False)
     figure.supxlabel("probability of the next token", fontsize=8)
     _legend(figure, columns=2)
@@ -121,10 +122,10 @@ def _one_prefix(axes: Axes, tokens: pd.DataFrame) -> None:
     places, inside = np.arange(len(labels)), (low <= shares) & (shares <= high)
     axes.barh(places, probs, height=0.8, color=PALE, label="target's probability")
     axes.barh(places, high - low, left=low, height=0.36, color=BAND, label=f"95% of samples of {draws}")
-    axes.plot(shares[inside], places[inside], "o", markersize=4, color=COLOURS[0], label="share drawn, inside the band")
-    axes.plot(shares[~inside], places[~inside], "D", markersize=4.5, color=COLOURS[1], label="share drawn, outside it")
+    for name, chosen, look in (("inside the band", inside, "o"), ("outside it", ~inside, "D")):
+        (points,) = axes.plot(shares[chosen], places[chosen], look, ms=4, label=f"share drawn, {name}")
+        points.set(color=COLOURS[look == "D"], clip_on=False, in_layout=False)  # whole at 0; none confuse the layout
     axes.set_yticks(places, labels, fontsize=6.5, parse_math=False)
-    axes.set(ylim=(len(labels) - 0.4, -0.6), xlim=(0, None))
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
@@ -181,7 +182,7 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     gammas = np.unique(results["gamma"])
     axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=":", label=r"ceiling $\gamma + 1$")
     highest = max([results["acceptance_length_high"].max(), *(max(tokens) for tokens in predictions.values())])
-    axes.set(ylabel="tokens per verification step (accepted + 1)", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
+    axes.set(ylabel="tokens per verification step", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
     _legend(figure, columns=2)
     return figure
 

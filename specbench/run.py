@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-import os
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
@@ -20,10 +17,11 @@ from hydra.utils import instantiate
 from omegaconf import MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench import plots, results, tracking
+from specbench import results, tracking
 from specbench.config import Config, check_keys, check_numbers
 from specbench.decoding import Request
 from specbench.errors import ConfigError, SpecbenchError
+from specbench.folders import begin_sweep, draw_figures, write_tables
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
 from specbench.progress import say
@@ -32,6 +30,9 @@ from specbench.provenance import environment, request_seed
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
 
+PYTORCH_THREADS = torch.get_num_threads()
+SMALL_MODEL = 50_000_000  # parameters
+
 
 @dataclass
 class Session:
@@ -39,6 +40,8 @@ class Session:
 
     folder: Path | None = None
     exp: str = "adhoc"
+    begun: bool = False
+    jobs: int = 0
     finished: int = 0
     failures: dict[str, str] = field(default_factory=dict)
     _pairs: dict[tuple[Any, ...], Pair] = field(default_factory=dict)
@@ -89,9 +92,12 @@ class JobInfo:
 def run_job(config: Config, session: Session) -> None:
     """Runs one job; a failure is remembered in the session and written to the job's folder, so that a sweep goes on."""
     job = JobInfo.current()
+    session.jobs += 1
     session.folder, session.exp = job.folder.parent, job.exp
-    point_latest_at(session.folder)
     try:
+        if not session.begun:
+            begin_sweep(session.folder)
+            session.begun = True
         row = _run(config, job, session)
     except Exception as error:  # a bug in one verifier must not cost the sweep its other jobs
         known = isinstance(error, SpecbenchError)
@@ -101,7 +107,6 @@ def run_job(config: Config, session: Session) -> None:
         )
         say(f"job {job.number} ({job.label}) failed: {session.failures[job.label]}", style="red")
         return
-    session.finished += 1
     say(
         f"job {job.number} ({job.label}): {row.acceptance_length:.2f} tokens a step, "
         f"{row.speedup:.2f} times plain decoding"
@@ -124,9 +129,8 @@ def _run(config: Config, job: JobInfo, session: Session) -> results.RunRow:
     choose_dtype(config.dtype, choose_device(config.device))
     protocol, verifier, drafter = (_build(key, getattr(config, key)) for key in ("protocol", "verifier", "drafter"))
 
-    if config.threads:
-        torch.set_num_threads(config.threads)
     pair = session.pair(config)
+    torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
     requests = make_requests(prompts, pair, sampling, config)
     context = RunContext(
@@ -148,9 +152,10 @@ def _run(config: Config, job: JobInfo, session: Session) -> results.RunRow:
         lossless=bool(getattr(verifier, "lossless", False)),
         **outcome.measured,
     )
-    write_tables(job, row, outcome)
-    draw_figures(job, row, outcome)
+    write_tables(job.folder, row, outcome)
+    draw_figures(job.folder, job.label, row, outcome)
     results.collect(job.folder.parent)
+    session.finished += 1  # its rows are written, whatever becomes of the tracking
     tracking.log_run(
         config.tracking.mode,
         project=config.tracking.project,
@@ -191,37 +196,13 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
     return requests
 
 
-def write_tables(job: JobInfo, row: results.RunRow, outcome: Outcome) -> None:
-    """The job's parquet files; the row last, so that a folder with a row is complete."""
-    results.write_rows(job.folder / results.STEPS, outcome.steps, results.STEP_SCHEMA)
-    results.write_rows(job.folder / results.EMPIRICAL, outcome.empirical, results.EMPIRICAL_SCHEMA)
-    results.write_rows(job.folder / results.TEXTS, outcome.texts, results.TEXT_SCHEMA)
-    details = {
-        key: getattr(row, key)
-        for key in ("created", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
-    }
-    (job.folder / "environment.json").write_text(json.dumps(details, indent=1))
-    results.write_rows(job.folder / results.RESULTS, [row], results.RESULT_SCHEMA)
+def default_threads(pair: Pair) -> int:
+    """CPU threads for a pair: PyTorch's default, but one for a small target.
 
-
-def draw_figures(job: JobInfo, row: results.RunRow, outcome: Outcome) -> None:
-    """The job's figures as PNG, in its folder."""
-    figures = {
-        "acceptance_histogram": plots.acceptance_histogram(row.acceptance_histogram, job.label),
-        "position_rates": plots.position_rates(row.joint_rates, row.conditional_rates),
-    }
-    if outcome.empirical:
-        figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(outcome.empirical))
-    for name, figure in figures.items():
-        figure.savefig(job.folder / f"{name}.png", dpi=150)
-
-
-def point_latest_at(sweep: Path) -> None:
-    """Makes ``outputs/<exp>/latest`` a link to this sweep, replacing the old link in one step."""
-    temporary = sweep.parent / f".latest.{os.getpid()}"
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(sweep.name, target_is_directory=True)
-    os.replace(temporary, sweep.parent / "latest")
+    Its matrices are so small that a second thread gains nothing, and waits at every one of them on a machine that has
+    other work.
+    """
+    return 1 if pair.target.num_parameters() < SMALL_MODEL else PYTORCH_THREADS
 
 
 def _resolved(config: Config) -> dict[str, Any]:
@@ -231,7 +212,9 @@ def _resolved(config: Config) -> dict[str, Any]:
         key = str(error.full_key)
         raise ConfigError(key, "???", "no value given", f"Add {key}=... to the command.") from error
     except OmegaConfBaseException as error:  # ${...} that leads nowhere
-        raise ConfigError(str(error.full_key), "${...}", str(error).splitlines()[0], "Check the interpolation.") from error
+        raise ConfigError(
+            str(error.full_key), "${...}", str(error).splitlines()[0], "Check the interpolation."
+        ) from error
 
 
 def _build(key: str, node: Any) -> Any:

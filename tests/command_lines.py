@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,9 @@ def _main(plan: Path, out: Path) -> None:
                 main()
             except SystemExit as error:
                 status = error.code or 0
+            except Exception:  # what Python itself would show
+                traceback.print_exc()
+                status = 1
         ended.append({"status": status, "text": text.getvalue(), "loaded": bool(loads)})
     out.write_text(json.dumps(ended))
 

@@ -254,7 +254,7 @@ def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
     assert [line["lossless"] for line in table_of(report)] == ["True", "False"]
     text = report.read_text(encoding="utf-8")
     assert "1 of 2 runs lie beyond" in text
-    assert "Beyond it: greedy_bug (not declared lossless), 1 runs." in text
+    assert "Beyond it: greedy_bug (not declared lossless), in 1 of its runs." in text
 
 
 def test_certain_tokens_are_not_beyond_noise() -> None:
@@ -377,6 +377,12 @@ def test_time_split_stacks_to_the_time_of_a_token() -> None:
     assert plain[:, 1].tolist() == [5.0, 5.0]
 
 
+def test_position_rates_are_both_visible_where_they_are_equal() -> None:
+    lines = list(lines_of(plots.position_rates([0.9, 0.5, None], [0.9, 0.6, None])).values())
+    assert [line[:2, 1].tolist() for line in lines] == [[0.9, 0.6], [0.9, 0.5]]
+    assert lines[1][0, 0] - lines[0][0, 0] > 0.05
+
+
 def test_histograms_are_shares_of_steps() -> None:
     figure = plots.acceptance_histograms(frame(gamma_rows()))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [rf"$\gamma$ = {gamma}" for gamma in (1, 3, 12)]
@@ -408,7 +414,7 @@ def test_shares_and_band_of_the_empirical_check() -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda: plots.acceptance_histogram([3, 0, 7], "a $ title_"),
+        lambda: plots.acceptance_histogram([3, 0, 7], f"a $ title_ {60 * 'long'}"),
         lambda: plots.acceptance_histogram([0], "gamma 0, nothing counted"),
         lambda: plots.position_rates([0.9, 0.5, None], [0.9, 0.6, None]),
         lambda: plots.position_rates([], []),

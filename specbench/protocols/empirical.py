@@ -34,7 +34,7 @@ class CheckSettings:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(
-                    f"protocol.check.{name}", value, f"below {least}", f"Use a whole number from {least}."
+                    f"protocol.check.{name}", value, f"not a whole number from {least} up", f"Use {least} or more."
                 )
 
 
