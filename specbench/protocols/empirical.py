@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from specbench.decoding import Decoder, Request
 from specbench.errors import ConfigError
@@ -40,10 +41,10 @@ class CheckSettings:
 
 def check_first_tokens(context: RunContext, settings: CheckSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """RunRow's check columns, and empirical.parquet's rows: tokens that were drawn or have 0.1% of the mass."""
-    requests = context.requests[: settings.prefixes]
     if settings.draws == 0:
         nothing = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
         return {"check_prefixes": 0, "check_draws": 0, **nothing}, []
+    requests = [uncertain_prefix(context, request) for request in context.requests[: settings.prefixes]]
     counts, probs = [], []
     for request in track(requests, "empirical against target"):
         counts.append(draw_first_tokens(context, request, settings))
@@ -71,6 +72,17 @@ def check_first_tokens(context: RunContext, settings: CheckSettings) -> tuple[di
         for token in np.flatnonzero((n > 0) | (p >= 1e-3))
     ]
     return measured, rows
+
+
+def uncertain_prefix(context: RunContext, request: Request) -> Request:
+    """The request with its prompt cut where, in its second half, the target is least certain of the next token.
+
+    Where one token has nearly all the mass, as at the end of many prompts, any rule would pass.
+    """
+    probs = context.target.score(request.prompt).double().softmax(-1)
+    entropy = torch.special.entr(probs).sum(-1)
+    half = len(request.prompt) // 2
+    return dataclasses.replace(request, prompt=request.prompt[: half + int(entropy[half:].argmax()) + 1])
 
 
 def draw_first_tokens(context: RunContext, request: Request, settings: CheckSettings) -> np.ndarray:
