@@ -197,12 +197,8 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
 
 
 def default_threads(pair: Pair) -> int:
-    """CPU threads for a pair: PyTorch's default, but one for a small target.
-
-    Its matrices are so small that a second thread gains nothing, and waits at every one of them on a machine that has
-    other work.
-    """
-    return 1 if pair.target.num_parameters() < SMALL_MODEL else PYTORCH_THREADS
+    """CPU threads for a pair: PyTorch's default, but at most two for a small target, whose matrices occupy no more."""
+    return min(2, PYTORCH_THREADS) if pair.target.num_parameters() < SMALL_MODEL else PYTORCH_THREADS
 
 
 def _resolved(config: Config) -> dict[str, Any]:
