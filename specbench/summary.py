@@ -9,6 +9,8 @@ from specbench.progress import console
 
 VARYING = (
     "pair",
+    "target",
+    "draft",
     "drafter",
     "verifier",
     "sampler",
