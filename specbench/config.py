@@ -89,7 +89,7 @@ def check_numbers(config: Config) -> None:
         ("gamma", 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20."),
         ("batch_size", 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}."),
         ("max_new_tokens", 1, 1_000_000, "Use 1 or more."),
-        ("seed", 0, MAX_SEED - 2**32, "Use a whole number in that range."),
+        ("seed", 0, MAX_SEED, f"Use a whole number from 0 to {MAX_SEED}."),
         ("threads", 0, 4096, "Use 0 to have it chosen."),
     ):
         value = getattr(config, key)

@@ -34,9 +34,7 @@ class CheckSettings:
         for name, least in (("prefixes", 1), ("draws", 0), ("batch_size", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
-                raise ConfigError(
-                    f"protocol.check.{name}", value, f"not a whole number from {least} up", f"Use {least} or more."
-                )
+                raise ConfigError(f"protocol.check.{name}", value, "not a count", f"Use a whole number from {least}.")
 
 
 def check_first_tokens(context: RunContext, settings: CheckSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
