@@ -11,7 +11,7 @@ demo: $(STAMP)
 	@echo "Look at outputs/gamma_sweep/latest/report/report.md and the figures beside it."
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

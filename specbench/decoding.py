@@ -160,11 +160,9 @@ class Decoder:
         return self.verifier.verify(draft, rows, streams)
 
     def _check_finite(self, draft: Draft, rows: LogitRows, counts: list[int]) -> None:
-        for name, checked, owners in (
-            ("target", rows, [b for b, count in enumerate(counts) for _ in range(count + 1)]),
-            ("draft", draft.rows, [b for b, count in enumerate(counts) for _ in range(count)]),
-        ):
+        for name, checked, bonus_rows in (("target", rows, 1), ("draft", draft.rows, 0)):
             if checked is not None and not bool(checked.finite().all()):
+                owners = [b for b, count in enumerate(counts) for _ in range(count + bonus_rows)]
                 completion = self._active[owners[int((~checked.finite()).nonzero()[0])]]
                 raise ModelError(
                     f"The {name} model returned NaN or infinite logits for prompt {completion.request.name!r} at step "

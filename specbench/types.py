@@ -7,6 +7,7 @@ ragged and flattened, as serving engines hold them: request b owns ``num_draft_t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -46,6 +47,16 @@ class LogitRows:
     def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
         """The rows at the given indices, in that order (copies them)."""
         return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], self.log_normalizer[rows])
+
+    @staticmethod
+    def interleave(steps: Sequence[LogitRows]) -> LogitRows:
+        """Steps of [B] rows each, as [B * len(steps)] rows in which those of one request follow one another."""
+        return LogitRows(
+            *(
+                torch.stack([getattr(rows, name) for rows in steps], dim=1).flatten(0, 1)
+                for name in ("logits", "temperature", "cutoff", "log_normalizer")
+            )
+        )
 
     @cached_property
     def argmax(self) -> Int64[Tensor, " n"]:

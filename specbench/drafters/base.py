@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specbench.models import Engine
 from specbench.rng import Streams
 from specbench.sampling import RowParams
 from specbench.types import Draft
@@ -18,11 +19,11 @@ class Drafter(Protocol):
     """Proposes tokens for a batch of requests. Built as ``DrafterClass(pair=pair, **settings of its yaml)``.
 
     Attributes:
-        has_probabilities: whether its drafts carry the distributions that they were sampled from; where not, a draft is
-            deterministic and its q one-hot.
+        engine: the model whose distributions its drafts are sampled from and carry; None where a draft is deterministic
+            and its q one-hot.
     """
 
-    has_probabilities: bool
+    engine: Engine | None
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
         """Begins a new batch; no sequence will grow beyond ``capacity`` tokens."""

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from specbench.drafters.base import ragged_index
-from specbench.models import Engine, Pair
+from specbench.models import Engine, Pair, right_padded
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, logit_rows, sample
-from specbench.types import Draft
+from specbench.types import Draft, LogitRows
 
 
 class ModelDrafter:
     """Samples from the draft model under the same sampling parameters as the target's."""
-
-    has_probabilities = True
 
     def __init__(self, pair: Pair):
         self.engine = Engine(pair.draft, pair.vocab_size, "draft")
@@ -38,24 +36,21 @@ class ModelDrafter:
             list(sequence[cached:]) if limit else []
             for sequence, cached, limit in zip(sequences, self.engine.lengths, limits, strict=True)
         ]
-        longest = max(map(len, pending))
-        fed = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in pending], device=device)
-        logits = self.engine.extend(fed, [len(tokens) for tokens in pending])
+        logits = self.engine.extend(right_padded(pending, device), [len(tokens) for tokens in pending])
         last = torch.tensor([max(len(tokens) - 1, 0) for tokens in pending], device=device)
         logits = logits[torch.arange(len(pending), device=device), last]
 
         uniforms = streams.uniform(Stream.DRAFT)
-        all_tokens, all_logits = [], []
+        all_tokens, all_rows = [], []
         for i in range(width):
             if i > 0:
                 logits = self.engine.extend(all_tokens[-1][:, None], [int(limit > i) for limit in limits])[:, 0]
-            all_logits.append(logits)
-            all_tokens.append(sample(logit_rows(logits, params), uniforms[:, i]))
+            all_rows.append(logit_rows(logits, params))
+            all_tokens.append(sample(all_rows[-1], uniforms[:, i]))
         index = ragged_index(limits, width, device)
         token_ids = torch.stack(all_tokens, dim=1).flatten()[index]
-        flat_logits = torch.stack(all_logits, dim=1).flatten(0, 1)[index]
-        rows = logit_rows(flat_logits, params.select(index // width))
-        return Draft(token_ids, rows, num_draft_tokens, width)
+        # The very rows that were sampled from: nothing is normalised twice.
+        return Draft(token_ids, LogitRows.interleave(all_rows).select(index), num_draft_tokens, width)
 
     def commit(self, agreed: Sequence[int]) -> None:
         """See :class:`specbench.drafters.Drafter`."""

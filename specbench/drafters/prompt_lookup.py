@@ -34,7 +34,7 @@ class PromptLookupDrafter:
         longest, shortest: sizes of the n-grams tried, longest first.
     """
 
-    has_probabilities = False
+    engine = None
 
     def __init__(self, pair: Pair, longest: int = 3, shortest: int = 1):
         if not 1 <= shortest <= longest:

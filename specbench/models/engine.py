@@ -20,6 +20,17 @@ from specbench.models.cache import RaggedCache
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
+def context_length(model: PreTrainedModel) -> int:
+    """The longest sequence a model can hold; practically unlimited where its configuration names none."""
+    return int(getattr(model.config, "max_position_embeddings", 2**31))
+
+
+def right_padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B n"]:
+    """Token ids of different lengths as one tensor, filled up with id 0, which any vocabulary has."""
+    longest = max(map(len, sequences))
+    return torch.tensor([[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences], device=device)
+
+
 class Engine:
     """One model and the cached sequences of the requests in the batch.
 
@@ -32,7 +43,7 @@ class Engine:
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str):
         self.model, self.vocab_size, self.name = model, vocab_size, name
         self.device = model.device
-        self.context = int(getattr(model.config, "max_position_embeddings", 2**31))
+        self.context = context_length(model)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
         self._cache = RaggedCache(self._num_layers, 0)
         self.lengths: list[int] = []
@@ -46,10 +57,8 @@ class Engine:
         unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
         self._cache = RaggedCache(self._num_layers, capacity)
         self.lengths = [0] * len(unique)
-        longest = max(map(len, unique))
-        if longest:
-            padded = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in unique], device=self.device)
-            self._forward(padded, logits_to_keep=1)
+        if any(unique):
+            self._forward(right_padded(unique, self.device), logits_to_keep=1)
         index_of = {prompt: i for i, prompt in enumerate(unique)}
         rows = [index_of[tuple(prompt[:-1])] for prompt in prompts]
         self.lengths = [len(unique[row]) for row in rows]

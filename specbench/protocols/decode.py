@@ -17,7 +17,6 @@ import pandas as pd
 import torch
 
 from specbench.decoding import Completion, Decoder, Request
-from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.intervals import Estimate, ratio_of_sums, speedup
@@ -118,7 +117,8 @@ def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
 
 def overlap_fields(context: RunContext, completions: Sequence[Completion]) -> dict[str, Any]:
     """sum_x min(p(x), q(x)) at every emitted position: one teacher-forced pass of both models a text."""
-    if not isinstance(context.drafter, ModelDrafter):
+    draft = context.drafter.engine
+    if draft is None:
         return _columns("overlap", None)
     sums, counts = [], []
     for completion in track(completions, "overlap"):
@@ -127,7 +127,7 @@ def overlap_fields(context: RunContext, completions: Sequence[Completion]) -> di
         params = params.select(torch.zeros(emitted, dtype=torch.int64, device=context.target.device))
         p, q = (
             logit_rows(engine.score(completion.sequence[:-1])[-emitted:], params).probs()
-            for engine in (context.target, context.drafter.engine)
+            for engine in (context.target, draft)
         )
         sums.append(float(torch.minimum(p, q).sum()))
         counts.append(emitted)
