@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.report import Illustration, interval, main, write_report
-from specbench import plots, theory
+from specbench import theory
+from specbench.plots import decode as plots
 
 QUESTION = """\
 How many tokens should the draft propose? With more of them a step may emit more, but they cost time to draft and to

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specbench import plots
 from specbench.errors import ConfigError, SpecbenchError
+from specbench.plots import decode as plots
+from specbench.plots.style import style
 from specbench.results import EMPIRICAL, read_jobs, read_results
 
 NONE = "-"
@@ -148,7 +149,7 @@ def write_figures(folder: Path, illustrations: Iterable[Illustration]) -> str:
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     shown = []
     for each in illustrations:
-        with plots.style():
+        with style():
             # Without a date, the same rows give the same bytes.
             each.figure.savefig(folder / "figures" / f"{each.name}.pdf", metadata={"CreationDate": None})
             each.figure.savefig(folder / "figures" / f"{each.name}.png")

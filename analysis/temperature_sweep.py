@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.report import Illustration, interval, main, write_report
-from specbench import plots
+from specbench.plots import decode as plots
 
 QUESTION = "How do acceptance, overlap and speedup change from greedy decoding (temperature 0) to hot sampling?"
 ACCEPTANCE = """\

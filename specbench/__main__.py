@@ -64,7 +64,9 @@ def finish(session: Session) -> int:
     if session.folder is None:
         return 0  # --help, --cfg and the like
     if session.finished:
-        print_summary(results.read_results(session.folder))
+        decoded = results.read_results(session.folder).query("protocol == 'decode'")
+        if len(decoded):
+            print_summary(decoded)
         try:
             report = build_report(session)
         except SpecbenchError as error:

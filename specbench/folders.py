@@ -6,10 +6,9 @@ import json
 import os
 from pathlib import Path
 
-import pandas as pd
-
-from specbench import plots, results
+from specbench import results
 from specbench.errors import ConfigError
+from specbench.plots.style import style
 from specbench.protocols import Outcome
 
 
@@ -30,10 +29,11 @@ def begin_sweep(sweep: Path) -> None:
 
 
 def write_tables(folder: Path, row: results.RunRow, outcome: Outcome) -> None:
-    """The job's parquet files; the row last, so that a folder with a row is complete."""
-    results.write_rows(folder / results.STEPS, outcome.steps, results.STEP_SCHEMA)
-    results.write_rows(folder / results.EMPIRICAL, outcome.empirical, results.EMPIRICAL_SCHEMA)
-    results.write_rows(folder / results.TEXTS, outcome.texts, results.TEXT_SCHEMA)
+    """The job's parquet files and documents; the row last, so that a folder with a row is complete."""
+    for name, table in outcome.tables.items():
+        results.write_rows(folder / name, table.rows, table.schema)
+    for name, text in outcome.documents.items():
+        (folder / name).write_text(text)
     details = {
         key: getattr(row, key)
         for key in ("created", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
@@ -42,13 +42,8 @@ def write_tables(folder: Path, row: results.RunRow, outcome: Outcome) -> None:
     results.write_rows(folder / results.RESULTS, [row], results.RESULT_SCHEMA)
 
 
-def draw_figures(folder: Path, label: str, row: results.RunRow, outcome: Outcome) -> None:
+def draw_figures(folder: Path, outcome: Outcome) -> None:
     """The job's figures as PNG, in its folder."""
-    figures = {
-        "acceptance_histogram": plots.acceptance_histogram(row.acceptance_histogram, label),
-        "position_rates": plots.position_rates(row.joint_rates, row.conditional_rates),
-    }
-    if outcome.empirical:
-        figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(outcome.empirical))
-    for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png", dpi=150)
+    with style():
+        for name, figure in outcome.figures.items():
+            figure.savefig(folder / f"{name}.png", dpi=150)

@@ -1,8 +1,9 @@
 """The typed rows that a run leaves behind, written atomically as parquet.
 
 ``results.parquet`` has one row a run; ``steps.parquet`` one line a verification and request; ``empirical.parquet`` one
-line a prefix and token of the empirical-against-target check; ``texts.parquet`` one line a decoded text. Each job
-writes its own, and the sweep's folder holds the collected ``results.parquet`` of all its jobs.
+line a prefix and token of the empirical-against-target check; ``texts.parquet`` one line a decoded text; other
+protocols leave tables of their own. Each job writes its own, and the sweep's folder holds the collected
+``results.parquet`` of all its jobs.
 """
 
 from __future__ import annotations
@@ -56,11 +57,16 @@ TEXT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One run. ``_low`` and ``_high`` bound 95% intervals by bootstrap over prompts (over timed batches for speeds)."""
+    """One run. ``_low`` and ``_high`` bound 95% intervals by bootstrap over prompts (over timed batches for speeds).
 
-    # What ran
+    What is None was not measured: a protocol without models has no pair, and the columns from acceptance on are the
+    protocol decode's. What other protocols measure is in tables of their own, beside this one.
+    """
+
+    # What ran; pair to drafter, workload, prompts and max_new_tokens are None where a protocol loads no model
     exp: str
     job: int
+    protocol: str
     created: str  # UTC, ISO 8601
     commit: str  # "-dirty" behind it where the tree had changes; "unknown" outside a checkout
     hardware: str
@@ -70,10 +76,10 @@ class RunRow:
     python: str
     torch: str
     transformers: str
-    pair: str
-    target: str
-    draft: str
-    drafter: str
+    pair: str | None
+    target: str | None
+    draft: str | None
+    drafter: str | None
     sampler: str
     temperature: float
     top_k: int
@@ -81,52 +87,52 @@ class RunRow:
     min_p: float
     verifier: str
     lossless: bool
-    workload: str
-    prompts: int
+    workload: str | None
+    prompts: int | None
     gamma: int
     batch_size: int
-    max_new_tokens: int
+    max_new_tokens: int | None
     seed: int
 
     # Acceptance (metrics/acceptance.py)
-    tokens: int
-    steps: int
-    drafted: int
-    accepted: int
-    acceptance_histogram: list[int]
-    joint_rates: list[float | None]
-    conditional_rates: list[float | None]
-    acceptance_rate: float | None
-    acceptance_rate_low: float | None
-    acceptance_rate_high: float | None
-    acceptance_length: float
-    acceptance_length_low: float
-    acceptance_length_high: float
-    overlap: float | None  # mean of sum min(p, q) over the emitted positions; None for a drafter without probabilities
-    overlap_low: float | None
-    overlap_high: float | None
+    tokens: int | None = None
+    steps: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    acceptance_histogram: list[int] | None = None
+    joint_rates: list[float | None] | None = None
+    conditional_rates: list[float | None] | None = None
+    acceptance_rate: float | None = None
+    acceptance_rate_low: float | None = None
+    acceptance_rate_high: float | None = None
+    acceptance_length: float | None = None
+    acceptance_length_low: float | None = None
+    acceptance_length_high: float | None = None
+    overlap: float | None = None  # mean of sum min(p, q) over emitted positions; None where drafts have no q
+    overlap_low: float | None = None
+    overlap_high: float | None = None
 
     # Speed, prompts included, on this hardware
-    seconds: float
-    tokens_per_second: float
-    plain_tokens: int
-    plain_seconds: float
-    plain_tokens_per_second: float
-    speedup: float
-    speedup_low: float
-    speedup_high: float
-    seconds_draft: float
-    seconds_target: float
-    seconds_verify: float
-    seconds_rest: float
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    plain_tokens: int | None = None
+    plain_seconds: float | None = None
+    plain_tokens_per_second: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    seconds_draft: float | None = None
+    seconds_target: float | None = None
+    seconds_verify: float | None = None
+    seconds_rest: float | None = None
 
     # Empirical against target, first tokens at several prefixes (metrics/empirical.py); None where check.draws is 0
-    check_prefixes: int
-    check_draws: int
-    check_tv: float | None
-    check_tv_noise: float | None
-    check_tv_noise_q99: float | None
-    check_p_value: float | None
+    check_prefixes: int | None = None
+    check_draws: int | None = None
+    check_tv: float | None = None
+    check_tv_noise: float | None = None
+    check_tv_noise_q99: float | None = None
+    check_p_value: float | None = None
 
 
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from specbench.folders import begin_sweep, draw_figures, write_tables
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
 from specbench.progress import say
-from specbench.protocols import Outcome, RunContext
+from specbench.protocols import ModelContext, Outcome, RunContext
 from specbench.provenance import environment, request_seed
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
@@ -72,20 +73,23 @@ class JobInfo:
     folder: Path
     exp: str
     choices: dict[str, str]
+    command: str
 
     @staticmethod
     def current() -> JobInfo:
         hydra = HydraConfig.get()
         sweeping = hydra.mode == RunMode.MULTIRUN
         choices = {key: str(value) for key, value in hydra.runtime.choices.items() if not key.startswith("hydra/")}
-        overrides = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # a bad ${...} is reported later
-        label = ",".join(o for o in overrides if not o.startswith("+exp="))  # ty: ignore
+        given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # a bad ${...} is reported later
+        overrides: list[str] = given
+        label = ",".join(o for o in overrides if not o.startswith("+exp="))
         return JobInfo(
             hydra.job.num if sweeping else 0,
             label or "defaults",
             Path(hydra.runtime.output_dir),
             choices.get("exp", "adhoc"),
             choices,
+            shlex.join(["python", "-m", "specbench", "hydra.mode=RUN", *overrides]),
         )
 
 
@@ -98,7 +102,7 @@ def run_job(config: Config, session: Session) -> None:
         if not session.begun:
             begin_sweep(session.folder)
             session.begun = True
-        row = _run(config, job, session)
+        headline = _run(config, job, session)
     except Exception as error:  # a bug in one verifier must not cost the sweep its other jobs
         known = isinstance(error, SpecbenchError)
         (job.folder / "error.txt").write_text(str(error) if known else traceback.format_exc())
@@ -107,13 +111,10 @@ def run_job(config: Config, session: Session) -> None:
         )
         say(f"job {job.number} ({job.label}) failed: {session.failures[job.label]}", style="red")
         return
-    say(
-        f"job {job.number} ({job.label}): {row.acceptance_length:.2f} tokens a step, "
-        f"{row.speedup:.2f} times plain decoding"
-    )
+    say(f"job {job.number} ({job.label}): {headline}")
 
 
-def _run(config: Config, job: JobInfo, session: Session) -> results.RunRow:
+def _run(config: Config, job: JobInfo, session: Session) -> str:
     resolved = _resolved(config)
     OmegaConf.save(OmegaConf.create(resolved), job.folder / "config.yaml")
     # All that can be known without a model is checked first.
@@ -123,37 +124,34 @@ def _run(config: Config, job: JobInfo, session: Session) -> results.RunRow:
         config.sampler.temperature, config.sampler.top_k, config.sampler.top_p, config.sampler.min_p
     )
     tracking.check_settings(config.tracking.mode, config.tracking.project)
-    prompts = load_prompts(config.workload.path, config.workload.limit)
-    for name in ("target", "draft"):
-        locate(f"pair.{name}", getattr(config.pair, name))
-    choose_dtype(config.dtype, choose_device(config.device))
-    protocol, verifier, drafter = (_build(key, getattr(config, key)) for key in ("protocol", "verifier", "drafter"))
-
-    pair = session.pair(config)
-    torch.set_num_threads(config.threads or default_threads(pair))
-    target = Engine(pair.target, pair.vocab_size, "target")
-    requests = make_requests(prompts, pair, sampling, config)
+    device = choose_device(config.device)
+    protocol, verifier = (_build(key, getattr(config, key)) for key in ("protocol", "verifier"))
+    torch.set_num_threads(config.threads or PYTORCH_THREADS)
     context = RunContext(
-        pair,
-        target,
-        _explained("drafter", drafter, pair=pair),
-        verifier,
-        requests,
-        config.gamma,
-        config.batch_size,
-        config.seed,
+        verifier=verifier,
+        verifier_name=job.choices["verifier"],
+        sampling=sampling,
+        gamma=config.gamma,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        device=device,
+        dtype=choose_dtype(config.dtype, device),
+        title=job.label,
+        command=job.command,
     )
+    if protocol.needs_models:
+        context = with_models(context, config, session)
     outcome: Outcome = protocol.run(context)
 
     row = results.RunRow(
-        **environment(target.device),  # ty: ignore[invalid-argument-type]
-        **_identity(config, job, sampling, len(requests)),
-        dtype=str(pair.target.dtype).removeprefix("torch."),
+        **environment(device),  # ty: ignore[invalid-argument-type]
+        **_identity(config, job, context),
+        dtype=str(context.dtype).removeprefix("torch."),
         lossless=bool(getattr(verifier, "lossless", False)),
         **outcome.measured,
     )
     write_tables(job.folder, row, outcome)
-    draw_figures(job.folder, job.label, row, outcome)
+    draw_figures(job.folder, outcome)
     results.collect(job.folder.parent)
     session.finished += 1  # its rows are written, whatever becomes of the tracking
     tracking.log_run(
@@ -168,7 +166,24 @@ def _run(config: Config, job: JobInfo, session: Session) -> results.RunRow:
         outcome=outcome,
         texts=config.tracking.texts,
     )
-    return row
+    return outcome.headline
+
+
+def with_models(context: RunContext, config: Config, session: Session) -> ModelContext:
+    """Adds the pair, the drafter and the requests. All that can be known without a model is checked first."""
+    prompts = load_prompts(config.workload.path, config.workload.limit)
+    for name in ("target", "draft"):
+        locate(f"pair.{name}", getattr(config.pair, name))
+    drafter = _build("drafter", config.drafter)
+    pair = session.pair(config)
+    torch.set_num_threads(config.threads or default_threads(pair))
+    return ModelContext(
+        **vars(context),
+        pair=pair,
+        target=Engine(pair.target, pair.vocab_size, "target"),
+        drafter=_explained("drafter", drafter, pair=pair),
+        requests=make_requests(prompts, pair, context.sampling, config),
+    )
 
 
 def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
@@ -235,22 +250,25 @@ def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:
         ) from error
 
 
-def _identity(config: Config, job: JobInfo, sampling: SamplingParams, prompts: int) -> dict[str, Any]:
+def _identity(config: Config, job: JobInfo, context: RunContext) -> dict[str, Any]:
+    with_models = isinstance(context, ModelContext)
+    sampling = context.sampling
     return {
         "exp": job.exp,
         "job": job.number,
-        "pair": config.pair.name,
-        "target": config.pair.target,
-        "draft": config.pair.draft,
-        **{key: job.choices[key] for key in ("drafter", "sampler", "verifier")},
+        **{key: job.choices[key] for key in ("protocol", "sampler", "verifier")},
+        "pair": config.pair.name if with_models else None,
+        "target": config.pair.target if with_models else None,
+        "draft": config.pair.draft if with_models else None,
+        "drafter": job.choices["drafter"] if with_models else None,
         "temperature": float(sampling.temperature),
         "top_k": sampling.top_k,
         "top_p": float(sampling.top_p),
         "min_p": float(sampling.min_p),
-        "workload": config.workload.name,
-        "prompts": prompts,
+        "workload": config.workload.name if with_models else None,
+        "prompts": len(context.requests) if with_models else None,
         "gamma": config.gamma,
         "batch_size": config.batch_size,
-        "max_new_tokens": config.max_new_tokens,
+        "max_new_tokens": config.max_new_tokens if with_models else None,
         "seed": config.seed,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.protocols import Outcome
+from specbench.results import TEXT_SCHEMA, TEXTS
 
 MODES = ("offline", "online", "disabled")
 
@@ -48,8 +50,8 @@ def log_run(
 
     Args:
         group: the sweep, whose jobs W&B then shows together.
-        folder: the job's folder, whose PNG files are logged as images and parquet files as an artifact; W&B's own files
-            go to ``folder/wandb``.
+        folder: the job's folder, whose PNG files are logged as images, parquet files and documents as an artifact;
+            W&B's own files go to ``folder/wandb``.
     """
     if mode == "disabled":
         return
@@ -72,12 +74,13 @@ def log_run(
         scalars = {key: value for key, value in row.items() if isinstance(value, int | float | str)}
         run.summary.update(scalars)
         logged: dict[str, Any] = {path.stem: wandb.Image(str(path)) for path in sorted(folder.glob("*.png"))}
-        if texts:
-            columns: Any = ["prompt", "text", "completion", "tokens", "finished"]
-            data: Any = [[text[column] for column in columns] for text in outcome.texts[:texts]]
+        if texts and TEXTS in outcome.tables:
+            columns: Any = TEXT_SCHEMA.names
+            first: Any = itertools.islice(outcome.tables[TEXTS].rows, texts)
+            data: Any = [[text[column] for column in columns] for text in first]
             logged["texts"] = wandb.Table(columns=columns, data=data)
         run.log(logged)
         artifact = wandb.Artifact(f"results-{run.id}", type="results")
-        for path in sorted(folder.glob("*.parquet")):
+        for path in [*sorted(folder.glob("*.parquet")), *(folder / name for name in outcome.documents)]:
             artifact.add_file(str(path), policy="immutable")  # not copied to the home folder
         run.log_artifact(artifact)

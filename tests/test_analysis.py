@@ -20,8 +20,9 @@ from matplotlib.text import Text
 
 from analysis import gamma_sweep, temperature_sweep
 from analysis import report as reports
-from specbench import plots, results, theory
+from specbench import results, theory
 from specbench.errors import ConfigError
+from specbench.plots import decode as plots
 from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, RESULT_SCHEMA, RESULTS, RunRow, write_rows
 
 UNCHECKED = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
@@ -41,7 +42,8 @@ def make_row(**changes: Any) -> RunRow:
     """A plausible row; gamma decides the lengths of its lists."""
     gamma, job = changes.get("gamma", 4), changes.get("job", 0)
     values: dict[str, Any] = {
-        "exp": "gamma_sweep", "job": job, "created": f"2026-01-01T00:{job:02d}:00Z", "commit": "0123abc-dirty",
+        "exp": "gamma_sweep", "job": job, "protocol": "decode",
+        "created": f"2026-01-01T00:{job:02d}:00Z", "commit": "0123abc-dirty",
         "hardware": "8 cores of Some_CPU [x]", "threads": 2, "device": "cpu", "dtype": "float32", "python": "3.11.7",
         "torch": "2.13.0", "transformers": "5.23.0", "pair": "embedded", "target": "embedded:target",
         "draft": "embedded:draft", "drafter": "model", "sampler": "temperature", "temperature": 1.0, "top_k": 0,

@@ -4,7 +4,7 @@ import torch
 
 from specbench.drafters.model import ModelDrafter
 from specbench.models import Engine
-from specbench.protocols.base import RunContext
+from specbench.protocols.base import ModelContext
 from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
 from specbench.sampling import SamplingParams
 from specbench.types import Verification
@@ -30,7 +30,12 @@ class AcceptsEverything:
 def make_context(pair, verifier):
     target = Engine(pair.target, pair.vocab_size, "target")
     requests = make_requests(pair, 2, SamplingParams())
-    return RunContext(pair, target, ModelDrafter(pair), verifier, requests, gamma=2, batch_size=1, seed=0)
+    return ModelContext(
+        verifier=verifier, verifier_name="any", sampling=SamplingParams(), gamma=2, batch_size=1, seed=0,
+        device=target.device, dtype=torch.float32, title="", command="",
+        pair=pair, target=target, drafter=ModelDrafter(pair),
+        requests=requests,
+    )  # fmt: skip
 
 
 def test_a_sound_verifier_passes_and_a_biased_one_does_not(pair):

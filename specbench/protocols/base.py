@@ -2,44 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+import torch
+from matplotlib.figure import Figure
 
 from specbench.decoding import Request
 from specbench.drafters import Drafter
 from specbench.models import Engine, Pair
+from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """Everything a run is made of, built and validated."""
+    """What every run is made of, built and validated.
+
+    Attributes:
+        verifier_name: the choice of conf/verifier, as in results.parquet.
+        title: what tells this job from the others of its sweep.
+        command: the command line that repeats this job alone.
+    """
+
+    verifier: Verifier
+    verifier_name: str
+    sampling: SamplingParams
+    gamma: int
+    batch_size: int
+    seed: int
+    device: torch.device
+    dtype: torch.dtype
+    title: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelContext(RunContext):
+    """What a run with models is made of."""
 
     pair: Pair
     target: Engine
     drafter: Drafter
-    verifier: Verifier
     requests: Sequence[Request]
-    gamma: int
-    batch_size: int
-    seed: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows (dataclass instances or dicts) of one parquet file and their columns."""
+
+    rows: Iterable[object]
+    schema: pa.Schema
 
 
 @dataclass
 class Outcome:
-    """What a run found: fields of results.RunRow, and the rows of its other tables (see results.py)."""
+    """What a run found.
 
-    measured: dict[str, Any]
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    empirical: list[dict[str, Any]] = field(default_factory=list)
-    texts: list[dict[str, Any]] = field(default_factory=list)
+    Attributes:
+        headline: the run's result in a few words, for the console.
+        measured: fields of results.RunRow.
+        tables: by file name, such as "steps.parquet".
+        figures: by name; each becomes a PNG in the job's folder and an image in W&B.
+        documents: further files by name, as text; W&B gets them with the tables.
+    """
+
+    headline: str
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    documents: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable
 class MeasurementProtocol(Protocol):
-    """Runs a measurement. Built from its yaml's ``_target_`` and arguments."""
+    """Runs a measurement. Built from its yaml's ``_target_`` and arguments.
 
-    def run(self, context: RunContext) -> Outcome:
-        """Raises SpecbenchError for anything the user can mend."""
+    Attributes:
+        needs_models: whether ``run`` gets a ModelContext; a protocol that does not is run without loading any.
+    """
+
+    needs_models: bool
+
+    def run(self, context: Any) -> Outcome:
+        """Measures in a ModelContext or RunContext. Raises SpecbenchError for anything the user can mend."""
         ...

@@ -20,9 +20,11 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.intervals import Estimate, ratio_of_sums, speedup
+from specbench.plots import decode as plots
 from specbench.progress import track
-from specbench.protocols.base import Outcome, RunContext
+from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
+from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
 from specbench.sampling import RowParams, logit_rows
 
 
@@ -46,13 +48,15 @@ class DecodeProtocol:
         check: settings of the empirical-against-target check.
     """
 
+    needs_models = True
+
     def __init__(self, warmup: int, check: Mapping[str, Any]):
         if warmup < 0:
             raise ConfigError("protocol.warmup", warmup, "below 0", "Use 0 for no warm-up.")
         self.warmup = warmup
         self.check = CheckSettings(**check)
 
-    def run(self, context: RunContext) -> Outcome:
+    def run(self, context: ModelContext) -> Outcome:
         """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
         speculative = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
         plain = Decoder(context.target, None, None, 0, context.pair.stop_ids)
@@ -68,9 +72,24 @@ class DecodeProtocol:
             **speed_fields(pairs, speculative.stopwatch.seconds),
             **check,
         }
-        return Outcome(measured, steps.to_dict("records"), empirical, [_text(context, c) for c in completions])
+        figures = {
+            "acceptance_histogram": plots.acceptance_histogram(measured["acceptance_histogram"], context.title),
+            "position_rates": plots.position_rates(measured["joint_rates"], measured["conditional_rates"]),
+        }
+        if empirical:
+            figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(empirical))
+        return Outcome(
+            f"{measured['acceptance_length']:.2f} tokens a step, {measured['speedup']:.2f} times plain decoding",
+            measured,
+            {
+                STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
+                EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
+                TEXTS: Table([_text(context, c) for c in completions], TEXT_SCHEMA),
+            },
+            figures,
+        )
 
-    def _decode(self, context: RunContext, plain: Decoder, speculative: Decoder) -> list[tuple[Timed, Timed]]:
+    def _decode(self, context: ModelContext, plain: Decoder, speculative: Decoder) -> list[tuple[Timed, Timed]]:
         requests, size = context.requests, context.batch_size
         batches = [requests[i : i + size] for i in range(0, len(requests), size)]
         for _ in range(self.warmup):
@@ -115,7 +134,7 @@ def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
     }
 
 
-def overlap_fields(context: RunContext, completions: Sequence[Completion]) -> dict[str, Any]:
+def overlap_fields(context: ModelContext, completions: Sequence[Completion]) -> dict[str, Any]:
     """sum_x min(p(x), q(x)) at every emitted position: one teacher-forced pass of both models a text."""
     draft = context.drafter.engine
     if draft is None:
@@ -158,7 +177,7 @@ def _columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
-def _text(context: RunContext, completion: Completion) -> dict[str, Any]:
+def _text(context: ModelContext, completion: Completion) -> dict[str, Any]:
     decode = context.pair.tokenizer.decode
     return {
         "prompt": completion.request.name,

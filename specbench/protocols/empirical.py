@@ -17,7 +17,7 @@ from specbench.decoding import Decoder, Request
 from specbench.errors import ConfigError
 from specbench.metrics.empirical import distance_check
 from specbench.progress import track
-from specbench.protocols.base import RunContext
+from specbench.protocols.base import ModelContext
 from specbench.provenance import request_seed
 from specbench.sampling import RowParams, logit_rows
 
@@ -37,7 +37,7 @@ class CheckSettings:
                 raise ConfigError(f"protocol.check.{name}", value, "not a count", f"Use a whole number from {least}.")
 
 
-def check_first_tokens(context: RunContext, settings: CheckSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """RunRow's check columns, and empirical.parquet's rows: tokens that were drawn or have 0.1% of the mass."""
     if settings.draws == 0:
         nothing = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
@@ -72,7 +72,7 @@ def check_first_tokens(context: RunContext, settings: CheckSettings) -> tuple[di
     return measured, rows
 
 
-def uncertain_prefix(context: RunContext, request: Request) -> Request:
+def uncertain_prefix(context: ModelContext, request: Request) -> Request:
     """The request with its prompt cut where, in its second half, the target is least certain of the next token.
 
     Where one token has nearly all the mass, as at the end of many prompts, any rule would pass.
@@ -83,7 +83,7 @@ def uncertain_prefix(context: RunContext, request: Request) -> Request:
     return dataclasses.replace(request, prompt=request.prompt[: half + int(entropy[half:].argmax()) + 1])
 
 
-def draw_first_tokens(context: RunContext, request: Request, settings: CheckSettings) -> np.ndarray:
+def draw_first_tokens(context: ModelContext, request: Request, settings: CheckSettings) -> np.ndarray:
     """Counts [V] of the first token of one speculative step after the request's prompt."""
     decoder = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
     counts = np.zeros(context.pair.vocab_size, dtype=np.int64)
@@ -100,7 +100,7 @@ def draw_first_tokens(context: RunContext, request: Request, settings: CheckSett
     return counts
 
 
-def exact_first_token(context: RunContext, request: Request) -> np.ndarray:
+def exact_first_token(context: ModelContext, request: Request) -> np.ndarray:
     """The target's probabilities [V] of the token after the prompt, under the request's sampling parameters."""
     logits = context.target.score(request.prompt)[-1:]
     return logit_rows(logits, RowParams.of([request.sampling], logits.device)).probs()[0].cpu().numpy()

@@ -1,19 +1,15 @@
-"""Figures, for the paper and for W&B alike. Drawing only: every number comes from the rows, metrics or theory.
+"""Figures of decoding runs. ``results`` has the columns of results.RunRow.
 
-Figures are made without pyplot, so that nothing is left open and no window system is needed. ``results`` has the
-columns of results.RunRow. Its rows are told apart by a column ``series`` where there is one, else by verifier; series
-are drawn side by side, since verifiers of one rule have the same acceptance and would hide each other.
+Rows are told apart by a column ``series`` where there is one, else by verifier; series are drawn side by side, since
+verifiers of one rule have the same acceptance and would hide each other.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,53 +17,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from specbench import theory
+from specbench.plots.style import BAND, COLOURS, DASHED, GREY, INK, MARKERS, PALE, WIDTH, legend, panels, style
 
-INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
-# Okabe and Ito's colours, which are told apart with any colour vision; markers tell series apart in grey print.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 PHASES = {"draft": "#56B4E9", "target": "#0072B2", "verify": "#E69F00", "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
 SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
-DASHED = (0, (4, 3))
 Rates = Sequence[float | None] | np.ndarray
-WIDTH = 6.0  # inches: the text width of a one-column paper
-STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures look alike on every machine
-    "font.size": 8,
-    "mathtext.fontset": "dejavusans",
-    "axes.titlesize": 8.5,
-    "axes.titlelocation": "left",
-    "axes.grid.axis": "y",
-    "grid.color": "#ebebeb",
-    "lines.linewidth": 1.3,
-    "lines.markersize": 5,
-    "lines.markeredgecolor": "white",
-    "legend.handlelength": 1.6,
-    "legend.columnspacing": 1.4,
-    "savefig.dpi": 200,
-    "pdf.fonttype": 42,  # embeds TrueType; journals refuse matplotlib's default, Type 3
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    **dict.fromkeys(("axes.axisbelow", "axes.grid"), True),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(
-        ("axes.linewidth", "grid.linewidth", "lines.markeredgewidth", "xtick.major.width", "ytick.major.width"), 0.6
-    ),
-    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
-}
-
-
-@contextmanager
-def style() -> Generator[None]:
-    """The rcParams under which figures are made (as a decorator); save them under it too."""
-    with mpl.rc_context(STYLE):  # ty: ignore[invalid-argument-type]
-        yield
 
 
 @style()
 def acceptance_histogram(histogram: list[int], title: str) -> Figure:
     """How many verification steps accepted 0, 1, ..., gamma drafted tokens (metrics.acceptance_histogram)."""
-    figure, (axes,) = _panels(1, 1, (WIDTH / 2, 2.2))
+    figure, (axes,) = panels(1, 1, (WIDTH / 2, 2.2))
     bars = axes.bar(range(len(histogram)), histogram, width=0.75, color=COLOURS[0])
     shares = np.array(histogram) / max(sum(histogram), 1)
     axes.bar_label(bars, [f"{share:.0%}" for share in shares], fontsize=7, color=GREY, padding=1)
@@ -81,7 +42,7 @@ def acceptance_histogram(histogram: list[int], title: str) -> Figure:
 @style()
 def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
     """Acceptance by position in the block (metrics.PositionRates); None leaves a gap."""
-    figure, (axes,) = _panels(1, 1, (WIDTH / 2, 2.4))
+    figure, (axes,) = panels(1, 1, (WIDTH / 2, 2.4))
     for i, (name, rates) in enumerate((("where all before it were accepted", conditional), ("of all drafted", joint))):
         values = np.array(rates, dtype=float)  # None becomes NaN, which is not drawn
         places = np.arange(1, len(values) + 1) + 0.028 * len(values) * (i - 0.5)  # the two are equal at position 1
@@ -90,7 +51,7 @@ def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
     axes.set_title(fill(title, 36), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    _legend(figure, columns=1)
+    legend(figure, columns=1)
     return figure
 
 
@@ -103,13 +64,13 @@ def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
     """
     prefixes = list(empirical.groupby("prefix", sort=False))
     bars = min(top, max(len(tokens) for _, tokens in prefixes)) + 1
-    figure, panels = _panels(len(prefixes), 2, (WIDTH / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
-    for axes, (prefix, tokens) in zip(panels, prefixes, strict=True):
+    figure, every_axes = panels(len(prefixes), 2, (WIDTH / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
+    for axes, (prefix, tokens) in zip(every_axes, prefixes, strict=True):
         _one_prefix(axes, tokens.sort_values("prob", ascending=False, kind="stable").head(top))
         axes.set(ylim=(bars - 0.4, -0.6), xlim=(0, None))
         axes.set_title(f"prefix {_shortened(str(prefix), 24, keep_end=True)}", parse_math=False)
     figure.supxlabel("probability of the next token", fontsize=8)
-    _legend(figure, columns=2)
+    legend(figure, columns=2)
     return figure
 
 
@@ -150,7 +111,7 @@ def speedup_against_temperature(results: pd.DataFrame) -> Figure:
 
 @style()
 def _speedup(results: pd.DataFrame, axis: str) -> Figure:
-    figure, (axes,) = _panels(1, 1, (WIDTH * 0.8, 2.9))
+    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.9))
     _lines(axes, results, axis, "speedup")
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5, label="plain decoding")
     if axis == "gamma":  # a temperature is chosen for its texts, not for its speed
@@ -162,14 +123,14 @@ def _speedup(results: pd.DataFrame, axis: str) -> Figure:
         axes.annotate(text, spot, (0, 3), textcoords="offset points", ha="center", va="bottom", color=color)
     axes.margins(y=0.12)
     axes.set_ylabel(r"speedup over plain decoding ($\times$)")
-    _legend(figure)
+    legend(figure)
     return figure
 
 
 @style()
 def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     """Tokens a verification step, beside theory.expected_tokens at the measured overlap and the ceiling gamma + 1."""
-    figure, (axes,) = _panels(1, 1, (WIDTH * 0.8, 2.9))
+    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.9))
     _lines(axes, results, "gamma", "acceptance_length")
     predictions = {}  # a dict, since series of one overlap share a prediction
     for series in _series(results[results["overlap"].notna()], "gamma"):
@@ -183,14 +144,14 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=":", label=r"ceiling $\gamma + 1$")
     highest = max([results["acceptance_length_high"].max(), *(max(tokens) for tokens in predictions.values())])
     axes.set(ylabel="tokens per verification step", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
-    _legend(figure, columns=2)
+    legend(figure, columns=2)
     return figure
 
 
 @style()
 def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
     """Acceptance rate and overlap, each with its 95% interval, in two panels of one scale."""
-    figure, (left, right) = _panels(2, 2, (WIDTH / 2, 2.5))
+    figure, (left, right) = panels(2, 2, (WIDTH / 2, 2.5))
     for axes, value, title in (
         (left, "acceptance_rate", "acceptance rate: accepted / drafted"),
         (right, "overlap", r"overlap: mean of $\Sigma$ min(p, q)"),
@@ -198,7 +159,7 @@ def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
         _lines(axes, results, "temperature", value)
         axes.set_title(title)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-    _legend(figure)
+    legend(figure)
     return figure
 
 
@@ -206,8 +167,8 @@ def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
 def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
     """Milliseconds an emitted token by phase, a panel a series; plain decoding as it was timed beside each run."""
     every = _series(results, axis)
-    figure, panels = _panels(len(every), 3, (WIDTH / min(len(every), 3), 2.3), margin=0.4)
-    for axes, series in zip(panels, every, strict=True):
+    figure, every_axes = panels(len(every), 3, (WIDTH / min(len(every), 3), 2.3), margin=0.4)
+    for axes, series in zip(every_axes, every, strict=True):
         places, bottom = np.arange(len(series.rows)), np.zeros(len(series.rows))
         for phase, colour in PHASES.items():
             height = 1000 * series.rows[f"seconds_{phase}"].to_numpy() / series.rows["tokens"].to_numpy()
@@ -217,8 +178,8 @@ def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
         axes.hlines(plain, places - 0.5, places + 0.5, color=INK, linewidth=1.1, label="plain decoding")
         axes.set_xticks(places, [f"{value:g}" for value in series.rows[axis]])
         axes.set(title=series.name, xlabel=AXIS_LABELS[axis])
-    panels[0].set_ylabel("ms per emitted token")
-    _legend(figure, columns=5)
+    every_axes[0].set_ylabel("ms per emitted token")
+    legend(figure, columns=5)
     return figure
 
 
@@ -227,9 +188,9 @@ def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
     """Share of the verification steps by drafted tokens accepted, a panel a value of the axis, a bar a series."""
     every, values = _series(results, axis), np.unique(results[axis])
     columns = 4 if len(values) > 6 else 3
-    figure, panels = _panels(len(values), columns, (WIDTH / columns, 1.5), margin=0.6)
+    figure, every_axes = panels(len(values), columns, (WIDTH / columns, 1.5), margin=0.6)
     width = 0.8 / len(every)
-    for axes, value in zip(panels, values, strict=True):
+    for axes, value in zip(every_axes, values, strict=True):
         for series in every:
             for histogram in series.rows.loc[series.rows[axis] == value, "acceptance_histogram"]:
                 places = np.arange(len(histogram)) + width * series.place
@@ -240,7 +201,7 @@ def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.supxlabel("drafted tokens accepted", fontsize=8)
     figure.supylabel("verification steps", fontsize=8)
-    _legend(figure)
+    legend(figure)
     return figure
 
 
@@ -263,19 +224,6 @@ def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
     return series
 
 
-def _panels(
-    count: int, columns: int, size: tuple[float, float], margin: float = 0, sharey: bool = True
-) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels in rows of at most ``columns``; inches a panel, and above and below all of them."""
-    columns = min(columns, count)
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(max(size[0] * columns, WIDTH / 2), size[1] * rows + margin), layout="constrained")
-    grid = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
-    for empty in grid[count:]:
-        empty.remove()
-    return figure, grid[:count]
-
-
 def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
     for series in _series(results, axis):
         x = series.rows[axis] + _shift(results, axis) * series.place
@@ -290,10 +238,3 @@ def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
 def _shift(results: pd.DataFrame, axis: str) -> float:
     """How far apart series are drawn, in units of the x axis, so that equal ones stay visible."""
     return 0.014 * (float(np.ptp(results[axis])) or 1.0)
-
-
-def _legend(figure: Figure, columns: int = 4) -> None:
-    """One legend for all panels, outside of them."""
-    every = [axes.get_legend_handles_labels() for axes in figure.axes]
-    named = {label: handle for handles, labels in every for handle, label in zip(handles, labels, strict=True)}
-    figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=min(len(named), columns))
