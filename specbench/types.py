@@ -33,20 +33,24 @@ class LogitRows:
         logits: as the model gave them (bf16, fp16 or fp32), rows at any stride, last dimension contiguous.
         temperature: >= 0.
         cutoff: lowest logit kept; -inf keeps all. Tokens tied with the cutoff are kept.
-        log_normalizer: log sum over kept x of exp(logit(x) / temperature).
+        log_normalizer: log sum over kept x of exp(logit(x) / temperature), float64; None where nobody has computed it
+            yet, as with a model's raw logits: a fused verifier finds it on its way, others ask ``normalizer``.
     """
 
     logits: Shaped[Tensor, "n V"]
     temperature: Float[Tensor, " n"]
     cutoff: Float[Tensor, " n"]
-    log_normalizer: Float[Tensor, " n"]
+    log_normalizer: Float[Tensor, " n"] | None
 
     def __len__(self) -> int:
         return self.logits.shape[0]
 
     def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
         """The rows at the given indices, in that order (copies them)."""
-        return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], self.log_normalizer[rows])
+        known = self.__dict__.get("normalizer", self.log_normalizer)
+        return LogitRows(
+            self.logits[rows], self.temperature[rows], self.cutoff[rows], None if known is None else known[rows]
+        )
 
     @staticmethod
     def interleave(steps: Sequence[LogitRows]) -> LogitRows:
@@ -54,9 +58,19 @@ class LogitRows:
         return LogitRows(
             *(
                 torch.stack([getattr(rows, name) for rows in steps], dim=1).flatten(0, 1)
-                for name in ("logits", "temperature", "cutoff", "log_normalizer")
+                for name in ("logits", "temperature", "cutoff", "normalizer")
             )
         )
+
+    @cached_property
+    def normalizer(self) -> Float[Tensor, " n"]:
+        """``log_normalizer``, computed in float64 where it is not known."""
+        if self.log_normalizer is not None:
+            return self.log_normalizer
+        temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
+        logits = self.logits.double()
+        kept = torch.where(logits < self.cutoff.double()[:, None], -torch.inf, logits)  # a NaN logit is kept, and shows
+        return torch.logsumexp(kept / temperature[:, None], dim=-1)
 
     @cached_property
     def argmax(self) -> Int64[Tensor, " n"]:
@@ -67,7 +81,7 @@ class LogitRows:
         """The dense distributions in float64, for reference code."""
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
         logits = self.logits.double()
-        probs = torch.exp(logits / temperature[:, None] - self.log_normalizer.double()[:, None])
+        probs = torch.exp(logits / temperature[:, None] - self.normalizer.double()[:, None])
         probs.masked_fill_(logits < self.cutoff.double()[:, None], 0.0)
         greedy = self.temperature == 0
         probs.masked_fill_(greedy[:, None], 0.0)
@@ -78,12 +92,12 @@ class LogitRows:
         """Each row's probability of one token, without building the dense rows."""
         logit = self.logits.gather(1, token_ids[:, None])[:, 0].double()
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
-        random = torch.exp(logit / temperature - self.log_normalizer.double()) * (logit >= self.cutoff.double())
+        random = torch.exp(logit / temperature - self.normalizer.double()) * (logit >= self.cutoff.double())
         return torch.where(self.temperature > 0, random, (token_ids == self.argmax).double())
 
     def finite(self) -> Bool[Tensor, " n"]:
-        """False for a row with a NaN or +inf logit, which shows in its log_normalizer; nothing can sample from it."""
-        return self.log_normalizer.isfinite()
+        """False for a row with a NaN or +inf logit, which shows in its normaliser; nothing can sample from it."""
+        return self.normalizer.isfinite()
 
 
 @dataclass(frozen=True)

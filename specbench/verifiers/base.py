@@ -13,10 +13,13 @@ class Verifier(Protocol):
     """A pure function of the draft, the target's distributions and the random streams.
 
     Attributes:
+        rule: the sampling rule's name. Verifiers of one rule emit the same tokens from the same streams, which the
+            agreement tests hold them to; a verifier with randomness of its own has a rule of its own.
         lossless: whether the emitted tokens are declared to be distributed exactly as the target's own. The exactness
             tests hold a verifier to its word.
     """
 
+    rule: str
     lossless: bool
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:

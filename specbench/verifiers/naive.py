@@ -48,6 +48,7 @@ def verify_one(
 class NaiveVerifier:
     """The reference: easy to check against the paper, slow."""
 
+    rule = "token"
     lossless = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
