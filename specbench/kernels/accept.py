@@ -1,0 +1,149 @@
+"""The scoring half of verification: statistics of drafted rows, and the accept tests once a request has all of its own."""
+
+import triton
+import triton.language as tl
+
+from specbench.kernels import tiles as on_tiles
+from specbench.kernels.tiles import NO_INDEX
+
+ACCEPT = tl.constexpr(1)  # rng.Stream.ACCEPT
+BY_MASS = tl.constexpr(-1)  # outcome of a request whose tau depends on its residual masses (block rule)
+
+
+@triton.jit
+def draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA):
+    """What the accept tests need of the draft: (token ids, logits, temperatures, normalisers, cutoffs, seed, position).
+
+    Loaded ahead of a request's scores, since each of these costs a trip to memory.
+    """
+    i = tl.arange(0, GAMMA)
+    rows, valid = first + i, i < drafted
+    x = tl.load(block.token_ids + rows, mask=valid, other=0)
+    seed, position = tl.load(block.seeds + request), tl.load(block.positions + request)
+    logit = tl.full((GAMMA,), 0.0, tl.float64)
+    temperature, normalizer, cutoff = logit, logit, logit
+    if HAS_Q:
+        temperature = tl.load(q.temperature + rows, mask=valid, other=0.0).to(tl.float64)
+        normalizer = tl.load(q.log_normalizer + rows, mask=valid, other=0.0).to(tl.float64)
+        cutoff = tl.load(q.cutoff + rows, mask=valid, other=0.0).to(tl.float64)
+        logit = _logit(q, rows, x, valid, vocabulary)
+    return x, logit, temperature, normalizer, cutoff, seed, position
+
+
+@triton.jit
+def _logit(source, rows, x, valid, vocabulary):
+    """Each row's logit of its drafted token, float64; a bad id is refused, not followed out of its row."""
+    inside = valid & (x >= 0) & (x < vocabulary)
+    return tl.load(source.logits + rows * source.stride + x, mask=inside, other=float("-inf")).to(tl.float64)
+
+
+@triton.jit
+def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, vocabulary, KNOWN, TILE, TILES, GAMMA):
+    """Leaves the sums of one chunk of a drafted row; returns how many chunks of the request were done before, or -1.
+
+    Of greedy rows it leaves the largest logits; of others whose normaliser is known nothing is needed.
+    """
+    i = item // chunks
+    before = tl.full((), -1, tl.int32)
+    if i < drafted:
+        row, begin = first + request + i, (item % chunks) * chunk
+        end = tl.minimum(begin + chunk, tiles)
+        cells = (request * GAMMA + i) * TILES
+        logits = p.logits + row * p.stride
+        temperature = tl.load(p.temperature + row).to(tl.float64)
+        # The drafted token's logit is rarely far below the largest, and spares looking for that.
+        logit = _logit(p, row, tl.load(block.token_ids + first + i), i < drafted, vocabulary).to(tl.float32)
+        if temperature == 0:
+            on_tiles.leave_largest(logits, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
+        elif not KNOWN:
+            scale = on_tiles.exp2_scale(temperature)
+            on_tiles.leave_sums(
+                logits, begin, end, scale, logit * scale, vocabulary, ws.reference + cells, ws.total + cells, TILE
+            )
+        before = tl.atomic_add(ws.scored + request, 1, sem="acq_rel")
+    return before
+
+
+@triton.jit
+def draft_probs(given, HAS_Q, GAMMA):
+    """q of each drafted token, its row's form (float64 factor 0 for a one-hot row), and its uniform; all [GAMMA]."""
+    x, logit, temperature, normalizer, cutoff, seed, position = given
+    q_x = tl.full((GAMMA,), 1.0, tl.float64)
+    scale, reference, factor = q_x.to(tl.float32), q_x.to(tl.float32), 0.0 * q_x
+    if HAS_Q:
+        random = temperature > 0  # a greedy draft is one-hot at what it drafted
+        temperature = tl.where(random, temperature, 1.0)
+        dense = tl.exp(logit / temperature - normalizer)
+        q_x = tl.where(random, tl.where(logit < cutoff, 0.0, dense), q_x)
+        scale, reference, factor = on_tiles.exp2_form(temperature, normalizer)
+        factor = tl.where(random, factor, 0.0)
+    return q_x, scale, reference, factor, on_tiles.uniform(seed, position, tl.arange(0, GAMMA), ACCEPT)
+
+
+@triton.jit
+def accept(p, x, of_draft, ws, request, drafted, first, tiles, vocabulary, BLOCK, KNOWN, TILES, GAMMA):
+    """The accept tests of a scored request; leaves the form of its rows and returns its outcome."""
+    i = tl.arange(0, GAMMA)
+    valid = i < drafted
+    rows, slots = first + request + i, request * GAMMA + i
+    q_x, q_scale, q_reference, q_factor, u = of_draft
+    tl.store(ws.form + 3 * ws.slots + slots, q_scale, mask=valid)
+    tl.store(ws.form + 4 * ws.slots + slots, q_reference, mask=valid)
+    tl.store(ws.form + 5 * ws.slots + slots, q_factor.to(tl.float32), mask=valid)
+    p_x = _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, vocabulary, KNOWN, TILES)
+    if BLOCK:
+        outcome = _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u)
+    else:
+        refused = valid & ((u * q_x < p_x) == 0)
+        outcome = 1 + tl.min(tl.where(refused, i, drafted.to(tl.int32)), axis=0)
+    return outcome
+
+
+@triton.jit
+def _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, vocabulary, KNOWN, TILES):
+    """p of each drafted token, float64; leaves each row's form, or its argmax."""
+    logit = _logit(p, rows, x, valid, vocabulary)
+    temperature = tl.load(p.temperature + rows, mask=valid, other=1.0).to(tl.float64)
+    t = tl.arange(0, TILES)
+    cells, present = slots[:, None] * TILES + t[None, :], valid[:, None] & (t < tiles)[None, :]
+    # .cg: another multiprocessor wrote these, and the first-level cache may be stale.
+    references = tl.load(ws.reference + cells, mask=present, other=float("-inf"), cache_modifier=".cg")
+    greedy = temperature == 0
+    temperature = tl.where(greedy, 1.0, temperature)
+    most = tl.max(references, axis=1)
+    if KNOWN:
+        normalizer = tl.load(p.log_normalizer + rows, mask=valid, other=0.0).to(tl.float64)
+        cutoff = tl.load(p.cutoff + rows, mask=valid, other=0.0).to(tl.float64)
+        scale, reference, factor = on_tiles.exp2_form(temperature, normalizer)
+        p_x = tl.where(logit < cutoff, 0.0, tl.exp(logit / temperature - normalizer))
+    else:
+        totals = tl.load(ws.total + cells, mask=present, other=0.0, cache_modifier=".cg")
+        shifted = totals * on_tiles.exp2(references - most[:, None])
+        sums = tl.sum(tl.where(totals == 0, 0.0, shifted).to(tl.float64), axis=1)  # an empty tile's shift may be NaN
+        scale, reference, factor = on_tiles.exp2_scale(temperature), most, 1.0 / sums
+        p_x = tl.exp((logit * scale.to(tl.float64) - most) * on_tiles.LN_2) * factor
+    factor += 0.0 * q_factor  # NaN in q makes the whole row NaN
+    tl.store(ws.form + slots, scale, mask=valid)
+    tl.store(ws.form + ws.slots + slots, reference, mask=valid)
+    tl.store(ws.form + 2 * ws.slots + slots, factor.to(tl.float32), mask=valid)
+    if tl.max(greedy.to(tl.int32), axis=0) > 0:
+        places = tl.load(ws.place + cells, mask=present, other=NO_INDEX, cache_modifier=".cg")
+        argmax = tl.min(tl.where(references == most[:, None], places, NO_INDEX), axis=1)
+        tl.store(ws.argmax + slots, argmax, mask=valid)
+        p_x = tl.where(greedy, (x == argmax).to(tl.float64), p_x)
+    return p_x
+
+
+@triton.jit
+def _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u):
+    """Leaves pi_1 ... pi_g; the whole draft is accepted if u_g < pi_g, else the residual masses decide."""
+    ratio = tl.where(p_x == 0, 0.0, p_x / q_x)
+    pi = tl.where(valid, 1.0, 1.0).to(tl.float64)
+    weight = tl.sum(tl.where(i == 0, pi, 0.0), axis=0)
+    for k in range(0, drafted):
+        weight *= tl.sum(tl.where(i == k, ratio, 0.0), axis=0)
+        weight = tl.where(weight > 1, 1.0, weight)  # NaN stays
+        pi = tl.where(i == k, weight, pi)
+    tl.store(ws.pi + slots, pi, mask=valid)
+    whole = tl.sum(tl.where(i == drafted - 1, u, 0.0), axis=0) < weight
+    return tl.where(whole, 1 + drafted.to(tl.int32), BY_MASS)

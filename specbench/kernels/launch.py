@@ -1,0 +1,205 @@
+"""From LogitRows and Draft to launches: what a kernel can take, its scratch memory, its grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import triton
+from triton.runtime.interpreter import InterpretedFunction
+
+from specbench.errors import ArgumentError
+from specbench.kernels.emit import GROUP
+from specbench.kernels.layout import Block, Rows, Scratch
+from specbench.kernels.verify import verify_kernel
+from specbench.rng import Streams
+from specbench.types import Draft, LogitRows, Verification, check_shapes
+
+LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+TILE = 2048  # logits a tile: fixed, since a row's sums must not depend on the batch
+WARPS = 4
+REGISTERS = 64  # a thread: leaves room for enough programs at once to hide the memory's latency
+PROGRAMS, LARGEST_CHUNK = 1024, 32  # tiles are shared out among so many programs, at most so many a program
+LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
+GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
+INTERPRETED = isinstance(verify_kernel, InterpretedFunction)
+
+
+@dataclass
+class Workspace:
+    """Scratch memory of the verification kernel on one device, grown as needed.
+
+    Launches that share a workspace must follow one another on one stream. A launch inside a CUDA graph uses the memory
+    there was when it was captured: run it once beforehand with the largest batch, gamma and vocabulary.
+    """
+
+    cells: int = 0
+    groups: int = 0
+    slots: int = 0
+    batch: int = 0
+    _scratch: Scratch | None = field(default=None, repr=False)
+
+    def scratch(self, batch: int, gamma: int, tiles: int, groups: int, device: torch.device) -> Scratch:
+        """Memory for so many requests, drafted tokens a request, tiles a row and groups a request (powers of two).
+
+        Raises:
+            ArgumentError: more is needed while a CUDA graph is being captured.
+        """
+        wanted = (batch * gamma * tiles, batch * groups, batch * gamma, batch)
+        held = (self.cells, self.groups, self.slots, self.batch)
+        if self._scratch is not None and self._scratch.total.device == device:
+            if all(want <= have for want, have in zip(wanted, held, strict=True)):
+                return self._scratch
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise ArgumentError("workspace: too small inside a CUDA graph capture; call verify once before it")
+        self.cells, self.groups, self.slots, self.batch = map(max, wanted, held)
+
+        def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.empty(size, dtype=dtype, device=device)
+
+        self._scratch = Scratch(
+            reference=empty(self.cells, torch.float32),
+            total=empty(self.cells, torch.float32),
+            group=empty(self.groups, torch.float32),
+            place=empty(self.cells, torch.int32),
+            form=empty(6 * self.slots, torch.float32),
+            argmax=empty(self.slots, torch.int32),
+            pi=empty(self.slots, torch.float64),
+            slots=self.slots,
+            scored=empty(self.batch, torch.int32).zero_(),
+            emitted=empty(self.batch, torch.int32).zero_(),
+            outcome=empty(self.batch, torch.int32).zero_(),
+        )
+        return self._scratch
+
+
+def verify(
+    draft: Draft,
+    target: LogitRows,
+    streams: Streams,
+    *,
+    block: bool,
+    workspace: Workspace,
+    out: Verification | None = None,
+) -> Verification:
+    """Verifies a batch in one launch; see kernels/verify.py. Never waits for the device.
+
+    Args:
+        target: rows with or without log_normalizer.
+        draft: drafted from ``rows``, whose log_normalizer is known.
+        block: the block rule instead of the token rule.
+        out: where to write; token_ids [B, max_draft_tokens + 1] and num_accepted [B], int64.
+
+    Returns:
+        Verification. A row with NaN or +inf logits that a token was to be drawn from yields PADDING in its place.
+
+    Raises:
+        ArgumentError: names the argument whose shape, dtype, device or stride does not fit.
+    """
+    batch, gamma, vocabulary = len(draft.num_draft_tokens), draft.max_draft_tokens, target.logits.shape[1]
+    check(draft, target, streams)
+    device = target.logits.device
+    if out is None:
+        out = Verification(
+            torch.empty((batch, gamma + 1), dtype=torch.int64, device=device),
+            torch.empty(batch, dtype=torch.int64, device=device),
+        )
+    if batch == 0:
+        return out
+    tile, tiles, tile_lanes = row_tiles(vocabulary)
+    lanes = max(GAMMA_LANES, triton.next_power_of_2(gamma))
+    known = target.log_normalizer is not None
+    slots = max(gamma, 1) if block else 1
+    score_chunk = tiles if known else chunk_of(tiles, batch * gamma)
+    emit_chunk = chunk_of(tiles, batch * slots)
+    programs = gamma * triton.cdiv(tiles, score_chunk) + slots * triton.cdiv(tiles, emit_chunk)
+    verify_kernel[(batch * programs,)](
+        rows_of(target),
+        rows_of(target if draft.rows is None else draft.rows),
+        Block(
+            draft.token_ids,
+            draft.num_draft_tokens,
+            streams.seeds,
+            streams.positions,
+            batch,
+            gamma,
+            int(len(draft.token_ids) == batch * gamma),
+        ),
+        workspace.scratch(batch, lanes, tile_lanes, (lanes if block else 1) * tile_lanes * tile // GROUP.value, device),
+        out.token_ids,
+        out.num_accepted,
+        vocabulary,
+        tiles,
+        score_chunk,
+        emit_chunk,
+        min(batch, triton.cdiv(LAG, max(1, gamma * triton.cdiv(tiles, score_chunk)))),
+        BLOCK=block,
+        HAS_Q=draft.rows is not None,
+        KNOWN=known,
+        TILE=tile,
+        TILES=tile_lanes,
+        GAMMA=lanes,
+        SLOTS=lanes if block else 1,
+        num_warps=WARPS,
+        maxnreg=REGISTERS,
+    )
+    return out
+
+
+def row_tiles(vocabulary: int) -> tuple[int, int, int]:
+    """Logits a tile, tiles a row, and the power of two that bounds these; fixed by the vocabulary alone."""
+    tile = max(GROUP.value, min(TILE, triton.next_power_of_2(vocabulary)))
+    tiles = triton.cdiv(vocabulary, tile)
+    return tile, tiles, triton.next_power_of_2(tiles)
+
+
+def chunk_of(tiles: int, rows: int) -> int:
+    """Tiles a program: one where rows are few and latency counts, more where there is enough to keep a GPU busy.
+
+    Tokens do not depend on it.
+    """
+    return max(1, min(tiles, LARGEST_CHUNK, tiles * rows // PROGRAMS))
+
+
+def rows_of(rows: LogitRows) -> Rows:
+    known = rows.temperature if rows.log_normalizer is None else rows.log_normalizer  # a pointer that is not followed
+    return Rows(rows.logits, rows.logits.stride(0), rows.temperature, rows.cutoff, known)
+
+
+def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
+    """Raises ArgumentError for what the kernel cannot take, as far as the host knows it."""
+    check_shapes(draft, target, len(streams.seeds))
+    device = target.logits.device
+    if INTERPRETED != (device.type == "cpu"):
+        remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
+        raise ArgumentError(f"target: logits on {device}; to run the kernels there, {remedy}")
+    tensors = {
+        "draft.token_ids": draft.token_ids,
+        "draft.num_draft_tokens": draft.num_draft_tokens,
+        "streams.seeds": streams.seeds,
+        "streams.positions": streams.positions,
+    }
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.int64 or not tensor.is_contiguous():
+            raise ArgumentError(f"{name}: {tensor.dtype}, contiguous={tensor.is_contiguous()}; int64, contiguous needed")
+    for name, rows in (("target", target), ("draft.rows", draft.rows)):
+        if rows is None:
+            continue
+        if rows.logits.dtype not in LOGIT_DTYPES:
+            raise ArgumentError(f"{name}: logits of {rows.logits.dtype}; bfloat16, float16 or float32 needed")
+        if rows.logits.stride(1) != 1 and rows.logits.shape[1] > 1:
+            raise ArgumentError(f"{name}: logits with stride {rows.logits.stride(1)} along the vocabulary; 1 needed")
+        for part in ("temperature", "cutoff", "log_normalizer"):
+            tensor = getattr(rows, part)
+            if tensor is not None:
+                tensors[f"{name}.{part}"] = tensor
+                if tensor.shape != (len(rows),) or not tensor.is_contiguous() or not tensor.is_floating_point():
+                    raise ArgumentError(
+                        f"{name}.{part}: {tensor.dtype} {tuple(tensor.shape)}; contiguous floats [{len(rows)}] needed"
+                    )
+        tensors[f"{name}.logits"] = rows.logits
+    if draft.rows is not None and draft.rows.log_normalizer is None:
+        raise ArgumentError("draft.rows: no log_normalizer; drafting computes it (kernels.sample, LogitRows.normalizer)")
+    for name, tensor in tensors.items():
+        if tensor.device != device:
+            raise ArgumentError(f"{name}: on {tensor.device}, but target.logits is on {device}")

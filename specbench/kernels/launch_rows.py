@@ -1,0 +1,77 @@
+"""Launches of the kernels that look at rows one by one: cutoffs with normalisers, and samples."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from jaxtyping import Float64, Int64, Shaped
+from torch import Tensor
+
+from specbench.kernels.cutoff import CANDIDATES, cutoff_kernel, survey_kernel
+from specbench.kernels.emit import GROUP
+from specbench.kernels.launch import GAMMA_LANES, WARPS, Workspace, chunk_of, row_tiles, rows_of
+from specbench.kernels.layout import Block
+from specbench.kernels.sample import sample_kernel
+from specbench.types import LogitRows
+
+DROPPED_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}  # of float32, which the dtype does not have
+
+
+def find_cutoffs(
+    logits: Shaped[Tensor, "n V"],
+    temperature: Float64[Tensor, " n"],
+    top_k: Int64[Tensor, " n"],
+    top_p: Float64[Tensor, " n"],
+    min_p: Float64[Tensor, " n"],
+) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
+    """Cutoff and log_normalizer of each row in two launches, as :func:`specbench.sampling.logit_rows` defines them.
+
+    Args:
+        logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride.
+
+    Returns:
+        -inf and the full row's normaliser where a row truncates nothing; a normaliser of NaN for NaN or +inf logits.
+    """
+    n, vocabulary = logits.shape
+    tile, tiles, lanes = row_tiles(vocabulary)
+    device = logits.device
+    maxima = torch.empty((n, lanes * tile // GROUP.value), dtype=torch.float32, device=device)
+    references, totals = (torch.empty((n, lanes), dtype=torch.float32, device=device) for _ in range(2))
+    chosen = torch.empty((n, CANDIDATES.value), dtype=torch.int32, device=device)
+    cutoffs, normalizers = (torch.empty(n, dtype=torch.float64, device=device) for _ in range(2))
+    if n > 0:
+        survey_kernel[(n * tiles,)](
+            logits, logits.stride(0), temperature, maxima, references, totals, vocabulary, tiles,
+            TILE=tile, TILES=lanes, num_warps=WARPS,
+        )  # fmt: skip
+        cutoff_kernel[(n,)](
+            logits, logits.stride(0), temperature, top_k, top_p, min_p, maxima, references, totals, chosen, cutoffs,
+            normalizers, vocabulary, tiles, SHIFT=DROPPED_BITS[logits.dtype], TILE=tile, TILES=lanes, num_warps=8,
+        )  # fmt: skip
+    return cutoffs, normalizers
+
+
+def sample(
+    rows: LogitRows, u: Float64[Tensor, " n"], workspace: Workspace
+) -> tuple[Int64[Tensor, " n"], Float64[Tensor, " n"]]:
+    """One token a row by inverse CDF, and the rows' log_normalizer; one launch, one read of the rows.
+
+    Returns:
+        Tokens (-1 for a row with NaN or +inf logits) and normalisers (0 for a greedy row, NaN for a bad one).
+    """
+    n, vocabulary = rows.logits.shape
+    tile, tiles, lanes = row_tiles(vocabulary)
+    device = rows.logits.device
+    tokens = torch.empty(n, dtype=torch.int64, device=device)
+    normalizers = torch.empty(n, dtype=torch.float64, device=device)
+    if n > 0:
+        chunk = chunk_of(tiles, n)
+        unused = tokens  # nothing is drafted, so that no draft is read
+        sample_kernel[(n * triton.cdiv(tiles, chunk),)](
+            rows_of(rows),
+            Block(unused, unused, unused, unused, n, 0, 1),
+            workspace.scratch(n, GAMMA_LANES, lanes, lanes * tile // GROUP.value, device),
+            u, tokens, normalizers, vocabulary, tiles, chunk,
+            TILE=tile, TILES=lanes, GAMMA=GAMMA_LANES, num_warps=WARPS,
+        )  # fmt: skip
+    return tokens, normalizers

@@ -1,0 +1,60 @@
+"""What the verification kernel's functions hand around: rows, a block of drafts, and scratch memory."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+
+class Rows(NamedTuple):
+    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]."""
+
+    logits: Any
+    stride: Any
+    temperature: Any
+    cutoff: Any
+    log_normalizer: Any
+
+
+class Block(NamedTuple):
+    """The draft and its randomness: token_ids [n], the others [B]; gamma bounds num_draft_tokens."""
+
+    token_ids: Any
+    num_draft_tokens: Any
+    seeds: Any
+    positions: Any
+    batch: Any
+    gamma: Any
+    uniform: Any  # 1 where every request drafted gamma tokens
+
+
+class Scratch(NamedTuple):
+    """What programs leave for one another; cells are [B, GAMMA, TILES], slots [B, GAMMA]."""
+
+    reference: Any  # cells float32: the exponent that a tile's sum is relative to; of a greedy row its largest logit
+    total: Any  # cells float32: sum of exp2(logit * scale - reference); block rule: later the tile's residual mass
+    group: Any  # [B, slots, TILES, TILE / GROUP] float32: residual masses of groups of tokens
+    place: Any  # cells int32: the index of the largest logit of a greedy row
+    form: Any  # [6, slots] float32: scale, reference, factor of p, then of q, of on_tiles.exp2_form
+    argmax: Any  # slots int32, of greedy rows
+    pi: Any  # slots float64: pi_(i+1) of the block rule
+    slots: Any  # how many there are, the stride of ``form``
+    scored: Any  # [B] int32, as the next two 0 between launches: chunks scored so far
+    emitted: Any  # [B] int32: chunks emitted so far
+    outcome: Any  # [B] int32: 0 not yet scored; 1 + tau, the row to draw from; or BY_MASS
+
+
+@triton.jit
+def extent(block, request):
+    """(tokens drafted, first draft row) of a request, int64."""
+    if block.uniform != 0:
+        drafted = block.gamma.to(tl.int64)
+        first = request.to(tl.int64) * drafted
+    else:
+        lanes = tl.arange(0, 256)
+        first = tl.zeros((), tl.int64)
+        for start in range(0, request, 256):
+            before = start + lanes
+            first += tl.sum(tl.load(block.num_draft_tokens + before, mask=before < request, other=0), axis=0)
+        drafted = tl.load(block.num_draft_tokens + request)
+    return drafted, first

@@ -1,0 +1,38 @@
+"""Token and block verification in one Triton launch, from raw logits to tokens (kernels/verify.py)."""
+
+from __future__ import annotations
+
+import os
+
+from specbench.kernels import launch
+from specbench.rng import Streams
+from specbench.types import Draft, LogitRows, Verification, check_values
+
+
+class FusedVerifier:
+    """One launch a batch; capturable in a CUDA graph after a first call with the largest batch.
+
+    Args:
+        block: the block rule instead of the token rule.
+        debug: whether values are checked too (ids outside the vocabulary, NaN rows), which waits for the device. Also
+            switched on by SPECBENCH_DEBUG=1.
+
+    Attributes:
+        interpreted: whether it runs through Triton's interpreter, for want of a GPU; its times then say nothing.
+    """
+
+    lossless = True
+    interpreted = launch.INTERPRETED
+
+    def __init__(self, block: bool = False, debug: bool = False):
+        self.rule = "block" if block else "token"
+        self.block = block
+        self.debug = debug or os.environ.get("SPECBENCH_DEBUG", "0") == "1"
+        self._workspace = launch.Workspace()
+
+    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+        """See :class:`specbench.verifiers.Verifier` and :func:`specbench.kernels.launch.verify`."""
+        if self.debug:
+            launch.check(draft, target, streams)
+            check_values(draft, target)
+        return launch.verify(draft, target, streams, block=self.block, workspace=self._workspace)
