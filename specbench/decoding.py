@@ -18,7 +18,7 @@ from specbench.models import Engine
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.stopwatch import Stopwatch
-from specbench.types import Draft, LogitRows, Verification
+from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 
 
@@ -133,7 +133,8 @@ class Decoder:
             rows = self._target_rows(logits, draft, counts)
             verification = self._verify(draft, rows, streams)
             emitted, accepted = verification.token_ids.tolist(), verification.num_accepted.tolist()
-        self._check_finite(draft, rows, counts)
+        if any(tokens[num] == PADDING for tokens, num in zip(emitted, accepted, strict=True)):
+            self._raise_for_bad_logits(draft, rows, counts)
         self._commit(sequences, counts, emitted, accepted)
 
     def _score(self, sequences: list[list[int]], draft: Draft, counts: list[int]) -> torch.Tensor:
@@ -159,7 +160,7 @@ class Decoder:
             return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
         return self.verifier.verify(draft, rows, streams)
 
-    def _check_finite(self, draft: Draft, rows: LogitRows, counts: list[int]) -> None:
+    def _raise_for_bad_logits(self, draft: Draft, rows: LogitRows, counts: list[int]) -> None:
         for name, checked, bonus_rows in (("target", rows, 1), ("draft", draft.rows, 0)):
             if checked is not None and not bool(checked.finite().all()):
                 owners = [b for b, count in enumerate(counts) for _ in range(count + bonus_rows)]
@@ -168,6 +169,7 @@ class Decoder:
                     f"The {name} model returned NaN or infinite logits for prompt {completion.request.name!r} at step "
                     f"{len(completion.steps)}. Check its weights, or use dtype=float32."
                 )
+        raise ModelError(f"{type(self.verifier).__name__} emitted no token from finite logits.")
 
     def _commit(
         self, sequences: list[list[int]], counts: list[int], emitted: list[list[int]], accepted: list[int]

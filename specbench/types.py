@@ -32,9 +32,9 @@ class LogitRows:
     Attributes:
         logits: as the model gave them (bf16, fp16 or fp32), rows at any stride, last dimension contiguous.
         temperature: >= 0.
-        cutoff: lowest logit kept; -inf keeps all. Tokens tied with the cutoff are kept.
+        cutoff: tokens with a lower logit have probability 0; -inf keeps all. Tokens tied with the cutoff are kept.
         log_normalizer: log sum over kept x of exp(logit(x) / temperature), float64; None where nobody has computed it
-            yet, as with a model's raw logits: a fused verifier finds it on its way, others ask ``normalizer``.
+            yet, and no cutoff removes anything: a fused verifier finds it on its way, others ask ``normalizer``.
     """
 
     logits: Shaped[Tensor, "n V"]

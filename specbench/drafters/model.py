@@ -9,7 +9,7 @@ import torch
 from specbench.drafters.base import ragged_index
 from specbench.models import Engine, Pair, right_padded
 from specbench.rng import Stream, Streams
-from specbench.sampling import RowParams, logit_rows, sample
+from specbench.sampling import RowParams, draw, logit_rows
 from specbench.types import Draft, LogitRows
 
 
@@ -45,8 +45,10 @@ class ModelDrafter:
         for i in range(width):
             if i > 0:
                 logits = self.engine.extend(all_tokens[-1][:, None], [int(limit > i) for limit in limits])[:, 0]
-            all_rows.append(logit_rows(logits, params))
-            all_tokens.append(sample(all_rows[-1], uniforms[:, i]))
+            tokens, rows = draw(logit_rows(logits, params), uniforms[:, i])
+            all_rows.append(rows)
+            # A row with NaN has no token to feed; the verifier meets its normaliser, and the decoder names it.
+            all_tokens.append(tokens.clamp(min=0))
         index = ragged_index(limits, width, device)
         token_ids = torch.stack(all_tokens, dim=1).flatten()[index]
         # The very rows that were sampled from: nothing is normalised twice.

@@ -1,4 +1,4 @@
-"""The scoring half of verification: statistics of drafted rows, and the accept tests once a request has all of its own."""
+"""The scoring half of verification: sums over drafted rows, and the accept tests once a request has all of its own."""
 
 import triton
 import triton.language as tl
@@ -67,7 +67,7 @@ def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, voc
 @triton.jit
 def draft_probs(given, HAS_Q, GAMMA):
     """q of each drafted token, its row's form (float64 factor 0 for a one-hot row), and its uniform; all [GAMMA]."""
-    x, logit, temperature, normalizer, cutoff, seed, position = given
+    _, logit, temperature, normalizer, cutoff, seed, position = given
     q_x = tl.full((GAMMA,), 1.0, tl.float64)
     scale, reference, factor = q_x.to(tl.float32), q_x.to(tl.float32), 0.0 * q_x
     if HAS_Q:

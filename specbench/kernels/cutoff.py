@@ -31,7 +31,7 @@ def _keys(logits, SHIFT):
 
 @triton.jit
 def _value(key, SHIFT):
-    """The logit of a key, float32: where bits were dropped they were all 0, or for a negative logit all 1 in the key."""
+    """The logit of a key, float32; bits that were dropped were 0 in the logit, so 1 in a negative one's key."""
     full = key << SHIFT
     full = tl.where(key < 0, full | ((1 << SHIFT) - 1), full)
     return (full ^ ((full >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)

@@ -82,8 +82,8 @@ def leave_masses(
         logits = p.logits + row * p.stride
         if temperature > 0:
             _leave_bonus_masses(
-                logits, begin, end, on_tiles.exp2_scale(temperature), tl.load(p.cutoff + row).to(tl.float32), vocabulary,
-                ws.reference + cells, ws, groups, TILE,
+                logits, begin, end, on_tiles.exp2_scale(temperature), tl.load(p.cutoff + row).to(tl.float32),
+                vocabulary, ws.reference + cells, ws, groups, TILE,
             )  # fmt: skip
         else:
             on_tiles.leave_largest(logits, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
@@ -136,7 +136,9 @@ def length_by_mass(block, ws, request, drafted, tiles, TILES, GAMMA):
 
 
 @triton.jit
-def draw(p, q, block, ws, u, request, drafted, first, slot, tau, tiles, vocabulary, BLOCK, HAS_Q, TILE, TILES, GAMMA, SLOTS):
+def draw(
+    p, q, block, ws, u, request, drafted, first, slot, tau, tiles, vocabulary, BLOCK, HAS_Q, TILE, TILES, GAMMA, SLOTS
+):
     """The recovered or bonus token by the uniform u, int32; NO_INDEX or -1 where its row holds NaN or +inf.
 
     Also the row's mass in units of 2^reference, float64, and that reference, for who wants a normaliser.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import triton
@@ -11,7 +12,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from specbench.errors import ArgumentError
 from specbench.kernels.emit import GROUP
 from specbench.kernels.layout import Block, Rows, Scratch
-from specbench.kernels.verify import verify_kernel
+from specbench.kernels.verify import verify_kernel as _verify_kernel
 from specbench.rng import Streams
 from specbench.types import Draft, LogitRows, Verification, check_shapes
 
@@ -22,7 +23,8 @@ REGISTERS = 64  # a thread: leaves room for enough programs at once to hide the 
 PROGRAMS, LARGEST_CHUNK = 1024, 32  # tiles are shared out among so many programs, at most so many a program
 LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
 GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
-INTERPRETED = isinstance(verify_kernel, InterpretedFunction)
+verify_kernel: Any = _verify_kernel  # a checker of types reads its parameters as the launch's
+INTERPRETED = isinstance(_verify_kernel, InterpretedFunction)
 
 
 @dataclass
@@ -170,7 +172,7 @@ def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
     """Raises ArgumentError for what the kernel cannot take, as far as the host knows it."""
     check_shapes(draft, target, len(streams.seeds))
     device = target.logits.device
-    if INTERPRETED != (device.type == "cpu"):
+    if (device.type == "cpu") != INTERPRETED:
         remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
         raise ArgumentError(f"target: logits on {device}; to run the kernels there, {remedy}")
     tensors = {
@@ -181,7 +183,7 @@ def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
     }
     for name, tensor in tensors.items():
         if tensor.dtype != torch.int64 or not tensor.is_contiguous():
-            raise ArgumentError(f"{name}: {tensor.dtype}, contiguous={tensor.is_contiguous()}; int64, contiguous needed")
+            raise ArgumentError(f"{name}: {tensor.dtype}, contiguous={tensor.is_contiguous()}; contiguous int64 needed")
     for name, rows in (("target", target), ("draft.rows", draft.rows)):
         if rows is None:
             continue
@@ -199,7 +201,7 @@ def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
                     )
         tensors[f"{name}.logits"] = rows.logits
     if draft.rows is not None and draft.rows.log_normalizer is None:
-        raise ArgumentError("draft.rows: no log_normalizer; drafting computes it (kernels.sample, LogitRows.normalizer)")
+        raise ArgumentError("draft.rows: no log_normalizer; drafting computes it (sampling.draw)")
     for name, tensor in tensors.items():
         if tensor.device != device:
             raise ArgumentError(f"{name}: on {tensor.device}, but target.logits is on {device}")

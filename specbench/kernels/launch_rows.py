@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 import triton
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from specbench.kernels.cutoff import CANDIDATES, cutoff_kernel, survey_kernel
+from specbench.kernels import cutoff
+from specbench.kernels import sample as sampler
 from specbench.kernels.emit import GROUP
 from specbench.kernels.launch import GAMMA_LANES, WARPS, Workspace, chunk_of, row_tiles, rows_of
 from specbench.kernels.layout import Block
-from specbench.kernels.sample import sample_kernel
 from specbench.types import LogitRows
 
+# A checker of types would read the kernels' parameters as the launches'.
+survey_kernel: Any = cutoff.survey_kernel
+cutoff_kernel: Any = cutoff.cutoff_kernel
+sample_kernel: Any = sampler.sample_kernel
 DROPPED_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}  # of float32, which the dtype does not have
 
 
@@ -37,7 +44,7 @@ def find_cutoffs(
     device = logits.device
     maxima = torch.empty((n, lanes * tile // GROUP.value), dtype=torch.float32, device=device)
     references, totals = (torch.empty((n, lanes), dtype=torch.float32, device=device) for _ in range(2))
-    chosen = torch.empty((n, CANDIDATES.value), dtype=torch.int32, device=device)
+    chosen = torch.empty((n, cutoff.CANDIDATES.value), dtype=torch.int32, device=device)
     cutoffs, normalizers = (torch.empty(n, dtype=torch.float64, device=device) for _ in range(2))
     if n > 0:
         survey_kernel[(n * tiles,)](
@@ -51,10 +58,18 @@ def find_cutoffs(
     return cutoffs, normalizers
 
 
+@functools.cache
+def _workspace(device: torch.device, stream: int) -> Workspace:
+    return Workspace()
+
+
 def sample(
-    rows: LogitRows, u: Float64[Tensor, " n"], workspace: Workspace
+    rows: LogitRows, u: Float64[Tensor, " n"], workspace: Workspace | None = None
 ) -> tuple[Int64[Tensor, " n"], Float64[Tensor, " n"]]:
     """One token a row by inverse CDF, and the rows' log_normalizer; one launch, one read of the rows.
+
+    Args:
+        workspace: scratch memory; None takes one that is kept for the device's current stream.
 
     Returns:
         Tokens (-1 for a row with NaN or +inf logits) and normalisers (0 for a greedy row, NaN for a bad one).
@@ -66,6 +81,10 @@ def sample(
     normalizers = torch.empty(n, dtype=torch.float64, device=device)
     if n > 0:
         chunk = chunk_of(tiles, n)
+        if workspace is None:
+            workspace = _workspace(
+                device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+            )
         unused = tokens  # nothing is drafted, so that no draft is read
         sample_kernel[(n * triton.cdiv(tiles, chunk),)](
             rows_of(rows),

@@ -17,7 +17,7 @@ def sample_kernel(
     p, block, ws, uniforms, token_ids, log_normalizers, vocabulary, tiles, chunk,
     TILE: tl.constexpr, TILES: tl.constexpr, GAMMA: tl.constexpr,
 ):  # fmt: skip
-    """p: Rows [n], their log_normalizer not read; uniforms float64 [n]; token_ids int64 [n], log_normalizers float64 [n].
+    """p: Rows [n], their log_normalizer not read; uniforms, log_normalizers float64 [n]; token_ids int64 [n].
 
     A greedy row's normaliser is left 0. A row with NaN or +inf logits gets token -1 and normaliser NaN. Grid: n *
     cdiv(tiles, chunk).

@@ -139,7 +139,7 @@ def leave_group_masses(weights, groups, TILE: tl.constexpr, GROUP: tl.constexpr)
 
 @triton.jit
 def log_normalizer(total, reference, temperature):
-    """log sum exp(logit / temperature), float64, from sum exp2(logit * scale - reference); exact at the largest logit."""
+    """log sum exp(logit / temperature) from sum exp2(logit * scale - reference), float64."""
     scale = exp2_scale(temperature).to(tl.float64)
     reference = reference.to(tl.float64)
     lost = reference / scale * (1.0 / temperature * LOG2_E - scale)

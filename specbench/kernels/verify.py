@@ -1,13 +1,13 @@
 """Verification of a ragged batch from raw logits to tokens in one launch, by the token rule or the block rule.
 
-Twins: specbench/verifiers/masked.py and block.py. The same streams give the same tokens, but where a uniform lies within
-rounding of a threshold.
+Twins: specbench/verifiers/masked.py and block.py. The same streams give the same tokens, but where a uniform lies
+within rounding of a threshold.
 
 One grid, two kinds of programs. A *scoring* program reads a chunk of a drafted row of the target and leaves its tiles'
 statistics; the last of a request (an atomic counts them) has the normalisers, makes the accept tests and publishes the
 outcome. An *emitting* program waits for that, reads a chunk of p and q of the row to draw from (block rule: of every
-drafted row) and leaves its tiles' residual masses; the last of a request picks a tile by inverse CDF and reads only that
-tile again. The bonus row is read only where the whole draft was accepted.
+drafted row) and leaves the residual masses of groups of 64 tokens; the last of a request picks a group by inverse CDF
+and reads only that again. The bonus row is read only where the whole draft was accepted.
 
 Emitting programs come ``lag`` requests behind the scoring ones in the grid: they rarely wait, and find the target's row
 still in the L2 cache. A program waits only for programs of a lower index, which the hardware starts first, so that none
@@ -32,9 +32,10 @@ def verify_kernel(
     """See the module. p, q, block, ws: Rows, Rows, Block, Scratch.
 
     token_ids [B, gamma + 1], num_accepted [B]: int64, written whole. vocabulary: V; tiles: of TILE logits in a row;
-    score_chunk, emit_chunk: tiles a program; TILES, GAMMA: powers of two that bound tiles and gamma; SLOTS: 1, or for the block rule GAMMA; KNOWN:
-    p.log_normalizer is given; HAS_Q: q is (else drafts are one-hot). The grid is B * (gamma * scoring chunks in a row +
-    slots * emitting chunks), with gamma slots for the block rule and one for the token rule.
+    score_chunk, emit_chunk: tiles a program. TILES, GAMMA: powers of two that bound tiles and gamma; SLOTS: 1, or for
+    the block rule GAMMA; KNOWN: p.log_normalizer is given; HAS_Q: q is (else drafts are one-hot). The grid is B *
+    (gamma * scoring chunks in a row + slots * emitting chunks), with gamma slots for the block rule, one for the token
+    rule.
     """
     slots = 1
     if BLOCK:

@@ -52,21 +52,32 @@ def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:
         params: one row of parameters a row of logits.
 
     Returns:
-        LogitRows that refer to ``logits``; log_normalizer in float64. A row with NaN or +inf logits gets a
-        log_normalizer that is not finite (LogitRows.finite); raising here would wait for the device.
+        LogitRows that refer to ``logits``. Where nothing truncates, log_normalizer is None: who needs it computes it,
+        and a fused verifier needs it of few rows. Otherwise it is known, and not finite for a row with NaN or +inf
+        logits (LogitRows.finite); raising here would wait for the device. A GPU finds the cutoffs without a sort.
     """
+    if not params.truncates:
+        cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
+        return LogitRows(logits, params.temperature, cutoff, None)
+    if logits.is_cuda:
+        from specbench.kernels import launch_rows
+
+        found = launch_rows.find_cutoffs(logits, params.temperature, params.top_k, params.top_p, params.min_p)
+    else:
+        found = sorted_cutoffs(logits, params)
+    return LogitRows(logits, params.temperature, *found)
+
+
+def sorted_cutoffs(
+    logits: Shaped[Tensor, "n V"], params: RowParams
+) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
+    """Cutoff and log_normalizer of each row by sorting: the reference of kernels/cutoff.py."""
     temperature = torch.where(params.temperature > 0, params.temperature, 1.0)
     scaled = logits.double() / temperature[:, None]
-    cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
-    if params.truncates:
-        cutoff = _cutoff(logits, scaled, params)
-        cutoff = torch.where(params.temperature > 0, cutoff, -math.inf)
-        kept = torch.where(logits.double() >= cutoff[:, None], scaled, -math.inf)
-        # A NaN logit fails the comparison above; the full row's normaliser keeps it visible.
-        log_normalizer = torch.logsumexp(kept, dim=-1) + 0.0 * torch.logsumexp(scaled, dim=-1)
-    else:
-        log_normalizer = torch.logsumexp(scaled, dim=-1)
-    return LogitRows(logits, params.temperature, cutoff, log_normalizer)
+    cutoff = torch.where(params.temperature > 0, _cutoff(logits, scaled, params), -math.inf)
+    kept = torch.where(logits.double() >= cutoff[:, None], scaled, -math.inf)
+    # A NaN logit fails the comparison above; the full row's normaliser keeps it visible.
+    return cutoff, torch.logsumexp(kept, dim=-1) + 0.0 * torch.logsumexp(scaled, dim=-1)
 
 
 def _cutoff(logits: Shaped[Tensor, "n V"], scaled: Float64[Tensor, "n V"], params: RowParams) -> Float[Tensor, " n"]:

@@ -55,7 +55,7 @@ def next_rows(
 def residual(p: Float64[Tensor, "B V"], q: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
     """max(p - q, 0), or p where nothing is left: zero mass comes only by rounding, where p equals q."""
     weights = (p - q).clamp(min=0)
-    return torch.where(weights.sum(dim=-1, keepdim=True) > 0, weights, p)
+    return torch.where(weights.sum(dim=-1, keepdim=True) == 0, p, weights)  # NaN stays, and cannot be drawn from
 
 
 def assemble(draft: Draft, num_accepted: Int64[Tensor, " B"], emitted: Int64[Tensor, " B"]) -> Verification:
