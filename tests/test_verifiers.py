@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from scipy import stats
 
-from specbench.errors import ArgumentError, ConfigError
+from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import PADDING, Draft, LogitRows, check_values
@@ -26,8 +26,8 @@ for path in sorted(CONF.glob("**/*.yaml")):
     try:
         VERIFIERS[name] = instantiate(OmegaConf.load(path))
         reason = missing_device(VERIFIERS[name])
-    except InstantiationException as error:  # an adapter whose package is not installed; anything else is a bug
-        if not isinstance(error.__cause__, ConfigError) or not name.startswith("external/"):
+    except InstantiationException as error:
+        if not isinstance(error.__cause__, NotInstalledError):
             raise
         reason = str(error.__cause__)
     if reason:

@@ -18,13 +18,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
-from specbench.errors import ArgumentError, ConfigError
+from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams, philox
 from specbench.types import PADDING, Draft, LogitRows, check_shapes
 
@@ -60,11 +60,13 @@ class ExternalVerifier:
         rule: the library's name: its randomness is its own, so it agrees with no other verifier token for token.
         lossless: what its project claims.
         limits: see :class:`Limits`.
+        interpreted: its kernels run through an interpreter, so that its times mean nothing.
     """
 
-    rule: ClassVar[str]
-    lossless: ClassVar[bool] = True
+    rule: str
+    lossless: bool = True
     limits: Limits
+    interpreted: bool = False
 
     def check(self, draft: Draft, target: LogitRows, streams: Streams) -> None:
         """Raises ArgumentError for a batch beyond the library's limits; reads no device data."""
@@ -87,12 +89,12 @@ def load(module: str, verifier: str, extra: str) -> ModuleType:
     """Imports a module of an optional package.
 
     Raises:
-        ConfigError: the package is not installed, or does not hold the module.
+        NotInstalledError: the package is not installed, or does not hold the module.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(
+        raise NotInstalledError(
             "verifier",
             verifier,
             f"{module} cannot be imported ({error})",

@@ -18,7 +18,6 @@ Read in the source (include/flashinfer/sampling.cuh, ChainSpeculativeSampling; i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float32, Int32, Int64
@@ -50,13 +49,14 @@ class FlashinferVerifier(base.ExternalVerifier):
             that sampled the draft from these probabilities has them.
 
     Raises:
-        ConfigError: FlashInfer is not installed; an unknown ``draft_probs``.
+        NotInstalledError: FlashInfer is not installed.
+        ConfigError: an unknown ``draft_probs``.
     """
 
     rule = "flashinfer"
     limits = base.Limits(device="cuda", ragged=False, empty=False, batch_invariant=False)
 
-    def __init__(self, draft_probs: Literal["computed", "kept"] = "computed") -> None:
+    def __init__(self, draft_probs: str = "computed") -> None:
         if draft_probs not in ("computed", "kept"):
             raise ConfigError("verifier.draft_probs", draft_probs, "unknown", "Use computed or kept.")
         self._sampling = base.load("flashinfer.sampling", "external/flashinfer", "flashinfer")

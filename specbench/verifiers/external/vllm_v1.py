@@ -20,7 +20,7 @@ Read in the source:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float32
@@ -55,14 +55,13 @@ class VllmV1Verifier(base.ExternalVerifier):
             computed once for a draft, and then only gathered (torch.cat) in each call, as the engine does.
 
     Raises:
-        ConfigError: vLLM is not installed; an unknown ``seeding`` or ``draft_probs``.
+        NotInstalledError: vLLM is not installed.
+        ConfigError: an unknown ``seeding`` or ``draft_probs``.
     """
 
     rule = "vllm_v1"
 
-    def __init__(
-        self, seeding: Literal["call", "request"] = "call", draft_probs: Literal["computed", "kept"] = "computed"
-    ) -> None:
+    def __init__(self, seeding: str = "call", draft_probs: str = "computed") -> None:
         if seeding not in ("call", "request"):
             raise ConfigError("verifier.seeding", seeding, "unknown", "Use call or request.")
         if draft_probs not in ("computed", "kept"):
@@ -76,6 +75,7 @@ class VllmV1Verifier(base.ExternalVerifier):
         self.seeding, self.draft_probs = seeding, draft_probs
         request = seeding == "request"
         self.limits = base.Limits(base.triton_device(), batch_invariant=request, capturable=not request)
+        self.interpreted = base.triton_device() is None
         self._batch: base.Memo[_Batch] = base.Memo()
         self._draft_facts: base.Memo[base.RowFacts] = base.Memo()
         self._kept: base.Memo[list[Tensor]] = base.Memo()
@@ -102,7 +102,7 @@ class VllmV1Verifier(base.ExternalVerifier):
 
     def _probs(self, draft: Draft, batch: _Batch) -> Float32[Tensor, "n V"] | None:
         rows = draft.rows
-        if rows is None:
+        if rows is None or batch.sampling.all_greedy:  # the library does not look at q then
             return None
         facts = self._draft_facts(base.RowFacts.sources(rows), lambda: base.RowFacts.of(rows))
         if self.draft_probs == "computed":

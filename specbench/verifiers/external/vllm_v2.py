@@ -61,7 +61,7 @@ class VllmV2Verifier(base.ExternalVerifier):
         block: block instead of token verification (vLLM's rejection_sample_method "block").
 
     Raises:
-        ConfigError: vLLM is not installed.
+        NotInstalledError: vLLM is not installed.
     """
 
     rule = "vllm_v2"
@@ -70,8 +70,9 @@ class VllmV2Verifier(base.ExternalVerifier):
         package = "vllm.v1.worker.gpu"
         self._utils = base.load(f"{package}.spec_decode.rejection_sampler_utils", "external/vllm_v2", "vllm")
         self._gumbel = base.load(f"{package}.sample.gumbel", "external/vllm_v2", "vllm")
-        self.block = block
+        self.block, self.rule = block, "vllm_v2_block" if block else "vllm_v2"
         self.limits = base.Limits(base.triton_device())
+        self.interpreted = base.triton_device() is None
         self._batch: base.Memo[_Batch] = base.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
