@@ -231,6 +231,8 @@ def test_memo_follows_its_tensors():
     with torch.inference_mode():  # has no version counter, so a write would go unseen
         unseen = torch.zeros(2)
         assert [memo([unseen], make), memo([unseen], make)] == [5, 6]
+    assert memo([torch.zeros(2)], make) == 7  # this one dies at once
+    assert memo._value is None
 
 
 # --- absent packages, wrong devices ---

@@ -127,8 +127,13 @@ class Memo(Generic[T]):
         if not kept or self._value is None:
             self._value = make()
             versions = [0 if tensor.is_inference() else tensor._version for tensor in sources]
-            self._sources = [(weakref.ref(tensor), v) for tensor, v in zip(sources, versions, strict=True)]
+            self._sources = [
+                (weakref.ref(tensor, self._forget), v) for tensor, v in zip(sources, versions, strict=True)
+            ]
         return self._value
+
+    def _forget(self, _: weakref.ref[Tensor]) -> None:
+        self._value = None  # it may be of vocabulary size
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ class RowFacts:
 
     @staticmethod
     def sources(rows: LogitRows) -> list[Tensor]:
-        """The tensors to give to Memo."""
+        """The tensors that the facts come of, for Memo."""
         return [rows.temperature, rows.cutoff]
 
 

@@ -85,7 +85,8 @@ class FlashinferVerifier(base.ExternalVerifier):
             return base.one_hot(draft.token_ids, vocabulary)
         if self.draft_probs == "computed":
             return self._softmax(rows, facts)
-        return self._kept([rows.logits], lambda: self._softmax(rows, facts))
+        sources = [rows.logits, *base.RowFacts.sources(rows)]
+        return self._kept(sources, lambda: self._softmax(rows, facts))
 
     def _softmax(self, rows: LogitRows, facts: base.RowFacts) -> Float32[Tensor, "n V"]:
         probs = self._sampling.softmax(base.masked(rows, facts).contiguous(), temperature=facts.temperature)

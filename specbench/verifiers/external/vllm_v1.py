@@ -108,7 +108,8 @@ class VllmV1Verifier(base.ExternalVerifier):
         if self.draft_probs == "computed":
             return base.softmax(rows, facts)
         counts = [count for count in batch.spec_decode.num_draft_tokens if count] if batch.spec_decode else []
-        kept = self._kept([rows.logits], lambda: list(base.softmax(rows, facts).split(counts)))
+        sources = [rows.logits, draft.num_draft_tokens, *base.RowFacts.sources(rows)]
+        kept = self._kept(sources, lambda: list(base.softmax(rows, facts).split(counts)))
         return torch.cat(kept)
 
     def _describe(self, draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
