@@ -65,7 +65,7 @@ def install_vllm_v1(monkeypatch: pytest.MonkeyPatch, streams: Streams) -> None:
     install_modules(
         monkeypatch,
         {
-            "vllm.v1.sample.rejection_sampler": SimpleNamespace(RejectionSampler=RejectionSampler),
+            "vllm.v1.sample.rejection_sampler": SimpleNamespace(RejectionSampler=RejectionSampler, MAX_SPEC_LEN=128),
             "vllm.v1.sample.sampler": SimpleNamespace(Sampler=Sampler),
             "vllm.v1.sample.metadata": SimpleNamespace(SamplingMetadata=SimpleNamespace),
             "vllm.v1.sample.logits_processor": SimpleNamespace(LogitsProcessors=SimpleNamespace),

@@ -6,8 +6,8 @@ each what ``_assisted_decoding`` does: fp32 copy, clone, processors on one posit
 
 Read in the source:
 
-- ``is_accepted = r_i <= probability_ratio`` with r_i = torch.rand in [0, 1), fp32: r_i = 0, once in 2^24, accepts a
-  token of target probability 0. (q = 0 cannot have been drafted; 0 / 0 is NaN, which is refused.)
+- ``is_accepted = r_i <= probability_ratio`` with r_i = torch.rand in [0, 1), fp32: r_i = 0, on a CPU once in 2^24,
+  accepts a token of target probability 0. (q = 0 cannot have been drafted; 0 / 0 is NaN, which is refused.)
 - the residual is divided by its sum without a look at it: where p equals q but for rounding and a ratio falls below r,
   the sum can be 0, and torch.multinomial raises on NaN. Only with an ensemble weight does it fall back to p.
 - fp32 uniforms have 24 bits, so ratios are resolved to 6e-8.

@@ -11,10 +11,10 @@ Read in the source:
   (rejection_random_sample_kernel): u = 0, once in 2^53, accepts a token of target probability 0.
 - the recovered token is the argmax of max(p - q, 0) / noise (sample_recovered_tokens_kernel). Where p equals q all
   scores are 0 and it would be token 0; only a ratio that rounds below u gets there.
-- ``generate_uniform_probs``, ``sample_recovered_tokens`` and the bonus draw take from the default generator even for
-  requests with generators of their own, and then overwrite.
-- the engine keeps q from drafting as fp32 probabilities of vocabulary size, computed from logits that were divided by
-  the temperature in the model's dtype.
+- ``generate_uniform_probs`` and ``sample_recovered_tokens`` draw from the default generator for every request, and
+  then overwrite the draws of those that have a generator of their own.
+- the engine keeps q from drafting as fp32 probabilities of vocabulary size, from logits that were divided by the
+  temperature in the model's dtype; here they are divided in fp32, since that is what the drafts were sampled from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from specbench.errors import ConfigError
+from specbench.errors import ArgumentError, ConfigError
 from specbench.rng import Streams
 from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers.external import base
@@ -47,7 +47,8 @@ class VllmV1Verifier(base.ExternalVerifier):
 
     Limits: with ``seeding="call"`` one generator, seeded from the first request's seed and position, serves the whole
     batch, as for requests that set no seed; with "request" each has its own, which costs vLLM two to three launches a
-    request and cannot be captured in a CUDA graph. CUDA alone, or Triton's interpreter (TRITON_INTERPRET=1).
+    request and cannot be captured in a CUDA graph. At most 128 drafted tokens a request (ArgumentError). CUDA alone, or
+    Triton's interpreter (TRITON_INTERPRET=1).
 
     Args:
         seeding: see above.
@@ -83,6 +84,9 @@ class VllmV1Verifier(base.ExternalVerifier):
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`."""
         self.check(draft, target, streams)
+        most = self._rejection.MAX_SPEC_LEN
+        if draft.max_draft_tokens > most:
+            raise ArgumentError(f"draft.max_draft_tokens: {draft.max_draft_tokens}; vllm_v1 takes {most} at most")
         sources = [draft.token_ids, draft.num_draft_tokens, streams.seeds, streams.positions]
         batch = self._batch(sources + base.RowFacts.sources(target), lambda: self._describe(draft, target, streams))
         device = target.logits.device
