@@ -7,6 +7,8 @@ import torch
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import Draft, LogitRows
+from specbench.verifiers import Verifier
+from specbench.verifiers.external.base import ExternalVerifier
 
 MIXED = [
     SamplingParams(),
@@ -15,6 +17,13 @@ MIXED = [
     SamplingParams(temperature=0.9, top_p=0.8),
     SamplingParams(temperature=1.3, top_k=6, top_p=0.9, min_p=0.05),
 ]
+
+
+def missing_device(verifier: Verifier) -> str:
+    """Why a verifier cannot take the suites' tensors, which are on the CPU; empty where it can."""
+    if isinstance(verifier, ExternalVerifier) and verifier.limits.device not in (None, "cpu"):
+        return f"{verifier.rule} runs on {verifier.limits.device} alone"
+    return ""
 
 
 def ragged_case(

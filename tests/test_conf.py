@@ -19,7 +19,7 @@ from specbench.workloads import load_prompts
 ROOT = CONF.parent
 EXPERIMENTS = sorted(path.stem for path in (CONF / "exp").glob("*.yaml"))
 CHOICES = sorted(
-    (path.parent.relative_to(CONF).as_posix(), path.stem)
+    tuple(path.relative_to(CONF).with_suffix("").as_posix().split("/", maxsplit=1))  # verifier, external/transformers
     for path in CONF.glob("*/**/*.yaml")
     if path.parent != CONF / "exp"
 )

@@ -1,0 +1,160 @@
+"""vLLM's first rejection sampler: vllm.v1.sample.rejection_sampler.RejectionSampler (vLLM 0.33.0).
+
+Token verification (Leviathan et al., arXiv 2211.17192). Its path from logits to tokens: the bonus rows are gathered and
+sampled by the engine's ordinary Sampler; the drafted rows are gathered, copied to fp32, cloned (for log-probabilities,
+also where nobody asks for them), divided by the temperature in place and softmaxed; exponential noise of vocabulary
+size is drawn for each request; one kernel finds a recovered token for every drafted token, another accepts.
+
+Read in the source:
+
+- accepted where ``draft_prob > 0 and target_prob / draft_prob >= u`` with u in [0, 1), float64
+  (rejection_random_sample_kernel): u = 0, once in 2^53, accepts a token of target probability 0.
+- the recovered token is the argmax of max(p - q, 0) / noise (sample_recovered_tokens_kernel). Where p equals q all
+  scores are 0 and it would be token 0; only a ratio that rounds below u gets there.
+- ``generate_uniform_probs`` and ``sample_recovered_tokens`` draw from the default generator for every request, and
+  then overwrite the draws of those that have a generator of their own.
+- the engine keeps q from drafting as fp32 probabilities of vocabulary size, from logits that were divided by the
+  temperature in the model's dtype; here they are divided in fp32, since that is what the drafts were sampled from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from specbench.errors import ArgumentError, ConfigError
+from specbench.rng import Streams
+from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.verifiers.external import base
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What the engine holds of a batch ahead of the step: its own metadata classes, and the seeds."""
+
+    spec_decode: Any | None
+    sampling: Any
+    target: base.RowFacts
+    seeds: list[int]
+
+
+class VllmV1Verifier(base.ExternalVerifier):
+    """Adapter of vLLM's V1 RejectionSampler.
+
+    Limits: with ``seeding="call"`` one generator, seeded from the first request's seed and position, serves the whole
+    batch, as for requests that set no seed; with "request" each has its own, which costs vLLM two to three launches a
+    request and cannot be captured in a CUDA graph. At most 128 drafted tokens a request (ArgumentError). CUDA alone, or
+    Triton's interpreter (TRITON_INTERPRET=1).
+
+    Args:
+        seeding: see above.
+        draft_probs: "computed" in each call from the draft's logits; or "kept", as after the engine's own drafting:
+            computed once for a draft, and then only gathered (torch.cat) in each call, as the engine does.
+
+    Raises:
+        NotInstalledError: vLLM is not installed.
+        ConfigError: an unknown ``seeding`` or ``draft_probs``.
+    """
+
+    rule = "vllm_v1"
+
+    def __init__(self, seeding: str = "call", draft_probs: str = "computed") -> None:
+        if seeding not in ("call", "request"):
+            raise ConfigError("verifier.seeding", seeding, "unknown", "Use call or request.")
+        if draft_probs not in ("computed", "kept"):
+            raise ConfigError("verifier.draft_probs", draft_probs, "unknown", "Use computed or kept.")
+        self._rejection = base.load("vllm.v1.sample.rejection_sampler", "external/vllm_v1", "vllm")
+        self._metadata = base.load("vllm.v1.sample.metadata", "external/vllm_v1", "vllm")
+        self._processors = base.load("vllm.v1.sample.logits_processor", "external/vllm_v1", "vllm")
+        self._spec_metadata = base.load("vllm.v1.spec_decode.metadata", "external/vllm_v1", "vllm")
+        self._sampler = base.load("vllm.v1.sample.sampler", "external/vllm_v1", "vllm").Sampler()
+        self._rejection_sampler = self._rejection.RejectionSampler(self._sampler)
+        self.seeding, self.draft_probs = seeding, draft_probs
+        request = seeding == "request"
+        self.limits = base.Limits(base.triton_device(), batch_invariant=request, capturable=not request)
+        self.interpreted = base.triton_device() is None
+        self._batch: base.Memo[_Batch] = base.Memo()
+        self._draft_facts: base.Memo[base.RowFacts] = base.Memo()
+        self._kept: base.Memo[list[Tensor]] = base.Memo()
+
+    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+        """See :class:`specbench.verifiers.Verifier`."""
+        self.check(draft, target, streams)
+        most = self._rejection.MAX_SPEC_LEN
+        if draft.max_draft_tokens > most:
+            raise ArgumentError(f"draft.max_draft_tokens: {draft.max_draft_tokens}; vllm_v1 takes {most} at most")
+        sources = [draft.token_ids, draft.num_draft_tokens, streams.seeds, streams.positions]
+        batch = self._batch(sources + base.RowFacts.sources(target), lambda: self._describe(draft, target, streams))
+        device = target.logits.device
+        if self.seeding == "request":
+            for request, generator in batch.sampling.generators.items():
+                generator.manual_seed(batch.seeds[request])
+        logits = base.masked(target, batch.target)
+        with base.private_generator(device, batch.seeds[0]):
+            if batch.spec_decode is None:
+                token_ids = self._sampler(logits, batch.sampling).sampled_token_ids
+            else:
+                q = self._probs(draft, batch)
+                output = self._rejection_sampler(batch.spec_decode, q, logits, batch.sampling)
+                token_ids = output.sampled_token_ids
+        token_ids = base.widened(token_ids, draft.max_draft_tokens + 1)
+        return Verification(token_ids, base.accepted_before(token_ids == PADDING))
+
+    def _probs(self, draft: Draft, batch: _Batch) -> Float32[Tensor, "n V"] | None:
+        rows = draft.rows
+        if rows is None or batch.sampling.all_greedy:  # the library does not look at q then
+            return None
+        facts = self._draft_facts(base.RowFacts.sources(rows), lambda: base.RowFacts.of(rows))
+        if self.draft_probs == "computed":
+            return base.softmax(rows, facts)
+        counts = [count for count in batch.spec_decode.num_draft_tokens if count] if batch.spec_decode else []
+        sources = [rows.logits, draft.num_draft_tokens, *base.RowFacts.sources(rows)]
+        kept = self._kept(sources, lambda: list(base.softmax(rows, facts).split(counts)))
+        return torch.cat(kept)
+
+    def _describe(self, draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
+        device = target.logits.device
+        counts = draft.num_draft_tokens.tolist()
+        facts = base.RowFacts.of(target)
+        sampled = draft.num_draft_tokens + 1
+        bonus = sampled.cumsum(0) - 1
+        greedy = [facts.greedy[row] for row in bonus.tolist()]
+        generators = {}
+        if self.seeding == "request":
+            generators = {request: torch.Generator(device) for request in range(len(counts))}
+        penalties = torch.zeros(0, device=device)
+        sampling = self._metadata.SamplingMetadata(
+            temperature=None if all(greedy) else target.temperature[bonus].float(),
+            all_greedy=all(greedy),
+            all_random=not any(greedy),
+            top_p=None,
+            top_k=None,
+            generators=generators,
+            max_num_logprobs=None,
+            no_penalties=True,
+            prompt_token_ids=None,
+            frequency_penalties=penalties,
+            presence_penalties=penalties,
+            repetition_penalties=penalties,
+            output_token_ids=[[] for _ in counts],
+            allowed_token_ids_mask=None,
+            bad_words_token_ids={},
+            logitsprocs=self._processors.LogitsProcessors(),
+        )
+        spec_decode = None
+        if len(draft.token_ids):
+            rows = torch.arange(len(target), device=device)
+            spec_decode = self._spec_metadata.SpecDecodeMetadata(
+                draft_token_ids=draft.token_ids.int(),
+                num_draft_tokens=counts,
+                cu_num_draft_tokens=draft.num_draft_tokens.cumsum(0).int(),
+                cu_num_sampled_tokens=sampled.cumsum(0).int(),
+                target_logits_indices=rows[~torch.isin(rows, bonus)].int(),
+                bonus_logits_indices=bonus.int(),
+                logits_indices=rows.int(),
+            )
+        return _Batch(spec_decode, sampling, facts, base.library_seeds(streams).tolist())
