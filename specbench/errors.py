@@ -22,6 +22,10 @@ class ConfigError(SpecbenchError):
         self.key, self.value = key, value
 
 
+class NotInstalledError(ConfigError):
+    """A choice that needs an optional package; a sweep goes on without it and does not fail for it."""
+
+
 class ModelError(SpecbenchError):
     """A checkpoint that cannot be used, or a model that returned logits no rule can sample from."""
 
