@@ -41,6 +41,8 @@ them. Accepted a token: accepted / (accepted + rejected), which the work depends
 ON_A_CPU = """\
 **Timed on a CPU, by the wall clock around each call**: what PyTorch needs for these operations there. It says nothing
 about a GPU."""
+HEADLINE = """\
+The base case, by the number of requests in a batch: microseconds [95% interval], and how many times the byte floor."""
 TIMES = """\
 Time of one verification of the whole batch; the lines without points are the byte floors. Where a line is flat, the
 batch is too small to matter and launches are what is timed; where it rises like the floor, bytes are. Hollow points
@@ -71,7 +73,8 @@ def report(run_dir: Path) -> Path:
         write_table(folder, "speed", compared, left=("case",))
     sections = [
         f"# Verifier latency\n\n{QUESTION}",
-        "## Result\n\n" + "\n\n".join(filter(None, [remarks(timed), markdown(head), checks(timed), left_out(cases)])),
+        "## Result\n\n"
+        + "\n\n".join(filter(None, [remarks(timed), HEADLINE, markdown(head), checks(timed), left_out(cases)])),
     ]
     if len(compared):
         sections.append(f"## Speed against {reference_names(speed)}\n\n{SPEED}\n\n{markdown(compared)}")
@@ -230,13 +233,13 @@ def checks(timed: pd.DataFrame) -> str:
     text = ""
     if len(twins):
         text = (
-            f"Of {twins['checked'].sum():.0f} requests verified with the tokens of their rule's plain twin at hand, "
-            f"{twins['rounding'].sum():.0f} differ, each within rounding of a threshold; every other token is the same."
+            f"{twins['checked'].sum():.0f} verified requests were compared with their rule's plain twin token for "
+            f"token: {twins['rounding'].sum():.0f} differ, which rounding at a threshold explains, and no other."
         )
     others = list(dict.fromkeys(timed.loc[~timed["rule"].isin(["token", "block"]), "verifier"]))
     if others:
         text += (
-            f" {', '.join(others)} draw noise of their own: the form of their output, the target's support and the "
+            f" With noise of their own: {', '.join(others)}; the form of their output, the target's support and the "
             "number of accepted tokens were checked."
         )
     return text.strip()

@@ -79,9 +79,7 @@ def samplers(settings: Mapping[str, Mapping[str, Any]], own: SamplingParams) -> 
     return made
 
 
-def cases(
-    base: CaseSpec, grid: Sequence[Mapping[str, Sequence[Any]]], known: Mapping[str, tuple[SamplingParams, bool]]
-) -> list[CaseSpec]:
+def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[SamplingParams, bool]]) -> list[CaseSpec]:
     """The cross product of each entry's axes over the base case, in order, each case once.
 
     Args:

@@ -15,13 +15,13 @@ FLOORS = {"block": ("byte floor, block rule", ":"), "token": ("byte floor, token
 
 @style()
 def time_against_batch(rows: pd.DataFrame) -> Figure:
-    """Median time from logits to tokens against the number of requests, a panel a variant with several batch sizes.
+    """Median time from logits to tokens against the number of requests, a panel a variant of the most batch sizes.
 
     Bars are 95% intervals, mostly hidden by the points; hollow points were timed without a graph.
     """
     timed = rows[rows["skipped"].isna()]
     sizes = timed.groupby("variant", sort=False)["batch_size"].nunique()
-    variants = [name for name in sizes.index if sizes[name] > 1] or list(sizes.index)
+    variants = [str(name) for name in sizes.index if sizes[name] == sizes.max()]
     looks = _looks(timed)
     figure, every_axes = panels(len(variants), 2, (WIDTH / min(len(variants), 2), 2.5), margin=0.6)
     for axes, variant in zip(every_axes, variants, strict=True):

@@ -74,7 +74,7 @@ class LatencyProtocol:
     def __init__(
         self,
         vocabulary: int,
-        grid: Sequence[Mapping[str, Sequence[Any]]],
+        grid: Sequence[Any],
         samplers: Mapping[str, Mapping[str, Any]],
         rounds: int,
         replays: int,
