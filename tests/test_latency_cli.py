@@ -103,7 +103,7 @@ def test_latency_ends_with_rows_and_a_report(ran):
     )
     assert (masked["checked"] == 2 * masked["batch_size"]).all()
     (reason,) = set(rows["skipped"].dropna())
-    assert "protocol.cpu_logits" in reason
+    assert "protocol.cpu_logits=1000000" in reason
 
 
 def test_latency_samples_are_those_of_the_medians(ran):

@@ -57,6 +57,8 @@ class DeviceTimer:
         if flush not in FLUSHES:
             raise ConfigError("protocol.flush", flush, "unknown", f"Use {' or '.join(FLUSHES)}.")
         self.device, self._flush = device, flush
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # events and graphs belong to the current device
         self._buffer = torch.zeros(_FLUSH_BYTES[device.type] // 4, dtype=torch.int32, device=device)
         self._cuda = device.type == "cuda"
         self._side = torch.cuda.Stream(device) if self._cuda else None

@@ -9,6 +9,7 @@ included. Beside the times stands the byte floor (benchmark/floor.py) at the cop
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,9 +123,8 @@ class LatencyProtocol:
             if each.skipped is None:
                 self._one_round(context, timer, each, number)
         timed = [each for each in measured if each.skipped is None]
-        for each in measured:
-            if each.skipped is not None:
-                say(f"  skipped: batch {each.spec.batch_size}, {each.spec.variant(base)}: {each.skipped}")
+        for reason, number in Counter(each.skipped for each in measured if each.skipped is not None).items():
+            say(f"  skipped {number} of {len(measured)} cases: {reason}")
         if not timed:
             raise ConfigError(
                 "verifier", context.verifier_name, "no case could be timed", f"The first: {measured[0].skipped}"
@@ -146,7 +146,7 @@ class LatencyProtocol:
 
     def _too_large(self, spec: CaseSpec, device: torch.device) -> str | None:
         if device.type == "cpu" and spec.logits > self.cpu_logits:
-            return f"{spec.logits:,} logits, and protocol.cpu_logits is {self.cpu_logits:,}"
+            return f"more than protocol.cpu_logits={self.cpu_logits} logits, on a CPU"
         return None
 
     def _one_round(self, context: RunContext, timer: DeviceTimer, each: Measured, number: int) -> None:
@@ -172,8 +172,9 @@ class LatencyProtocol:
         checked = check(verifier, case, call())
         limits = getattr(verifier, "limits", None)
         captured = timer.capture(call, capturable=getattr(limits, "capturable", True))
+        # Also a warm-up: a graph's first replays are slower.
+        pilot = statistics.median(timer.device_times(captured, call, _FEWEST))
         if not each.repeats:
-            pilot = statistics.median(timer.device_times(captured, call, _FEWEST))
             each.repeats = int(min(max(self.seconds * 1e6 / pilot, _FEWEST), self.replays))
             each.graph, each.why_no_graph = captured.graph is not None, captured.why_not
         times = timer.device_times(captured, call, each.repeats)
