@@ -25,7 +25,7 @@ LINES = {
         *("+exp=verifier_agreement", "protocol.vocabulary=97", "protocol.draws=300", "protocol.steps=3"),
         *("batch_size=4", OFF, VERIFIERS),
     ),
-    "absent": ("-m", "protocol=latency", *SMALL, f"verifier._target_={MASKED},{ABSENT}"),
+    "absent": ("-m", "protocol=latency", *SMALL, "protocol.budget=0", f"verifier._target_={MASKED},{ABSENT}"),
     "absent alone": ("protocol=latency", *SMALL, f"verifier._target_={ABSENT}"),
     "broken": (
         "protocol=latency",
@@ -141,6 +141,12 @@ def test_a_package_that_is_not_there_is_skipped_and_fails_no_sweep(ran):
     alone = ran["absent alone"]
     assert alone.ended.status == 1
     assert "no_such_package is not installed" in alone.ended.text
+
+
+def test_a_spent_budget_ends_after_the_first_round(ran):
+    rows = ran["absent"].table("latency.parquet")
+    assert (rows.loc[rows["skipped"].isna(), "rounds"] == 1).all()
+    assert (ran["latency"].table("latency.parquet")["rounds"].dropna() == 2).all()
 
 
 def test_a_wrong_result_fails_its_job_and_is_named(ran):

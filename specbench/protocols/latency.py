@@ -9,6 +9,7 @@ included. Beside the times stands the byte floor (benchmark/floor.py) at the cop
 from __future__ import annotations
 
 import statistics
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,6 +63,7 @@ class LatencyProtocol:
         rounds: times that all cases are gone through, each with new logits.
         replays: at most so many a round and case.
         seconds: at most about so long a round and case, for slow verifiers.
+        budget: after so many seconds only the first round is still completed, for verifiers that take a second a call.
         host_calls: calls timed with the host's part, a round and case.
         flush: how the cache is flushed, "write" or "read" (benchmark/timer.py).
         cpu_logits: on a CPU, cases of more logits are skipped.
@@ -80,6 +82,7 @@ class LatencyProtocol:
         rounds: int,
         replays: int,
         seconds: float,
+        budget: float,
         host_calls: int,
         flush: str,
         cpu_logits: int,
@@ -89,7 +92,7 @@ class LatencyProtocol:
                 raise ConfigError(f"protocol.{name}", value, "not a count", f"Use a whole number from {least}.")
         self.vocabulary, self.grid, self.samplers = vocabulary, grid, samplers
         self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
-        self.flush, self.cpu_logits = flush, cpu_logits
+        self.budget, self.flush, self.cpu_logits = budget, flush, cpu_logits
 
     def specs(self, context: RunContext) -> tuple[CaseSpec, list[CaseSpec]]:
         """The base case, and all cases in order."""
@@ -119,8 +122,10 @@ class LatencyProtocol:
             for number in range(self.rounds)
             for each in (measured if number % 2 == 0 else reversed(measured))
         ]
+        started = time.perf_counter()
         for number, each in track(steps, "timing"):
-            if each.skipped is None:
+            within = number == 0 or time.perf_counter() - started < self.budget
+            if each.skipped is None and within:
                 self._one_round(context, timer, each, number)
         timed = [each for each in measured if each.skipped is None]
         for reason, number in Counter(each.skipped for each in measured if each.skipped is not None).items():
@@ -162,7 +167,6 @@ class LatencyProtocol:
 
     def _time(self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case) -> None:
         verifier = context.verifier
-
         # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.
         cutoffs_known = verifier.rule not in TWINS
 
@@ -173,10 +177,13 @@ class LatencyProtocol:
         limits = getattr(verifier, "limits", None)
         captured = timer.capture(call, capturable=getattr(limits, "capturable", True))
         # Also a warm-up: a graph's first replays are slower.
-        pilot = statistics.median(timer.device_times(captured, call, _FEWEST))
+        (pilot,) = timer.device_times(captured, call, 1)
+        if pilot < 1e5 * self.seconds:
+            pilot = statistics.median(timer.device_times(captured, call, _FEWEST))
         if not each.repeats:
             each.repeats = int(min(max(self.seconds * 1e6 / pilot, _FEWEST), self.replays))
-            each.graph, each.why_no_graph = captured.graph is not None, captured.why_not
+        each.graph = captured.graph is not None and (each.graph or not each.device_us)
+        each.why_no_graph = each.why_no_graph or captured.why_not
         times = timer.device_times(captured, call, each.repeats)
         if captured.graph is None:
             check_again(verifier, case, call(), checked)
@@ -187,7 +194,8 @@ class LatencyProtocol:
             captured.graph.replay()
             check_again(verifier, case, captured.outcome, checked)
         each.device_us.append(times)
-        each.host_us += timer.host_times(call, min(self.host_calls, each.repeats))
+        host_calls = self.host_calls if pilot < 1e5 * self.seconds else 1
+        each.host_us += timer.host_times(call, host_calls)
         each.floor_bytes.append(
             floor_bytes(
                 verifier.rule,
