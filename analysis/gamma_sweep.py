@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.report import Illustration, interval, main, write_report
+from analysis.pages import Illustration, interval
+from analysis.report import main, write_report
 from specbench import theory
 from specbench.plots import decode as plots
 

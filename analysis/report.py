@@ -1,26 +1,30 @@
-"""What all reports share: finding a run, its table, its figures, and the sentences that hold for any sweep."""
+"""What the reports of decoding sweeps share: the table, the figures, and the sentences that hold for any sweep."""
 
 from __future__ import annotations
 
-import argparse
-import sys
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from specbench.errors import ConfigError, SpecbenchError
+from analysis import pages
+from analysis.pages import (
+    NONE,
+    Illustration,
+    command_line,
+    interval,
+    markdown,
+    number,
+    plain,
+    write_figures,
+    write_page,
+    write_table,
+)
+from specbench.errors import ConfigError
 from specbench.plots import decode as plots
-from specbench.plots.style import style
 from specbench.results import EMPIRICAL, read_jobs, read_results
 
-NONE = "-"
 # What a sweep may vary beside its axis. The sampler's name is left out: its numbers say what it does.
 SETTINGS = (
     *("pair", "drafter", "gamma", "temperature", "top_k", "top_p", "min_p", "workload", "batch_size", "max_new_tokens"),
@@ -47,19 +51,6 @@ First tokens drawn through the verifier, at several prefixes. Points belong insi
 lies outside by chance, one far outside is a bias. "All others" drawn where the target leaves none are forbidden."""
 
 
-def find_run(exp: str, run_dir: Path | None) -> Path:
-    """The folder to report on; the newest run of the experiment under the current directory if none is given.
-
-    Raises:
-        ConfigError: there is no such folder.
-    """
-    folder = Path("outputs") / exp / "latest" if run_dir is None else run_dir
-    if not folder.is_dir():
-        remedy = f"Run python -m specbench +exp={exp} first, or give the folder of a run."
-        raise ConfigError("RUN_DIR", folder, "no such folder", remedy)
-    return folder
-
-
 def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
     """The rows of a run by the axis, with a column ``series``: the verifier, and what else differs between rows.
 
@@ -71,7 +62,7 @@ def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
         raise ConfigError("RUN_DIR", run_dir, "its results.parquet is empty", "Look for failed jobs; run it again.")
     results["series"] = results["verifier"]
     for column in varying(results, axis):
-        results["series"] += f", {column} " + results[column].map(_plain)
+        results["series"] += f", {column} " + results[column].map(plain)
     return results.sort_values([axis, "job"], kind="stable", ignore_index=True)
 
 
@@ -80,24 +71,13 @@ def varying(results: pd.DataFrame, axis: str) -> list[str]:
     return [column for column in SETTINGS if column != axis and results[column].nunique() > 1]
 
 
-def number(value: float | None, form: str = ".2f") -> str:
-    """A number as text; a dash for None and NaN."""
-    return NONE if pd.isna(value) else format(value, form)
-
-
-def interval(row: pd.Series, name: str, form: str = ".2f") -> str:
-    """An estimate with its 95% interval: ``0.61 [0.58, 0.64]``."""
-    value, low, high = (row[name + suffix] for suffix in ("", "_low", "_high"))
-    return NONE if pd.isna(value) else f"{number(value, form)} [{number(low, form)}, {number(high, form)}]"
-
-
 def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
     """The rows of read_run as text, ready to be printed."""
     settings = [axis, "verifier", *varying(results, axis)]
     if not results["lossless"].all():
         settings.append("lossless")
     return pd.DataFrame(
-        [{**{name: _plain(row[name]) for name in settings}, **_measured(row)} for _, row in results.iterrows()]
+        [{**{name: plain(row[name]) for name in settings}, **_measured(row)} for _, row in results.iterrows()]
     )
 
 
@@ -116,54 +96,16 @@ def _measured(row: pd.Series) -> dict[str, str]:
     }
 
 
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def write_tables(folder: Path, results: pd.DataFrame, rendered: pd.DataFrame) -> None:
-    """table.md and table.tex as rendered (needs the LaTeX package booktabs), table.csv with every column, unrounded."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(rendered) + "\n", encoding="utf-8")
+    """table.md and table.tex as rendered, table.csv with every column, unrounded."""
+    write_table(folder, "table", rendered, left=("verifier", "pair", "drafter", "workload"))
     results.drop(columns="series").to_csv(folder / "table.csv", index=False)
-    form = "".join("l" if name in ("verifier", "pair", "drafter", "workload") else "r" for name in rendered)
-    latex = rendered.to_latex(index=False, escape=True, column_format=form)
-    (folder / "table.tex").write_text("% \\usepackage{booktabs}\n" + latex + "\n", encoding="utf-8")
-
-
-def markdown(rendered: pd.DataFrame) -> str:
-    """A rendered table as Markdown; numbers stay as they are written in it."""
-    return rendered.to_markdown(index=False, disable_numparse=True)
-
-
-@dataclass(frozen=True)
-class Illustration:
-    """A figure of a report: file name, drawing, and how to read it."""
-
-    name: str
-    figure: Figure
-    reading: str
-
-
-def write_figures(folder: Path, illustrations: Iterable[Illustration]) -> str:
-    """Saves each under ``folder``/figures as PDF and PNG; returns the Markdown that shows them."""
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    shown = []
-    for each in illustrations:
-        with style():
-            # Without a date, the same rows give the same bytes.
-            each.figure.savefig(folder / "figures" / f"{each.name}.pdf", metadata={"CreationDate": None})
-            each.figure.savefig(folder / "figures" / f"{each.name}.png")
-        title = each.name.replace("_", " ").capitalize()
-        shown.append(f"### {title}\n\n![{title}](figures/{each.name}.png)\n\n{each.reading}")
-    return "\n\n".join(shown)
 
 
 def where_it_ran(results: pd.DataFrame) -> str:
     """Hardware, versions and settings as a Markdown list; what differs between rows is listed with all its values."""
 
-    def values(column: str) -> str:
-        return ", ".join(dict.fromkeys(results[column].map(_plain)))
-
+    values = functools.partial(pages.values, results)
     lines = [
         f"- hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {values('threads')} threads",
         f"- versions: Python {values('python')}, PyTorch {values('torch')}, transformers {values('transformers')}; "
@@ -184,9 +126,9 @@ def fastest(results: pd.DataFrame, axis: str) -> str:
     """The setting of the highest speedup, and which others the intervals do not tell apart from it."""
     best = results.loc[results["speedup"].idxmax()]
     tied = results[(results["speedup_high"] >= best["speedup_low"]) & (results.index != best.name)]
-    speed, plain = (number(best[name], ".1f") for name in ("tokens_per_second", "plain_tokens_per_second"))
-    sentence = f"Highest speedup: **{axis} {_plain(best[axis])} with {best['series']}**, {interval(best, 'speedup')}"
-    sentence += f" over plain decoding, {speed} against {plain} tokens/s."
+    speed, without = (number(best[name], ".1f") for name in ("tokens_per_second", "plain_tokens_per_second"))
+    sentence = f"Highest speedup: **{axis} {plain(best[axis])} with {best['series']}**, {interval(best, 'speedup')}"
+    sentence += f" over plain decoding, {speed} against {without} tokens/s."
     if best["speedup_high"] < 1:
         sentence += " That is slower."
     elif best["speedup_low"] <= 1:
@@ -195,7 +137,7 @@ def fastest(results: pd.DataFrame, axis: str) -> str:
         sentence += " Nothing here is shown to be faster than plain decoding."
     if len(tied):
         groups = tied.groupby(axis)["series"]
-        others = ", ".join(f"{_plain(value)} ({' and '.join(names)})" for value, names in groups)
+        others = ", ".join(f"{plain(value)} ({' and '.join(names)})" for value, names in groups)
         sentence += f" Its interval overlaps with those of {axis} {others}."
     return sentence
 
@@ -225,7 +167,7 @@ def agreement(results: pd.DataFrame, axis: str) -> str:
         if rows["verifier"].nunique() > 1:
             compared += 1
             if len({tuple(histogram) for histogram in rows["acceptance_histogram"]}) > 1:
-                differing.append(_plain(rows[axis].iloc[0]))
+                differing.append(plain(rows[axis].iloc[0]))
     promise = f"{' and '.join(dict.fromkeys(family['verifier']))} promise the same tokens from the same streams"
     if not compared:
         return ""
@@ -264,9 +206,7 @@ def write_report(
         f"## Figures\n\n{shown}",
         f"## Where it ran\n\n{where_it_ran(results)}",
     ]
-    path = folder / "report.md"
-    path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-    return path
+    return write_page(folder, sections)
 
 
 def _common_illustrations(run_dir: Path, results: pd.DataFrame, axis: str) -> Iterator[Illustration]:
@@ -276,25 +216,11 @@ def _common_illustrations(run_dir: Path, results: pd.DataFrame, axis: str) -> It
     best = results.loc[results["speedup"].idxmax()]
     if len(drawn) and (drawn["job"] == best["job"]).any():
         figure = plots.empirical_against_target(drawn[drawn["job"] == best["job"]])
-        reading = f"{axis.capitalize()} {_plain(best[axis])} with {best['series']}. {EMPIRICAL_CHECK}"
+        reading = f"{axis.capitalize()} {plain(best[axis])} with {best['series']}. {EMPIRICAL_CHECK}"
         yield Illustration("empirical_against_target", figure, reading)
 
 
 def main(exp: str, axis: str, build: Callable[[Path], Path]) -> None:
-    """The command line of a report: prints its table and where it lies; exits with 2 where the run cannot be read."""
-    about = sys.modules[build.__module__].__doc__
-    parser = argparse.ArgumentParser(prog=f"python -m analysis.{exp}", description=about)
-    parser.add_argument("run_dir", metavar="RUN_DIR", nargs="?", type=Path, help=f"default: outputs/{exp}/latest")
-    try:
-        run_dir = find_run(exp, parser.parse_args().run_dir)
-        path = build(run_dir)
-        rendered = table(read_run(run_dir, axis), axis)
-    except SpecbenchError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    brief = rendered.drop(columns=["acceptance rate", "overlap", "plain tokens/s", "check TV", "noise mean / q99"])
-    shown = Table(*brief.columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for row in brief.itertuples(index=False):
-        shown.add_row(*map(Text, row))  # Text, since rich would read brackets in a string as markup
-    Console().print(shown)
-    print(path)
+    """The command line of a sweep's report; see :func:`analysis.pages.command_line`."""
+    left_out = ["acceptance rate", "overlap", "plain tokens/s", "check TV", "noise mean / q99"]
+    command_line(exp, build, lambda run_dir: table(read_run(run_dir, axis), axis).drop(columns=left_out))

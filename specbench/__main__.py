@@ -75,9 +75,11 @@ def finish(session: Session) -> int:
         else:
             place = report or session.folder / results.RESULTS
             say(f"{'Report' if report else 'Results'}: {os.path.relpath(place)}")
+    for label, reason in session.skipped.items() if session.jobs > 1 else ():
+        say(f"skipped: {label}: {reason}", style="yellow")
     for label, reason in session.failures.items() if session.jobs > 1 else ():
         say(f"failed: {label}: {reason}", style="bold red")
-    return 1 if session.failures else 0
+    return 1 if session.failures or not session.finished else 0
 
 
 def main() -> None:

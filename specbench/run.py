@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench import results, tracking
 from specbench.config import Config, check_keys, check_numbers
 from specbench.decoding import Request
-from specbench.errors import ConfigError, SpecbenchError
+from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.folders import begin_sweep, draw_figures, write_tables
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
@@ -45,6 +45,7 @@ class Session:
     jobs: int = 0
     finished: int = 0
     failures: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
     _pairs: dict[tuple[Any, ...], Pair] = field(default_factory=dict)
 
     def pair(self, config: Config) -> Pair:
@@ -94,7 +95,10 @@ class JobInfo:
 
 
 def run_job(config: Config, session: Session) -> None:
-    """Runs one job; a failure is remembered in the session and written to the job's folder, so that a sweep goes on."""
+    """Runs one job; a failure is remembered in the session and written to the job's folder, so that a sweep goes on.
+
+    A job that needs an optional package which is not there is skipped: it fails nothing but itself.
+    """
     job = JobInfo.current()
     session.jobs += 1
     session.folder, session.exp = job.folder.parent, job.exp
@@ -103,6 +107,11 @@ def run_job(config: Config, session: Session) -> None:
             begin_sweep(session.folder)
             session.begun = True
         headline = _run(config, job, session)
+    except NotInstalledError as error:
+        (job.folder / "error.txt").write_text(str(error))
+        session.skipped[job.label] = str(error)
+        say(f"job {job.number} ({job.label}) skipped: {error}", style="yellow")
+        return
     except Exception as error:  # a bug in one verifier must not cost the sweep its other jobs
         known = isinstance(error, SpecbenchError)
         (job.folder / "error.txt").write_text(str(error) if known else traceback.format_exc())

@@ -24,7 +24,7 @@ CHOICES = sorted(
     if path.parent != CONF / "exp"
 )
 WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
-SHARED_MODULES = {"__init__", "report"}
+SHARED_MODULES = {"__init__", "pages", "report"}
 MEBIBYTE = 2**20
 
 

@@ -21,7 +21,7 @@ def target_row_of(draft: Draft) -> Int64[Tensor, " n"]:
     return torch.arange(len(requests), device=requests.device) + requests
 
 
-def padded(values: Shaped[Tensor, " n"], draft: Draft, fill: float | bool) -> Shaped[Tensor, "B gamma"]:
+def padded(values: Shaped[Tensor, " n"], draft: Draft, fill: float | int | bool) -> Shaped[Tensor, "B gamma"]:
     """Values of the draft rows by request and place in the block."""
     shape = (len(draft.num_draft_tokens), draft.max_draft_tokens)
     out = torch.full(shape, fill, dtype=values.dtype, device=values.device)

@@ -46,6 +46,20 @@ def residual_masses(
     return batched.padded(masses, draft, 0.0)
 
 
+def h_values(
+    weights: Float64[Tensor, "B gamma1"], masses: Float64[Tensor, "B gamma"], num_draft_tokens: Int64[Tensor, " B"]
+) -> tuple[Float64[Tensor, "B gamma"], Float64[Tensor, "B gamma"]]:
+    """h_1 ... h_gamma of each block, and what each was divided by: S_i + 1 - pi_i, and 1 at the block's end."""
+    lengths = torch.arange(1, weights.shape[1], device=weights.device)
+    pi = weights[:, 1:]
+    # S_gamma does not exist; the last h of every block is its pi.
+    mass = torch.cat([masses[:, 1:], torch.zeros_like(masses[:, :1])], dim=1)
+    total = mass + 1 - pi
+    h = torch.where(total > 0, mass / torch.where(total > 0, total, 1), 1.0)
+    last = lengths == num_draft_tokens[:, None]
+    return torch.where(last, pi, h), torch.where(last, 1.0, total)
+
+
 def accepted_length(
     weights: Float64[Tensor, "B gamma1"],
     masses: Float64[Tensor, "B gamma"],
@@ -54,12 +68,7 @@ def accepted_length(
 ) -> Int64[Tensor, " B"]:
     """tau of each block."""
     lengths = torch.arange(1, weights.shape[1], device=u.device)
-    pi = weights[:, 1:]
-    # S_gamma does not exist; the last h of every block is its pi.
-    mass = torch.cat([masses[:, 1:], torch.zeros_like(masses[:, :1])], dim=1)
-    total = mass + 1 - pi
-    h = torch.where(total > 0, mass / torch.where(total > 0, total, 1), 1.0)
-    h = torch.where(lengths == num_draft_tokens[:, None], pi, h)
+    h, _ = h_values(weights, masses, num_draft_tokens)
     accepted = (u < h) & (lengths <= num_draft_tokens[:, None])
     return (accepted * lengths).amax(dim=1) if len(lengths) else torch.zeros_like(num_draft_tokens)
 

@@ -1,0 +1,101 @@
+"""On what share of draws does a verifier differ from its rule's plain twin, and is every difference rounding?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.pages import command_line, markdown, number, values, write_page, write_table
+from specbench.benchmark.tables import AGREEMENT, DIFFERENCES
+from specbench.errors import ConfigError
+from specbench.results import read_jobs, read_results
+
+QUESTION = """\
+Verifiers of one rule that read the same uniforms promise the same tokens. A fast one computes in single precision and
+adds in another order, so a draw next to a threshold may fall on its other side. How often, and is that all?"""
+METHOD = """\
+A draw is a decision on a drafted token, or an emitted token. A difference is rounding when some relative error of p
+and q up to the tolerance leads to it (specbench/verifiers/agreement.py); anything else is a bug. The interval of the
+share is Clopper and Pearson's, 95%. [table.csv](table.csv) holds every column, unrounded, and
+[differences.csv](differences.csv) each difference."""
+
+
+def report(run_dir: Path) -> Path:
+    """Writes the report of a run into ``run_dir``/report; returns the path of report.md.
+
+    Raises:
+        ConfigError: a folder without results, or without comparisons.
+    """
+    compared, folder = read_compared(run_dir), run_dir / "report"
+    rendered, results = table(compared), read_results(run_dir)
+    write_table(folder, "table", rendered, left=("verifier",))
+    compared.to_csv(folder / "table.csv", index=False)
+    read_jobs(run_dir, DIFFERENCES).to_csv(folder / "differences.csv", index=False)
+    return write_page(
+        folder,
+        [
+            f"# Verifier agreement\n\n{QUESTION}",
+            "## Result\n\n" + "\n\n".join(sentence(row) for _, row in compared.iterrows()),
+            f"## Table\n\n{markdown(rendered)}\n\n{METHOD}",
+            "## Where it ran\n\n"
+            f"- hardware: {values(results, 'hardware')}; device {values(results, 'device')}\n"
+            f"- versions: Python {values(results, 'python')}, PyTorch {values(results, 'torch')}; "
+            f"commit {values(results, 'commit')}\n"
+            f"- gamma {values(results, 'gamma')}, {values(results, 'batch_size')} requests a step, "
+            f"{values(results, 'dtype')}, temperature {values(results, 'temperature')}, top_k "
+            f"{values(results, 'top_k')}, top_p {values(results, 'top_p')}, min_p {values(results, 'min_p')}; "
+            f"seed {values(results, 'seed')}",
+        ],
+    )
+
+
+def read_compared(run_dir: Path) -> pd.DataFrame:
+    """A row a job.
+
+    Raises:
+        ConfigError: a folder without results, or without comparisons.
+    """
+    read_results(run_dir)
+    compared = read_jobs(run_dir, AGREEMENT)
+    if compared.empty:
+        raise ConfigError("RUN_DIR", run_dir, "no verifier was compared in it", "Use protocol=agreement.")
+    return compared.sort_values("job", ignore_index=True)
+
+
+def sentence(row: pd.Series) -> str:
+    """What one job found."""
+    text = (
+        f"{row['verifier']} differs from {row['twin']} in {row['differences']} of {row['draws']:,} draws at a "
+        f"vocabulary of {row['vocabulary']:,}, a share of {row['share']:.2g} "
+        f"[{row['share_low']:.2g}, {row['share_high']:.2g}]."
+    )
+    if row["wrong"]:
+        return f"**{text} {row['wrong']} of the differences are wrong: no rounding explains them.**"
+    if row["differences"]:
+        text += f" Each is rounding; the largest error that one of them needs is {row['largest_rounding']:.1e}."
+    return text
+
+
+def table(compared: pd.DataFrame) -> pd.DataFrame:
+    """The rows as text."""
+    return pd.DataFrame(
+        [
+            {
+                "verifier": row["verifier"],
+                "twin": row["twin"],
+                "vocabulary": f"{row['vocabulary']:,}",
+                "draws": f"{row['draws']:,}",
+                "differences": str(row["differences"]),
+                "rounding": str(row["rounding"]),
+                "wrong": str(row["wrong"]),
+                "largest error": number(row["largest_rounding"], ".1e"),
+                "share": f"{row['share']:.1e} [{row['share_low']:.1e}, {row['share_high']:.1e}]",
+            }
+            for _, row in compared.iterrows()
+        ]
+    )
+
+
+if __name__ == "__main__":
+    command_line("verifier_agreement", report, lambda run_dir: table(read_compared(run_dir)))

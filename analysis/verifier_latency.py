@@ -1,0 +1,295 @@
+"""How long does each verifier take from raw logits to tokens, and how far is that from the speed of memory?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.pages import (
+    NONE,
+    Illustration,
+    command_line,
+    interval,
+    markdown,
+    number,
+    values,
+    write_figures,
+    write_page,
+    write_table,
+)
+from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES
+from specbench.errors import ConfigError
+from specbench.metrics.latency import ratio_of_medians
+from specbench.plots import latency as plots
+from specbench.results import read_jobs, read_results
+
+QUESTION = """\
+From the moment that the target's logits lie in device memory to the moment that the tokens do: how long does each
+verifier take, and how does that compare with the time of merely reading the bytes that it has to read?"""
+METHOD = """\
+Each case is a synthetic step on logits shaped like a language model's, every round with new ones; each timed outcome
+was checked before and after. Times: median of graph replays with the cache flushed in between, by the device's own
+events; brackets hold 95% intervals by bootstrap over rounds and replays. Byte floor: the bytes that the rule has to
+read over the bandwidth of a large copy measured in the same run (specbench/benchmark/floor.py); the ratio is the time
+over it. Eager: one call by the wall clock, launches included. Without a graph: calls timed one by one, because the
+verifier waits for the host. Engines' own verifiers get the cutoffs of a truncating sampler ready-made, which favours
+them. Accepted a token: accepted / (accepted + rejected), which the work depends on.
+[cases.csv](cases.csv) holds every column, unrounded; [speed.csv](speed.csv) the ratios between verifiers."""
+ON_A_CPU = """\
+**Timed on a CPU, by the wall clock around each call**: what PyTorch needs for these operations there. It says nothing
+about a GPU."""
+HEADLINE = """\
+The base case, by the number of requests in a batch: microseconds [95% interval], and how many times the byte floor."""
+TIMES = """\
+Time of one verification of the whole batch; the lines without points are the byte floors. Where a line is flat, the
+batch is too small to matter and launches are what is timed; where it rises like the floor, bytes are. Hollow points
+were timed without a graph."""
+SPEED = "Time of each verifier over that of the reference in the same case: how many times faster the reference is."
+RATIOS = """\
+How many times longer than reading the bytes; the dashed line is the speed of a plain copy. Labels are what a case
+varies, and its number of requests."""
+REFERENCES = {"block": "block_fused", "token": "fused"}  # what others are compared with, where it ran
+
+
+def report(run_dir: Path) -> Path:
+    """Writes the report of a run into ``run_dir``/report; returns the path of report.md.
+
+    Raises:
+        ConfigError: a folder without results, or without timings.
+    """
+    cases = read_cases(run_dir)
+    timed = cases[cases["skipped"].isna()]
+    folder = run_dir / "report"
+    head, every, speed = headline(timed), case_table(timed), speed_ratios(run_dir, timed)
+    compared = speed_table(speed)
+    write_table(folder, "headline", head, left=("verifier",))
+    write_table(folder, "cases", every, left=("verifier", "case"))
+    cases.to_csv(folder / "cases.csv", index=False)
+    speed.to_csv(folder / "speed.csv", index=False)
+    if len(compared):
+        write_table(folder, "speed", compared, left=("case",))
+    sections = [
+        f"# Verifier latency\n\n{QUESTION}",
+        "## Result\n\n"
+        + "\n\n".join(filter(None, [remarks(timed), HEADLINE, markdown(head), checks(timed), left_out(cases)])),
+    ]
+    if len(compared):
+        sections.append(f"## Speed against {reference_names(speed)}\n\n{SPEED}\n\n{markdown(compared)}")
+    sections += [
+        f"## All cases\n\n{markdown(every)}\n\n{METHOD}",
+        f"## Figures\n\n{write_figures(folder, _illustrations(timed))}",
+        f"## Where it ran\n\n{where_it_ran(read_results(run_dir), timed)}",
+    ]
+    return write_page(folder, sections)
+
+
+def read_cases(run_dir: Path) -> pd.DataFrame:
+    """The cases of all jobs, skipped ones among them; a verifier timed by several jobs has their numbers in its name.
+
+    Raises:
+        ConfigError: a folder without results, or without timings.
+    """
+    read_results(run_dir)  # names what is wrong with the folder
+    cases = read_jobs(run_dir, LATENCY)
+    if cases.empty or cases["skipped"].notna().all():
+        raise ConfigError("RUN_DIR", run_dir, "no verifier was timed in it", "Use protocol=latency.")
+    cases = cases.sort_values(["job", "case"], kind="stable", ignore_index=True)
+    repeated = cases.groupby("verifier")["job"].transform("nunique") > 1
+    cases.loc[repeated, "verifier"] += " (job " + cases["job"].astype(str) + ")"
+    return cases
+
+
+def headline(timed: pd.DataFrame) -> pd.DataFrame:
+    """The base case: a line a verifier, a column a batch size: microseconds, and how many times the floor."""
+    chosen = timed[timed["variant"] == "base"]
+    chosen = timed if chosen.empty else chosen
+    first = chosen["variant"].iloc[0]
+    chosen = chosen[chosen["variant"] == first]
+    sizes = sorted(chosen["batch_size"].unique())
+    lines = []
+    for name, rows in chosen.groupby("verifier", sort=False):
+        cells = {size: NONE for size in sizes}
+        for _, row in rows.iterrows():
+            cells[row["batch_size"]] = f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
+        lines.append({"verifier": name, **{_requests(size): cell for size, cell in cells.items()}})
+    return pd.DataFrame(lines)
+
+
+def _requests(size: int) -> str:
+    return "1 request" if size == 1 else f"{size} requests"
+
+
+def case_table(timed: pd.DataFrame) -> pd.DataFrame:
+    """Every case as text, those of one setting together."""
+    order = {case: place for place, case in enumerate(dict.fromkeys(_keys(timed)))}
+    rows = timed.assign(place=[order[key] for key in _keys(timed)]).sort_values(["place", "job"], kind="stable")
+    return pd.DataFrame(
+        [
+            {
+                "case": row["variant"],
+                "requests": str(row["batch_size"]),
+                "verifier": row["verifier"],
+                "µs": interval(row, "median_us", ".1f"),
+                "5% to 95%": f"{row['q05_us']:.1f} to {row['q95_us']:.1f}",
+                "floor µs": number(row["floor_us"], ".2f"),
+                "ratio": interval(row, "ratio"),
+                "eager µs": number(row["eager_us"], ".0f"),
+                "graph": "yes" if row["graph"] else "no",
+                "accepted a token": number(row["token_acceptance"]),
+                "rounding": f"{row['rounding']:.0f} of {row['checked']:.0f}",
+            }
+            for _, row in rows.iterrows()
+        ]
+    )
+
+
+def _keys(rows: pd.DataFrame) -> list[tuple[str, int]]:
+    return list(zip(rows["variant"], rows["batch_size"], strict=True))
+
+
+def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
+    """Time over the reference's, with intervals, a line a case and verifier.
+
+    The reference is the fused verifier of the rule where it ran, else the first of that rule.
+    """
+    samples = read_jobs(run_dir, LATENCY_SAMPLES)
+    arrays: dict[tuple[int, int], np.ndarray] = {}
+    for _, rows in samples.groupby(["job", "case"]):
+        by_round = [each["microseconds"].to_numpy() for _, each in rows.groupby("round")]
+        arrays[rows["job"].iloc[0], rows["case"].iloc[0]] = np.stack(by_round)
+    lines = []
+    for rule in ("token", "block"):
+        rows = timed[(timed["rule"] == "block") == (rule == "block")]
+        names = list(dict.fromkeys(rows["verifier"]))
+        if len(names) < 2:
+            continue
+        reference = REFERENCES[rule] if REFERENCES[rule] in names else names[0]
+        of_rule = list(zip(_keys(rows), (row for _, row in rows.iterrows()), strict=True))
+        base = {key: row for key, row in of_rule if row["verifier"] == reference}
+        for key, row in of_rule:
+            if row["verifier"] == reference or key not in base:
+                continue
+            ratio = ratio_of_medians(_samples(arrays, row), _samples(arrays, base[key]))
+            lines.append(
+                {
+                    **{name: row[name] for name in ("variant", "batch_size", "verifier")},
+                    "reference": reference,
+                    "times": ratio.value,
+                    "times_low": ratio.low,
+                    "times_high": ratio.high,
+                    "comparable": bool(row["comparable"] and base[key]["comparable"]),
+                }
+            )
+    columns = ["variant", "batch_size", "verifier", "reference", "times", "times_low", "times_high", "comparable"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def _samples(arrays: Mapping[tuple[int, int], np.ndarray], row: pd.Series) -> np.ndarray:
+    return arrays[row["job"], row["case"]]
+
+
+def speed_table(speed: pd.DataFrame) -> pd.DataFrame:
+    """speed_ratios as text: a line a case, a column a verifier."""
+    names = list(dict.fromkeys(zip(speed["verifier"], speed["reference"], strict=True)))
+    several = speed["reference"].nunique() > 1
+    lines: dict[tuple[str, int], dict[str, str]] = {}
+    for _, row in speed.iterrows():
+        line = lines.setdefault((row["variant"], row["batch_size"]), {})
+        line[row["verifier"]] = interval(row, "times", ".2f") + ("" if row["comparable"] else " (not comparable)")
+    heads = {name: f"{name} / {reference}" if several else str(name) for name, reference in names}
+    return pd.DataFrame(
+        [
+            {"case": variant, "requests": str(size), **{head: line.get(name, NONE) for name, head in heads.items()}}
+            for (variant, size), line in lines.items()
+        ]
+    )
+
+
+def reference_names(speed: pd.DataFrame) -> str:
+    """What the others are compared with."""
+    return " and ".join(dict.fromkeys(speed["reference"]))
+
+
+def remarks(timed: pd.DataFrame) -> str:
+    """What a reader must know before any number: the device, what is not comparable, what a time cannot be below."""
+    text = []
+    if (timed["device"] == "cpu").any():
+        text.append(ON_A_CPU)
+    strange = list(dict.fromkeys(timed.loc[~timed["comparable"].astype(bool), "verifier"]))
+    if strange:
+        text.append(f"**Not comparable: {', '.join(strange)}, whose kernels ran through an interpreter.**")
+    known = timed["empty_graph_us"].dropna()
+    if len(known):
+        text.append(f"Replaying an empty graph takes {known.median():.1f} µs; no time can be below that.")
+    return "\n\n".join(text)
+
+
+def checks(timed: pd.DataFrame) -> str:
+    """What the checks of the timed outcomes found."""
+    twins = timed[timed["rule"].isin(["token", "block"])]
+    text = ""
+    if len(twins):
+        text = (
+            f"{twins['checked'].sum():.0f} verified requests were compared with their rule's plain twin token for "
+            f"token: {twins['rounding'].sum():.0f} differ, which rounding at a threshold explains, and no other."
+        )
+    others = list(dict.fromkeys(timed.loc[~timed["rule"].isin(["token", "block"]), "verifier"]))
+    if others:
+        text += (
+            f" With noise of their own: {', '.join(others)}; the form of their output, the target's support and the "
+            "number of accepted tokens were checked."
+        )
+    return text.strip()
+
+
+def left_out(cases: pd.DataFrame) -> str:
+    """Cases that were not timed, and why."""
+    skipped = cases[cases["skipped"].notna()]
+    if skipped.empty:
+        return ""
+    lines = [
+        f"- {verifier}: {len(rows)} cases ({', '.join(f'{v}, {b}' for v, b in _keys(rows))}): {reason}"
+        for (verifier, reason), rows in skipped.groupby(["verifier", "skipped"], sort=False)
+    ]
+    return "Not timed:\n\n" + "\n".join(lines)
+
+
+def where_it_ran(results: pd.DataFrame, timed: pd.DataFrame) -> str:
+    """Hardware, versions and settings as a Markdown list."""
+    bandwidth = timed.groupby("job")["copy_bandwidth"].first() / 1e12
+    lines = [
+        f"- hardware: {values(results, 'hardware')}; device {values(results, 'device')}, "
+        f"{values(results, 'threads')} threads",
+        f"- copy bandwidth, read and written: {bandwidth.min():.3f} to {bandwidth.max():.3f} TB/s, measured by "
+        "each job",
+        f"- versions: Python {values(results, 'python')}, PyTorch {values(results, 'torch')}; "
+        f"commit {values(results, 'commit')}",
+        f"- base case: gamma {values(results, 'gamma')}, {values(results, 'dtype')}, temperature "
+        f"{values(results, 'temperature')}, top_k {values(results, 'top_k')}, top_p {values(results, 'top_p')}, min_p "
+        f"{values(results, 'min_p')}; vocabularies {values(timed, 'vocabulary')}",
+        f"- {values(timed, 'rounds')} rounds with new logits each, {timed['replays'].min():.0f} to "
+        f"{timed['replays'].max():.0f} replays a case; cache flushed by a {values(timed, 'flush')}; seed "
+        f"{values(results, 'seed')}",
+        f"- {len(results)} runs, {results['created'].min()} to {results['created'].max()}",
+    ]
+    if results["hardware"].nunique() > 1:
+        lines.append("- **Rows come from different hardware: do not compare their times.**")
+    return "\n".join(lines)
+
+
+def _illustrations(timed: pd.DataFrame) -> Iterator[Illustration]:
+    yield Illustration("time_against_batch", plots.time_against_batch(timed), TIMES)
+    yield Illustration("ratio_to_floor", plots.ratio_to_floor(timed), RATIOS)
+
+
+def brief(run_dir: Path) -> pd.DataFrame:
+    """The headline table of a run."""
+    cases = read_cases(run_dir)
+    return headline(cases[cases["skipped"].isna()])
+
+
+if __name__ == "__main__":
+    command_line("verifier_latency", report, brief)

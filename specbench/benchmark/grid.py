@@ -1,0 +1,108 @@
+"""Which cases are timed: a base case, and axes that are varied over it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.errors import ConfigError
+from specbench.sampling import SamplingParams
+
+AXES = ("batch_size", "vocabulary", "gamma", "dtype", "sampler")
+DTYPES = ("bfloat16", "float16", "float32")
+PLAIN = "temperature"  # the sampler of the base case: the run's own, unchanged
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """One setting to time.
+
+    Attributes:
+        batch_size: requests.
+        vocabulary: tokens.
+        gamma: tokens drafted by each request.
+        dtype: of the logits.
+        sampler: the name of ``sampling`` in protocol.samplers.
+        draft_probabilities: False for a deterministic draft, whose q is one-hot.
+    """
+
+    batch_size: int
+    vocabulary: int
+    gamma: int
+    dtype: str
+    sampler: str
+    sampling: SamplingParams
+    draft_probabilities: bool = True
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("batch_size", 1, 65_536), ("vocabulary", 2, 2**24), ("gamma", 0, 64)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise ConfigError(f"protocol.grid.{name}", value, f"not in {low}..{high}", "Use a whole number there.")
+        if self.dtype not in DTYPES:
+            raise ConfigError("protocol.grid.dtype", self.dtype, "unknown", f"Use {', '.join(DTYPES)}.")
+
+    @property
+    def logits(self) -> int:
+        """How many logits target and draft have together."""
+        return self.batch_size * (2 * self.gamma + 1) * self.vocabulary
+
+    def variant(self, base: CaseSpec) -> str:
+        """What tells the case from the base case, the batch size aside: ``gamma=8``, or ``base``."""
+        different = [axis for axis in AXES[1:] if getattr(self, axis) != getattr(base, axis)]
+        return " ".join(f"{axis}={getattr(self, axis)}" for axis in different) or "base"
+
+
+def samplers(settings: Mapping[str, Mapping[str, Any]], own: SamplingParams) -> dict[str, tuple[SamplingParams, bool]]:
+    """protocol.samplers by name: the run's own sampling parameters with the changes named, and draft_probabilities.
+
+    Raises:
+        ConfigError: an unknown key, or a value outside its range.
+    """
+    made = {PLAIN: (own, True)}
+    for name, changes in settings.items():
+        given = dict(changes)
+        with_probabilities = given.pop("draft_probabilities", True)
+        unknown = set(given) - {field.name for field in dataclasses.fields(SamplingParams)}
+        if unknown:
+            key = sorted(unknown)[0]
+            raise ConfigError(
+                f"protocol.samplers.{name}.{key}",
+                given[key],
+                "unknown key",
+                "Use temperature, top_k, top_p, min_p, draft_probabilities.",
+            )
+        made[name] = (dataclasses.replace(own, **given), bool(with_probabilities))
+    return made
+
+
+def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[SamplingParams, bool]]) -> list[CaseSpec]:
+    """The cross product of each entry's axes over the base case, in order, each case once.
+
+    Args:
+        grid: protocol.grid: a list of {axis: values}; an axis that an entry does not name stays as in the base case.
+        known: see :func:`samplers`.
+
+    Raises:
+        ConfigError: an unknown axis or sampler, an entry without values, or a value outside its range.
+    """
+    found: dict[CaseSpec, None] = {}
+    for entry in grid:
+        if not isinstance(entry, Mapping) or not entry:
+            raise ConfigError("protocol.grid", entry, "not a set of axes", "Write [{batch_size: [1, 8]}, ...].")
+        for axis, values in entry.items():
+            if axis not in AXES:
+                raise ConfigError(f"protocol.grid.{axis}", values, "unknown axis", f"Use {', '.join(AXES)}.")
+            if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+                raise ConfigError(f"protocol.grid.{axis}", values, "not a list of values", "Write [1, 8].")
+        for chosen in itertools.product(*entry.values()):
+            changes: dict[str, Any] = dict(zip(entry, chosen, strict=True))
+            name = changes.get("sampler", base.sampler)
+            if name not in known:
+                raise ConfigError("protocol.grid.sampler", name, "not in protocol.samplers", f"Use {', '.join(known)}.")
+            changes["sampling"], changes["draft_probabilities"] = known[name]
+            found[dataclasses.replace(base, **changes)] = None
+    return list(found)

@@ -1,0 +1,297 @@
+"""The protocol ``latency``: how long a verifier takes from the target's raw logits to tokens, over a grid of cases.
+
+Each case is a synthetic step (benchmark/synthetic.py). Rounds go through all cases, every second one backwards, with
+new logits each time: the outcome is checked, the call is captured as a graph and replayed with the cache flushed
+(benchmark/timer.py), what the last replay wrote is checked again, and a few calls are timed with the host's part
+included. Beside the times stands the byte floor (benchmark/floor.py) at the copy bandwidth measured in this very run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from specbench.benchmark.check import check, check_again
+from specbench.benchmark.floor import floor_bytes
+from specbench.benchmark.grid import PLAIN, CaseSpec, cases, samplers
+from specbench.benchmark.synthetic import Case, make_case
+from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
+from specbench.benchmark.timer import DeviceTimer
+from specbench.errors import ArgumentError, ConfigError
+from specbench.metrics.latency import QUANTILES, median
+from specbench.plots import latency as plots
+from specbench.progress import say, track
+from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.types import Verification
+from specbench.verifiers.agreement import TWINS
+
+_FEWEST = 3  # replays a round
+_POISON = -7  # no verifier writes it
+
+
+@dataclass
+class Measured:
+    """One case of one verifier, as rounds add to it."""
+
+    spec: CaseSpec
+    skipped: str | None = None
+    graph: bool = False
+    why_no_graph: str | None = None
+    repeats: int = 0
+    device_us: list[list[float]] = field(default_factory=list)
+    host_us: list[float] = field(default_factory=list)
+    floor_bytes: list[int] = field(default_factory=list)
+    num_accepted: list[int] = field(default_factory=list)
+    rounding: int = 0
+
+
+class LatencyProtocol:
+    """See the module.
+
+    Args:
+        vocabulary: of the base case; its other axes are the run's own gamma, batch_size, dtype and sampler.
+        grid: the cases: a list of {axis: values}, each a cross product over the base case.
+        samplers: what the axis ``sampler`` may name: changes to the run's own sampler, and draft_probabilities.
+        rounds: times that all cases are gone through, each with new logits.
+        replays: at most so many a round and case.
+        seconds: at most about so long a round and case, for slow verifiers.
+        budget: after so many seconds only the first round is still completed, for verifiers that take a second a call.
+        host_calls: calls timed with the host's part, a round and case.
+        flush: how the cache is flushed, "write" or "read" (benchmark/timer.py).
+        cpu_logits: on a CPU, cases of more logits are skipped.
+
+    Raises:
+        ConfigError: a value that cannot work.
+    """
+
+    needs_models = False
+
+    def __init__(
+        self,
+        vocabulary: int,
+        grid: Sequence[Any],
+        samplers: Mapping[str, Mapping[str, Any]],
+        rounds: int,
+        replays: int,
+        seconds: float,
+        budget: float,
+        host_calls: int,
+        flush: str,
+        cpu_logits: int,
+    ):
+        for name, value, least in (("rounds", rounds, 1), ("replays", replays, _FEWEST), ("host_calls", host_calls, 1)):
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"protocol.{name}", value, "not a count", f"Use a whole number from {least}.")
+        self.vocabulary, self.grid, self.samplers = vocabulary, grid, samplers
+        self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
+        self.budget, self.flush, self.cpu_logits = budget, flush, cpu_logits
+
+    def specs(self, context: RunContext) -> tuple[CaseSpec, list[CaseSpec]]:
+        """The base case, and all cases in order."""
+        base = CaseSpec(
+            batch_size=context.batch_size,
+            vocabulary=self.vocabulary,
+            gamma=context.gamma,
+            dtype=str(context.dtype).removeprefix("torch."),
+            sampler=PLAIN,
+            sampling=context.sampling,
+        )
+        return base, cases(base, self.grid, samplers(self.samplers, context.sampling))
+
+    def run(self, context: RunContext) -> Outcome:
+        """Times every case; see :class:`specbench.protocols.base.MeasurementProtocol`.
+
+        Raises:
+            WrongResultError: a verifier that emits what its rule does not allow.
+            ConfigError: not a single case could be timed.
+        """
+        base, specs = self.specs(context)
+        measured = [Measured(spec, self._too_large(spec, context.device)) for spec in specs]
+        timer = DeviceTimer(context.device, self.flush)
+        bandwidth, empty = timer.copy_bandwidth(), timer.empty_graph_us()
+        steps = [
+            (number, each)
+            for number in range(self.rounds)
+            for each in (measured if number % 2 == 0 else reversed(measured))
+        ]
+        started = time.perf_counter()
+        for number, each in track(steps, "timing"):
+            within = number == 0 or time.perf_counter() - started < self.budget
+            if each.skipped is None and within:
+                self._one_round(context, timer, each, number)
+        timed = [each for each in measured if each.skipped is None]
+        for reason, number in Counter(each.skipped for each in measured if each.skipped is not None).items():
+            say(f"  skipped {number} of {len(measured)} cases: {reason}")
+        if not timed:
+            raise ConfigError(
+                "verifier", context.verifier_name, "no case could be timed", f"The first: {measured[0].skipped}"
+            )
+        rows = [self._row(context, base, case, each, bandwidth, empty) for case, each in enumerate(measured)]
+        samples = [
+            {"case": case, "round": number, "microseconds": float(value)}
+            for case, each in enumerate(measured)
+            if each.skipped is None
+            for number, values in enumerate(each.device_us)
+            for value in values
+        ]
+        return Outcome(
+            _headline(rows, base),
+            {},
+            {LATENCY: Table(rows, LATENCY_SCHEMA), LATENCY_SAMPLES: Table(samples, LATENCY_SAMPLES_SCHEMA)},
+            {"time_against_batch": plots.time_against_batch(_frame(rows))},
+        )
+
+    def _too_large(self, spec: CaseSpec, device: torch.device) -> str | None:
+        if device.type == "cpu" and spec.logits > self.cpu_logits:
+            return f"more than protocol.cpu_logits={self.cpu_logits} logits, on a CPU"
+        return None
+
+    def _one_round(self, context: RunContext, timer: DeviceTimer, each: Measured, number: int) -> None:
+        try:
+            case = make_case(each.spec, context.seed, number, context.device)
+            self._time(context, timer, each, case)
+        except ArgumentError as error:  # the verifier does not do this case: an engine's sampler without one-hot drafts
+            each.skipped = str(error)
+        except torch.OutOfMemoryError:
+            each.skipped = "the device's memory does not hold it"
+        if context.device.type == "cuda":
+            torch.cuda.empty_cache()  # a graph's memory is not reused by the next one
+
+    def _time(self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case) -> None:
+        verifier = context.verifier
+        # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.
+        cutoffs_known = verifier.rule not in TWINS
+
+        def call() -> Verification:
+            return verifier.verify(*case.inputs(cutoffs_known))
+
+        checked = check(verifier, case, call())
+        limits = getattr(verifier, "limits", None)
+        captured = timer.capture(call, capturable=getattr(limits, "capturable", True))
+        # Also a warm-up: a graph's first replays are slower.
+        (pilot,) = timer.device_times(captured, call, 1)
+        if pilot < 1e5 * self.seconds:
+            pilot = statistics.median(timer.device_times(captured, call, _FEWEST))
+        if not each.repeats:
+            each.repeats = int(min(max(self.seconds * 1e6 / pilot, _FEWEST), self.replays))
+        each.graph = captured.graph is not None and (each.graph or not each.device_us)
+        each.why_no_graph = each.why_no_graph or captured.why_not
+        times = timer.device_times(captured, call, each.repeats)
+        if captured.graph is None:
+            check_again(verifier, case, call(), checked)
+        else:  # the buffers that the replays wrote, and then a replay that must write all of them
+            check_again(verifier, case, captured.outcome, checked)
+            captured.outcome.token_ids.fill_(_POISON)
+            captured.outcome.num_accepted.fill_(_POISON)
+            captured.graph.replay()
+            check_again(verifier, case, captured.outcome, checked)
+        each.device_us.append(times)
+        host_calls = self.host_calls if pilot < 1e5 * self.seconds else 1
+        each.host_us += timer.host_times(call, host_calls)
+        each.floor_bytes.append(
+            floor_bytes(
+                verifier.rule,
+                each.spec.vocabulary,
+                case.target_logits.element_size(),
+                case.num_draft_tokens.cpu().numpy(),
+                np.array(checked.num_accepted),
+                greedy=each.spec.sampling.greedy,
+                draft_probabilities=each.spec.draft_probabilities,
+            )
+        )
+        each.num_accepted += checked.num_accepted
+        each.rounding += checked.rounding
+
+    def _row(
+        self,
+        context: RunContext,
+        base: CaseSpec,
+        case: int,
+        each: Measured,
+        bandwidth: float,
+        empty: float | None,
+    ) -> dict[str, Any]:
+        spec, verifier = each.spec, context.verifier
+        row: dict[str, Any] = dict.fromkeys(LATENCY_SCHEMA.names)
+        row |= {
+            "case": case,
+            "variant": spec.variant(base),
+            "verifier": context.verifier_name,
+            "rule": verifier.rule,
+            "device": str(context.device),
+            "comparable": not getattr(verifier, "interpreted", False),
+            **{axis: getattr(spec, axis) for axis in ("batch_size", "vocabulary", "gamma", "dtype", "sampler")},
+            "temperature": float(spec.sampling.temperature),
+            "top_k": int(spec.sampling.top_k),
+            "top_p": float(spec.sampling.top_p),
+            "min_p": float(spec.sampling.min_p),
+            "draft_probabilities": spec.draft_probabilities,
+            "cutoffs_known": spec.sampling.truncates and verifier.rule not in TWINS,
+            "skipped": each.skipped,
+            "flush": self.flush,
+            "empty_graph_us": empty,
+            "copy_bandwidth": bandwidth,
+        }
+        if each.skipped is not None:
+            return row
+        samples = np.array(each.device_us)
+        middle = median(samples, context.seed)
+        bytes_moved = float(np.mean(each.floor_bytes))
+        floor_us = 1e6 * bytes_moved / bandwidth
+        drafted = spec.batch_size * spec.gamma * len(samples)
+        return row | {
+            "graph": each.graph,
+            "why_no_graph": each.why_no_graph,
+            "rounds": len(samples),
+            "replays": int(samples.size),
+            "median_us": middle.value,
+            "median_us_low": middle.low,
+            "median_us_high": middle.high,
+            **{
+                f"q{round(100 * q):02d}_us": float(value)
+                for q, value in zip(QUANTILES, np.quantile(samples, QUANTILES), strict=True)
+            },
+            "eager_us": float(np.median(each.host_us)),
+            "eager_q25_us": float(np.quantile(each.host_us, 0.25)),
+            "eager_q75_us": float(np.quantile(each.host_us, 0.75)),
+            "floor_bytes": bytes_moved,
+            "floor_us": floor_us,
+            "ratio": middle.value / floor_us,
+            "ratio_low": middle.low / floor_us,
+            "ratio_high": middle.high / floor_us,
+            "acceptance_rate": sum(each.num_accepted) / drafted if drafted else None,
+            "token_acceptance": _token_acceptance(each),
+            "checked": len(each.num_accepted),
+            "rounding": each.rounding,
+        }
+
+
+def _token_acceptance(each: Measured) -> float | None:
+    """Accepted tokens over those that were decided on one by one: a rejection ends a block."""
+    accepted = sum(each.num_accepted)
+    decided = accepted + sum(count < each.spec.gamma for count in each.num_accepted)
+    return accepted / decided if decided else None
+
+
+def _frame(rows: list[dict[str, Any]]) -> Any:
+    return pa.Table.from_pylist(rows, schema=LATENCY_SCHEMA).to_pandas()
+
+
+def _headline(rows: list[dict[str, Any]], base: CaseSpec) -> str:
+    timed = [row for row in rows if row["skipped"] is None]
+    shown = [row for row in timed if row["variant"] == "base"] or timed
+    largest = max(shown, key=lambda row: row["batch_size"])
+    text = f"{len(timed)} cases timed and checked"
+    if len(timed) < len(rows):
+        text += f", {len(rows) - len(timed)} skipped"
+    text += f"; {largest['batch_size']} requests, {largest['variant']}: {largest['median_us']:.1f} us"
+    text += f", {largest['ratio']:.2f} times the byte floor"
+    return text if largest["comparable"] else f"{text} (through an interpreter: not comparable)"
