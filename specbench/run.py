@@ -136,6 +136,8 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
     device = choose_device(config.device)
     protocol, verifier = (_build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
+    if getattr(verifier, "interpreted", False):
+        say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
         verifier=verifier,
         verifier_name=job.choices["verifier"],

@@ -10,6 +10,11 @@ from pathlib import Path
 
 from jaxtyping import install_import_hook
 
+# Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
+import specbench.kernels.cutoff
+import specbench.kernels.sample
+import specbench.kernels.verify  # noqa: F401
+
 hook = install_import_hook("specbench", "beartype.beartype")
 
 import pytest  # noqa: E402

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from triton.runtime.interpreter import InterpretedFunction
@@ -88,7 +90,7 @@ def verify(
 
     Args:
         target: rows with or without log_normalizer.
-        draft: drafted from ``rows``, whose log_normalizer is known.
+        draft: drafted from ``rows``; a log_normalizer that drafting did not leave is computed here, slowly.
         block: the block rule instead of the token rule.
         out: where to write; token_ids [B, max_draft_tokens + 1] and num_accepted [B], int64.
 
@@ -115,9 +117,12 @@ def verify(
     score_chunk = tiles if known else chunk_of(tiles, batch * gamma)
     emit_chunk = chunk_of(tiles, batch * slots)
     programs = gamma * triton.cdiv(tiles, score_chunk) + slots * triton.cdiv(tiles, emit_chunk)
-    verify_kernel[(batch * programs,)](
-        rows_of(target),
-        rows_of(target if draft.rows is None else draft.rows),
+    p_rows = rows_of(target, target.log_normalizer)
+    run(
+        verify_kernel,
+        batch * programs,
+        p_rows,
+        p_rows if draft.rows is None else rows_of(draft.rows, draft.rows.normalizer),
         Block(
             draft.token_ids,
             draft.num_draft_tokens,
@@ -148,6 +153,16 @@ def verify(
     return out
 
 
+def run(kernel: Any, programs: int, *args: Any, **options: Any) -> None:
+    """Launches a kernel. NumPy, under Triton's interpreter, would warn of the NaN and inf that kernels reckon with."""
+    if not INTERPRETED:
+        kernel[(programs,)](*args, **options)
+        return
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        kernel[(programs,)](*args, **options)
+
+
 def row_tiles(vocabulary: int) -> tuple[int, int, int]:
     """Logits a tile, tiles a row, and the power of two that bounds these; fixed by the vocabulary alone."""
     tile = max(GROUP.value, min(TILE, triton.next_power_of_2(vocabulary)))
@@ -163,8 +178,9 @@ def chunk_of(tiles: int, rows: int) -> int:
     return max(1, min(tiles, LARGEST_CHUNK, tiles * rows // PROGRAMS))
 
 
-def rows_of(rows: LogitRows) -> Rows:
-    known = rows.temperature if rows.log_normalizer is None else rows.log_normalizer  # a pointer that is not followed
+def rows_of(rows: LogitRows, normalizer: torch.Tensor | None = None) -> Rows:
+    """Rows on the device; without a normaliser a pointer that no kernel follows stands in its place."""
+    known = rows.temperature if normalizer is None else normalizer
     return Rows(rows.logits, rows.logits.stride(0), rows.temperature, rows.cutoff, known)
 
 
@@ -200,8 +216,6 @@ def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
                         f"{name}.{part}: {tensor.dtype} {tuple(tensor.shape)}; contiguous floats [{len(rows)}] needed"
                     )
         tensors[f"{name}.logits"] = rows.logits
-    if draft.rows is not None and draft.rows.log_normalizer is None:
-        raise ArgumentError("draft.rows: no log_normalizer; drafting computes it (sampling.draw)")
     for name, tensor in tensors.items():
         if tensor.device != device:
             raise ArgumentError(f"{name}: on {tensor.device}, but target.logits is on {device}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.kernels import cutoff
 from specbench.kernels import sample as sampler
 from specbench.kernels.emit import GROUP
-from specbench.kernels.launch import GAMMA_LANES, WARPS, Workspace, chunk_of, row_tiles, rows_of
+from specbench.kernels.launch import GAMMA_LANES, WARPS, Workspace, chunk_of, row_tiles, rows_of, run
 from specbench.kernels.layout import Block
 from specbench.types import LogitRows
 
@@ -47,11 +47,13 @@ def find_cutoffs(
     chosen = torch.empty((n, cutoff.CANDIDATES.value), dtype=torch.int32, device=device)
     cutoffs, normalizers = (torch.empty(n, dtype=torch.float64, device=device) for _ in range(2))
     if n > 0:
-        survey_kernel[(n * tiles,)](
+        run(
+            survey_kernel, n * tiles,
             logits, logits.stride(0), temperature, maxima, references, totals, vocabulary, tiles,
             TILE=tile, TILES=lanes, num_warps=WARPS,
         )  # fmt: skip
-        cutoff_kernel[(n,)](
+        run(
+            cutoff_kernel, n,
             logits, logits.stride(0), temperature, top_k, top_p, min_p, maxima, references, totals, chosen, cutoffs,
             normalizers, vocabulary, tiles, SHIFT=DROPPED_BITS[logits.dtype], TILE=tile, TILES=lanes, num_warps=8,
         )  # fmt: skip
@@ -86,7 +88,8 @@ def sample(
                 device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
             )
         unused = tokens  # nothing is drafted, so that no draft is read
-        sample_kernel[(n * triton.cdiv(tiles, chunk),)](
+        run(
+            sample_kernel, n * triton.cdiv(tiles, chunk),
             rows_of(rows),
             Block(unused, unused, unused, unused, n, 0, 1),
             workspace.scratch(n, GAMMA_LANES, lanes, lanes * tile // GROUP.value, device),
