@@ -81,7 +81,8 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted programs cost milliseconds each, so that tiles are shared out among few."""
     if launch.INTERPRETED:
         monkeypatch.setattr(launch, "PROGRAMS", 16)
-        monkeypatch.setattr(launch, "LARGEST_CHUNK", 128)
+        monkeypatch.setattr(launch, "SCORE_CHUNK", 128)
+        monkeypatch.setattr(launch, "EMIT_CHUNK", 128)
 
 
 def random_logits(n: int, case: Case, generator: torch.Generator) -> torch.Tensor:
@@ -149,7 +150,8 @@ def test_tokens_do_not_depend_on_the_grid(block, monkeypatch):
     results = []
     for programs, chunk, lag in ((1, 64, 1), (10_000, 64, 1), (4, 2, 10_000), (1, 1, 3)):
         monkeypatch.setattr(launch, "PROGRAMS", programs)
-        monkeypatch.setattr(launch, "LARGEST_CHUNK", chunk)
+        monkeypatch.setattr(launch, "SCORE_CHUNK", chunk)
+        monkeypatch.setattr(launch, "EMIT_CHUNK", chunk)
         monkeypatch.setattr(launch, "LAG", lag)
         results.append(FusedVerifier(block=block).verify(*arguments).token_ids)
     assert all(torch.equal(result, results[0]) for result in results)

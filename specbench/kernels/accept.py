@@ -87,9 +87,9 @@ def accept(p, x, of_draft, ws, request, drafted, first, tiles, vocabulary, BLOCK
     valid = i < drafted
     rows, slots = first + request + i, request * GAMMA + i
     q_x, q_scale, q_reference, q_factor, u = of_draft
-    tl.store(ws.form + 3 * ws.slots + slots, q_scale, mask=valid)
-    tl.store(ws.form + 4 * ws.slots + slots, q_reference, mask=valid)
-    tl.store(ws.form + 5 * ws.slots + slots, q_factor.to(tl.float32), mask=valid)
+    tl.store(ws.form + 8 * slots + 3, q_scale, mask=valid)
+    tl.store(ws.form + 8 * slots + 4, q_reference, mask=valid)
+    tl.store(ws.form + 8 * slots + 5, q_factor.to(tl.float32), mask=valid)
     p_x = _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, vocabulary, KNOWN, TILES)
     if BLOCK:
         outcome = _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u)
@@ -123,9 +123,9 @@ def _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, vocabulary, KN
         scale, reference, factor = on_tiles.exp2_scale(temperature), most, 1.0 / sums
         p_x = tl.exp((logit * scale.to(tl.float64) - most) * on_tiles.LN_2) * factor
     factor += 0.0 * q_factor  # NaN in q makes the whole row NaN
-    tl.store(ws.form + slots, scale, mask=valid)
-    tl.store(ws.form + ws.slots + slots, reference, mask=valid)
-    tl.store(ws.form + 2 * ws.slots + slots, factor.to(tl.float32), mask=valid)
+    tl.store(ws.form + 8 * slots, scale, mask=valid)
+    tl.store(ws.form + 8 * slots + 1, reference, mask=valid)
+    tl.store(ws.form + 8 * slots + 2, factor.to(tl.float32), mask=valid)
     if tl.max(greedy.to(tl.int32), axis=0) > 0:
         places = tl.load(ws.place + cells, mask=present, other=NO_INDEX, cache_modifier=".cg")
         argmax = tl.min(tl.where(references == most[:, None], places, NO_INDEX), axis=1)

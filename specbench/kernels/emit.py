@@ -25,12 +25,12 @@ def row_form(p, q, block, ws, request, first, tau, subtract, BLOCK, HAS_Q, GAMMA
     scale, reference, factor). All loads come first, so that they cost one trip to memory.
     """
     row, slot, draft = first + request + tau, request * GAMMA + tau, first + tau
-    scale = tl.load(ws.form + slot, cache_modifier=".cg")
-    reference = tl.load(ws.form + ws.slots + slot, cache_modifier=".cg")
-    factor = tl.load(ws.form + 2 * ws.slots + slot, cache_modifier=".cg")
-    q_scale = tl.load(ws.form + 3 * ws.slots + slot, cache_modifier=".cg")
-    q_reference = tl.load(ws.form + 4 * ws.slots + slot, cache_modifier=".cg")
-    q_factor = tl.load(ws.form + 5 * ws.slots + slot, cache_modifier=".cg")
+    scale = tl.load(ws.form + 8 * slot, cache_modifier=".cg")
+    reference = tl.load(ws.form + 8 * slot + 1, cache_modifier=".cg")
+    factor = tl.load(ws.form + 8 * slot + 2, cache_modifier=".cg")
+    q_scale = tl.load(ws.form + 8 * slot + 3, cache_modifier=".cg")
+    q_reference = tl.load(ws.form + 8 * slot + 4, cache_modifier=".cg")
+    q_factor = tl.load(ws.form + 8 * slot + 5, cache_modifier=".cg")
     x = tl.load(block.token_ids + draft, mask=subtract, other=-1).to(tl.int32)
     cutoff, q_cutoff = tl.load(p.cutoff + row).to(tl.float32), tl.full((), 0.0, tl.float32)
     dense = subtract & (q_factor != 0)
@@ -197,11 +197,11 @@ def draw(
 
 
 @triton.jit
-def write(block, request, first, tau, token, token_ids, num_accepted, GAMMA):
+def write(block, request, first, tau, token, token_ids, num_accepted, gamma, GAMMA):
     """The accepted tokens, the emitted one (PADDING for none), padding."""
     token = tl.where(token == NO_INDEX, PADDING, token).to(tl.int64)
     i = tl.arange(0, 2 * GAMMA)
     drafted = tl.load(block.token_ids + first + i, mask=i < tau, other=0)
     row = tl.where(i < tau, drafted, tl.where(i == tau, token, PADDING))
-    tl.store(token_ids + request * (block.gamma + 1) + i, row, mask=i <= block.gamma)
+    tl.store(token_ids + request * (gamma + 1) + i, row, mask=i <= gamma)
     tl.store(num_accepted + request, tau.to(tl.int64))

@@ -22,7 +22,8 @@ LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TILE = 2048  # logits a tile: fixed, since a row's sums must not depend on the batch
 WARPS = 4
 REGISTERS = 64  # a thread: leaves room for enough programs at once to hide the memory's latency
-PROGRAMS, LARGEST_CHUNK = 1024, 32  # tiles are shared out among so many programs, at most so many a program
+PROGRAMS = 1024  # tiles are shared out among so many,
+SCORE_CHUNK, EMIT_CHUNK = 32, 8  # at most so many a program
 LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
 GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
 verify_kernel: Any = _verify_kernel  # a checker of types reads its parameters as the launch's
@@ -66,10 +67,9 @@ class Workspace:
             total=empty(self.cells, torch.float32),
             group=empty(self.groups, torch.float32),
             place=empty(self.cells, torch.int32),
-            form=empty(6 * self.slots, torch.float32),
+            form=empty(8 * self.slots, torch.float32),
             argmax=empty(self.slots, torch.int32),
             pi=empty(self.slots, torch.float64),
-            slots=self.slots,
             scored=empty(self.batch, torch.int32).zero_(),
             emitted=empty(self.batch, torch.int32).zero_(),
             outcome=empty(self.batch, torch.int32).zero_(),
@@ -114,8 +114,8 @@ def verify(
     lanes = max(GAMMA_LANES, triton.next_power_of_2(gamma))
     known = target.log_normalizer is not None
     slots = max(gamma, 1) if block else 1
-    score_chunk = tiles if known else chunk_of(tiles, batch * gamma)
-    emit_chunk = chunk_of(tiles, batch * slots)
+    score_chunk = tiles if known else chunk_of(tiles, batch * gamma, SCORE_CHUNK)
+    emit_chunk = chunk_of(tiles, batch * slots, EMIT_CHUNK)
     programs = gamma * triton.cdiv(tiles, score_chunk) + slots * triton.cdiv(tiles, emit_chunk)
     p_rows = rows_of(target, target.log_normalizer)
     run(
@@ -128,13 +128,13 @@ def verify(
             draft.num_draft_tokens,
             streams.seeds,
             streams.positions,
-            batch,
-            gamma,
-            int(len(draft.token_ids) == batch * gamma),
         ),
         workspace.scratch(batch, lanes, tile_lanes, (lanes if block else 1) * tile_lanes * tile // GROUP.value, device),
         out.token_ids,
         out.num_accepted,
+        batch,
+        gamma,
+        int(len(draft.token_ids) == batch * gamma),
         vocabulary,
         tiles,
         score_chunk,
@@ -170,12 +170,12 @@ def row_tiles(vocabulary: int) -> tuple[int, int, int]:
     return tile, tiles, triton.next_power_of_2(tiles)
 
 
-def chunk_of(tiles: int, rows: int) -> int:
+def chunk_of(tiles: int, rows: int, most: int) -> int:
     """Tiles a program: one where rows are few and latency counts, more where there is enough to keep a GPU busy.
 
     Tokens do not depend on it.
     """
-    return max(1, min(tiles, LARGEST_CHUNK, tiles * rows // PROGRAMS))
+    return max(1, min(tiles, most, tiles * rows // PROGRAMS))
 
 
 def rows_of(rows: LogitRows, normalizer: torch.Tensor | None = None) -> Rows:

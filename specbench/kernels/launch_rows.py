@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.kernels import cutoff
 from specbench.kernels import sample as sampler
 from specbench.kernels.emit import GROUP
-from specbench.kernels.launch import GAMMA_LANES, WARPS, Workspace, chunk_of, row_tiles, rows_of, run
+from specbench.kernels.launch import EMIT_CHUNK, GAMMA_LANES, WARPS, Workspace, chunk_of, row_tiles, rows_of, run
 from specbench.kernels.layout import Block
 from specbench.types import LogitRows
 
@@ -82,7 +82,7 @@ def sample(
     tokens = torch.empty(n, dtype=torch.int64, device=device)
     normalizers = torch.empty(n, dtype=torch.float64, device=device)
     if n > 0:
-        chunk = chunk_of(tiles, n)
+        chunk = chunk_of(tiles, n, EMIT_CHUNK)
         if workspace is None:
             workspace = _workspace(
                 device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
@@ -91,7 +91,7 @@ def sample(
         run(
             sample_kernel, n * triton.cdiv(tiles, chunk),
             rows_of(rows),
-            Block(unused, unused, unused, unused, n, 0, 1),
+            Block(unused, unused, unused, unused),
             workspace.scratch(n, GAMMA_LANES, lanes, lanes * tile // GROUP.value, device),
             u, tokens, normalizers, vocabulary, tiles, chunk,
             TILE=tile, TILES=lanes, GAMMA=GAMMA_LANES, num_warps=WARPS,

@@ -17,15 +17,12 @@ class Rows(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The draft and its randomness: token_ids [n], the others [B]; gamma bounds num_draft_tokens."""
+    """The draft and its randomness: token_ids [n], the others [B]."""
 
     token_ids: Any
     num_draft_tokens: Any
     seeds: Any
     positions: Any
-    batch: Any
-    gamma: Any
-    uniform: Any  # 1 where every request drafted gamma tokens
 
 
 class Scratch(NamedTuple):
@@ -35,20 +32,19 @@ class Scratch(NamedTuple):
     total: Any  # cells float32: sum of exp2(logit * scale - reference); block rule: later the tile's residual mass
     group: Any  # [B, slots, TILES, TILE / GROUP] float32: residual masses of groups of tokens
     place: Any  # cells int32: the index of the largest logit of a greedy row
-    form: Any  # [6, slots] float32: scale, reference, factor of p, then of q, of on_tiles.exp2_form
+    form: Any  # [slots, 8] float32: scale, reference, factor of p, then of q, of on_tiles.exp2_form; two unused
     argmax: Any  # slots int32, of greedy rows
     pi: Any  # slots float64: pi_(i+1) of the block rule
-    slots: Any  # how many there are, the stride of ``form``
     scored: Any  # [B] int32, as the next two 0 between launches: chunks scored so far
     emitted: Any  # [B] int32: chunks emitted so far
     outcome: Any  # [B] int32: 0 not yet scored; 1 + tau, the row to draw from; or BY_MASS
 
 
 @triton.jit
-def extent(block, request):
-    """(tokens drafted, first draft row) of a request, int64."""
-    if block.uniform != 0:
-        drafted = block.gamma.to(tl.int64)
+def extent(block, request, gamma, uniform):
+    """(tokens drafted, first draft row) of a request, int64; uniform: 1 where every request drafted gamma tokens."""
+    if uniform != 0:
+        drafted = gamma.to(tl.int64)
         first = request.to(tl.int64) * drafted
     else:
         lanes = tl.arange(0, 256)

@@ -12,7 +12,7 @@ from specbench.kernels.emit import draw, leave_masses
 from specbench.kernels.tiles import NO_INDEX
 
 
-@triton.jit(do_not_specialize=["block", "tiles", "chunk"])
+@triton.jit(do_not_specialize=["tiles", "chunk"])
 def sample_kernel(
     p, block, ws, uniforms, token_ids, log_normalizers, vocabulary, tiles, chunk,
     TILE: tl.constexpr, TILES: tl.constexpr, GAMMA: tl.constexpr,

@@ -23,15 +23,16 @@ from specbench.kernels.emit import EMIT, draw, leave_masses, length_by_mass, wri
 from specbench.kernels.layout import extent
 
 
-@triton.jit(do_not_specialize=["block", "tiles", "score_chunk", "emit_chunk", "lag"])
+@triton.jit(do_not_specialize=["batch", "gamma", "uniform", "tiles", "score_chunk", "emit_chunk", "lag"])
 def verify_kernel(
-    p, q, block, ws, token_ids, num_accepted, vocabulary, tiles, score_chunk, emit_chunk, lag,
+    p, q, block, ws, token_ids, num_accepted, batch, gamma, uniform, vocabulary, tiles, score_chunk, emit_chunk, lag,
     BLOCK: tl.constexpr, HAS_Q: tl.constexpr, KNOWN: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
     GAMMA: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """See the module. p, q, block, ws: Rows, Rows, Block, Scratch.
 
-    token_ids [B, gamma + 1], num_accepted [B]: int64, written whole. vocabulary: V; tiles: of TILE logits in a row;
+    token_ids [B, gamma + 1], num_accepted [B]: int64, written whole. gamma bounds num_draft_tokens; uniform: 1
+    where every request drafted so many. vocabulary: V; tiles: of TILE logits in a row;
     score_chunk, emit_chunk: tiles a program. TILES, GAMMA: powers of two that bound tiles and gamma; SLOTS: 1, or for
     the block rule GAMMA; KNOWN: p.log_normalizer is given; HAS_Q: q is (else drafts are one-hot). The grid is B *
     (gamma * scoring chunks in a row + slots * emitting chunks), with gamma slots for the block rule, one for the token
@@ -39,13 +40,13 @@ def verify_kernel(
     """
     slots = 1
     if BLOCK:
-        slots = tl.maximum(block.gamma, 1)
+        slots = tl.maximum(gamma, 1)
     score_chunks, emit_chunks = tl.cdiv(tiles, score_chunk), tl.cdiv(tiles, emit_chunk)
-    scoring, emitting = block.gamma * score_chunks, slots * emit_chunks
+    scoring, emitting = gamma * score_chunks, slots * emit_chunks
     # Requests 0 .. lag - 1 are scored; then each is emitted as the one lag places behind it is scored; then the rest.
     pid = tl.program_id(0)
     ahead = pid - lag * scoring
-    paired = (block.batch - lag) * (scoring + emitting)
+    paired = (batch - lag) * (scoring + emitting)
     scores = ahead < 0
     request, item = pid // tl.maximum(scoring, 1), pid % tl.maximum(scoring, 1)
     if (ahead >= 0) & (ahead < paired):
@@ -54,9 +55,9 @@ def verify_kernel(
         request = tl.where(scores, request + lag, request)
         item = tl.where(scores, item - emitting, item)
     elif ahead >= 0:
-        request, item = block.batch - lag + (ahead - paired) // emitting, (ahead - paired) % emitting
+        request, item = batch - lag + (ahead - paired) // emitting, (ahead - paired) % emitting
 
-    drafted, first = extent(block, request)
+    drafted, first = extent(block, request, gamma, uniform)
     if scores:
         given = draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA)
         before = score(
@@ -100,7 +101,7 @@ def verify_kernel(
                     p, q, block, ws, u, request, drafted, first, slot, tau, tiles, vocabulary,
                     BLOCK, HAS_Q, TILE, TILES, GAMMA, SLOTS,
                 )  # fmt: skip
-                write(block, request, first, tau, token, token_ids, num_accepted, GAMMA)
+                write(block, request, first, tau, token, token_ids, num_accepted, gamma, GAMMA)
                 tl.store(ws.scored + request, 0)
                 tl.store(ws.emitted + request, 0)
                 tl.store(ws.outcome + request, 0)
