@@ -145,5 +145,7 @@ def _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u):
         weight = tl.where(weight > 1, 1.0, weight)  # NaN stays
         pi = tl.where(i == k, weight, pi)
     tl.store(ws.pi + slots, pi, mask=valid)
+    if weight != weight:  # a bad row anywhere spoils the block: row 0 is drawn from, and made to yield no token
+        tl.store(ws.form + 8 * tl.min(slots, axis=0) + 2, float("nan"))
     whole = tl.sum(tl.where(i == drafted - 1, u, 0.0), axis=0) < weight
-    return tl.where(whole, 1 + drafted.to(tl.int32), BY_MASS)
+    return tl.where(whole, 1 + drafted.to(tl.int32), tl.where(weight == weight, BY_MASS, 1))

@@ -145,7 +145,8 @@ def cutoff_kernel(
         present = tl.where(largest > float("-inf"), 1.0, 0.0)
         above = lowest  # every token at or above this lies in a chosen group
         if tl.sum(present, axis=0) > CANDIDATES:
-            above = _highest(maxima_keys, present, CANDIDATES + 1.0, lowest, high) + 1
+            smallest = tl.min(tl.where(present > 0, maxima_keys, high.to(tl.int32)), axis=0).to(tl.int64)
+            above = _highest(maxima_keys, present, CANDIDATES + 1.0, smallest, high) + 1
         candidate = _gather(values, maxima_keys, present, above, chosen + row * CANDIDATES, group, vocabulary)
         keys = _keys(candidate, SHIFT)
         inside = (keys >= above) & (candidate > float("-inf"))

@@ -128,7 +128,7 @@ def length_by_mass(block, ws, request, drafted, tiles, TILES, GAMMA):
     mass = tl.sum(masses.to(tl.float64), axis=1)
     pi = tl.load(ws.pi + request * GAMMA + i - 1, mask=valid, other=1.0, cache_modifier=".cg")
     whole = mass + 1 - pi
-    h = tl.where(whole > 0, mass / tl.where(whole > 0, whole, 1.0), 1.0)
+    h = tl.where(whole == 0, 1.0, mass / tl.where(whole == 0, 1.0, whole))
     # The test of length i is that of the i-th drafted token, whose uniform has offset i - 1.
     offset = tl.maximum(i - 1, 0)
     u = on_tiles.uniform(tl.load(block.seeds + request), tl.load(block.positions + request), offset, ACCEPT)

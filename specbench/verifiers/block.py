@@ -55,7 +55,7 @@ def h_values(
     # S_gamma does not exist; the last h of every block is its pi.
     mass = torch.cat([masses[:, 1:], torch.zeros_like(masses[:, :1])], dim=1)
     total = mass + 1 - pi
-    h = torch.where(total > 0, mass / torch.where(total > 0, total, 1), 1.0)
+    h = torch.where(total == 0, 1.0, mass / torch.where(total == 0, 1.0, total))
     last = lengths == num_draft_tokens[:, None]
     return torch.where(last, pi, h), torch.where(last, 1.0, total)
 
