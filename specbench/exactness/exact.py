@@ -1,0 +1,87 @@
+"""The exact tier of one verifier: what its rule does by its formula, what its code does with injected uniforms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from specbench.errors import ArgumentError
+from specbench.exactness.differential import compare
+from specbench.exactness.enumeration import LAWS, rule_error
+from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
+from specbench.exactness.injection import injected_error, takes_injected_uniforms
+from specbench.exactness.search import searched_tv
+from specbench.verifiers import Verifier
+from specbench.verifiers.block import BlockVerifier
+from specbench.verifiers.masked import MaskedVerifier
+
+GRIDS = ("token", "block")  # rules that read ACCEPT at each offset and EMIT at 0, on which injection.py has a grid
+EXACT = 1e-12  # total variation up to which a lossless verifier's joint may differ from the target's
+REFERENCES: dict[str, Verifier] = {"token": MaskedVerifier(), "block": BlockVerifier()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactRow:
+    """One fixture without Monte Carlo; None is what cannot be had.
+
+    Attributes:
+        fixture: its name.
+        rule_error: total variation of the rule's joint from the target's, by its closed form.
+        injected_error: of the code's joint, on the grid of its rule's thresholds.
+        margin: how near to every threshold the code still decides as its rule does.
+        searched_tv: of the code's joint, its thresholds found by search; for rules without a closed form.
+        agreement_requests, rounding, structural: requests put before it and its rule's reference, and how often the two
+            parted by rounding and otherwise; where the code draws from its seeds by itself.
+    """
+
+    fixture: str
+    rule_error: float | None = None
+    injected_error: float | None = None
+    margin: float | None = None
+    searched_tv: float | None = None
+    agreement_requests: int | None = None
+    rounding: int | None = None
+    structural: int | None = None
+
+    @property
+    def error(self) -> float | None:
+        """The code's total variation where it is known, by grid or by search."""
+        return self.searched_tv if self.injected_error is None else self.injected_error
+
+
+def exact_tier(verifier: Verifier, agreement_requests: int, seed: int, device: torch.device) -> list[ExactRow]:
+    """Every small fixture.
+
+    Args:
+        agreement_requests: requests a fixture put before a verifier that takes no injected uniforms and its reference.
+    """
+    rows = []
+    for fixture in (*small_fixtures(), greedy_fixture()):
+        try:
+            rows.append(_row(verifier, fixture.to(device), agreement_requests, seed))
+        except ArgumentError:  # the statistical tier says which fixtures a verifier refuses, and why
+            rows.append(ExactRow(fixture=fixture.name))
+    return rows
+
+
+def _row(verifier: Verifier, fixture: Fixture, requests: int, seed: int) -> ExactRow:
+    rule = rule_error(verifier.rule, fixture) if verifier.rule in LAWS else None
+    injectable = not hasattr(verifier, "draft_tokens") and takes_injected_uniforms(verifier, fixture)
+    if injectable and rule is not None and verifier.lossless and verifier.rule in GRIDS:
+        injected = injected_error(verifier, fixture)
+        return ExactRow(
+            fixture=fixture.name, rule_error=rule, injected_error=injected.error, margin=injected.margin
+        )
+    if injectable or hasattr(verifier, "draft_tokens"):
+        return ExactRow(fixture=fixture.name, rule_error=rule, searched_tv=searched_tv(verifier, fixture))
+    if rule is None or requests == 0:
+        return ExactRow(fixture=fixture.name, rule_error=rule)
+    found = compare(REFERENCES[verifier.rule], verifier, fixture, requests, seed, fixture.p.device)
+    return ExactRow(
+        fixture=fixture.name,
+        rule_error=rule,
+        agreement_requests=found.requests,
+        rounding=found.count("rounding"),
+        structural=found.count("structural"),
+    )
