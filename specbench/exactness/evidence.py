@@ -23,7 +23,9 @@ class Settings:
         power: see there.
         false_alarm: chance that anything is rejected where the verifier is exact.
         draws: steps on each small fixture; 0 takes them from the three numbers above.
-        seconds: at most this long on the small fixtures together; draws are cut to what fits. 0 is no limit.
+        patience: seconds that the small fixtures may take together; 0 is no limit. A verifier that would take longer, as
+            its first draws show, gets ``seconds`` instead, and its bounds are those of the draws that fit.
+        seconds: see there.
         serial_draws: pairs of steps in the test of successive steps; 0 skips it.
         vocabulary: tokens of the large fixture; 0 skips it.
         vocabulary_draws: steps on it.
@@ -35,7 +37,8 @@ class Settings:
     power: float = 0.99
     false_alarm: float = 1e-6
     draws: int = 0
-    seconds: float = 0.0
+    patience: float = 0.0
+    seconds: float = 30.0
     serial_draws: int = 1_000_000
     vocabulary: int = 151_936
     vocabulary_draws: int = 20_000
@@ -46,7 +49,7 @@ class Settings:
         for name in ("detectable_tv", "power", "false_alarm"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it.")
-        for name in ("draws", "seconds", "serial_draws", "vocabulary", "vocabulary_draws", "vocabulary_seconds"):
+        for name in ("draws", "patience", "seconds", "serial_draws", "vocabulary", "vocabulary_draws", "vocabulary_seconds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"protocol.{name}", getattr(self, name), "below 0", "Use 0 for the default meaning.")
         if 0 < self.vocabulary < 100:

@@ -69,8 +69,9 @@ def _searched_ends(
     for attempt in range(_ROUNDS):
         _add_thresholds(verifier, fixture, paths, cuts, count, given, owner, generator)
         if attempt == 0:
+            active = {axis for found in cuts for axis in found}
             for path, found, known in zip(paths, cuts, hints, strict=True):
-                _add_hints(path, found, known)
+                _add_hints(path, found, {axis: known[axis] for axis in active & known.keys()})
         boxes = [_boxes(path, edges, width) for path, edges in zip(paths, cuts, strict=True)]
         if any(box is None for box in boxes):
             return None
@@ -235,12 +236,12 @@ def _hints(fixture: Fixture, path: _Path) -> Cuts:
 
 
 def _add_hints(path: _Path, cuts: Cuts, hints: Cuts) -> None:
-    """Adds the hints along uniforms on which something was seen to depend; a cut too many does no harm."""
+    """Adds the hints inside the draft's intervals; a cut too many does no harm."""
     for (stream, offset), values in hints.items():
-        if (stream, offset) in cuts:
-            low, high = _range(path, stream, offset)
-            inside = [value for value in values if low + _SAME < value < high - _SAME]
-            cuts[stream, offset] = _merged([*cuts[stream, offset], *inside])
+        low, high = _range(path, stream, offset)
+        inside = [value for value in values if low + _SAME < value < high - _SAME]
+        if inside:
+            cuts[stream, offset] = _merged([*cuts.get((stream, offset), []), *inside])
 
 
 def _first_of_each(rows: Int64[Tensor, "n k"]) -> Int64[Tensor, " m"]:

@@ -74,8 +74,7 @@ def examine(
     for share, part in LOOKS:
         wanted = {name: max(int(draws * share), min(FIRST_LOOK, draws)) for name, draws in plan.items()}
         report(f"{max(wanted.values()):,} draws a fixture")
-        deadline = begun + settings.seconds if settings.seconds else None
-        evidence.cut |= small.draw(wanted, deadline)
+        evidence.cut |= small.draw(wanted, _deadline(small, plan, settings, begun))
         last = share == 1.0 or evidence.cut
         rows = [*small.rows(), *extra]
         gate = {_key(row): row.p_value for row in rows if row.gates and row.test not in HARD}
@@ -93,6 +92,17 @@ def examine(
     evidence.tallies = small.tallies
     evidence.seconds = time.perf_counter() - started
     return evidence
+
+
+def _deadline(small: SmallTier, plan: dict[str, int], settings: Settings, begun: float) -> float | None:
+    """When to stop drawing: where the plan would try the patience, after ``seconds``."""
+    if settings.patience == 0:
+        return None
+    if small.drawn >= FIRST_LOOK:
+        projected = (time.perf_counter() - begun) * max(plan.values()) / small.drawn
+        if projected <= settings.patience:
+            return None
+    return begun + settings.seconds
 
 
 def _key(row: Row) -> tuple[str, str]:
@@ -122,7 +132,7 @@ def _extra_tests(
     rows = []
     if settings.serial_draws:
         report("successive steps")
-        budget = 0.2 * settings.seconds
+        budget = 0.2 * settings.seconds if settings.patience else 0.0
         rows += _guarded(evidence, "serial", lambda: serial.serial_rows(verifier, settings.serial_draws, seed, device, budget))
     if settings.vocabulary:
         report(f"{settings.vocabulary:,} tokens")
@@ -135,7 +145,7 @@ def _extra_tests(
     rows += _guarded(evidence, EXTREMES, lambda: _extremes(verifier, device))
     greedy = greedy_fixture().to(device)
     tally = SmallTier(verifier, [greedy], seed, device, evidence)
-    tally.draw({greedy.name: GREEDY_DRAWS}, time.perf_counter() + 0.05 * settings.seconds if settings.seconds else None)
+    tally.draw({greedy.name: GREEDY_DRAWS}, time.perf_counter() + 0.05 * settings.seconds if settings.patience else None)
     return [*rows, *(row for row in tally.rows() if row.test in HARD)]
 
 
