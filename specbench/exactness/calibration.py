@@ -27,7 +27,7 @@ class PValue:
 
 
 def p_values(
-    verifier: Verifier, seeds: int, draws: int, seed: int, device: torch.device, seconds: float = 0.0
+    verifier: Verifier, seeds: int, draws: int, seed: int, device: torch.device, seconds: float | int = 0
 ) -> list[PValue]:
     """The small fixtures' tests, over and over.
 

@@ -37,12 +37,12 @@ class Settings:
     power: float = 0.99
     false_alarm: float = 1e-6
     draws: int = 0
-    patience: float = 0.0
-    seconds: float = 30.0
+    patience: float | int = 0
+    seconds: float | int = 30
     serial_draws: int = 1_000_000
     vocabulary: int = 151_936
     vocabulary_draws: int = 20_000
-    vocabulary_seconds: float = 15.0
+    vocabulary_seconds: float | int = 15
     stop_when_caught: bool = False
 
     def __post_init__(self) -> None:

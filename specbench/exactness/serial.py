@@ -21,7 +21,7 @@ from specbench.verifiers import Verifier
 SERIAL_SEEDS, LARGE_SEEDS = BLOCKS // 4, BLOCKS // 2  # where their seeds begin, behind those of the small fixtures
 
 
-def serial_rows(verifier: Verifier, draws: int, seed: int, device: torch.device, seconds: float) -> list[Row]:
+def serial_rows(verifier: Verifier, draws: int, seed: int, device: torch.device, seconds: float | int) -> list[Row]:
     """Two successive steps of each request: are their tokens independent, and those of neighbours in the batch?
 
     Args:

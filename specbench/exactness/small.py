@@ -70,7 +70,7 @@ class SmallTier:
         for name, tally in self.tallies.items():
             joint, acceptance = tally.joint(), tally.acceptance()
             impossible = tally.num_malformed() + joint.forbidden
-            rows.append(Row(name, FORM, tally.draws, impossible, 0, float(impossible == 0), None, "-", None, None, True))
+            rows.append(Row(name, FORM, tally.draws, float(impossible), 0, float(impossible == 0), None, "-", None, None, True))
             if joint.dof:
                 statistic, p = joint.statistic, joint.p_value
                 rows.append(Row(name, JOINT, tally.draws, statistic, joint.dof, p, None, "tv", None, None, True))

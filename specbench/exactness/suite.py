@@ -155,7 +155,7 @@ def _extremes(verifier: Verifier, device: torch.device) -> list[Row]:
         return []
     found = [extreme_failures(verifier, fixture) for fixture in fixtures]
     calls, failures = (sum(each) for each in zip(*found, strict=True))
-    return [Row("all", EXTREMES, calls, failures, 0, float(failures == 0), None, "-", None, None, True)]
+    return [Row("all", EXTREMES, calls, float(failures), 0, float(failures == 0), None, "-", None, None, True)]
 
 
 def _guarded(evidence: Evidence, name: str, rows: Callable[[], list[Row]]) -> list[Row]:

@@ -56,7 +56,7 @@ def node_g_test(counts: np.ndarray, probs: np.ndarray) -> GTest:
         statistic -= 2 * float(cells.sum() - expected.sum())
         dof += len(cells) - 1
     p_value = 0.0 if forbidden else float(stats.chi2.sf(statistic, dof)) if dof else 1.0
-    return GTest(statistic, dof, p_value, forbidden, dropped / max(totals.sum(), 1.0))
+    return GTest(statistic, dof, p_value, forbidden, float(dropped / max(totals.sum(), 1.0)))
 
 
 def _pooled(observed: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

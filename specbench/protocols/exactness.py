@@ -42,7 +42,7 @@ class ExactnessProtocol:
         agreement_requests: int,
         calibration_seeds: int,
         calibration_draws: int,
-        calibration_seconds: float,
+        calibration_seconds: float | int,
     ):
         self.settings = Settings(**suite)
         for name, value, least in (
