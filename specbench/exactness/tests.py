@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats
+
+Name = TypeVar("Name", bound=Hashable)
 
 LEAST_EXPECTED = 5.0  # cells with fewer expected counts are pooled: the chi-square limit does not hold for them
 PIT_CELLS = 4
@@ -99,12 +103,12 @@ def pair_g_test(first: np.ndarray, second: np.ndarray) -> GTest:
     return node_g_test(counts, np.full(counts.shape, 1 / PIT_CELLS))
 
 
-def holm(p_values: dict[str, float], false_alarm: float) -> list[str]:
+def holm(p_values: Mapping[Name, float], false_alarm: float) -> list[Name]:
     """The names rejected by Holm's procedure, which keeps the chance of any false one at ``false_alarm`` or below.
 
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979).
     """
-    rejected = []
+    rejected: list[Name] = []
     for i, name in enumerate(sorted(p_values, key=lambda each: p_values[each])):
         if p_values[name] > false_alarm / (len(p_values) - i):
             break
