@@ -20,7 +20,7 @@ from specbench.errors import ConfigError
 from specbench.exactness import eprocess
 from specbench.exactness.bias import bias_rows
 from specbench.exactness.calibration import p_values
-from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, certify, markdown
+from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
 from specbench.exactness.differential import compare, explain
 from specbench.exactness.elsewhere import elsewhere
 from specbench.exactness.enumeration import (
@@ -53,7 +53,9 @@ from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
 from specbench.verifiers.masked import MaskedVerifier
 
 CONF = Path(__file__).parent.parent / "conf"
-YAMLS = {path.relative_to(CONF / "verifier").with_suffix("").as_posix(): path for path in CONF.glob("verifier/**/*.yaml")}
+YAMLS = {
+    path.relative_to(CONF / "verifier").with_suffix("").as_posix(): path for path in CONF.glob("verifier/**/*.yaml")
+}
 VERIFIERS = {name: instantiate(OmegaConf.load(path)) for name, path in sorted(YAMLS.items())}
 SOUND = {name: verifier for name, verifier in VERIFIERS.items() if verifier.lossless}
 FLAWED = {name: verifier for name, verifier in VERIFIERS.items() if name.startswith("flawed/")}
@@ -65,7 +67,7 @@ SHORT = Settings(
     false_alarm=1e-8, draws=40_000, patience=10, seconds=2, serial_draws=10_000, vocabulary=3000, vocabulary_draws=500,
     vocabulary_seconds=1,
 )  # fmt: skip
-HUNT = Settings(draws=200_000, serial_draws=20_000, vocabulary=0, stop_when_caught=True)
+HUNT = Settings(draws=100_000, serial_draws=20_000, vocabulary=0, stop_when_caught=True)
 
 
 # --- Every verifier of conf/verifier ---
@@ -87,7 +89,7 @@ def test_lossless_verifiers_pass_the_suite(name):
 
 @pytest.mark.parametrize("name", FLAWED)
 def test_flawed_verifiers_are_caught(name):
-    """By the statistical tests within 200,000 steps; failing those by the enumeration of their code."""
+    """By the statistical tests within 100,000 steps; failing those by the enumeration of their code."""
     verifier = FLAWED[name]
     assert not verifier.lossless
     assert type(verifier).__doc__
@@ -204,7 +206,9 @@ def test_injection_measures_how_exactly_thresholds_are_placed():
 
 @pytest.mark.parametrize("flawed", [accept.Lenient(), bonus.PreviousRowBonus(), residual.UnscaledBlockResidual()])
 def test_injection_on_a_rules_grid_sees_flawed_code(flawed):
-    assert injected_error(flawed, FIXTURES["chain"]).error > 1e-3
+    """At the middle of a box, or beside a threshold that is out of place: UnscaledBlockResidual shows only there."""
+    found = injected_error(flawed, FIXTURES["chain"])
+    assert found.error > 1e-3 or found.margin > 1e-3
 
 
 def test_searched_tv_of_accepting_everything_is_that_of_the_draft():
@@ -353,7 +357,9 @@ def test_runs_of_different_seeds_share_no_stream():
 
 def token_evidence(p: np.ndarray, q: np.ndarray, token: int) -> eprocess.TokenEvidence:
     tempered = tuple(float(np.log((p**a).sum())) for a in eprocess.TEMPERED)
-    return eprocess.TokenEvidence(float(np.log(p[token])), float(np.log(q[token])), bool(token == p.argmax()), tempered, True)
+    return eprocess.TokenEvidence(
+        float(np.log(p[token])), float(np.log(q[token])), bool(token == p.argmax()), tempered, True
+    )
 
 
 def test_bets_are_fair_under_the_target():
@@ -376,6 +382,17 @@ def test_evidence_grows_against_the_draft_and_not_against_the_target():
         reached[name] = eprocess.e_value(mixture)
     assert reached["target"] < 6  # exceeded with probability 1e-6, by Ville's inequality
     assert reached["half draft"] > 6
+
+
+def test_a_verifier_declared_lossless_wrongly_is_not_believed():
+    """Its code is right at the middle of every box of the rule's grid, and wrong beside a threshold."""
+
+    class Liar(residual.UnscaledBlockResidual):
+        lossless = True
+
+    rows = {row.fixture: row for row in exact_tier(Liar(), 10, 0, CPU)}
+    assert rows["chain"].lossless is False
+    assert rows["chain"].error == pytest.approx(0.0064, abs=5e-4)
 
 
 def test_a_forbidden_token_is_infinite_evidence():
@@ -430,8 +447,9 @@ def test_what_other_projects_tests_miss():
     assert all(elsewhere(accept.AcceptsEverything(), 0, CPU).values())
 
 
-def certificate_of(verifier, settings: Settings):
-    evidence, exact = examine(verifier, settings, 0, CPU), exact_tier(verifier, 10, 0, CPU)
+def certificate_of(verifier, settings: Settings, enumerate_it: bool = True):
+    evidence = examine(verifier, settings, 0, CPU)
+    exact = exact_tier(verifier, 10, 0, CPU) if enumerate_it else []
     return certify(
         verifier="mine", rule=verifier.rule, declared_lossless=verifier.lossless, evidence=evidence, exact=exact,
         settings=settings, seed=0, command="python -m specbench", environment={"commit": "abc"},
@@ -448,10 +466,10 @@ def test_certificates_say_what_was_found():
     assert "| chain | joint | 20,000 |" in markdown(good)
     bad = certificate_of(bonus.PreviousRowBonus(), settings)
     assert bad.verdict == NOT_LOSSLESS
-    assert "rejects it after 10,000 draws" in bad.words
+    assert "rejects it after" in bad.words
     assert bad.bias[0]["tv"] == pytest.approx(bad.bias[0]["observed_tv"], abs=0.02)
-    slow = certificate_of(FLAWED["flawed/trimmed_context"], settings)
-    assert slow.verdict == LOSSLESS
+    slow = certificate_of(FLAWED["flawed/trimmed_context"], settings, enumerate_it=False)
+    assert slow.verdict == NOT_REJECTED
     assert "does not accept as its rule does" in slow.words
 
 

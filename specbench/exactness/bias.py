@@ -39,7 +39,9 @@ def bias_rows(evidence: Evidence, exact: list[ExactRow]) -> list[BiasRow]:
     for name, tally in evidence.tallies.items():
         lengths = rule_lengths("token", tally.fixture).numpy()
         shares = tally.lengths().sum(axis=1) / tally.lengths().sum()
-        token_rule = float(sum(share * (row * range(len(row))).sum() for share, row in zip(shares, lengths, strict=True)))
+        token_rule = float(
+            sum(share * (row * range(len(row))).sum() for share, row in zip(shares, lengths, strict=True))
+        )
         noise = 0.4 * (dof.get(name, 0) / tally.draws) ** 0.5  # half the mean of |normal| a cell, E|z| = 0.8
         rows.append(BiasRow(name, errors.get(name), tally.observed_tv(), noise, tally.mean_accepted(), token_rule))
     return rows

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specbench.exactness.evidence import ACCEPTANCE, JOINT, PIT, Evidence, Settings
-from specbench.exactness.exact import EXACT, ExactRow
+from specbench.exactness.exact import ExactRow
 from specbench.exactness.power import CONFIDENCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED = "lossless", "not lossless", "not rejected"
@@ -107,18 +107,22 @@ def _verdict(
         if errors:
             words += f" Largest bias a step by enumeration: TV {max(errors):.4g}."
         return NOT_LOSSLESS, words
-    if errors and max(errors) > EXACT:
+    if any(row.lossless is False for row in exact):
         return NOT_LOSSLESS, f"Not lossless by enumeration: a step's joint is TV {max(errors):.4g} from the target's."
     if structural:
         return NOT_LOSSLESS, f"It parts from its rule's reference on the same streams in {structural} requests."
     if bound is None or detectable is None:
         return NOT_REJECTED, "No small fixture could be drawn on; nothing was rejected."
-    words = f"Nothing was rejected. A bias of {detectable:.2g} a step (total variation) would have been seen on any small"
+    words = (
+        f"Nothing was rejected. A bias of {detectable:.2g} a step (total variation) would have been seen on any small"
+    )
     words += f" fixture with probability {settings.power:g}; what remains is at most {bound:.2g} at {CONFIDENCE:.0%}"
     words += " confidence on each."
     large = [row for row in evidence.rows if row.test == PIT and row.upper_bound is not None]
     for row in large:
-        words += f" On {row.fixture} the distance along log p/q is at most {row.upper_bound:.2g} after {row.draws:,} draws."
+        words += (
+            f" On {row.fixture} the distance along log p/q is at most {row.upper_bound:.2g} after {row.draws:,} draws."
+        )
     other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
     if other:
         words += f" But it does not accept as its rule does (on {', '.join(other)})."
@@ -145,7 +149,21 @@ def markdown(certificate: Certificate) -> str:
         "- " + ", ".join(f"{key} {value}" for key, value in c.environment.items()),
         f"- {c.draws:,} draws on small fixtures, {c.seconds:.0f} s, seed {c.seed}",
         "## Statistical tier",
-        _table(c.tests, ["fixture", "test", "draws", "statistic", "dof", "p_value", "rejected_at", "distance", "detectable", "upper_bound"]),
+        _table(
+            c.tests,
+            [
+                "fixture",
+                "test",
+                "draws",
+                "statistic",
+                "dof",
+                "p_value",
+                "rejected_at",
+                "distance",
+                "detectable",
+                "upper_bound",
+            ],
+        ),
         f"detectable: smallest distance shown with probability {c.settings['power']:g} at the run's false alarm of "
         f"{c.settings['false_alarm']:g}; upper_bound: {CONFIDENCE:.0%} upper confidence bound; tv: total variation of a whole "
         "step's joint distribution, ks: Kolmogorov's distance along log p/q.",

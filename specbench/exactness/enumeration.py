@@ -58,7 +58,11 @@ def all_drafts(fixture: Fixture, num_draft_tokens: int) -> Drafts:
     fixture_p, fixture_q = fixture.p.cpu(), fixture.q.cpu()
     vocabulary, g = fixture.vocabulary, num_draft_tokens
     index = torch.arange(vocabulary**g)
-    tokens = torch.stack([index // vocabulary ** (g - 1 - i) % vocabulary for i in range(g)], 1) if g else index[:, None][:, :0]
+    tokens = (
+        torch.stack([index // vocabulary ** (g - 1 - i) % vocabulary for i in range(g)], 1)
+        if g
+        else index[:, None][:, :0]
+    )
     state = torch.zeros_like(index)
     rows, weight = [fixture.first_row[0] + state], torch.ones(len(index), dtype=torch.float64)
     for i in range(g):

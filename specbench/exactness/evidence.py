@@ -48,12 +48,24 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("detectable_tv", "power", "false_alarm"):
             if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it.")
-        for name in ("draws", "patience", "seconds", "serial_draws", "vocabulary", "vocabulary_draws", "vocabulary_seconds"):
+                raise ConfigError(
+                    f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
+                )
+        for name in (
+            "draws",
+            "patience",
+            "seconds",
+            "serial_draws",
+            "vocabulary",
+            "vocabulary_draws",
+            "vocabulary_seconds",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"protocol.{name}", getattr(self, name), "below 0", "Use 0 for the default meaning.")
         if 0 < self.vocabulary < 100:
-            raise ConfigError("protocol.vocabulary", self.vocabulary, "not large", "Use 100 to 200000, or 0 to skip it.")
+            raise ConfigError(
+                "protocol.vocabulary", self.vocabulary, "not large", "Use 100 to 200000, or 0 to skip it."
+            )
 
 
 @dataclass(frozen=True)

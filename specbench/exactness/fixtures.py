@@ -57,11 +57,13 @@ class Fixture:
     def first_row(self) -> tuple[int, ...]:
         return tuple(sum(self.states[:i]) for i in range(len(self.states)))
 
-    def advance(self, position: int, state: Int64[Tensor, "..."], token: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+    def advance(self, position: int, state: Int64[Tensor, ...], token: Int64[Tensor, ...]) -> Int64[Tensor, ...]:
         """The state of position + 1, where ``token`` follows ``state`` at ``position``."""
         following = state * self.vocabulary + token
-        return following if self.states[position + 1] == self.vocabulary ** (position + 1) else following % (
-            self.states[position + 1]
+        return (
+            following
+            if self.states[position + 1] == self.vocabulary ** (position + 1)
+            else following % (self.states[position + 1])
         )
 
     @cached_property
@@ -106,7 +108,9 @@ def _fixture(
     return Fixture(name, reason, target, draft, gamma, states, counts or (gamma,), deterministic)
 
 
-def _logits(vocabulary: int, gamma: int, seed: int, spread: float = 1.3, closeness: float | None = None) -> list[Tensor]:
+def _logits(
+    vocabulary: int, gamma: int, seed: int, spread: float = 1.3, closeness: float | None = None
+) -> list[Tensor]:
     """Random p and q logits for every prefix; ``closeness`` makes q a noisy copy of p."""
     generator = torch.Generator().manual_seed(seed)
     rows = sum(vocabulary**i for i in range(gamma + 1))
@@ -139,7 +143,9 @@ def small_fixtures() -> tuple[Fixture, ...]:
             1,
             params=SamplingParams(temperature=0.6, top_p=0.95),
         ),
-        _fixture("ragged", "requests that draft 0, 1 and 2 tokens in one batch", *_logits(3, 2, seed=8), 2, counts=(2, 0, 1)),
+        _fixture(
+            "ragged", "requests that draft 0, 1 and 2 tokens in one batch", *_logits(3, 2, seed=8), 2, counts=(2, 0, 1)
+        ),
     )
 
 

@@ -118,7 +118,11 @@ def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, int]:
 
 
 def evaluate(
-    verifier: Verifier, fixture: Fixture, drafts: Drafts, owner: Int64[Tensor, " n"], given: Float64[Tensor, "s n width"]
+    verifier: Verifier,
+    fixture: Fixture,
+    drafts: Drafts,
+    owner: Int64[Tensor, " n"],
+    given: Float64[Tensor, "s n width"],
 ) -> Steps:
     """One step for each pair of a draft and uniforms; runs where the fixture is, what was emitted is on the CPU."""
     parts = []
@@ -211,7 +215,9 @@ def _margin(
             moved = corner + sign * distance
             point = torch.where(sign * (moved - middle) > 0, middle, moved).clamp(_SMALLEST, _LARGEST)
             beside = evaluate(verifier, fixture, drafts, owner, point)
-            if not torch.equal(torch.where(beside.emitted, beside.tokens, -1), torch.where(steps.emitted, steps.tokens, -1)):
+            if not torch.equal(
+                torch.where(beside.emitted, beside.tokens, -1), torch.where(steps.emitted, steps.tokens, -1)
+            ):
                 agreed = False
                 break
         if agreed:

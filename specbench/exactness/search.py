@@ -164,7 +164,9 @@ def _random_points(
     paths: list[_Path], n: int, width: int, generator: torch.Generator
 ) -> tuple[Float64[Tensor, "s m width"], Int64[Tensor, " m"]]:
     """n points for each draft, and whose they are."""
-    given = torch.rand((len(Stream), len(paths), n, width), generator=generator, dtype=torch.float64).clamp(min=2.0**-53)
+    given = torch.rand((len(Stream), len(paths), n, width), generator=generator, dtype=torch.float64).clamp(
+        min=2.0**-53
+    )
     for number, path in enumerate(paths):
         for i, (low, high) in enumerate(path.intervals):
             given[Stream.DRAFT, number, :, i] = low + (high - low) * given[Stream.DRAFT, number, :, i]
@@ -261,9 +263,7 @@ def _merged(values: list[float]) -> list[float]:
     return merged
 
 
-def _boxes(
-    path: _Path, cuts: Cuts, width: int
-) -> tuple[Float64[Tensor, "s n width"], Float64[Tensor, " n"]] | None:
+def _boxes(path: _Path, cuts: Cuts, width: int) -> tuple[Float64[Tensor, "s n width"], Float64[Tensor, " n"]] | None:
     """The middles of the product of intervals, and the probability of the draft times each one's share."""
     points = torch.full((len(Stream), 1, width), 0.5, dtype=torch.float64)
     weight = torch.ones(1, dtype=torch.float64)

@@ -8,7 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.exactness.evidence import LARGE_TESTS, LAST_FIRST, LAST_PIT, NEIGHBOURS, PIT, SUCCESSIVE, WITHIN, Row, Settings
+from specbench.exactness.evidence import (
+    LARGE_TESTS,
+    LAST_FIRST,
+    LAST_PIT,
+    NEIGHBOURS,
+    PIT,
+    SUCCESSIVE,
+    WITHIN,
+    Row,
+    Settings,
+)
 from specbench.exactness.fixtures import Fixture, small_fixtures
 from specbench.exactness.pit import PitTable, first_and_last
 from specbench.exactness.power import detectable_ks, ks_upper_bound

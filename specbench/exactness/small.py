@@ -70,11 +70,15 @@ class SmallTier:
         for name, tally in self.tallies.items():
             joint, acceptance = tally.joint(), tally.acceptance()
             impossible = tally.num_malformed() + joint.forbidden
-            rows.append(Row(name, FORM, tally.draws, float(impossible), 0, float(impossible == 0), None, "-", None, None, True))
+            rows.append(
+                Row(name, FORM, tally.draws, float(impossible), 0, float(impossible == 0), None, "-", None, None, True)
+            )
             if joint.dof:
                 statistic, p = joint.statistic, joint.p_value
                 rows.append(Row(name, JOINT, tally.draws, statistic, joint.dof, p, None, "tv", None, None, True))
             if acceptance is not None and acceptance.dof:
                 statistic, p = acceptance.statistic, acceptance.p_value
-                rows.append(Row(name, ACCEPTANCE, tally.draws, statistic, acceptance.dof, p, None, "-", None, None, False))
+                rows.append(
+                    Row(name, ACCEPTANCE, tally.draws, statistic, acceptance.dof, p, None, "-", None, None, False)
+                )
         return rows

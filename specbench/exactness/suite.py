@@ -41,8 +41,10 @@ GREEDY_DRAWS = 10_000
 
 def family_size(settings: Settings) -> int:
     """Tests that share the false alarm."""
-    return len(small_fixtures()) + (len(SERIAL_TESTS) if settings.serial_draws else 0) + (
-        len(LARGE_TESTS) if settings.vocabulary else 0
+    return (
+        len(small_fixtures())
+        + (len(SERIAL_TESTS) if settings.serial_draws else 0)
+        + (len(LARGE_TESTS) if settings.vocabulary else 0)
     )
 
 
@@ -55,7 +57,11 @@ def planned_draws(fixture: Fixture, settings: Settings) -> int:
 
 
 def examine(
-    verifier: Verifier, settings: Settings, seed: int, device: torch.device, report: Callable[[str], None] = lambda _: None
+    verifier: Verifier,
+    settings: Settings,
+    seed: int,
+    device: torch.device,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Evidence:
     """Runs the suite.
 
@@ -81,7 +87,9 @@ def examine(
         alarm = settings.false_alarm * (part if not evidence.cut else LOOKS[-1][1])
         rejected = {name: None for name in holm(gate, alarm)}
         for row in rows:
-            if row.test in HARD and row.p_value == 0 or row.test == ACCEPTANCE and row.p_value < alarm / len(fixtures):
+            if (row.test in HARD and row.p_value == 0) or (
+                row.test == ACCEPTANCE and row.p_value < alarm / len(fixtures)
+            ):
                 rejected[_key(row)] = None
         for key in rejected:
             caught.setdefault(key, next(row.draws for row in rows if _key(row) == key))
@@ -133,7 +141,9 @@ def _extra_tests(
     if settings.serial_draws:
         report("successive steps")
         budget = 0.2 * settings.seconds if settings.patience else 0.0
-        rows += _guarded(evidence, "serial", lambda: serial.serial_rows(verifier, settings.serial_draws, seed, device, budget))
+        rows += _guarded(
+            evidence, "serial", lambda: serial.serial_rows(verifier, settings.serial_draws, seed, device, budget)
+        )
     if settings.vocabulary:
         report(f"{settings.vocabulary:,} tokens")
         fixture = large_fixture(settings.vocabulary).to(device)
@@ -145,7 +155,9 @@ def _extra_tests(
     rows += _guarded(evidence, EXTREMES, lambda: _extremes(verifier, device))
     greedy = greedy_fixture().to(device)
     tally = SmallTier(verifier, [greedy], seed, device, evidence)
-    tally.draw({greedy.name: GREEDY_DRAWS}, time.perf_counter() + 0.05 * settings.seconds if settings.patience else None)
+    tally.draw(
+        {greedy.name: GREEDY_DRAWS}, time.perf_counter() + 0.05 * settings.seconds if settings.patience else None
+    )
     return [*rows, *(row for row in tally.rows() if row.test in HARD)]
 
 

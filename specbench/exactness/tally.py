@@ -67,7 +67,11 @@ class Tally:
     def observed_tv(self) -> float:
         """Total variation of the empirical joint from the target's, the largest over draft lengths; noise included."""
         nodes = torch.from_numpy(self.nodes())
-        return max(joint_tv(self.fixture, counted_ends(self.fixture, nodes[c])) for c in set(self.fixture.counts) if c or nodes[c].sum())
+        return max(
+            joint_tv(self.fixture, counted_ends(self.fixture, nodes[c]))
+            for c in set(self.fixture.counts)
+            if c or nodes[c].sum()
+        )
 
 
 def joint_dof(fixture: Fixture) -> int:

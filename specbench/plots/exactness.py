@@ -92,7 +92,9 @@ def eprocess(paths: Rows, alpha: float, title: str = "") -> Figure:
             axes.plot(rows["token"], rows["log10_value"].clip(lower=-10), color=PALE, lw=0.6)
     series = table[table["bet"] == "all bets"]
     axes.plot(series["token"], series["log10_value"], color=COLOURS[0], label="all bets, equal stakes")
-    axes.axhline(-np.log10(alpha), color=COLOURS[1], ls=DASHED, lw=0.9, label=f"rejected beyond (false alarm {alpha:g})")
+    axes.axhline(
+        -np.log10(alpha), color=COLOURS[1], ls=DASHED, lw=0.9, label=f"rejected beyond (false alarm {alpha:g})"
+    )
     axes.axhline(0, color=GREY, lw=0.6)
     axes.set(xlabel="tokens decoded", ylabel=r"$\log_{10}$ of the evidence")
     axes.set_title(title, parse_math=False)
@@ -109,9 +111,11 @@ def sensitivity(rows: Rows, elsewhere: Rows) -> Figure:
         elsewhere: columns verifier, test and caught.
     """
     table, others = pd.DataFrame(rows), pd.DataFrame(elsewhere)
-    heat = table.pivot_table(index="verifier", columns="column", values="needed", aggfunc="min", dropna=False, sort=False)
+    heat = table.pivot_table(
+        index="verifier", columns="column", values="needed", aggfunc="min", dropna=False, sort=False
+    )
     heat = heat[[name for name in table["column"].drop_duplicates() if name in heat]]
-    grid = np.log10(heat.to_numpy(dtype=float))
+    grid = np.log10(heat.to_numpy(dtype=float).clip(min=1))  # enumeration draws nothing
     tests = list(others["test"].drop_duplicates())
     figure = Figure(figsize=(WIDTH * 1.2, 1.7 + 0.155 * len(heat)), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(len(heat.columns), len(tests)))

@@ -49,7 +49,9 @@ class EprocessProtocol:
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         if context.sampling.greedy:
-            raise ConfigError("sampler.temperature", 0, "nothing is drawn at temperature 0", "Use a temperature above 0.")
+            raise ConfigError(
+                "sampler.temperature", 0, "nothing is drawn at temperature 0", "Use a temperature above 0."
+            )
         factors = []
         for completion in track(list(self._texts(context)), "settling the bets"):
             factors += [log_factors(token) for token in evidence(context, completion)]
@@ -132,5 +134,7 @@ def _rows(mixture: np.ndarray, each: np.ndarray) -> list[dict[str, Any]]:
     kept = np.unique(np.linspace(0, len(mixture) - 1, POINTS).astype(int))
     named = [("all bets", mixture), *zip(bets(), each.T, strict=True)]
     return [
-        {"token": int(i) + 1, "bet": name, "log10_value": float(path[i] / math.log(10))} for name, path in named for i in kept
+        {"token": int(i) + 1, "bet": name, "log10_value": float(path[i] / math.log(10))}
+        for name, path in named
+        for i in kept
     ]

@@ -61,7 +61,9 @@ class ExactnessProtocol:
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         verifier, device = context.verifier, context.device
-        evidence = examine(verifier, self.settings, context.seed, device, lambda text: say(f"{context.verifier_name}: {text}"))
+        evidence = examine(
+            verifier, self.settings, context.seed, device, lambda text: say(f"{context.verifier_name}: {text}")
+        )
         exact = exact_tier(verifier, self.agreement_requests, context.seed, device)
         bias = bias_rows(evidence, exact)
         certificate = certify(
@@ -88,7 +90,8 @@ class ExactnessProtocol:
             figures["qq"] = plots.qq([vars(each) for each in calibration], context.verifier_name)
         bound = certificate.tv_upper_bound
         return Outcome(
-            f"{certificate.verdict}" + (f", TV at most {bound:.2g} a step" if bound and not bias_found(certificate) else ""),
+            f"{certificate.verdict}"
+            + (f", TV at most {bound:.2g} a step" if bound and not bias_found(certificate) else ""),
             {},
             {
                 tables.TESTS: Table(evidence.rows, tables.TESTS_SCHEMA),

@@ -12,7 +12,7 @@ from specbench.exactness import tables
 from specbench.exactness.bias import bias_rows
 from specbench.exactness.elsewhere import elsewhere
 from specbench.exactness.evidence import Evidence, Row, Settings
-from specbench.exactness.exact import exact_tier
+from specbench.exactness.exact import ExactRow, exact_tier
 from specbench.exactness.power import needed_noncentrality
 from specbench.exactness.suite import LOOKS, examine
 from specbench.progress import say
@@ -41,14 +41,16 @@ class FlawedZooProtocol:
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         verifier, device = context.verifier, context.device
-        evidence = examine(verifier, self.settings, context.seed, device, lambda text: say(f"{context.verifier_name}: {text}"))
+        evidence = examine(
+            verifier, self.settings, context.seed, device, lambda text: say(f"{context.verifier_name}: {text}")
+        )
         exact = exact_tier(verifier, self.agreement_requests, context.seed, device)
         others = elsewhere(verifier, context.seed, device)
         return Outcome(
-            _headline(evidence),
+            _headline(evidence, exact),
             {},
             {
-                tables.SENSITIVITY: Table(sensitivity(evidence, self.settings), tables.SENSITIVITY_SCHEMA),
+                tables.SENSITIVITY: Table(sensitivity(evidence, exact, self.settings), tables.SENSITIVITY_SCHEMA),
                 tables.ELSEWHERE: Table(
                     [{"test": name, "caught": caught} for name, caught in others.items()], tables.ELSEWHERE_SCHEMA
                 ),
@@ -58,17 +60,32 @@ class FlawedZooProtocol:
         )
 
 
-def _headline(evidence: Evidence) -> str:
+def _headline(evidence: Evidence, exact: list[ExactRow]) -> str:
     caught = [row for row in evidence.rows if row.rejected_at is not None]
     if not caught:
-        return "not caught"
+        return "caught by enumeration alone" if any(row.lossless is False for row in exact) else "not caught"
     first = evidence.first_caught or min(caught, key=lambda row: row.rejected_at or 0)
     return f"caught by {first.test} on {first.fixture} after {first.rejected_at:,} draws"
 
 
-def sensitivity(evidence: Evidence, settings: Settings) -> list[dict[str, Any]]:
-    """The tests, with the draws after which each would catch the verifier with the power asked for."""
-    rows = []
+def sensitivity(evidence: Evidence, exact: list[ExactRow], settings: Settings) -> list[dict[str, Any]]:
+    """The tests, with the draws after which each would catch the verifier with the power asked for.
+
+    Enumeration is the last of them, needs no draws, and rejects at a total variation above what it may miss.
+    """
+    known = [row for row in exact if row.lossless is not None]
+    wrong = max((row.error or 0.0 for row in known if not row.lossless), default=None)
+    rows = [
+        {
+            "fixture": "all",
+            "test": "enumeration",
+            "draws": 0,
+            "p_value": 1.0 if wrong is None else 0.0,
+            "rejected_at": None if wrong is None else 0,
+            "needed": None if wrong is None else 0.0,
+            "gates": True,
+        }
+    ] * bool(known)
     for row in evidence.rows:
         kept = {name: getattr(row, name) for name in ("fixture", "test", "draws", "p_value", "rejected_at", "gates")}
         rows.append({**kept, "needed": _needed(row, settings, len(evidence.rows))})

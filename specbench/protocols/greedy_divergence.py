@@ -77,7 +77,9 @@ def headline(forks: list[Fork]) -> str:
     text = f"{len(parted)} of {len(forks)} texts part ({interval.low:.1%} to {interval.high:.1%}), one token in "
     text += f"{followed / len(parted):,.0f}" if parted else f"{1 / rate.high:,.0f} or more"
     if parted:
-        text += f" ({1 / rate.high:,.0f} to {1 / max(rate.low, 1e-12):,.0f}); {ties} at near ties, {len(parted) - ties} "
+        text += (
+            f" ({1 / rate.high:,.0f} to {1 / max(rate.low, 1e-12):,.0f}); {ties} at near ties, {len(parted) - ties} "
+        )
         text += f"unexplained; largest margin at a fork {max(abs(fork.plain_margin or 0.0) for fork in parted):.3g}"
     return text
 

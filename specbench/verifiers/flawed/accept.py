@@ -78,12 +78,12 @@ class BlockByTokenCriterion(BlockSteps):
     def prefix_weights(self, draft, target):
         p, q = batched.drafted_probs(draft, target)
         ratios = batched.padded(p / q, draft, 1.0).clamp(max=1)
-        return torch.cat([torch.ones_like(ratios[:, :1]), ratios], dim=1)
+        return torch.cat([ratios.new_ones((len(ratios), 1)), ratios], dim=1)
 
     def accepted_length(self, draft, target, weights, u):
         lengths = torch.arange(1, weights.shape[1], device=u.device)
         accepted = (u < weights[:, 1:]) & (lengths <= draft.num_draft_tokens[:, None])
-        return (accepted * lengths).amax(dim=1)
+        return (accepted * lengths).amax(dim=1) if len(lengths) else torch.zeros_like(draft.num_draft_tokens)
 
     def residual(self, p, q, pi):
         return batched.residual(p, q)
@@ -94,9 +94,10 @@ class BlockUncapped(BlockSteps):
 
     def prefix_weights(self, draft, target):
         p, q = batched.drafted_probs(draft, target)
-        ratios = batched.padded(p / q, draft, 1.0)
-        product = torch.cat([torch.ones_like(ratios[:, :1]), ratios.cumprod(dim=1)], dim=1)
-        return torch.cat([block.prefix_weights(draft, target)[:, :-1], product[:, -1:].clamp(max=1)], dim=1)
+        weights = block.prefix_weights(draft, target)
+        if draft.max_draft_tokens:
+            weights[:, -1] = batched.padded(p / q, draft, 1.0).prod(dim=1).clamp(max=1)
+        return weights
 
 
 class BlockEarlyStop(BlockSteps):

@@ -40,7 +40,9 @@ class TokenSteps:
         """The uniform of each accept test."""
         return streams.uniform(Stream.ACCEPT)[draft.request_of_row, batched.offsets(draft)]
 
-    def accepts(self, p: Float64[Tensor, " n"], q: Float64[Tensor, " n"], u: Float64[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    def accepts(
+        self, p: Float64[Tensor, " n"], q: Float64[Tensor, " n"], u: Float64[Tensor, " n"]
+    ) -> Bool[Tensor, " n"]:
         """The accept test."""
         return u * q < p
 
@@ -48,9 +50,7 @@ class TokenSteps:
         """Tokens accepted, up to the first refusal."""
         return mask.cumprod(dim=1).sum(dim=1)
 
-    def weights(
-        self, draft: Draft, target: LogitRows, num_accepted: Int64[Tensor, " B"]
-    ) -> Float64[Tensor, "B V"]:
+    def weights(self, draft: Draft, target: LogitRows, num_accepted: Int64[Tensor, " B"]) -> Float64[Tensor, "B V"]:
         """What the recovered or bonus token is drawn from."""
         p, q = batched.next_rows(draft, target, num_accepted)
         bonus = (num_accepted == draft.num_draft_tokens)[:, None]
@@ -70,9 +70,7 @@ class TokenSteps:
         """Draws the recovered or bonus token."""
         return inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0])
 
-    def output(
-        self, draft: Draft, num_accepted: Int64[Tensor, " B"], emitted: Int64[Tensor, " B"]
-    ) -> Verification:
+    def output(self, draft: Draft, num_accepted: Int64[Tensor, " B"], emitted: Int64[Tensor, " B"]) -> Verification:
         """Puts the tokens where they belong."""
         return batched.assemble(draft, num_accepted, emitted)
 

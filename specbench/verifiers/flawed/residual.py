@@ -77,7 +77,9 @@ class OutsideVocabulary(TokenSteps):
 
     def emit(self, weights, draft, streams, num_accepted):
         cumulative = (weights / weights.sum(dim=-1, keepdim=True)).float().cumsum(dim=-1)
-        return torch.searchsorted(cumulative, streams.uniform(Stream.EMIT)[:, :1].float().contiguous(), right=True)[:, 0]
+        return torch.searchsorted(cumulative, streams.uniform(Stream.EMIT)[:, :1].float().contiguous(), right=True)[
+            :, 0
+        ]
 
 
 class UnscaledBlockResidual(BlockSteps):

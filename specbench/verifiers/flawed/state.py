@@ -74,4 +74,3 @@ class CountsAfterRejection(TokenSteps):
     def count(self, mask):
         self.passed = mask.sum(dim=1)
         return super().count(mask)
-
