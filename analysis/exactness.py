@@ -14,16 +14,18 @@ from specbench.results import read_jobs, read_results
 
 QUESTION = "Is every verifier that says lossless lossless, and how sure can one be?"
 NOTE = """\
-Verdict: nothing was rejected in either tier, or what was. Enumerated: total variation of a step's joint distribution from
-the target's, without Monte Carlo, the largest over fixtures; by the code with injected uniforms where it takes them.
+Verdict: nothing was rejected in either tier, or what was. Enumerated: total variation of a step's joint distribution
+from the target's, without Monte Carlo, the largest over fixtures; by the code with injected uniforms where it takes
+them.
 Detectable: the bias a step that every small fixture would have shown with the power asked for. At most: 99% upper
-confidence bound on the total variation that remains, the largest over the small fixtures. Draws: on small fixtures together."""
+confidence bound on the total variation that remains, the largest over the small fixtures. Draws: on small fixtures
+together."""
 JOINT = """\
-Shares of whole steps over the target's probabilities. The band holds 95% of the points of an exact rule; it narrows with the
-draws, so that what stays inside says how small a bias can still be."""
+Shares of whole steps over the target's probabilities. The band holds 95% of the points of an exact rule; it narrows
+with the draws, so that what stays inside says how small a bias can still be."""
 QQ = """\
-p-values of the tests on the small fixtures over many seeds. On the diagonal the tests are calibrated: they reject an exact
-verifier as often as they say. A verifier that is biased bends them up on the right."""
+p-values of the tests on the small fixtures over many seeds. On the diagonal the tests are calibrated: they reject an
+exact verifier as often as they say. A verifier that is biased bends them up on the right."""
 COLUMNS = ["verifier", "rule", "verdict", "enumerated", "detectable", "at most", "draws", "seconds"]
 
 

@@ -12,15 +12,16 @@ from specbench.results import read_jobs, read_results
 
 QUESTION = "Which tests catch which real bugs, after how many draws, and what do the tests of other projects see?"
 NOTE = """\
-Caught by: the test that rejected it first (the smallest p-value among those of that look) and the steps drawn on its fixture by
-then. Needed: steps after which that catch is sure with power 0.99, estimated from the statistic. True TV: total variation a step from
-the target's joint, enumerated by searching the code's thresholds, the largest over the small fixtures; a dash where the code
-cannot be enumerated (noise hashed from the uniforms, a request that depends on its batch), with what was observed in brackets. Distance ratio,
+Caught by: the test that rejected it first (the smallest p-value among those of that look) and the steps drawn on its
+fixture by then. Needed: steps after which that catch is sure with power 0.99, estimated from the statistic. True TV:
+total variation a step from the target's joint, enumerated by searching the code's thresholds, the largest over the
+small fixtures; a dash where the code cannot be enumerated (noise hashed from the uniforms, a request that depends on
+its batch), with what was observed in brackets. Distance ratio,
 identical rows, first token: the tests of other projects, re-created from their description."""
 HEAT = """\
-Steps that each test needs to catch each bug with power 0.99, estimated from what it saw; white where it saw nothing. Dark cells
-are strong tests. No column is dark everywhere: the fixtures and tests are there for one another. Right: what the tests of
-other projects say of the same code."""
+Steps that each test needs to catch each bug with power 0.99, estimated from what it saw; white where it saw nothing.
+Dark cells are strong tests. No column is dark everywhere: the fixtures and tests are there for one another. Right:
+what the tests of other projects say of the same code."""
 
 
 def report(run_dir: Path) -> Path:
@@ -52,8 +53,8 @@ def report(run_dir: Path) -> Path:
     elsewhere = "; ".join(f"{test}: {int((table[flawed][test] == 'caught').sum())}" for test in others["test"].unique())
     sections = [
         f"# The zoo\n\n{QUESTION}",
-        f"## Result\n\n{int((flawed & caught).sum())} of {int(flawed.sum())} flawed verifiers caught; missed: {missed}. Sound "
-        f"verifiers rejected: {alarms}. Caught by the tests of other projects, of {int(flawed.sum())}: {elsewhere}.",
+        f"## Result\n\n{int((flawed & caught).sum())} of {int(flawed.sum())} flawed verifiers caught; missed: "
+        f"{missed}. Sound verifiers rejected: {alarms}. Caught by the tests of other projects: {elsewhere}.",
         f"## Table\n\n{markdown(table)}\n\n{NOTE}",
         f"## Figures\n\n{shown}",
     ]

@@ -175,7 +175,7 @@ def test_block_verification_accepts_more_than_token_verification():
 
 
 def test_counts_give_the_joint_back():
-    """Tallied steps of a sound verifier, completed with the target: the joint to sampling noise, short steps included."""
+    """Tallied steps of a sound verifier, completed with the target: the joint to sampling noise."""
     fixture = FIXTURES["chain"]
     tier = SmallTier(MaskedVerifier(), [fixture], 3, CPU, Evidence())
     tier.draw({"chain": 100_000}, None)

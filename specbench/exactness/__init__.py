@@ -1,1 +1,1 @@
-"""The exactness laboratory: how a verifier's word that it is lossless is tested, and how much the test could have seen."""
+"""The exactness laboratory: is a verifier as lossless as it says, and how small a bias would have been seen?"""

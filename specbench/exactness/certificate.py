@@ -1,4 +1,4 @@
-"""The certificate: what was tested, what could have been seen, and how far from the target the verifier can still be."""
+"""The certificate: what was tested, what could have been seen, and how far from the target it can still be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specbench.exactness.evidence import ACCEPTANCE, JOINT, PIT, Evidence, Settings
-from specbench.exactness.exact import ExactRow
+from specbench.exactness.exact import EXACT, ExactRow
 from specbench.exactness.power import CONFIDENCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED = "lossless", "not lossless", "not rejected"
@@ -19,8 +19,8 @@ class Certificate:
     """All that one run can say about one verifier.
 
     Attributes:
-        verdict: LOSSLESS (nothing rejected, and the exact tier agrees), NOT_REJECTED (the same without an exact tier), or
-            NOT_LOSSLESS.
+        verdict: LOSSLESS (nothing rejected, and the exact tier agrees), NOT_REJECTED (the same without an exact tier),
+            or NOT_LOSSLESS.
         words: the verdict in sentences.
         tv_upper_bound: the largest of the bounds on the small fixtures; None where none was drawn on.
         detectable_tv: the largest of the biases a step that the draws show with the power asked for.
@@ -99,43 +99,55 @@ def _verdict(
     bound: float | None,
     detectable: float | None,
 ) -> tuple[str, str]:
+    fault = _fault(evidence, exact, errors, settings)
+    if fault:
+        return NOT_LOSSLESS, fault
+    if bound is None or detectable is None:
+        return NOT_REJECTED, "No small fixture could be drawn on; nothing was rejected."
+    words = _what_remains(evidence, settings, bound, detectable)
+    if errors:
+        margin = max((row.margin or 0.0 for row in exact), default=0.0)
+        placed = f", its thresholds placed to within {margin:.0e}" if margin > EXACT else ""
+        lead = f"Lossless: a step's joint, enumerated, is within {max(errors):.1g} of the target's{placed}."
+        return LOSSLESS, f"{lead} {words}"
+    agreed = sum(row.agreement_requests or 0 for row in exact)
+    if agreed:
+        rounding = sum(row.rounding or 0 for row in exact)
+        lead = f"It agrees with its rule's reference in {agreed:,} requests but for {rounding} of rounding."
+        return LOSSLESS, f"Lossless as far as could be seen. {lead} {words}"
+    return NOT_REJECTED, f"No sign of a bias. {words}"
+
+
+def _fault(evidence: Evidence, exact: list[ExactRow], errors: list[float], settings: Settings) -> str:
+    """Why it is not lossless; empty where nothing says so."""
     caught = evidence.first_caught
-    structural = sum(row.structural or 0 for row in exact)
     if caught is not None:
         words = f"Not lossless: the test {caught.test!r} on the fixture {caught.fixture!r} rejects it after"
         words += f" {caught.rejected_at:,} draws (p = {caught.p_value:.2g}, false alarm {settings.false_alarm:g})."
         if errors:
             words += f" Largest bias a step by enumeration: TV {max(errors):.4g}."
-        return NOT_LOSSLESS, words
+        return words
     if any(row.lossless is False for row in exact):
-        return NOT_LOSSLESS, f"Not lossless by enumeration: a step's joint is TV {max(errors):.4g} from the target's."
-    if structural:
-        return NOT_LOSSLESS, f"It parts from its rule's reference on the same streams in {structural} requests."
-    if bound is None or detectable is None:
-        return NOT_REJECTED, "No small fixture could be drawn on; nothing was rejected."
-    words = (
-        f"Nothing was rejected. A bias of {detectable:.2g} a step (total variation) would have been seen on any small"
-    )
-    words += f" fixture with probability {settings.power:g}; what remains is at most {bound:.2g} at {CONFIDENCE:.0%}"
-    words += " confidence on each."
-    large = [row for row in evidence.rows if row.test == PIT and row.upper_bound is not None]
-    for row in large:
-        words += (
-            f" On {row.fixture} the distance along log p/q is at most {row.upper_bound:.2g} after {row.draws:,} draws."
-        )
+        return f"Not lossless by enumeration: a step's joint is TV {max(errors):.4g} from the target's."
+    structural = sum(row.structural or 0 for row in exact)
+    return f"It parts from its rule's reference on the same streams in {structural} requests." if structural else ""
+
+
+def _what_remains(evidence: Evidence, settings: Settings, bound: float, detectable: float) -> str:
+    """What would have been seen, and what can still be there."""
+    words = f"Nothing was rejected. A bias of {detectable:.2g} a step (total variation) would have been seen on any"
+    words += f" small fixture with probability {settings.power:g}; what remains is at most {bound:.2g} at"
+    words += f" {CONFIDENCE:.0%} confidence on each."
+    for row in evidence.rows:
+        if row.test == PIT and row.upper_bound is not None:
+            words += f" On {row.fixture} the distance along log p/q is at most {row.upper_bound:.2g} after"
+            words += f" {row.draws:,} draws."
     other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
     if other:
         words += f" But it does not accept as its rule does (on {', '.join(other)})."
     if evidence.unsupported:
         words += f" Refused and so not tested: {', '.join(evidence.unsupported)}."
-    if errors:
-        return LOSSLESS, f"Lossless: a step's joint, enumerated, is within {max(errors):.1g} of the target's. {words}"
-    agreed = sum(row.agreement_requests or 0 for row in exact)
-    if agreed:
-        rounding = sum(row.rounding or 0 for row in exact)
-        lead = f"Agrees with its rule's reference on the same streams in {agreed:,} requests but for {rounding} of rounding."
-        return LOSSLESS, f"Lossless as far as could be seen. {lead} {words}"
-    return NOT_REJECTED, f"No sign of a bias. {words}"
+    return words
 
 
 def markdown(certificate: Certificate) -> str:
@@ -165,13 +177,13 @@ def markdown(certificate: Certificate) -> str:
             ],
         ),
         f"detectable: smallest distance shown with probability {c.settings['power']:g} at the run's false alarm of "
-        f"{c.settings['false_alarm']:g}; upper_bound: {CONFIDENCE:.0%} upper confidence bound; tv: total variation of a whole "
-        "step's joint distribution, ks: Kolmogorov's distance along log p/q.",
+        f"{c.settings['false_alarm']:g}; upper_bound: {CONFIDENCE:.0%} upper confidence bound; tv: total variation of "
+        "a whole step's joint distribution, ks: Kolmogorov's distance along log p/q.",
         "## Exact tier",
         _table(c.exact, list(c.exact[0]) if c.exact else []),
-        "Total variation of a step's joint from the target's: rule_error by the closed form, injected_error of the code on "
-        "the grid of its rule's thresholds (margin: how near to them it still decides right), searched_tv of the code with "
-        "its thresholds found by search.",
+        "Total variation of a step's joint from the target's: rule_error by the closed form, injected_error of the "
+        "code on the grid of its rule's thresholds (margin: how near to them it still decides right), searched_tv of "
+        "the code with its thresholds found by search.",
     ]
     if c.bias:
         lines += ["## Bias and what it bought", _table(c.bias, list(c.bias[0]))]

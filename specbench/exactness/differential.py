@@ -1,4 +1,4 @@
-"""Two verifiers on the same streams: where they part first, with what stood at the fork, and whether rounding explains it."""
+"""Two verifiers on the same streams: where they part first, what stood at the fork, whether rounding explains it."""
 
 from __future__ import annotations
 

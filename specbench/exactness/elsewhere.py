@@ -1,8 +1,8 @@
 """How other projects test losslessness, re-created from the description of their tests, to show what those miss.
 
-No code of theirs is used. ``distance_ratio`` is the heuristic of vLLM's V1 rejection sampler (V = 10, up to 1e5 draws, the
-bonus token left out); ``identical_rows`` the chi-square of its V2 kernels, where all rows of p are equal and all of q;
-``first_token`` what sglang's tree sampling looks at.
+No code of theirs is used. ``distance_ratio`` is the heuristic of vLLM's V1 rejection sampler (V = 10, up to 1e5 draws,
+the bonus token left out); ``identical_rows`` the chi-square of its V2 kernels, where all rows of p are equal and all
+of q; ``first_token`` what sglang's tree sampling looks at.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _counts(verifier: Verifier, fixture: Fixture, draws: int, seed: int) -> np.n
 
 
 def _distance_ratio(verifier: Verifier, fixture: Fixture, seed: int) -> bool:
-    """Euclidean distances of the first token's shares from the target and from another distribution, 10 to 1e5 draws."""
+    """Euclidean distances of first tokens' shares from the target and from another distribution, 10 to 1e5 draws."""
     target = fixture.p[0].cpu().numpy()
     other = np.random.default_rng(seed).dirichlet(np.ones(len(target)))
     to_target, to_other = [], []

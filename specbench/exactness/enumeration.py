@@ -1,8 +1,8 @@
 """The exact tier: a rule's joint distribution over a whole step, summed over all drafts. No Monte Carlo.
 
 A step is described by where it ends: ``ends[i]`` holds the probability that it emits exactly a given sequence of i + 1
-tokens. Completed with the target to gamma + 1 tokens it has a joint distribution over V^(gamma + 1) sequences, which for
-a lossless rule is the target's own, to rounding.
+tokens. Completed with the target to gamma + 1 tokens it has a joint distribution over V^(gamma + 1) sequences, which
+for a lossless rule is the target's own, to rounding.
 """
 
 from __future__ import annotations

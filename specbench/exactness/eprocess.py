@@ -1,9 +1,9 @@
 """Anytime-valid evidence: a bet against the target that can be watched token by token.
 
-If every emitted token follows the target given the text before it, M = prod f(y)/p(y) is a nonnegative martingale from 1
-for any f that is fixed before the token is seen, and by Ville's inequality it ever reaches 1/a with probability at most
-a. No binning, no sample size, and the prefixes of real texts pool although no two have the same distribution (Ramdas et
-al., "Game-theoretic statistics and safe anytime-valid inference", arXiv 2210.01948).
+If every emitted token follows the target given the text before it, M = prod f(y)/p(y) is a nonnegative martingale from
+1 for any f that is fixed before the token is seen, and by Ville's inequality it ever reaches 1/a with probability at
+most a. No binning, no sample size, and the prefixes of real texts pool although no two have the same distribution
+(Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference", arXiv 2210.01948).
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class Settings:
         power: see there.
         false_alarm: chance that anything is rejected where the verifier is exact.
         draws: steps on each small fixture; 0 takes them from the three numbers above.
-        patience: seconds that the small fixtures may take together; 0 is no limit. A verifier that would take longer, as
-            its first draws show, gets ``seconds`` instead, and its bounds are those of the draws that fit.
+        patience: seconds that the small fixtures may take together; 0 is no limit. A verifier that would take longer,
+            as its first draws show, gets ``seconds`` instead, and its bounds are those of the draws that fit.
         seconds: see there.
         serial_draws: pairs of steps in the test of successive steps; 0 skips it.
         vocabulary: tokens of the large fixture; 0 skips it.

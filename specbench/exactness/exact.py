@@ -31,8 +31,8 @@ class ExactRow:
         rule_error: total variation of the rule's joint from the target's, by its closed form.
         injected_error: of the code's joint, on the grid of its rule's thresholds.
         margin: how near to every threshold the code still decides as its rule does.
-        searched_tv: of the code's joint, its thresholds found by search; for rules without a grid, and where code that is
-            right at the middle of the boxes misplaces a threshold by more than rounding.
+        searched_tv: of the code's joint, its thresholds found by search; for rules without a grid, and where code that
+            is right at the middle of the boxes misplaces a threshold by more than rounding.
         agreement_requests, rounding, structural: requests put before it and its rule's reference, and how often the two
             parted by rounding and otherwise; where the code draws from its seeds by itself.
     """
@@ -48,7 +48,7 @@ class ExactRow:
 
     @property
     def error(self) -> float | None:
-        """The code's total variation where it is known: by search, or on the grid where no threshold is out of place."""
+        """The code's total variation where it is known: by search, or on the grid if no threshold is out of place."""
         return self.injected_error if self.searched_tv is None else self.searched_tv
 
     @property

@@ -165,7 +165,7 @@ def greedy_fixture() -> Fixture:
 
 
 def large_fixture(vocabulary: int, classes: int = 4, gamma: int = 2) -> Fixture:
-    """Rows as a language model has them (a few likely tokens, a long flat tail); the state is the last token's class."""
+    """Rows as language models have them (few likely tokens, a long flat tail); the state is the last token's class."""
     generator = torch.Generator().manual_seed(vocabulary)
     states = (1, *(classes,) * gamma)
     p = 2.2 * torch.randn(sum(states), vocabulary, generator=generator)

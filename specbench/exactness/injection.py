@@ -1,9 +1,9 @@
 """The exact tier for code: uniforms are handed to a verifier, and its outputs are weighted by how likely they are.
 
-For one draft a verifier is a function of its uniforms, constant inside the boxes of a grid. Where the grid is known (the
-thresholds of the rule that it names), one call a box gives its joint distribution to rounding, and calls right beside
-every threshold say how exactly it places them. Where it is not, as with a flawed verifier, thresholds are searched for
-by bisection, and the total variation of the very code comes out without anyone writing down its formula.
+For one draft a verifier is a function of its uniforms, constant inside the boxes of a grid. Where the grid is known
+(the thresholds of the rule that it names), one call a box gives its joint distribution to rounding, and calls right
+beside every threshold say how exactly it places them. Where it is not, as with a flawed verifier, thresholds are
+searched for by bisection, and the total variation of the very code comes out without anyone writing down its formula.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How many draws a test needs, what it could have seen, and how far from the target a verifier can still be.
 
-The G statistic of a step (tests.node_g_test) is asymptotically noncentral chi-square with noncentrality 2 N KL, where KL
-is the divergence, a step, of what is emitted from what the target would emit in its place. A step completed with target
-samples to gamma + 1 tokens is a function of what is emitted and of noise, so by the data-processing inequality and
-Pinsker's its total variation TV from the target's joint satisfies KL >= 2 TV^2, and the noncentrality is at least
+The G statistic of a step (tests.node_g_test) is asymptotically noncentral chi-square with noncentrality 2 N KL, where
+KL is the divergence, a step, of what is emitted from what the target would emit in its place. A step completed with
+target samples to gamma + 1 tokens is a function of what is emitted and of noise, so by the data-processing inequality
+and Pinsker's its total variation TV from the target's joint satisfies KL >= 2 TV^2, and the noncentrality is at least
 N (2 TV)^2: a lower bound whatever the mistake looks like.
 """
 

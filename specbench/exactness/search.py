@@ -1,7 +1,8 @@
 """The total variation of code whose formula nobody wrote down: thresholds in its uniforms are found by bisection.
 
 A verifier is a function of the uniforms it is handed, those that drew the draft included. Along each uniform it changes
-at thresholds; the boxes between them are evaluated at their middles, and random points must then do what their box does.
+at thresholds; the boxes between them are evaluated at their middles, and random points must then do what their box
+does.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def searched_tv(verifier: Verifier, fixture: Fixture, seed: int = 0) -> float | 
     """Total variation of a step's joint from the target's, the largest over the fixture's draft lengths.
 
     Returns:
-        None where random points do not do what their box does: the verifier has randomness of its own, a request depends
-        on its batch, or the boxes are not aligned with the uniforms (noise that is hashed from them).
+        None where random points do not do what their box does: the verifier has randomness of its own, a request
+        depends on its batch, or the boxes are not aligned with the uniforms (noise that is hashed from them).
     """
     generator = torch.Generator().manual_seed(seed)
     worst = 0.0

@@ -83,8 +83,8 @@ def large_rows(
     share = settings.false_alarm / len(LARGE_TESTS)
     bonus = drawn[:, -1]
     rows = []
-    for name, sample in ((PIT, drawn.flatten()), (LAST_PIT, bonus)):
-        sample = sample[~np.isnan(sample)]
+    for name, values_or_nan in ((PIT, drawn.flatten()), (LAST_PIT, bonus)):
+        sample = values_or_nan[~np.isnan(values_or_nan)]
         distance, p_value = ks_uniform(sample)
         detectable, bound = detectable_ks(len(sample), settings.power, share), ks_upper_bound(distance, len(sample))
         rows.append(Row(fixture.name, name, done, distance, 0, p_value, None, "ks", detectable, bound, True))

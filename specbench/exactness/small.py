@@ -44,7 +44,7 @@ class SmallTier:
             if deadline is not None and self.drawn and time.perf_counter() > deadline:
                 return True
             started = time.perf_counter()
-            size = min(self._chunk, min(wanted[name] - self.drawn for name in open_))
+            size = min(self._chunk, *(wanted[name] - self.drawn for name in open_))
             seeds = torch.arange(self.drawn, self.drawn + size, device=self.device) + self.first_seed
             streams = Streams(seeds, torch.full_like(seeds, POSITION), self.width)
             for name, tally in open_.items():

@@ -1,8 +1,8 @@
 """The suite: every test of a verifier, composed so that one number bounds the chance of a false alarm.
 
 Tests look at the counts after a thousandth, a hundredth, a tenth and all of the draws. Flawed verifiers mostly fall at
-the first look, and the last one has nearly all of the allowed false alarm. At each look Holm's procedure over the family
-of tests keeps its share.
+the first look, and the last one has nearly all of the allowed false alarm. At each look Holm's procedure over the
+family of tests keeps its share.
 """
 
 from __future__ import annotations

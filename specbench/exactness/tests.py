@@ -1,4 +1,4 @@
-"""The statistics. Each takes counts or values and returns a p-value with what is needed to say what it could have seen."""
+"""The statistics: from counts or values to p-values, with what is needed to say what a test could have seen."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def node_g_test(counts: np.ndarray, probs: np.ndarray) -> GTest:
 
 
 def _pooled(observed: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Cells of one row with those too rare in one cell, or with the rarest of the others where that is still too rare."""
+    """One row's cells with the rare ones in one, or with the rarest of the others where that is too rare still."""
     rare = expected < LEAST_EXPECTED
     if not rare.any():
         return observed, expected, 0.0

@@ -23,15 +23,16 @@ MOST_CELLS = 27
 def empirical_joint(cells: Rows, verifier: str) -> Figure:
     """Share of each whole step, divided by the target's probability of it, with the band of sampling noise.
 
-    A panel a fixture, likeliest steps first. Shares of short steps are completed with the target, which only lowers their
+    A panel a fixture, likeliest steps first. Shares of short steps are completed with the target, which only lowers
+    their
     noise: 95% of an exact rule's points, or more, lie in the band.
     """
     table = pd.DataFrame(cells)
     fixtures = list(table.groupby("fixture", sort=False))
     figure, every = panels(len(fixtures), 4, (WIDTH / 4, 1.5), margin=0.5, sharey=False)
-    for axes, (name, rows) in zip(every, fixtures, strict=True):
-        draws = int(rows["draws"].iloc[0])
-        rows = rows[rows["prob"] * draws >= 10].nlargest(MOST_CELLS, "prob")
+    for axes, (name, own) in zip(every, fixtures, strict=True):
+        draws = int(own["draws"].iloc[0])
+        rows = own[own["prob"] * draws >= 10].nlargest(MOST_CELLS, "prob")
         prob, places = rows["prob"].to_numpy(), np.arange(len(rows))
         low, high = (each / prob for each in theory.binomial_band(prob.clip(0, 1), draws))
         ratio = rows["share"].to_numpy() / prob

@@ -1,7 +1,8 @@
 """The protocol ``eprocess``: evidence against losslessness from whole texts of a real pair, watched token by token.
 
-Texts are decoded speculatively, then target and draft score them in one pass each, and the bets of exactness/eprocess.py
-are settled. What is tested is the whole of drafting, scoring, verifying and committing, at prefixes that occur.
+Texts are decoded speculatively, then target and draft score them in one pass each, and the bets of
+exactness/eprocess.py are settled. What is tested is the whole of drafting, scoring, verifying and committing, at
+prefixes that occur.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class ExactnessProtocol:
 
     Args:
         suite: fields of exactness.evidence.Settings.
-        agreement_requests: requests a fixture put before a verifier that draws from its seeds by itself and the reference
-            of its rule.
+        agreement_requests: requests a fixture put before a verifier that draws from its seeds by itself and the
+            reference of its rule.
         calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
             how many steps each; 0 seeds skip it.
         calibration_seconds: no further seed is begun after this long; 0 is no limit.

@@ -98,7 +98,7 @@ def triage(context: ModelContext, request: Request, plain: Completion, speculati
     a, b = one[same], two[same]
     margins = [float(logits[a] - logits[b]) for logits in (single, block)]
     noise = float((single - block).abs().max())
-    # In exact arithmetic both texts follow the larger logit: an honest fork needs margins of both signs, or of the noise's size.
+    # Each text follows its own larger logit: an honest fork has margins of both signs, or of the noise's size.
     explained = margins[0] * margins[1] <= 0 or min(abs(margin) for margin in margins) <= 2 * noise
     return Fork(request.name, len(one), same, a, b, *margins, noise, NEAR_TIE if explained else BUG)
 

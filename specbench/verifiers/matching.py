@@ -2,8 +2,8 @@
 
 Whatever the draft is, every emitted token is the target's own draw, so both are lossless by construction: controls that
 any test of losslessness must let pass. With uniforms of its own a drafted token is accepted with probability sum p q.
-With the drafter's (coupled: the maximum of Gumbel noise in arXiv 2408.07978, the inverse distribution function here) the
-two draws agree far more often, although noise is shared, which biases every rule that tests p against q.
+With the drafter's (coupled: the maximum of Gumbel noise in arXiv 2408.07978, the inverse distribution function here)
+the two draws agree far more often, although noise is shared, which biases every rule that tests p against q.
 """
 
 from __future__ import annotations

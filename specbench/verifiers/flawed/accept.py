@@ -56,7 +56,7 @@ class ZeroAcceptsZero(TokenSteps):
 
 
 class StaleProbability(TokenSteps):
-    """A drafted token that truncation removed from the target keeps the p looked up last (llama.cpp, speculative.cpp)."""
+    """A token that truncation removed from the target keeps the p looked up last (llama.cpp, speculative.cpp)."""
 
     def drafted(self, draft, target):
         p, q = super().drafted(draft, target)
@@ -65,7 +65,7 @@ class StaleProbability(TokenSteps):
 
 
 class NextRowAccept(TokenSteps):
-    """The target's rows are read one late in the accept test. A mutant: no thread known, invisible where rows are equal."""
+    """The accept test reads p one row late. A mutant: no thread known, unseen where rows are equal."""
 
     def drafted(self, draft, target):
         late = target.select(batched.target_row_of(draft) + 1).prob(draft.token_ids)

@@ -24,7 +24,7 @@ class ArgmaxBonus(TokenSteps):
 
 
 class PreviousRowBonus(TokenSteps):
-    """Drawn from the row that scored the last drafted token. A mutant: no thread known, invisible where rows are equal."""
+    """From the row that scored the last drafted token. A mutant: no thread known, unseen where rows are equal."""
 
     def bonus(self, draft, target, p):
         batch = torch.arange(len(p), device=p.device)

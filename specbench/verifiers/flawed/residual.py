@@ -73,7 +73,7 @@ class NanResidual(TokenSteps):
 
 
 class OutsideVocabulary(TokenSteps):
-    """A search in a float32 sum that a uniform rounded to 1 overruns: the id is the vocabulary's size (vLLM PR 45060)."""
+    """A search in a float32 sum that u rounded to 1 overruns: the id is the vocabulary's size (vLLM PR 45060)."""
 
     def emit(self, weights, draft, streams, num_accepted):
         cumulative = (weights / weights.sum(dim=-1, keepdim=True)).float().cumsum(dim=-1)
