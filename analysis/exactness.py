@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.report import Illustration, markdown, run_main, write_figures
+from analysis.pages import Illustration, command_line, markdown, write_figures, write_page
 from specbench.plots import exactness as plots
 from specbench.results import read_jobs, read_results
 
@@ -37,7 +37,7 @@ def report(run_dir: Path) -> Path:
     """
     results = read_results(run_dir)
     certificates = {job: _certificate(run_dir, job) for job in results["job"]}
-    table = pd.DataFrame([_row(each) for each in certificates.values()], columns=COLUMNS)
+    table = _table(run_dir)
     folder = run_dir / "report"
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / "table.csv", index=False)
@@ -51,9 +51,12 @@ def report(run_dir: Path) -> Path:
         f"## Figures\n\n{shown}",
         f"## Where it ran\n\n{_where(certificates)}",
     ]
-    path = folder / "report.md"
-    path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-    return path
+    return write_page(folder, sections)
+
+
+def _table(run_dir: Path) -> pd.DataFrame:
+    jobs = read_results(run_dir)["job"]
+    return pd.DataFrame([_row(_certificate(run_dir, job)) for job in jobs], columns=COLUMNS)
 
 
 def _certificate(run_dir: Path, job: int) -> dict:
@@ -110,4 +113,4 @@ def _where(certificates: dict[int, dict]) -> str:
 
 
 if __name__ == "__main__":
-    run_main("exactness", report)
+    command_line("exactness", report, lambda run_dir: _text(_table(run_dir)))

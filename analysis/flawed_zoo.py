@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.report import Illustration, markdown, run_main, write_figures
+from analysis.pages import Illustration, command_line, markdown, write_figures, write_page
 from specbench.plots import exactness as plots
 from specbench.results import read_jobs, read_results
 
@@ -58,9 +58,12 @@ def report(run_dir: Path) -> Path:
         f"## Table\n\n{markdown(table)}\n\n{NOTE}",
         f"## Figures\n\n{shown}",
     ]
-    path = folder / "report.md"
-    path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-    return path
+    return write_page(folder, sections)
+
+
+def _brief(run_dir: Path) -> pd.DataFrame:
+    table = pd.read_csv(run_dir / "report" / "table.csv", dtype=str, keep_default_na=False)
+    return table[["verifier", "caught by", "draws", "needed", "true TV"]]
 
 
 def sensitivity_table(
@@ -94,4 +97,4 @@ def sensitivity_table(
 
 
 if __name__ == "__main__":
-    run_main("flawed_zoo", report)
+    command_line("flawed_zoo", report, _brief)

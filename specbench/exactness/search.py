@@ -22,10 +22,10 @@ from specbench.rng import Stream
 from specbench.verifiers import Verifier
 
 _BASES, _SCAN, _BISECTIONS = 24, 33, 50
-_CHECKS, _ROUNDS = 4096, 10  # random points a draft, and how often those that were not predicted start a new search
+_CHECKS, _ROUNDS = 2048, 10  # random points a draft, and how often those that were not predicted start a new search
 _HOPELESS = 0.2  # share of points not predicted at which there is nothing to search for
 _SAME = 2e-14  # thresholds nearer to one another than this are one
-_ALONE = 40  # points evaluated in a batch of their own
+_ALONE = 12  # points evaluated in a batch of their own
 _MOST_CUTS, _MOST_BOXES = 40, 300_000
 
 Axis = tuple[int, int]  # stream, offset
