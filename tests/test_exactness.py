@@ -51,14 +51,12 @@ from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.flawed import accept, bonus, residual, wrong_q
 from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
 from specbench.verifiers.masked import MaskedVerifier
+from tests.test_verifiers import VERIFIERS as INSTALLED
 
 CONF = Path(__file__).parent.parent / "conf"
-YAMLS = {
-    path.relative_to(CONF / "verifier").with_suffix("").as_posix(): path for path in CONF.glob("verifier/**/*.yaml")
-}
-VERIFIERS = {name: instantiate(OmegaConf.load(path)) for name, path in sorted(YAMLS.items())}
-SOUND = {name: verifier for name, verifier in VERIFIERS.items() if verifier.lossless}
-FLAWED = {name: verifier for name, verifier in VERIFIERS.items() if name.startswith("flawed/")}
+YAMLS = sorted((CONF / "verifier" / "flawed").glob("*.yaml"))
+FLAWED = {f"flawed/{path.stem}": instantiate(OmegaConf.load(path)) for path in YAMLS}
+SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.lossless}
 FIXTURES = {fixture.name: fixture for fixture in (*small_fixtures(), greedy_fixture())}
 CPU = torch.device("cpu")
 every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
@@ -221,7 +219,7 @@ def test_searched_tv_of_accepting_everything_is_that_of_the_draft():
 
 def test_searched_tv_knows_what_it_cannot_enumerate():
     for name in ("shared_gumbel", "seed_of_first_row", "writes_other_rows"):
-        assert searched_tv(VERIFIERS[f"flawed/{name}"], FIXTURES["chain"]) is None
+        assert searched_tv(FLAWED[f"flawed/{name}"], FIXTURES["chain"]) is None
 
 
 def test_draft_samplers_belong_to_the_search():

@@ -56,10 +56,8 @@ def tv_upper_bound(statistic: float, dof: int, draws: int, confidence: float = C
     """
     _check("confidence", confidence)
     tail = 1 - confidence
-    if (
-        stats.chi2.cdf(statistic, dof) <= tail
-    ):  # smaller than chance lets even an exact rule be: the bound is 0 by form,
-        statistic = float(stats.chi2.ppf(tail, dof))  # and is set to that of the smallest credible statistic
+    # A statistic smaller than its median says nothing more, and a bound near 0 would be an accident's.
+    statistic = max(statistic, float(stats.chi2.ppf(0.5, dof)))
     high = 1.0
     while stats.ncx2.cdf(statistic, dof, high) > tail:
         high *= 2
