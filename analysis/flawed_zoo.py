@@ -21,7 +21,7 @@ identical rows, first token: the tests of other projects, re-created from their 
 HEAT = """\
 Steps that each test needs to catch each bug with power 0.99, estimated from what it saw; white where it saw nothing.
 Dark cells are strong tests. No column is dark everywhere: the fixtures and tests are there for one another. Right:
-what the tests of other projects say of the same code."""
+what the tests of other projects say of the same code: + caught, a dash missed."""
 
 
 def report(run_dir: Path) -> Path:
@@ -32,7 +32,7 @@ def report(run_dir: Path) -> Path:
     """
     names = read_results(run_dir).set_index("job")["verifier"]
     tests, others, exact, bias = (
-        read_jobs(run_dir, f"{name}.parquet").assign(verifier=lambda rows: rows["job"].map(names))
+        read_jobs(run_dir, f"{name}.parquet").sort_values("job", kind="stable").assign(verifier=lambda rows: rows["job"].map(names))
         for name in ("sensitivity", "elsewhere", "exact_tier", "bias")
     )
     table = sensitivity_table(tests, others, exact, bias)
@@ -79,7 +79,9 @@ def sensitivity_table(
         caught = pd.concat([drawn, caught[caught["test"] == "enumeration"]])
         first = caught.iloc[0] if len(caught) else None
         errors = exact[exact["verifier"] == name]
-        tv = errors[["injected_error", "searched_tv"]].max(axis=None)
+        drawn_on = errors[errors["fixture"] != "greedy"]
+        enumerated = drawn_on["searched_tv"].fillna(drawn_on["injected_error"])
+        tv = enumerated.max(skipna=False)
         observed = bias[bias["verifier"] == name]["observed_tv"].max()
         seen = others[others["verifier"] == name].set_index("test")["caught"]
         rows.append(

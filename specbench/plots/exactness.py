@@ -127,12 +127,12 @@ def sensitivity(rows: Rows, elsewhere: Rows) -> Figure:
     caught = caught.reindex(index=heat.index, columns=tests).to_numpy(dtype=float)
     right.imshow(np.where(caught > 0, 0.15, np.nan), aspect="auto", cmap="Greys", vmin=0, vmax=0.5)
     for (y, x), value in np.ndenumerate(caught):
-        right.text(x, y, "caught" if value > 0 else "missed", ha="center", va="center", fontsize=5.5,
+        right.text(x, y, "+" if value > 0 else "\N{EN DASH}", ha="center", va="center", fontsize=7,
                    color=INK if value > 0 else COLOURS[1])  # fmt: skip
     right.set_yticks([])
     right.set_xticks(range(len(tests)), tests, rotation=60, ha="right", fontsize=6.5)
     left.set_title("this suite", fontsize=7.5)
-    right.set_title("tests elsewhere", fontsize=7.5)
+    right.set_title("elsewhere", fontsize=7.5)
     for axes in (left, right):
         axes.grid(visible=False)
         axes.tick_params(length=0)
