@@ -32,7 +32,9 @@ def report(run_dir: Path) -> Path:
     """
     names = read_results(run_dir).set_index("job")["verifier"]
     tests, others, exact, bias = (
-        read_jobs(run_dir, f"{name}.parquet").sort_values("job", kind="stable").assign(verifier=lambda rows: rows["job"].map(names))
+        read_jobs(run_dir, f"{name}.parquet")
+        .sort_values("job", kind="stable")
+        .assign(verifier=lambda rows: rows["job"].map(names))
         for name in ("sensitivity", "elsewhere", "exact_tier", "bias")
     )
     table = sensitivity_table(tests, others, exact, bias)

@@ -40,7 +40,7 @@ def serial_rows(verifier: Verifier, draws: int, seed: int, device: torch.device,
     """
     fixture = small_fixtures()[0].to(device)
     table, generator = PitTable(fixture), torch.Generator(device).manual_seed(seed % 2**63)
-    started, done, chunk = time.perf_counter(), 0, 256
+    started, done, chunk = time.perf_counter(), 0, 32
     firsts, lasts, nexts = [], [], []
     while done < draws and not (seconds and done and time.perf_counter() - started > seconds):
         size = min(chunk, draws - done + (draws - done) % 2)
@@ -70,7 +70,7 @@ def large_rows(
         draws: steps, cut to what ``settings.vocabulary_seconds`` allows.
     """
     table, generator = PitTable(fixture), torch.Generator(device).manual_seed(seed % 2**63)
-    started, done, chunk = time.perf_counter(), 0, 16 if device.type == "cpu" else 256
+    started, done, chunk = time.perf_counter(), 0, 4 if device.type == "cpu" else 256
     values: list[Tensor] = []
     limit = settings.vocabulary_seconds
     while done < draws and not (limit and done and time.perf_counter() - started > limit):

@@ -33,7 +33,7 @@ class SmallTier:
         self.width = max(fixture.gamma for fixture in fixtures) + 1
         self.first_seed = seed * BLOCKS % 2**62
         self.drawn = 0
-        self._chunk = 256
+        self._chunk = 32
 
     def draw(self, wanted: dict[str, int], deadline: float | None) -> bool:
         """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short."""
