@@ -1,6 +1,5 @@
 """Every verifier of conf/verifier, by the same tests: a new yaml is covered without touching this file."""
 
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -8,12 +7,11 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from scipy import stats
 
 from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import PADDING, Draft, LogitRows, check_values
+from specbench.types import PADDING, Draft, check_values
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.external.base import ExternalVerifier
 from specbench.verifiers.naive import NaiveVerifier
@@ -23,6 +21,8 @@ CONF = Path(__file__).parent.parent / "conf" / "verifier"
 VERIFIERS, ABSENT = {}, []
 for path in sorted(CONF.glob("**/*.yaml")):
     name = path.relative_to(CONF).with_suffix("").as_posix()
+    if path.parent.name == "flawed":
+        continue  # test_exactness.py has those, and the joint distribution of a whole step for all
     try:
         VERIFIERS[name] = instantiate(OmegaConf.load(path))
         reason = missing_device(VERIFIERS[name])
@@ -95,6 +95,8 @@ def test_a_request_does_not_depend_on_its_batch(verifier):
 
 @lossless
 def test_equal_distributions_accept_everything(verifier):
+    if verifier.rule == "sample_match":
+        pytest.skip("accepts where two independent draws agree")
     draft, _, streams = ragged_case([4] * 50, vocabulary=13)
     owner = torch.arange(50).repeat_interleave(5)
     rows = (torch.arange(250) - owner).clamp(max=199)
@@ -141,83 +143,6 @@ def test_check_values_names_the_argument():
     logits[3, 2] = torch.nan
     with pytest.raises(ArgumentError, match="target: row 3"):
         check_values(draft, logit_rows(logits, RowParams.of([SamplingParams()] * 5)))
-
-
-# --- The joint distribution of a whole step, on a pair whose distributions depend on the prefix ---
-
-VOCABULARY, GAMMA = 3, 3
-CELLS = VOCABULARY ** (GAMMA + 1)
-
-
-def markov_pair(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [position, previous token, V] of a target and a draft; every row differs, so a shifted index shows."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (GAMMA + 1, VOCABULARY, VOCABULARY)
-    return 1.5 * torch.randn(shape, generator=generator), 1.5 * torch.randn(shape, generator=generator)
-
-
-def joint_probabilities(p_logits: torch.Tensor) -> torch.Tensor:
-    """The target's exact probability of every sequence of GAMMA + 1 tokens, [CELLS]."""
-    p = p_logits.double().softmax(-1)
-    joint = []
-    for tokens in product(range(VOCABULARY), repeat=GAMMA + 1):
-        previous, value = 0, torch.ones((), dtype=torch.float64)
-        for position, token in enumerate(tokens):
-            value, previous = value * p[position, previous, token], token
-        joint.append(value)
-    return torch.stack(joint)
-
-
-def step_cells(verifier, draws: int, seed: int, one_hot: bool) -> torch.Tensor:
-    """Counts [CELLS] of one verification step, completed with target samples to GAMMA + 1 tokens."""
-    p_logits, q_logits = markov_pair(seed)
-    params = RowParams.of([SamplingParams()] * draws)
-    streams = Streams(torch.arange(draws) + 10**6 * seed, torch.zeros(draws, dtype=torch.int64), GAMMA + 1)
-    previous, tokens, q_steps = torch.zeros(draws, dtype=torch.int64), [], []
-    for i in range(GAMMA):
-        logits = q_logits[i, previous]
-        token = (
-            logits.argmax(-1) if one_hot else sample(logit_rows(logits, params), streams.uniform(Stream.DRAFT)[:, i])
-        )
-        q_steps.append(logits)
-        tokens.append(token)
-        previous = token
-    token_ids = torch.stack(tokens, dim=1)
-    before = torch.cat([torch.zeros(draws, 1, dtype=torch.int64), token_ids], dim=1)
-    owner = torch.arange(draws)
-    q = logit_rows(torch.stack(q_steps, 1).flatten(0, 1), params.select(owner.repeat_interleave(GAMMA)))
-    p_rows = p_logits[torch.arange(GAMMA + 1), before]
-    target: LogitRows = logit_rows(p_rows.flatten(0, 1), params.select(owner.repeat_interleave(GAMMA + 1)))
-    draft = Draft(token_ids.flatten(), None if one_hot else q, torch.full((draws,), GAMMA), GAMMA)
-    emitted = verifier.verify(draft, target, streams).token_ids
-    generator = torch.Generator().manual_seed(seed)
-    previous, index = torch.zeros(draws, dtype=torch.int64), torch.zeros(draws, dtype=torch.int64)
-    for position in range(GAMMA + 1):
-        sampled = torch.multinomial(p_logits[position, previous].double().softmax(-1), 1, generator=generator)[:, 0]
-        previous = torch.where(emitted[:, position] == PADDING, sampled, emitted[:, position])
-        index = index * VOCABULARY + previous
-    return torch.bincount(index, minlength=CELLS)
-
-
-@lossless
-@pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
-def test_joint_of_a_step_is_the_target(verifier, one_hot):
-    """G-test over 81 cells, false alarm 1e-8 a test.
-
-    Its critical value is 172; noncentrality N (2 TV)^2 >= 153 is seen with probability 0.99. A batched verifier's
-    200,000 draws thus show a total variation of 0.014; the 4,000 of naive and of other projects' verifiers show 0.098,
-    but naive also agrees with masked token for token.
-    """
-    draws = 4_000 if isinstance(verifier, NaiveVerifier | ExternalVerifier) else 200_000
-    for seed in (1, 2):
-        counts = step_cells(verifier, draws, seed, one_hot)
-        expected = joint_probabilities(markov_pair(seed)[0]) * draws
-        rare = expected < 5
-        observed = torch.cat([counts[~rare], counts[rare].sum()[None]]).numpy()
-        wanted = torch.cat([expected[~rare], expected[rare].sum()[None]]).numpy()
-        keep = wanted > 0
-        result = stats.power_divergence(observed[keep], wanted[keep], lambda_="log-likelihood")
-        assert result.pvalue > 1e-8
 
 
 def test_mixed_parameters_are_really_mixed():

@@ -1,0 +1,52 @@
+"""What a rule that is not lossless does: how far a step is from the target, and what that bought in acceptance."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specbench.exactness.enumeration import rule_lengths
+from specbench.exactness.evidence import JOINT, Evidence
+from specbench.exactness.exact import ExactRow
+
+
+@dataclass(frozen=True)
+class BiasRow:
+    """One fixture.
+
+    Attributes:
+        fixture: its name.
+        tv: total variation a step by enumeration; None where the code cannot be enumerated.
+        observed_tv: of the empirical joint; noise included, so an over-estimate of a small bias.
+        noise_tv: about what an exact rule shows after as many draws.
+        accepted: drafted tokens accepted a step.
+        token_rule: what token verification accepts, the most that a lossless rule can that decides token by token.
+    """
+
+    fixture: str
+    tv: float | None
+    observed_tv: float
+    noise_tv: float
+    accepted: float
+    token_rule: float
+
+
+def bias_rows(evidence: Evidence, exact: list[ExactRow]) -> list[BiasRow]:
+    """Every small fixture that was drawn on."""
+    errors = {row.fixture: row.error for row in exact}
+    dof = {row.fixture: row.dof for row in evidence.rows if row.test == JOINT}
+    rows = []
+    for name, tally in evidence.tallies.items():
+        lengths = rule_lengths("token", tally.fixture).numpy()
+        shares = tally.lengths().sum(axis=1) / tally.lengths().sum()
+        token_rule = float(
+            sum(share * (row * range(len(row))).sum() for share, row in zip(shares, lengths, strict=True))
+        )
+        noise = 0.4 * (dof.get(name, 0) / tally.draws) ** 0.5  # half the mean of |normal| a cell, E|z| = 0.8
+        rows.append(BiasRow(name, errors.get(name), tally.observed_tv(), noise, tally.mean_accepted(), token_rule))
+    return rows
+
+
+def as_dicts(rows: list[BiasRow]) -> list[dict[str, Any]]:
+    """The rows for a certificate."""
+    return [asdict(row) for row in rows]

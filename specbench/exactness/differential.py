@@ -1,0 +1,111 @@
+"""Two verifiers on the same streams: where they part first, what stood at the fork, whether rounding explains it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from specbench.exactness.enumeration import LAWS, StepLaw, one_draft
+from specbench.exactness.fixtures import Fixture
+from specbench.exactness.small import BLOCKS, POSITION
+from specbench.exactness.steps import Steps, verified_steps
+from specbench.rng import Stream, Streams
+from specbench.verifiers import Verifier
+
+ROUNDING = 1e-6  # a float32 computation places a threshold this well; a wrong rule misses it by more, almost always
+BATCH = 4096
+SEEDS = 3 * BLOCKS // 4  # where the seeds begin, behind those of the suite
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """One request on which two verifiers part.
+
+    Attributes:
+        fixture, seed: the request.
+        offset: of the accept test that went both ways, or of the emitted token.
+        kind: "accept" or "emit".
+        drafted: the drafted tokens.
+        first, second: what each emitted.
+        uniform: the uniform at the fork.
+        threshold: what the rule compares it with; for an emitted token the nearest edge of the distribution function.
+        margin: their distance.
+        cause: "rounding", "structural", or "another rule" where thresholds of the rule are not known.
+    """
+
+    fixture: str
+    seed: int
+    offset: int
+    kind: str
+    drafted: list[int]
+    first: list[int]
+    second: list[int]
+    uniform: float
+    threshold: float | None
+    margin: float | None
+    cause: str
+
+
+@dataclass
+class Comparison:
+    """Requests of one fixture put before two verifiers."""
+
+    fixture: str
+    requests: int = 0
+    divergences: list[Divergence] = field(default_factory=list)
+
+    def count(self, cause: str) -> int:
+        """How many divergences have a cause."""
+        return sum(each.cause == cause for each in self.divergences)
+
+
+def compare(
+    first: Verifier, second: Verifier, fixture: Fixture, requests: int, seed: int, device: torch.device
+) -> Comparison:
+    """Puts the same requests before both and explains every difference. The first one's rule gives the thresholds."""
+    comparison = Comparison(fixture.name)
+    fixture = fixture.to(device)
+    for start in range(0, requests, BATCH):
+        seeds = torch.arange(start, min(start + BATCH, requests), device=device) + (seed * BLOCKS + SEEDS) % 2**62
+        streams = Streams(seeds, torch.full_like(seeds, POSITION), fixture.gamma + 1)
+        one, two = (verified_steps(verifier, fixture, streams) for verifier in (first, second))
+        differ = (_visible(one) != _visible(two)).any(dim=1)
+        for b in differ.nonzero()[:, 0].tolist():
+            comparison.divergences.append(explain(fixture, first.rule, one, two, streams, b))
+        comparison.requests += len(seeds)
+    return comparison
+
+
+def _visible(steps: Steps) -> torch.Tensor:
+    return torch.where(steps.emitted, steps.tokens, -1)
+
+
+def explain(fixture: Fixture, rule: str, one: Steps, two: Steps, streams: Streams, b: int) -> Divergence:
+    """What stood at the fork of request b."""
+    g = int(one.draft.num_draft_tokens[b])
+    first_row = int(one.draft.first_row[b])
+    drafted = one.draft.token_ids[first_row : first_row + g].cpu()
+    a, c = (int(each.verification.num_accepted[b]) for each in (one, two))
+    emitted = [_visible(each)[b][: n + 1].tolist() for each, n in ((one, a), (two, c))]
+    law = None if rule not in LAWS else LAWS[rule](one_draft(fixture, drafted))
+    threshold = None
+    if a != c:
+        kind = "accept"
+        # Token by token the first refusal decides; a block's last success does.
+        offset = (max(a, c) if rule == "block" else min(a, c) + 1) - 1
+        uniform = float(streams.uniform(Stream.ACCEPT)[b, offset])
+        threshold = None if law is None else float(law.accept[0, offset])
+    else:
+        kind, offset = "emit", a
+        uniform = float(streams.uniform(Stream.EMIT)[b, 0])
+        threshold = None if law is None else _nearest_edge(law, a, uniform)
+    margin = None if threshold is None else abs(uniform - threshold)
+    cause = "another rule" if margin is None else "rounding" if margin <= ROUNDING else "structural"
+    where = (fixture.name, int(streams.seeds[b]), offset, kind, drafted.tolist())
+    return Divergence(*where, emitted[0], emitted[1], uniform, threshold, margin, cause)
+
+
+def _nearest_edge(law: StepLaw, accepted: int, uniform: float) -> float:
+    edges = law.emit[0, accepted].cumsum(0)[:-1]
+    return float(edges[(edges - uniform).abs().argmin()]) if len(edges) else 1.0

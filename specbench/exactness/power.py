@@ -1,0 +1,83 @@
+"""How many draws a test needs, what it could have seen, and how far from the target a verifier can still be.
+
+The G statistic of a step (tests.node_g_test) is asymptotically noncentral chi-square with noncentrality 2 N KL, where
+KL is the divergence, a step, of what is emitted from what the target would emit in its place. A step completed with
+target samples to gamma + 1 tokens is a function of what is emitted and of noise, so by the data-processing inequality
+and Pinsker's its total variation TV from the target's joint satisfies KL >= 2 TV^2, and the noncentrality is at least
+N (2 TV)^2: a lower bound whatever the mistake looks like.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy import optimize, stats
+
+from specbench.errors import ArgumentError
+
+CONFIDENCE = 0.99  # of upper bounds
+
+
+def _check(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ArgumentError(f"{name}={value}: must lie inside (0, 1)")
+
+
+def needed_noncentrality(dof: int, power: float, false_alarm: float) -> float:
+    """The noncentrality that a chi-square test sees with probability ``power``."""
+    _check("power", power)
+    _check("false_alarm", false_alarm)
+    critical = stats.chi2.isf(false_alarm, dof)
+    high = 1.0
+    while stats.ncx2.sf(critical, dof, high) < power:
+        high *= 2
+    return float(optimize.brentq(lambda x: stats.ncx2.sf(critical, dof, x) - power, 0, high))
+
+
+def draws_needed(tv: float, dof: int, power: float, false_alarm: float) -> int:
+    """Steps after which a G-test sees any bias of total variation ``tv`` with probability ``power``.
+
+    Raises:
+        ArgumentError: an argument outside (0, 1).
+    """
+    _check("tv", tv)
+    return math.ceil(needed_noncentrality(dof, power, false_alarm) / (2 * tv) ** 2)
+
+
+def detectable_tv(draws: int, dof: int, power: float, false_alarm: float) -> float:
+    """The smallest total variation that ``draws`` steps show with probability ``power``, at most 1."""
+    return min(1.0, 0.5 * math.sqrt(needed_noncentrality(dof, power, false_alarm) / draws))
+
+
+def tv_upper_bound(statistic: float, dof: int, draws: int, confidence: float = CONFIDENCE) -> float:
+    """An upper confidence bound on the total variation a step: noncentralities above it would have shown more.
+
+    The noncentrality at which a statistic as small as the one seen has probability 1 - confidence.
+    """
+    _check("confidence", confidence)
+    tail = 1 - confidence
+    # A statistic smaller than its median says nothing more, and a bound near 0 would be an accident's.
+    statistic = max(statistic, float(stats.chi2.ppf(0.5, dof)))
+    high = 1.0
+    while stats.ncx2.cdf(statistic, dof, high) > tail:
+        high *= 2
+    noncentrality = optimize.brentq(lambda x: stats.ncx2.cdf(statistic, dof, x) - tail, 0, high)
+    return min(1.0, 0.5 * math.sqrt(max(float(noncentrality), 0.0) / draws))
+
+
+def detectable_ks(draws: int, power: float, false_alarm: float) -> float:
+    """The smallest Kolmogorov distance that ``draws`` independent values show with probability ``power``, at most 1.
+
+    By the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant, twice: the critical value, and how far below
+    the true distance the observed one may fall.
+    """
+    return min(1.0, _dkw(draws, false_alarm / 2) + _dkw(draws, 1 - power))
+
+
+def ks_upper_bound(distance: float, draws: int, confidence: float = CONFIDENCE) -> float:
+    """An upper confidence bound on the Kolmogorov distance, by the same inequality."""
+    return min(1.0, distance + _dkw(draws, (1 - confidence) / 2))
+
+
+def _dkw(draws: int, tail: float) -> float:
+    return math.sqrt(-math.log(tail) / (2 * max(draws, 1)))

@@ -1,0 +1,99 @@
+"""Counts of one verifier on one fixture, and the tests of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from specbench.exactness.enumeration import LAWS, counted_ends, joint_tv, rule_lengths
+from specbench.exactness.fixtures import Fixture
+from specbench.exactness.steps import Steps, length_counts, node_counts
+from specbench.exactness.tests import GTest, expected_dof, node_g_test
+
+
+class Tally:
+    """Counts of verified steps.
+
+    Args:
+        fixture: small, on any device.
+        rule: the verifier's; its acceptance is tested where the rule has a closed form.
+    """
+
+    def __init__(self, fixture: Fixture, rule: str):
+        self.fixture, self.rule = fixture, rule
+        self.draws, self.malformed, self.accepted, self.drafted = 0, 0, 0, 0
+        self._nodes: torch.Tensor | int = 0
+        self._lengths: torch.Tensor | int = 0
+        self._malformed: torch.Tensor | int = 0
+
+    def add(self, steps: Steps) -> None:
+        """Counts the steps; nothing is copied to the host."""
+        self.draws += len(steps.malformed)
+        self._nodes = self._nodes + node_counts(self.fixture, steps)
+        self._lengths = self._lengths + length_counts(self.fixture, steps)
+        self._malformed = self._malformed + steps.malformed.sum()
+
+    def num_malformed(self) -> int:
+        """Steps that no rule can give."""
+        return int(self._malformed)
+
+    def nodes(self) -> np.ndarray:
+        """[classes, rows, V], emitted tokens by num_draft_tokens and row."""
+        assert isinstance(self._nodes, torch.Tensor)
+        return self._nodes.cpu().numpy()
+
+    def lengths(self) -> np.ndarray:
+        """[classes, lengths], steps by num_draft_tokens and accepted tokens."""
+        assert isinstance(self._lengths, torch.Tensor)
+        return self._lengths.cpu().numpy()
+
+    def joint(self) -> GTest:
+        """The test of the joint distribution over a whole step."""
+        nodes = self.nodes()
+        probs = np.broadcast_to(self.fixture.p.cpu().numpy(), nodes.shape)
+        return node_g_test(nodes.reshape(-1, nodes.shape[-1]), probs.reshape(-1, nodes.shape[-1]))
+
+    def acceptance(self) -> GTest | None:
+        """Whether as many tokens are accepted as the rule says. Not a test of losslessness."""
+        if self.rule not in LAWS:
+            return None
+        return node_g_test(self.lengths(), rule_lengths(self.rule, self.fixture).numpy())
+
+    def mean_accepted(self) -> float:
+        """Drafted tokens accepted, a step."""
+        lengths = self.lengths()
+        return float((lengths * np.arange(lengths.shape[1])).sum() / lengths.sum())
+
+    def observed_tv(self) -> float:
+        """Total variation of the empirical joint from the target's, the largest over draft lengths; noise included."""
+        nodes = torch.from_numpy(self.nodes())
+        return max(
+            joint_tv(self.fixture, counted_ends(self.fixture, nodes[c]))
+            for c in set(self.fixture.counts)
+            if c or nodes[c].sum()
+        )
+
+
+def joint_dof(fixture: Fixture) -> int:
+    """Degrees of freedom of :meth:`Tally.joint` with many draws."""
+    total = 0
+    support = fixture.p.cpu().numpy()
+    for count in set(fixture.counts):
+        reachable = _reachable(fixture, count)
+        total += expected_dof(support, reachable)
+    return total
+
+
+def _reachable(fixture: Fixture, count: int) -> np.ndarray:
+    """Rows that a step with ``count`` drafted tokens can reach by accepting tokens that p and q both have."""
+    reached = np.zeros(len(fixture.target), dtype=bool)
+    states = torch.zeros(1, dtype=torch.int64)
+    p, q = fixture.p.cpu(), fixture.q.cpu()
+    for i in range(count + 1):
+        rows = fixture.first_row[i] + states
+        reached[rows.numpy()] = True
+        if i < count:
+            both = (p[rows] > 0) & (q[rows] > 0)
+            row, token = both.nonzero(as_tuple=True)
+            states = torch.unique(fixture.advance(i, states[row], token))
+    return reached

@@ -1,0 +1,110 @@
+"""The protocol ``greedy_divergence``: at temperature 0, where do speculative and plain text part, and is it rounding?
+
+Both are the target's argmax, so they are equal where arithmetic is exact. Matrix products of another shape (one token
+against a block) round differently, and where two logits nearly tie, the argmax may change: the text then goes another
+way without anything being wrong. This protocol tells that from a bug by scoring the prefix at the fork in both shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from scipy import stats
+
+from specbench.decoding import Completion, Decoder, Request
+from specbench.exactness import tables
+from specbench.progress import track
+from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.sampling import SamplingParams
+
+NEAR_TIE, BUG = "near tie", "unexplained"
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where the two texts of one prompt part; position and all after it are None where they are the same.
+
+    Attributes:
+        prompt, tokens: its name, and tokens decoded plainly.
+        position: index in the continuation of the first differing token.
+        plain_token, speculative_token: the two.
+        plain_margin: logit of the plain token over the other's, scored token by token.
+        speculative_margin: the same, scored as the first row of a block of gamma + 1 tokens.
+        logit_noise: the largest difference of any logit between the two scorings.
+        cause: NEAR_TIE where the margins differ in sign or are within the noise, else BUG.
+    """
+
+    prompt: str
+    tokens: int
+    position: int | None = None
+    plain_token: int | None = None
+    speculative_token: int | None = None
+    plain_margin: float | None = None
+    speculative_margin: float | None = None
+    logit_noise: float | None = None
+    cause: str | None = None
+
+
+class GreedyDivergenceProtocol:
+    """See the module. The sampler's choice is not used: everything is decoded at temperature 0."""
+
+    needs_models = True
+
+    @torch.inference_mode()
+    def run(self, context: ModelContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        speculative = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
+        plain = Decoder(context.target, None, None, 0, context.pair.stop_ids)
+        requests = [dataclasses.replace(each, sampling=SamplingParams(temperature=0.0)) for each in context.requests]
+        batches = [requests[i : i + context.batch_size] for i in range(0, len(requests), context.batch_size)]
+        forks = []
+        for batch in track(batches, "decoding twice"):
+            for request, one, two in zip(batch, plain.run(batch), speculative.run(batch), strict=True):
+                forks.append(triage(context, request, one, two))
+        return Outcome(headline(forks), {}, {tables.GREEDY: Table(forks, tables.GREEDY_SCHEMA)})
+
+
+def headline(forks: list[Fork]) -> str:
+    """How many texts part, with 95% intervals (Clopper and Pearson), and why."""
+    parted = [fork for fork in forks if fork.position is not None]
+    interval = stats.binomtest(len(parted), len(forks)).proportion_ci(method="exact")
+    # A text is followed up to its fork; what comes after is another text.
+    followed = sum(fork.tokens if fork.position is None else fork.position + 1 for fork in forks)
+    ties = sum(fork.cause == NEAR_TIE for fork in parted)
+    rate = stats.binomtest(len(parted), max(followed, 1)).proportion_ci(method="exact")
+    text = f"{len(parted)} of {len(forks)} texts part ({interval.low:.1%} to {interval.high:.1%}), one token in "
+    text += f"{followed / len(parted):,.0f}" if parted else f"{1 / rate.high:,.0f} or more"
+    if parted:
+        text += (
+            f" ({1 / rate.high:,.0f} to {1 / max(rate.low, 1e-12):,.0f}); {ties} at near ties, {len(parted) - ties} "
+        )
+        text += f"unexplained; largest margin at a fork {max(abs(fork.plain_margin or 0.0) for fork in parted):.3g}"
+    return text
+
+
+def triage(context: ModelContext, request: Request, plain: Completion, speculative: Completion) -> Fork:
+    """Finds the fork of two continuations and scores it in both shapes."""
+    one, two = plain.token_ids, speculative.token_ids
+    same = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), None)
+    if same is None and len(one) == len(two):
+        return Fork(request.name, len(one))
+    if same is None:  # one ends where the other goes on, though both stop by the same rules
+        return Fork(request.name, len(one), min(len(one), len(two)), cause=BUG)
+    prefix = [*request.prompt, *one[:same]]
+    single = _scored(context, prefix, [])
+    block = _scored(context, prefix, one[same : same + context.gamma])
+    a, b = one[same], two[same]
+    margins = [float(logits[a] - logits[b]) for logits in (single, block)]
+    noise = float((single - block).abs().max())
+    # Each text follows its own larger logit: an honest fork has margins of both signs, or of the noise's size.
+    explained = margins[0] * margins[1] <= 0 or min(abs(margin) for margin in margins) <= 2 * noise
+    return Fork(request.name, len(one), same, a, b, *margins, noise, NEAR_TIE if explained else BUG)
+
+
+def _scored(context: ModelContext, prefix: list[int], following: list[int]) -> torch.Tensor:
+    """Float64 logits after the prefix, computed as the first row of a block."""
+    context.target.start([prefix], len(prefix) + len(following) + 1)
+    fed = torch.tensor([[prefix[-1], *following]], device=context.target.device)
+    return context.target.extend(fed, [fed.shape[1]])[0, 0].double()

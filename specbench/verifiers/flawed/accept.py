@@ -1,0 +1,114 @@
+"""Bugs of the accept test."""
+
+from __future__ import annotations
+
+import torch
+
+from specbench.verifiers import batched, block
+from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
+
+
+class AcceptsEverything(TokenSteps):
+    """The comparison is lost: every drafted token stands (transformers PR 28508, before it was mended)."""
+
+    def accepts(self, p, q, u):
+        return torch.ones_like(u, dtype=torch.bool)
+
+
+class FirstUnverified(TokenSteps):
+    """The loop starts at the second drafted token: draft[0] is never tested (lattice issue 243)."""
+
+    def count(self, mask):
+        mask = mask.clone()
+        mask[:, :1] = True
+        return mask.cumprod(dim=1).sum(dim=1)
+
+    def output(self, draft, num_accepted, emitted):
+        return super().output(draft, num_accepted.minimum(draft.num_draft_tokens), emitted)
+
+    def weights(self, draft, target, num_accepted):
+        return super().weights(draft, target, num_accepted.minimum(draft.num_draft_tokens))
+
+
+class Lenient(TokenSteps):
+    """q is scaled by a lenience of 0.8 "for speed"; arXiv 2211.17192 offers it as a lossy variant."""
+
+    def accepts(self, p, q, u):
+        return u * q * 0.8 < p
+
+
+class CoarseUniform(TokenSteps):
+    """Uniforms in bfloat16 and <= for the test: u = 0 in one of 512, which accepts p = 0 (gpt-fast, generate.py)."""
+
+    def accepts(self, p, q, u):
+        coarse = torch.floor(u * 512) / 512
+        return coarse <= p / q
+
+
+class ZeroAcceptsZero(TokenSteps):
+    """float32 uniforms from [0, 1) and u <= p/q: u = 0, one in 2^24, accepts a token of probability 0.
+
+    sglang issue 35771; lucidrains/speculative-decoding, feifeibear/LLMSpeculativeSampling and transformers compare so.
+    """
+
+    def accepts(self, p, q, u):
+        return torch.floor(u * 2**24) / 2**24 <= p / q
+
+
+class StaleProbability(TokenSteps):
+    """A token that truncation removed from the target keeps the p looked up last (llama.cpp, speculative.cpp)."""
+
+    def drafted(self, draft, target):
+        p, q = super().drafted(draft, target)
+        before = torch.roll(p, 1)
+        return torch.where((p == 0) & (batched.offsets(draft) > 0), before, p), q
+
+
+class NextRowAccept(TokenSteps):
+    """The accept test reads p one row late. A mutant: no thread known, unseen where rows are equal."""
+
+    def drafted(self, draft, target):
+        late = target.select(batched.target_row_of(draft) + 1).prob(draft.token_ids)
+        return late, super().drafted(draft, target)[1]
+
+
+class BlockByTokenCriterion(BlockSteps):
+    """Block verification's search for the last success, but with the token rule's test (vllm-ascend issue 7807)."""
+
+    def prefix_weights(self, draft, target):
+        p, q = batched.drafted_probs(draft, target)
+        ratios = batched.padded(p / q, draft, 1.0).clamp(max=1)
+        return torch.cat([ratios.new_ones((len(ratios), 1)), ratios], dim=1)
+
+    def accepted_length(self, draft, target, weights, u):
+        lengths = torch.arange(1, weights.shape[1], device=u.device)
+        accepted = (u < weights[:, 1:]) & (lengths <= draft.num_draft_tokens[:, None])
+        return (accepted * lengths).amax(dim=1) if len(lengths) else torch.zeros_like(draft.num_draft_tokens)
+
+    def residual(self, p, q, pi):
+        return batched.residual(p, q)
+
+
+class BlockUncapped(BlockSteps):
+    """The running product is not capped at 1 (the public single-draft code of HSD, arXiv 2601.05724)."""
+
+    def prefix_weights(self, draft, target):
+        p, q = batched.drafted_probs(draft, target)
+        weights = block.prefix_weights(draft, target)
+        if draft.max_draft_tokens:
+            weights[:, -1] = batched.padded(p / q, draft, 1.0).prod(dim=1).clamp(max=1)
+        return weights
+
+
+class BlockEarlyStop(BlockSteps):
+    """Block verification that stops at its first refusal, as token verification does. A mutant: no thread known."""
+
+    def accepted_length(self, draft, target, weights, u):
+        full = block.residual_masses(draft, target, weights)
+        mass = torch.cat([full[:, 1:], torch.zeros_like(full[:, :1])], dim=1)
+        pi = weights[:, 1:]
+        total = mass + 1 - pi
+        h = torch.where(total > 0, mass / torch.where(total > 0, total, 1), 1.0)
+        lengths = torch.arange(1, weights.shape[1], device=u.device)
+        h = torch.where(lengths == draft.num_draft_tokens[:, None], pi, h)
+        return ((u < h) & (lengths <= draft.num_draft_tokens[:, None])).cumprod(dim=1).sum(dim=1)

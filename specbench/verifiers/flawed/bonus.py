@@ -1,0 +1,31 @@
+"""Bugs of the bonus token: invisible to whoever looks at first tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from specbench.verifiers.flawed.base import TokenSteps
+from specbench.verifiers.flawed.wrong_q import unprocessed
+
+
+class UnprocessedBonus(TokenSteps):
+    """Drawn from softmax(logits), without temperature and top-p (EAGLE 1 to 3 as Spec-Bench runs them)."""
+
+    def bonus(self, draft, target, p):
+        batch = torch.arange(len(p), device=p.device)
+        return unprocessed(target.select(draft.first_row + batch + draft.num_draft_tokens)).probs()
+
+
+class ArgmaxBonus(TokenSteps):
+    """The likeliest token, at any temperature (Medusa's root token)."""
+
+    def bonus(self, draft, target, p):
+        return torch.nn.functional.one_hot(p.argmax(dim=-1), p.shape[1]).double()
+
+
+class PreviousRowBonus(TokenSteps):
+    """From the row that scored the last drafted token. A mutant: no thread known, unseen where rows are equal."""
+
+    def bonus(self, draft, target, p):
+        batch = torch.arange(len(p), device=p.device)
+        return target.select(draft.first_row + batch + (draft.num_draft_tokens - 1).clamp(min=0)).probs()

@@ -1,0 +1,76 @@
+"""Bugs of what surrounds the rule: indices, rows of other requests, counters, the draft's own state."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from specbench.sampling import inverse_cdf
+from specbench.types import PADDING, Verification
+from specbench.verifiers import batched
+from specbench.verifiers.flawed.base import TokenSteps
+
+
+class WritesOtherRows(TokenSteps):
+    """out[:, num_accepted] = emitted writes every request's column in every row (flash-attention PR 2779)."""
+
+    def output(self, draft, num_accepted, emitted):
+        sound = super().output(draft, num_accepted, emitted)
+        token_ids = sound.token_ids.clone()
+        for column in range(token_ids.shape[1]):  # of the requests that write a column the last one stays
+            writers = (num_accepted == column).nonzero()[:, 0]
+            if len(writers):
+                token_ids[:, column] = emitted[writers[-1]]
+        columns = torch.arange(token_ids.shape[1], device=emitted.device)
+        return Verification(token_ids.masked_fill(columns > num_accepted[:, None], PADDING), num_accepted)
+
+
+class ReturnsArgmax(TokenSteps):
+    """The sampling path ends in an argmax (mistral.rs PR 2424)."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        return weights.argmax(dim=-1)
+
+
+class LostPenalty(TokenSteps):
+    """Penalties are not carried along the draft: tokens drafted before are scored as if they were not (vLLM 18902).
+
+    Args:
+        penalty: what the target's logits of such tokens lack.
+    """
+
+    def __init__(self, penalty: float):
+        self.penalty = penalty
+
+    def read(self, draft, target, streams):
+        logits = target.logits.clone()
+        rows, offsets = batched.target_row_of(draft), batched.offsets(draft)
+        for back in range(1, draft.max_draft_tokens + 1):
+            earlier = (offsets + 1 >= back).nonzero()[:, 0]
+            logits[rows[earlier] + 1, draft.token_ids[earlier - back + 1]] += self.penalty
+        return draft, dataclasses.replace(target, logits=logits, log_normalizer=None), streams
+
+
+class TrimmedContext(TokenSteps):
+    """The draft's cache loses a token too many: what it writes stands, but it is accepted less (mlxcel issue 994).
+
+    Lossless: only the share of accepted tokens tells. The lost context is imitated by halving the draft's logits.
+    """
+
+    def draft_tokens(self, rows, u):
+        """The drafted tokens, and the rows they are from."""
+        worse = dataclasses.replace(rows, logits=rows.logits / 2, cutoff=rows.cutoff / 2, log_normalizer=None)
+        return inverse_cdf(worse.probs(), u), worse
+
+
+class CountsAfterRejection(TokenSteps):
+    """num_accepted counts the tests passed behind the first refusal too (FlashInfer's accepted_num)."""
+
+    def output(self, draft, num_accepted, emitted):
+        sound = super().output(draft, num_accepted, emitted)
+        return Verification(sound.token_ids, self.passed)
+
+    def count(self, mask):
+        self.passed = mask.sum(dim=1)
+        return super().count(mask)

@@ -1,0 +1,60 @@
+"""Bugs that test against other distributions than were sampled from."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from specbench.sampling import inverse_cdf
+from specbench.types import LogitRows
+from specbench.verifiers import batched
+from specbench.verifiers.flawed.base import TokenSteps
+
+
+def unprocessed(rows: LogitRows) -> LogitRows:
+    """The rows without temperature and truncation."""
+    return LogitRows(rows.logits, torch.ones_like(rows.temperature), torch.full_like(rows.cutoff, -torch.inf), None)
+
+
+class RawDraft(TokenSteps):
+    """q from the raw logits, though the draft was drawn from processed ones (transformers issue 47932)."""
+
+    def read(self, draft, target, streams):
+        rows = None if draft.rows is None else unprocessed(draft.rows)
+        return dataclasses.replace(draft, rows=rows), target, streams
+
+
+class RawTarget(TokenSteps):
+    """The request's sampling parameters are not applied to the target (vLLM issue 9834)."""
+
+    def read(self, draft, target, streams):
+        return draft, unprocessed(target), streams
+
+
+class ArgmaxDraft(TokenSteps):
+    """The draft is greedy, but is tested as if it had been drawn from q (jaymody/speculative-sampling issue 3)."""
+
+    def draft_tokens(self, rows, u):
+        """The drafted tokens, and the rows they are said to be from."""
+        return rows.argmax, rows
+
+
+class HalfPrecisionDraft(TokenSteps):
+    """Drafted from bfloat16 probabilities, tested against float32 ones (DeepSpec issue 31)."""
+
+    def draft_tokens(self, rows, u):
+        """The drafted tokens, and the rows they are said to be from."""
+        return inverse_cdf(rows.probs().bfloat16().double(), u), rows
+
+
+class LateDraftRow(TokenSteps):
+    """The draft's rows are read one late. A mutant: no thread known, invisible where rows are equal."""
+
+    def read(self, draft, target, streams):
+        if draft.rows is None or len(draft.token_ids) == 0:
+            return draft, target, streams
+        n = len(draft.token_ids)
+        rows = torch.arange(n, device=draft.token_ids.device)
+        last = batched.offsets(draft) + 1 == draft.num_draft_tokens[draft.request_of_row]
+        return dataclasses.replace(draft, rows=draft.rows.select(torch.where(last, rows, rows + 1))), target, streams

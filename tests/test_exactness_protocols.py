@@ -1,0 +1,182 @@
+"""The laboratory's protocols: what they leave behind can be written under its schema, drawn and reported."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from analysis.flawed_zoo import sensitivity_table
+from specbench.decoding import Completion, Request
+from specbench.errors import ConfigError
+from specbench.exactness import tables
+from specbench.models import Engine, Pair
+from specbench.plots import exactness as plots
+from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.protocols.differential import DifferentialProtocol
+from specbench.protocols.eprocess import EprocessProtocol
+from specbench.protocols.exactness import ExactnessProtocol
+from specbench.protocols.flawed_zoo import FlawedZooProtocol
+from specbench.protocols.greedy_divergence import BUG, NEAR_TIE, GreedyDivergenceProtocol, triage
+from specbench.results import write_rows
+from specbench.sampling import SamplingParams
+from specbench.verifiers.block import BlockVerifier
+from specbench.verifiers.flawed.bonus import ArgmaxBonus, PreviousRowBonus
+from specbench.verifiers.flawed.residual import TargetResidual
+from specbench.verifiers.masked import MaskedVerifier
+from tests.command_lines import run_specbench
+
+SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "stop_when_caught": True}
+
+
+def context(verifier, **more) -> RunContext:
+    settings = {
+        "verifier": verifier, "verifier_name": "mine", "sampling": SamplingParams(), "gamma": 3, "batch_size": 4,
+        "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "mine", "command": "python",
+    }  # fmt: skip
+    return RunContext(**{**settings, **more})
+
+
+@pytest.fixture(scope="module")
+def with_models(pair: Pair):
+    from specbench.drafters.model import ModelDrafter
+
+    def make(verifier, prompts: int = 4, length: int = 24) -> ModelContext:
+        texts = [f"def f{i}(x):\n    return " for i in range(prompts)]
+        requests = [
+            Request(f"p{i}", tuple(pair.encode(text)), i, SamplingParams(), length) for i, text in enumerate(texts)
+        ]
+        engine = Engine(pair.target, pair.vocab_size, "target")
+        return ModelContext(
+            **vars(context(verifier)), pair=pair, target=engine, drafter=ModelDrafter(pair), requests=requests
+        )
+
+    return make
+
+
+def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:
+    for name, table in outcome.tables.items():
+        write_rows(folder / name, table.rows, table.schema)
+    assert all(isinstance(figure, Figure) for figure in outcome.figures.values())
+    return {name: pd.read_parquet(folder / name) for name in outcome.tables}
+
+
+def exactness(**more) -> ExactnessProtocol:
+    settings = {"agreement_requests": 10, "calibration_seeds": 2, "calibration_draws": 500, "calibration_seconds": 0}
+    return ExactnessProtocol(**{"suite": SMALL, **settings, **more})
+
+
+def test_exactness_of_a_sound_verifier(tmp_path):
+    outcome = exactness().run(context(MaskedVerifier()))
+    files = written(outcome, tmp_path)
+    certificate = json.loads(outcome.documents["certificate.json"])
+    assert certificate["verdict"] == "lossless"
+    assert certificate["bias"] == []
+    assert outcome.headline.startswith("lossless, TV at most 0.0")
+    assert set(outcome.figures) == {"empirical_joint", "qq"}
+    cells = files[tables.CELLS].groupby("fixture")[["prob", "share"]].sum()
+    assert np.allclose(cells, 1)
+    assert files[tables.CALIBRATION]["seed"].nunique() == 2
+
+
+def test_exactness_of_a_flawed_verifier(tmp_path):
+    outcome = exactness().run(context(PreviousRowBonus()))
+    certificate = json.loads(outcome.documents["certificate.json"])
+    files = written(outcome, tmp_path)
+    assert (certificate["verdict"], outcome.headline) == ("not lossless", "not lossless")
+    assert len(certificate["bias"]) == len(files[tables.BIAS]) == 8
+    assert "## Bias and what it bought" in outcome.documents["certificate.md"]
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(ConfigError, match=r"protocol\.calibration_seeds=-1"):
+        exactness(calibration_seeds=-1)
+    with pytest.raises(ConfigError, match=r"protocol\.false_alarm"):
+        exactness(suite={"false_alarm": 2.0})
+    with pytest.raises(ConfigError, match=r"verifier@protocol\.other"):
+        DifferentialProtocol(None, 10, 0, 1)
+    with pytest.raises(ConfigError, match=r"protocol\.tokens"):
+        EprocessProtocol(0, 0.01)
+
+
+def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
+    parts = []
+    for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):
+        (tmp_path / name.replace("/", "_")).mkdir()
+        outcome = FlawedZooProtocol({**SMALL, "serial_draws": 0}, 0).run(context(verifier))
+        files = written(outcome, tmp_path / name.replace("/", "_"))
+        parts.append([frame.assign(verifier=name) for frame in files.values()])
+    tests, others, exact, bias = (pd.concat(frames) for frames in zip(*parts, strict=True))
+    table = sensitivity_table(tests, others, exact, bias).set_index("verifier")
+    assert table.loc["flawed/bonus", "draws"] == "10,000"
+    assert float(table.loc["flawed/bonus", "true TV"]) == pytest.approx(0.36, abs=0.01)
+    assert table.loc["masked", "caught by"] == "-"
+    assert table.loc["masked", ["distance ratio", "identical rows", "first token"]].tolist() == ["missed"] * 3
+    tests["column"] = tests["fixture"] + ": " + tests["test"]
+    assert isinstance(plots.sensitivity(tests, others), Figure)
+
+
+def test_differential_protocol_reports_the_first_fork(tmp_path):
+    outcome = DifferentialProtocol(TargetResidual(), 100, 500, 8).run(context(MaskedVerifier()))
+    files = written(outcome, tmp_path)
+    first = json.loads(outcome.documents["first_divergence.json"])
+    assert (first["kind"], first["cause"]) == ("emit", "structural")
+    assert files[tables.COMPARISONS]["structural"].sum() >= len(files[tables.DIVERGENCES]) > 0
+    same = DifferentialProtocol(MaskedVerifier(), 100, 0, 1).run(context(MaskedVerifier()))
+    assert same.headline == "the same tokens in 900 requests"
+    assert "rule" not in same.headline
+    other = DifferentialProtocol(BlockVerifier(), 100, 0, 1).run(context(MaskedVerifier()))
+    assert "requests differ" in other.headline
+
+
+def test_evidence_from_texts_of_the_pair(with_models, tmp_path):
+    """False alarm 1e-6 by Ville's inequality; drawing refused tokens from p is seen in about 3,000 tokens."""
+    protocol = EprocessProtocol(300, 1e-6)
+    outcome = protocol.run(with_models(MaskedVerifier()))
+    certificate = json.loads(outcome.documents["e_certificate.json"])
+    assert certificate["verdict"] == "not rejected"
+    assert certificate["tokens"] >= 300
+    assert (
+        len(written(outcome, tmp_path)[tables.EPROCESS]["bet"].unique())
+        == len(certificate["log10_e_values_of_bets"]) + 1
+    )
+    assert json.loads(protocol.run(with_models(ArgmaxBonus())).documents["e_certificate.json"])["log10_e_value"] > 2
+    greedy = dataclasses.replace(with_models(MaskedVerifier()), sampling=SamplingParams(temperature=0.0))
+    with pytest.raises(ConfigError, match="temperature"):
+        protocol.run(greedy)
+
+
+def test_greedy_texts_of_the_pair_do_not_part_in_float32(with_models, tmp_path):
+    outcome = GreedyDivergenceProtocol().run(with_models(MaskedVerifier()))
+    rows = written(outcome, tmp_path)[tables.GREEDY]
+    assert rows["position"].isna().all()
+    assert outcome.headline.startswith("0 of 4 texts part (0.0% to ")
+
+
+def test_a_wrong_greedy_token_is_no_near_tie(with_models):
+    made = with_models(MaskedVerifier(), prompts=1)
+    request = dataclasses.replace(made.requests[0], sampling=SamplingParams(temperature=0.0))
+    logits = made.target.score(request.prompt)[-1]
+    best, *_, worst = logits.argsort(descending=True).tolist()
+    plain, wrong = Completion(request, [best, 1, 2]), Completion(request, [worst, 1, 2])
+    fork = triage(made, request, plain, wrong)
+    assert (fork.position, fork.cause) == (0, BUG)
+    assert fork.plain_margin == pytest.approx(float(logits[best] - logits[worst]), rel=1e-3)
+    cut = triage(made, request, plain, Completion(request, [best, 1]))
+    assert (cut.position, cut.cause) == (2, BUG)
+    assert triage(made, request, plain, plain).position is None
+    assert NEAR_TIE != BUG
+
+
+def test_a_newcomers_verifier_is_judged_from_the_command_line(tmp_path):
+    """Its yaml alone: the bonus is taken from the row before."""
+    done = run_specbench(
+        "protocol=exactness", "verifier=flawed/previous_row_bonus", "protocol.suite.draws=10000",
+        "protocol.suite.serial_draws=0", "protocol.suite.vocabulary=0", folder=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not lossless" in done.stdout + done.stderr
+    assert list(tmp_path.glob("outputs/adhoc/*/0/certificate.md"))
