@@ -41,12 +41,17 @@ class RunContext:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelContext(RunContext):
-    """What a run with models is made of."""
+    """What a run with models is made of.
+
+    Attributes:
+        names: of the target and the draft, as they were asked for.
+    """
 
     pair: Pair
     target: Engine
     drafter: Drafter
     requests: Sequence[Request]
+    names: tuple[str, str] = ("target", "draft")
 
 
 @dataclass(frozen=True)

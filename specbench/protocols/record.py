@@ -1,0 +1,95 @@
+"""The protocol ``record``: sample texts from the target, score them with both models, keep the trace.
+
+Plain decoding, since its steps need no draft; the text of a decode run has the same distribution, and its job leaves a
+trace as well. The trace is all that ``protocol=replay`` needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+
+from specbench.decoding import Decoder, Request
+from specbench.plots import replay as plots
+from specbench.progress import track
+from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_rows
+from specbench.protocols.settings import check_count
+from specbench.provenance import request_seed
+from specbench.replay.renewal import replay
+from specbench.replay.trace import TRACE, Trace, trace_of, trace_schema
+from specbench.results import table_of
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A trace, the table it is stored as, and the seconds that sampling and scoring took."""
+
+    trace: Trace
+    table: Table
+    seconds_sampling: float
+    seconds_scoring: float
+
+
+class RecordProtocol:
+    """See the module.
+
+    Args:
+        samples: texts a prompt, each with a seed of its own.
+    """
+
+    needs_models = True
+
+    def __init__(self, samples: int):
+        self.samples = check_count("protocol.samples", samples)
+
+    def run(self, context: ModelContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        recorded = record(context, repeated(context, self.samples))
+        trace = recorded.trace
+        token, block = (replay(trace, rule, [context.gamma])[0].acceptance_length for rule in ("token", "block"))
+        return Outcome(
+            f"{len(trace)} tokens recorded in {recorded.seconds_sampling + recorded.seconds_scoring:.1f} s; replayed at "
+            f"gamma {context.gamma}: {token:.2f} tokens a step by the token rule, {block:.2f} by "
+            "the block rule",
+            tables={TRACE: recorded.table},
+            figures={"ratio_of_probabilities": plots.log_ratios(trace.columns)},
+        )
+
+
+def repeated(context: ModelContext, samples: int) -> list[Request]:
+    """Every request ``samples`` times: the first as it is, the others with seeds of their own."""
+    return [
+        request if i == 0 else dataclasses.replace(request, seed=request_seed(context.seed, f"{request.name}#{i}"))
+        for i in range(samples)
+        for request in context.requests
+    ]
+
+
+def record(context: ModelContext, requests: list[Request]) -> Recorded:
+    """Samples a text for each request and scores it.
+
+    Raises:
+        ConfigError: a drafter without a model.
+    """
+    draft_engine(context)
+    decoder, completions = Decoder(context.target, None, None, 0, context.pair.stop_ids), []
+    started = time.perf_counter()
+    size = context.batch_size
+    for i in track(range(0, len(requests), size), "sampling"):
+        completions += decoder.run(requests[i : i + size])
+    context.target.synchronize()
+    sampled = time.perf_counter()
+    texts = [completion.token_ids for completion in completions]
+    scored = score_texts(context, [request.prompt for request in requests], texts)
+    done = time.perf_counter()
+    prompts = len(context.requests)
+    names = [(request.name, i // prompts) for i, request in enumerate(requests)]
+    # Texts of a prompt follow one another, whatever order they were decoded in.
+    order = sorted(range(len(names)), key=lambda i: (i % prompts, i))
+    identity = identity_of(context)
+    rows = list(trace_rows([names[i] for i in order], [scored[i] for i in order]))
+    table = Table(rows, trace_schema(identity))
+    trace = trace_of(table_of(rows, table.schema), identity, TRACE)
+    return Recorded(trace, table, sampled - started, done - sampled)
