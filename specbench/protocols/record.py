@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.decoding import Decoder, Request
+from specbench.decoding import Completion, Decoder, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
@@ -24,12 +25,18 @@ from specbench.results import table_of
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trace, the table it is stored as, and the seconds that sampling and scoring took."""
+    """A trace and the table it is stored as.
+
+    Attributes:
+        order: for each text of the trace the number of its request; texts of one prompt follow one another.
+        seconds_sampling, seconds_scoring: what it took; 0 where it was not timed.
+    """
 
     trace: Trace
     table: Table
-    seconds_sampling: float
-    seconds_scoring: float
+    order: list[int]
+    seconds_sampling: float = 0.0
+    seconds_scoring: float = 0.0
 
 
 class RecordProtocol:
@@ -67,13 +74,13 @@ def repeated(context: ModelContext, samples: int) -> list[Request]:
     ]
 
 
-def record(context: ModelContext, requests: list[Request]) -> Recorded:
+def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
     """Samples a text for each request and scores it.
 
     Raises:
         ConfigError: a drafter without a model.
     """
-    draft_engine(context)
+    draft_engine(context)  # fails before anything is sampled
     decoder, completions = Decoder(context.target, None, None, 0, context.pair.stop_ids), []
     started = time.perf_counter()
     size = context.batch_size
@@ -81,15 +88,22 @@ def record(context: ModelContext, requests: list[Request]) -> Recorded:
         completions += decoder.run(requests[i : i + size])
     context.target.synchronize()
     sampled = time.perf_counter()
-    texts = [completion.token_ids for completion in completions]
-    scored = score_texts(context, [request.prompt for request in requests], texts)
-    done = time.perf_counter()
+    found = recorded(context, requests, completions)
+    return dataclasses.replace(
+        found, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled
+    )
+
+
+def recorded(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> Recorded:
+    """The trace of texts that were decoded already, in the order of ``repeated``: all prompts, then all again.
+
+    Raises:
+        ConfigError: a drafter without a model.
+    """
+    scored = score_texts(context, [r.prompt for r in requests], [c.token_ids for c in completions])
     prompts = len(context.requests)
-    names = [(request.name, i // prompts) for i, request in enumerate(requests)]
-    # Texts of a prompt follow one another, whatever order they were decoded in.
-    order = sorted(range(len(names)), key=lambda i: (i % prompts, i))
+    order = sorted(range(len(requests)), key=lambda i: (i % prompts, i))
     identity = identity_of(context)
-    rows = list(trace_rows([names[i] for i in order], [scored[i] for i in order]))
+    rows = list(trace_rows([(requests[i].name, i // prompts) for i in order], [scored[i] for i in order]))
     table = Table(rows, trace_schema(identity))
-    trace = trace_of(table_of(rows, table.schema), identity, TRACE)
-    return Recorded(trace, table, sampled - started, done - sampled)
+    return Recorded(trace_of(table_of(rows, table.schema), identity, TRACE), table, order)
