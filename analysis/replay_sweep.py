@@ -15,7 +15,7 @@ from specbench.plots import replay as plots
 from specbench.replay.agreement import Agreement, agreement, joint_p_value
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, by_prompt
-from specbench.replay.trace import TRACE, Trace, read_trace
+from specbench.replay.trace import TRACE, read_trace
 
 LEVEL = 1e-3
 QUESTION = """\
@@ -30,8 +30,8 @@ LENGTHS = """\
 Lines are replayed with bands of 95%, points decoded with bars of 95%. Both have the noise of their texts; the points
 have that of accepting and rejecting as well."""
 WIDTHS = """\
-Above 1, decoding's interval is wider than the replay's on the very same texts. Squared, it is the factor of prompts that
-decoding needs for the same precision."""
+Above 1, decoding's interval is wider than the replay's on the very same texts. Squared, it is the factor of prompts
+that decoding needs for the same precision."""
 
 
 def report(run_dir: Path) -> Path:
@@ -55,7 +55,8 @@ def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """One line a decoded setting: decoded, replayed and same-text lengths, p-values, widths."""
     texts = read_table(run_dir, "points.parquet", rows, ["temperature", "verifier"])
     lines = []
-    for (job, rule), decoded in texts.groupby(["job", "rule"]):
+    for key, decoded in texts.groupby(["job", "rule"]):
+        job, rule = key  # ty: ignore[not-iterable]
         trace = read_trace(run_dir / str(job) / TRACE)
         gammas = sorted(decoded["gamma"].unique().tolist())
         tokens, steps = by_prompt(trace, replay(trace, str(rule), gammas))
@@ -115,7 +116,9 @@ def agrees(points: pd.DataFrame) -> str:
         verdict = "agree" if joint >= LEVEL else "**differ**"
         sentences.append(f"{words}: they {verdict}, joint p-value {joint:.3g} over {len(points)} settings")
     return (
-        f"Replay and decoding, two tests at level {LEVEL:g} (Bonferroni over all settings): " + "; ".join(sentences) + "."
+        f"Replay and decoding, two tests at level {LEVEL:g} (Bonferroni over all settings): "
+        + "; ".join(sentences)
+        + "."
     )
 
 
@@ -137,9 +140,9 @@ def saved(timings: pd.DataFrame, replayed: pd.DataFrame) -> str:
     share = (recording + seconds["replay"]) / seconds["decode"]
     return (
         f"Recording took {recording:.1f} s ({seconds['sampling']:.1f} s of sampling and {seconds['scoring']:.1f} s of "
-        f"scoring) and replaying {count} settings {seconds['replay']:.2f} s, against {seconds['decode']:.1f} s of decoding "
-        f"{decoded} of them: a share of {share:.3f}. Every job recorded a trace of its own, though one trace serves both "
-        "rules."
+        f"scoring) and replaying {count} settings {seconds['replay']:.2f} s, against {seconds['decode']:.1f} s of "
+        f"decoding {decoded} of them: a share of {share:.3f}. Every job recorded a trace of its own, though one trace "
+        "serves both rules."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,7 +59,7 @@ def policy_frontier(rows: pd.DataFrame) -> Figure:
     for axes, (rule, each) in zip(every_axes, rules, strict=True):
         for i, (kind, points) in enumerate(each.groupby("policy", sort=False)):
             line = points.sort_values("drafted_per_step")
-            look = {"color": INK if kind == "fixed" else COLOURS[i], "marker": MARKERS[i], "ms": 4}
+            look: dict[str, Any] = {"color": INK if kind == "fixed" else COLOURS[i], "marker": MARKERS[i], "ms": 4}
             label = r"fixed $\gamma$" if kind == "fixed" else f"stop by {kind}"
             axes.plot(line["drafted_per_step"], line["acceptance_length"], label=label, **look)
         axes.set_title(RULE_NAMES[str(rule)])
@@ -79,7 +80,7 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
             colour = RULE_COLOURS[str(rule)]
             low, high = points["acceptance_length_low"], points["acceptance_length_high"]
             axes.vlines(points["gamma"], low, high, color=colour, linewidth=1)
-            look = {"color": colour, "marker": MARKERS[i], "linestyle": "none", "ms": 4}
+            look: dict[str, Any] = {"color": colour, "marker": MARKERS[i], "linestyle": "none", "ms": 4}
             axes.plot(points["gamma"], points["acceptance_length"], label=f"{RULE_NAMES[str(rule)]}, decoded", **look)
         axes.set_title(f"T = {temperature:g}")
         axes.set_xlabel(AXIS_LABELS["gamma"])
@@ -92,9 +93,10 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
 def interval_widths(points: pd.DataFrame) -> Figure:
     """Width of the decoded interval over the replayed one, at equal numbers of target tokens."""
     figure, (axes,) = panels(1, 1, (WIDTH * 0.6, 2.4))
-    for i, ((rule, temperature), each) in enumerate(points.groupby(["rule", "temperature"], sort=False)):
+    for i, (key, each) in enumerate(points.groupby(["rule", "temperature"], sort=False)):
+        rule, temperature = key  # ty: ignore[not-iterable]
         line = each.sort_values("gamma")
-        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+        look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
         axes.plot(line["gamma"], line["width_ratio"], label=f"{RULE_NAMES[str(rule)]}, T = {temperature:g}", **look)
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9)
     axes.set(xlabel=AXIS_LABELS["gamma"], ylabel="decoded width / replayed width")

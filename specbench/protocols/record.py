@@ -53,14 +53,14 @@ class RecordProtocol:
 
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
-        recorded = record(context, repeated(context, self.samples))
-        trace = recorded.trace
+        kept = record(context, repeated(context, self.samples))
+        trace = kept.trace
         token, block = (replay(trace, rule, [context.gamma])[0].acceptance_length for rule in ("token", "block"))
         return Outcome(
-            f"{len(trace)} tokens recorded in {recorded.seconds_sampling + recorded.seconds_scoring:.1f} s; replayed at "
+            f"{len(trace)} tokens recorded in {kept.seconds_sampling + kept.seconds_scoring:.1f} s; replayed at "
             f"gamma {context.gamma}: {token:.2f} tokens a step by the token rule, {block:.2f} by "
             "the block rule",
-            tables={TRACE: recorded.table},
+            tables={TRACE: kept.table},
             figures={"ratio_of_probabilities": plots.log_ratios(trace.columns)},
         )
 
@@ -89,9 +89,7 @@ def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
     context.target.synchronize()
     sampled = time.perf_counter()
     found = recorded(context, requests, completions)
-    return dataclasses.replace(
-        found, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled
-    )
+    return dataclasses.replace(found, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled)
 
 
 def recorded(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> Recorded:

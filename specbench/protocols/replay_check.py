@@ -88,7 +88,7 @@ class ReplayCheckProtocol:
         kept = record(context, independent)
         started = time.perf_counter()
         rows = replay_rows(kept.trace, replay(kept.trace, rule, self.gammas))
-        timings = [
+        timings: list[dict[str, Any]] = [
             {"what": "sampling", "gamma": None, "tokens": len(kept.trace), "seconds": kept.seconds_sampling},
             {"what": "scoring", "gamma": None, "tokens": len(kept.trace), "seconds": kept.seconds_scoring},
             {"what": "replay", "gamma": None, "tokens": None, "seconds": time.perf_counter() - started},

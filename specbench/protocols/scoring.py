@@ -38,7 +38,10 @@ def draft_engine(context: ModelContext) -> Engine:
     """
     if context.drafter.engine is None:
         raise ConfigError(
-            "drafter", type(context.drafter).__name__, "has no probabilities that could be recorded", "Use drafter=model."
+            "drafter",
+            type(context.drafter).__name__,
+            "has no probabilities that could be recorded",
+            "Use drafter=model.",
         )
     return context.drafter.engine
 

@@ -1,7 +1,7 @@
 """Does decoding find what replay says? Tests over prompts, joint over all settings.
 
-``points`` has a line a decoded text: gamma, prompt, tokens, steps, expected_steps (of that very text, replayed). Samples
-of a prompt are summed before anything is compared, since only prompts are independent.
+``points`` has a line a decoded text: gamma, prompt, tokens, steps, expected_steps (of that very text, replayed).
+Samples of a prompt are summed before anything is compared, since only prompts are independent.
 """
 
 from __future__ import annotations

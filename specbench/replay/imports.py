@@ -76,30 +76,31 @@ def _identity(header: Mapping[str, Any], path: str | Path) -> Identity:
     try:
         return Identity(sampler={name: float(value) for name, value in sampler.items()}, **names)
     except (TypeError, ValueError) as error:
-        raise ConfigError(KEY, path, f"the sampler of the first line is no set of numbers ({error})", _FORMAT) from error
+        raise ConfigError(
+            KEY, path, f"the sampler of the first line is no set of numbers ({error})", _FORMAT
+        ) from error
 
 
 def _rows(entry: Mapping[str, Any], number: int, path: str | Path) -> list[dict[str, Any]]:
-    tokens, both = entry.get("token_ids"), [entry.get(f"{name}_logprobs") for name in ("target", "draft")]
-    if "prompt_id" not in entry or not all(isinstance(values, list) for values in (tokens, *both)):
+    lists = [entry.get(name) for name in ("token_ids", "target_logprobs", "draft_logprobs")]
+    if "prompt_id" not in entry or not all(isinstance(values, list) for values in lists):
         problem = f"line {number} lacks prompt_id, token_ids, target_logprobs or draft_logprobs"
         raise ConfigError(KEY, path, problem, _FORMAT)
-    assert isinstance(tokens, list)
-    if {len(values) for values in both if values is not None} != {len(tokens)}:
+    tokens, log_p, log_q = (values or [] for values in lists)
+    if not len(tokens) == len(log_p) == len(log_q):
         raise ConfigError(KEY, path, f"line {number}: lists of different lengths", _FORMAT)
     rows = []
-    for position, (token, log_p, log_q) in enumerate(zip(tokens, *both, strict=True)):
+    for position, token in enumerate(tokens):
         if isinstance(token, bool) or not isinstance(token, int):
             raise ConfigError(KEY, path, f"line {number}: token {token!r} is not an id", _FORMAT)
-        values = [_logprob(value, token, number, path) for value in (log_p, log_q)]
         rows.append(
             {
                 "prompt": str(entry["prompt_id"]),
                 "sample": int(entry.get("sample", 0)),
                 "position": position,
                 "token": token,
-                "log_p": values[0],
-                "log_q": values[1],
+                "log_p": _logprob(log_p[position], token, number, path),
+                "log_q": _logprob(log_q[position], token, number, path),
                 **dict.fromkeys(OPTIONAL),
             }
         )

@@ -114,9 +114,7 @@ def compare(first: Setting, second: Setting, alpha: float, power: float) -> dict
 def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> list[dict[str, Any]]:
     """Neighbouring gammas under each rule, and the two rules at each gamma."""
     chosen = sorted({gamma for gamma in gammas if gamma > 0})
-    settings = {
-        rule: [setting(trace, each) for each in replay(trace, rule, chosen)] for rule in ("token", "block")
-    }
+    settings = {rule: [setting(trace, each) for each in replay(trace, rule, chosen)] for rule in ("token", "block")}
     pairs = [pair for rule in settings for pair in pairwise(settings[rule])]
     pairs += list(zip(settings["token"], settings["block"], strict=True))
     return [compare(first, second, alpha, power) for first, second in pairs]

@@ -5,8 +5,8 @@
     entropy        stop before a token whose draft distribution has an entropy (nats) above the threshold
 
 Both are stopping times of the draft, so that verification stays lossless. What is accepted is exact: along the accepted
-tokens the draft is the text. How many tokens are drafted is not in the text where a token is rejected and the draft runs
-on beside it; it is estimated by importance sampling (see ``drafted_per_step``).
+tokens the draft is the text. How many tokens are drafted is not in the text where a token is rejected and the draft
+runs on beside it; it is estimated by importance sampling (see ``_drafted``).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def draft_lengths(trace: Trace, policy: Policy) -> Int64[np.ndarray, " T"]:
     """How many of the text's tokens a block that starts at each one drafts before the policy stops it."""
     enter, follow = allowed(trace, policy).T
     lengths, going = np.zeros(len(trace), dtype=np.int64), np.ones(len(trace), dtype=bool)
-    for i in range(policy.gamma):
+    for i in range(min(policy.gamma, len(trace))):
         ahead = np.zeros(len(trace), dtype=bool)
         ahead[: len(trace) - i] = enter[i:]
         going &= ahead
@@ -94,16 +94,16 @@ def try_policy(trace: Trace, rule: str, policy: Policy) -> PolicyPoint:
 def _drafted(trace: Trace, policy: Policy, starts: np.ndarray, lengths: np.ndarray) -> float:
     """Expected tokens drafted by all steps.
 
-    Whether a draft reaches its i-th token depends on the draft's own continuation, x_1..x_(i-1) ~ q, while the text's is
-    distributed as p. A text's continuation counts with weight q(x_1..x_(i-1)) / p(x_1..x_(i-1)), self-normalised, and
-    cut at WEIGHT_LIMIT, which keeps the variance finite and biases a little towards the text. A fixed gamma comes out
-    exactly.
+    Whether a draft reaches its i-th token depends on the draft's own continuation, x_1..x_(i-1) ~ q, while the text's
+    is distributed as p. A text's continuation counts with weight q(x_1..x_(i-1)) / p(x_1..x_(i-1)), self-normalised,
+    and cut at WEIGHT_LIMIT, which keeps the variance finite and biases a little towards the text. Tokens that p cannot
+    emit (truncated samplers) are not seen at all. A fixed gamma comes out exactly.
     """
     if policy.kind == "fixed":
         return float(sum((starts * (trace.remaining > i)).sum() for i in range(1, policy.gamma + 1)))
     log_ratio = (trace.columns["log_p"] - trace.columns["log_q"]).astype(float)
     weight, total = np.zeros(len(trace)), 0.0
-    for i in range(policy.gamma):
+    for i in range(min(policy.gamma, len(trace))):
         room = starts * (trace.remaining > i + 1)
         trusted = room * np.minimum(np.exp(-weight), WEIGHT_LIMIT)
         if trusted.sum() > 0:

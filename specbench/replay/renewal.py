@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.linalg.blas import dtbsv
+from scipy.linalg import get_blas_funcs
 
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
@@ -128,10 +128,11 @@ def block_starts(
     bands[ends, remaining[ends]] = 0.0  # a step that ends its text starts no other
     first = np.zeros(count)
     first[trace.starts[:-1]] = 1.0
+    solve = get_blas_funcs("tbsv", dtype=np.float64)
     for gamma in gammas:
         kept = bands[:, gamma + 1].copy()
         bands[:, gamma + 1] = np.where(remaining > gamma + 1, -accepted[:, gamma], 0.0)
-        yield dtbsv(gamma + 1, bands.T, first, lower=1, diag=1)
+        yield solve(gamma + 1, bands.T, first, lower=1, diag=1)
         bands[:, gamma + 1] = kept
 
 

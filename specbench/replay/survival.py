@@ -9,9 +9,10 @@ With rho_j = p(x_j) / q(x_j) for the block's tokens x_1, x_2, ... (the text's ow
     bound    min(1, 1 / R_i): no lossless rule accepts x_1 ... x_i more often, since at most min(p, q) of the draft's
              mass on that sequence can stand
 
-token <= block <= bound. Why: a rule accepts the prefix x_1 ... x_i with joint probability q(x_1..i) P(tau >= i | x_1..i),
-and the text has it with probability p(x_1..i); the quotient is what is given here. For the block rule
-P(tau >= i | x_1..i) = pi_i whatever gamma is (arXiv 2403.10444), and log pi is log R reflected at 0, whence the minimum.
+token <= block <= bound. Why: a rule drafts and accepts x_1 ... x_i with probability q(x_1..i) P(tau >= i | drafted
+x_1..i), and the text begins so with probability p(x_1..i); the quotient is what is given here. For the block rule
+P(tau >= i | drafted x_1..i) = pi_i whatever gamma is (arXiv 2403.10444), and log pi is log R reflected at 0, whence the
+minimum.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def _check_values(columns: Mapping[str, np.ndarray], path: str | Path) -> None:
             raise ConfigError(KEY, path, problem, "log_p must be finite, neither log above 0 or NaN.")
 
 
-def check_sampler(trace: Trace, wanted: Mapping[str, float], path: str | Path) -> None:
+def check_sampler(trace: Trace, wanted: Mapping[str, float | int], path: str | Path) -> None:
     """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
     for name in SAMPLER:
         if float(trace.identity.sampler[name]) != float(wanted[name]):
@@ -203,6 +203,6 @@ def check_sampler(trace: Trace, wanted: Mapping[str, float], path: str | Path) -
             raise ConfigError(
                 f"sampler.{name}",
                 wanted[name],
-                f"the trace {path} was sampled with {name} {held}, and acceptance under one sampler says nothing of another",
+                f"the trace {path} was sampled with {name} {held}, and one sampler's acceptance is not another's",
                 f"Add sampler.{name}={held} to replay it, or record another trace.",
             )
