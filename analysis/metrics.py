@@ -48,7 +48,7 @@ def page(run_dir: Path) -> str:
     sections = [
         "# The same steps by every definition",
         markdown(values),
-        "a: accepted, d: drafted, e: emitted tokens of a step; N: steps; γ: the gamma of the run.",
+        "a: accepted, d: drafted, e: emitted tokens of a step; N: steps; gamma: the setting of the run.",
         "## By position in the block",
         *(_positions(name, gamma, steps) for name, gamma, steps, _ in runs if gamma > 0),
         "## Where definitions rank runs differently",

@@ -158,19 +158,19 @@ METRICS = (
     Metric("accepted tokens a step", "papers that leave the last token out", "Σa / N", accepted_per_step),
     Metric("accept length", "SpecForge, benchmarks: completion_tokens / spec_verify_ct", "Σe / N", emitted_per_step),
     Metric("mean acceptance length", "vLLM V1, spec_decode/metrics.py", "1 + Σa / #{d>0}", drafting_steps_length),
-    Metric("acceptance length, full drafts", "specbench", "1 + mean(a | d = γ)", full_drafts_length),
+    Metric("acceptance length, full drafts", "specbench", "1 + mean of a where d = gamma", full_drafts_length),
     Metric("decoded tokens an iteration", "NVIDIA TensorRT-LLM, avgDecodedTokensPerIter, averaged over requests",
            "mean over requests of Σe / N", mean_request_length),
     Metric("acceptance rate", "specbench; vLLM V1, draft acceptance rate", "Σa / Σd", draft_acceptance_rate),
     Metric("acceptance rate, mean of requests", "benchmarks that average requests", "mean over requests of Σa / Σd",
            mean_request_rate),
-    Metric("accept rate", "SGLang since spec_num_correct_drafts", "Σa / (N γ)", nominal_rate),
-    Metric("accept rate, first form", "SGLang's first spec_accept_rate", "(Σa + N) / (N (γ + 1))", slots_filled),
-    Metric("tokens accepted over K + 1", "Chen et al. 2302.01318, figure 1", "(Σa + N) / (N (γ + 1))", slots_filled),
-    Metric("alpha, tested tokens", "Leviathan et al. 2211.17192, definition of α as E(β)", "Σa / Σ(a + [a<d])",
+    Metric("accept rate", "SGLang since spec_num_correct_drafts", "Σa / (N gamma)", nominal_rate),
+    Metric("accept rate, first form", "SGLang's first spec_accept_rate", "(Σa + N) / (N (gamma + 1))", slots_filled),
+    Metric("tokens accepted over K + 1", "Chen et al. 2302.01318, figure 1", "(Σa + N) / (N (gamma + 1))", slots_filled),
+    Metric("alpha, tested tokens", "Leviathan et al. 2211.17192, definition of alpha as E(beta)", "Σa / Σ(a + [a<d])",
            tested_rate),
-    Metric("alpha, implied", "Leviathan et al. 2211.17192, equation 1 solved for α",
-           "(1 - α^(γ+1)) / (1 - α) = 1 + mean(a | d = γ)", implied_alpha),
+    Metric("alpha, implied", "Leviathan et al. 2211.17192, equation 1 solved for alpha",
+           "(1 - alpha^(gamma+1)) / (1 - alpha) = 1 + mean of a where d = gamma", implied_alpha),
     Metric("drafts accepted whole", "transformers: what makes num_assistant_tokens grow (heuristic schedule)",
            "#{a=d, d>0} / #{d>0}", whole_drafts),
 )  # fmt: skip
@@ -198,7 +198,7 @@ def conditional_rates(log: StepLog) -> list[Value]:
 POSITION_METRICS = (
     ("joint", "specbench", "#{a>=i} / #{d>=i}", joint_rates),
     ("joint, all drafts", "vLLM V1, per-position acceptance rate", "#{a>=i} / #{d>0}", joint_rates_of_all_drafts),
-    ("conditional", "specbench; β by position (Leviathan et al.)", "#{a>=i} / #{d>=i, a>=i-1}", conditional_rates),
+    ("conditional", "specbench; beta by position (Leviathan et al.)", "#{a>=i} / #{d>=i, a>=i-1}", conditional_rates),
 )
 
 
