@@ -91,7 +91,9 @@ def best_gamma_by_position(rates: Sequence[float] | np.ndarray, cost_ratio: floa
         ArgumentError: as expected_tokens_by_position, or a cost ratio that is negative or not finite.
     """
     _check_cost_ratio(cost_ratio)
-    speedups = [expected_tokens_by_position(rates[:gamma]) / (gamma * cost_ratio + 1) for gamma in range(len(rates) + 1)]
+    speedups = [
+        expected_tokens_by_position(rates[:gamma]) / (gamma * cost_ratio + 1) for gamma in range(len(rates) + 1)
+    ]
     return max(range(len(speedups)), key=speedups.__getitem__)
 
 

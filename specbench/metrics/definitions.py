@@ -171,7 +171,7 @@ METRICS = (
            tested_rate),
     Metric("alpha, implied", "Leviathan et al. 2211.17192, equation 1 solved for alpha",
            "(1 - alpha^(gamma+1)) / (1 - alpha) = 1 + mean of a where d = gamma", implied_alpha),
-    Metric("drafts accepted whole", "transformers: what makes num_assistant_tokens grow (heuristic schedule)",
+    Metric("drafts accepted whole", "transformers: makes num_assistant_tokens grow (heuristic schedule)",
            "#{a=d, d>0} / #{d>0}", whole_drafts),
 )  # fmt: skip
 
