@@ -108,24 +108,28 @@ def _run(
     going = taken != NOTHING
     emitted = np.where(going, taken + 1, 0)
     before = emitted.cumsum(axis=1) - emitted
-    seconds = plain = stepping = 0.0
-    count = 0
+    steps, plain = [], []  # of every batch: requests active, tokens drafted, tokens cached
     for start in range(0, len(numbers), batch):
         rows = slice(start, start + batch)
         active = going[rows].sum(axis=0)
         active = active[active > 0]
-        width = active.size
-        room = np.where(going[rows, :width], lengths[rows, None] - before[rows, :width] - 1, 0).max(axis=0)
-        position = (np.where(going[rows, :width], before[rows, :width], 0)).sum(axis=0) / active
-        times = model.step_seconds(active, np.minimum(gamma, room), prompt_tokens + position)
-        size = len(lengths[rows])
-        seconds += float(times.sum() + model.start_seconds(size * prompt_tokens, drafting=gamma > 0))
-        stepping, count = stepping + float(times.sum()), count + width
+        here = going[rows, : active.size]
+        room = np.where(here, lengths[rows, None] - before[rows, : active.size] - 1, 0).max(axis=0)
+        position = np.where(here, before[rows, : active.size], 0).sum(axis=0) / active
+        steps.append(np.stack([active, np.minimum(gamma, room), prompt_tokens + position]))
         decoding = (lengths[rows, None] > np.arange(lengths[rows].max())).sum(axis=0)
-        context = prompt_tokens + np.arange(len(decoding))
-        plain += float(model.step_seconds(decoding, np.zeros(len(decoding)), context).sum())
-        plain += float(model.start_seconds(size * prompt_tokens, drafting=False))
-    return float(lengths.sum()), seconds, plain, float(going.sum()), stepping / count
+        plain.append(np.stack([decoding, np.zeros(decoding.size), prompt_tokens + np.arange(decoding.size)]))
+    times = model.step_seconds(*np.concatenate(steps, axis=1))
+    plain_times = model.step_seconds(*np.concatenate(plain, axis=1))
+    fed = np.full(len(steps), float(batch)) * prompt_tokens
+    fed[-1] = (len(numbers) - batch * (len(steps) - 1)) * prompt_tokens
+    return (
+        float(lengths.sum()),
+        float(times.sum() + model.start_seconds(fed, drafting=gamma > 0).sum()),
+        float(plain_times.sum() + model.start_seconds(fed, drafting=False).sum()),
+        float(going.sum()),
+        float(times.mean()),
+    )
 
 
 def _estimate(value: float, drawn: np.ndarray) -> Estimate:
@@ -152,8 +156,12 @@ def crossover_batch(lengths: dict[int, float], model: CostModel, context: float)
 
     Beyond the measured batches this rests on the rooflines' shape alone.
     """
-    speculative = {gamma: length for gamma, length in lengths.items() if gamma > 0}
-    for batch in range(1, LARGEST_BATCH + 1):
-        if max(steady(speculative, batch, model, context).values()) <= 1:
-            return batch
-    return None
+    batches = np.arange(1, LARGEST_BATCH + 1)
+    plain = model.step_seconds(batches, np.zeros(len(batches)), context)
+    best = np.zeros(len(batches))
+    for gamma, length in lengths.items():
+        if gamma > 0:
+            times = model.step_seconds(batches, np.full(len(batches), gamma), context)
+            best = np.maximum(best, length * plain / times)
+    lost = np.flatnonzero(best <= 1)
+    return int(batches[lost[0]]) if len(lost) else None

@@ -54,7 +54,7 @@ class Roofline:
     def seconds(self, tokens: np.ndarray, cached: np.ndarray) -> np.ndarray:
         """t(n, k)."""
         over = 0.0 if self.knee is None else np.maximum(0.0, tokens - self.knee)
-        return self.floor + self.per_token * over + self.per_cached * cached
+        return np.asarray(self.floor + self.per_token * over + self.per_cached * cached)
 
 
 def fit_roofline(tokens: np.ndarray, cached: np.ndarray, seconds: np.ndarray) -> Roofline:
@@ -87,7 +87,7 @@ class Line:
     per_token: float
 
     def seconds(self, tokens: np.ndarray) -> np.ndarray:
-        return self.fixed + self.per_token * tokens
+        return np.asarray(self.fixed + self.per_token * tokens)
 
 
 def fit_line(tokens: np.ndarray, seconds: np.ndarray) -> Line:
@@ -122,7 +122,7 @@ class CostModel:
         cached, scored = batch * context, batch * (gamma + 1)
         drafted = np.zeros(np.broadcast(batch, gamma).shape)
         if self.draft is not None:
-            drafted = gamma * self.draft.seconds(batch, cached)
+            drafted = np.asarray(gamma * self.draft.seconds(batch, cached))
         return {
             "draft": drafted,
             "target": self.target.seconds(scored, cached),
@@ -132,8 +132,8 @@ class CostModel:
 
     def step_seconds(self, batch: np.ndarray, gamma: np.ndarray, context: np.ndarray | float) -> np.ndarray:
         """Seconds of a step with the correction."""
-        total = np.sum(list(self.phases(batch, gamma, context).values()), axis=0)
-        return total * self._corrections(np.asarray(batch, dtype=float), np.asarray(gamma, dtype=float))
+        total = sum(self.phases(batch, gamma, context).values())
+        return np.asarray(total) * self._corrections(np.asarray(batch, dtype=float), np.asarray(gamma, dtype=float))
 
     def start_seconds(self, tokens: np.ndarray | float, drafting: bool) -> np.ndarray:
         """Seconds of feeding prompts of that many tokens in all."""

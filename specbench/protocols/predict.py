@@ -49,6 +49,7 @@ PREDICTED_SCHEMA = pa.schema(
 MEASURED_SCHEMA = pa.schema(
     [
         *((field.name, field.type) for field in PREDICTED_SCHEMA),
+        ("batch_seconds", pa.float64()),  # of decoding a batch speculatively, prompts included
         *((f"seconds_{phase}", pa.float64()) for phase in ("draft", "target", "verify")),
     ]
 )
@@ -183,6 +184,7 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
         "step_seconds": float((seconds - start["both"]) / widest),
         "plain_step_seconds": float((plain_seconds - start["target"]) / plain_widest),
         "start_seconds": start["both"] / len(batches),
+        "batch_seconds": float(seconds / len(batches)),
         **{f"seconds_{phase}": speculative.stopwatch.seconds[phase] for phase in ("draft", "target", "verify")},
     }
 
