@@ -16,6 +16,11 @@ from tests.command_lines import Ended, SmokeRun, once, read_all, run_all, run_sp
 HF = ("pair=hf", "pair.draft=embedded:draft")
 QUICK = ("workload.limit=1", "max_new_tokens=3", "protocol.warmup=0", "tracking.mode=disabled")
 QUICK_CHECK = ("protocol.check.prefixes=1", "protocol.check.draws=4")
+TINY = ("workload.limit=3", "max_new_tokens=7", "tracking.mode=disabled")
+TINY_COST = (
+    *("protocol.batches=[1,2]", "protocol.gammas=[2]", "protocol.contexts=[8]"),
+    *("protocol.steps=2", "protocol.rounds=1"),
+)
 GOOD, BAD = "0 (plain decoding) to 64", "outside 0..64"
 
 
@@ -146,6 +151,14 @@ BAD_INPUT = [
         ("drafter=", "drafter=model"),
         True,
     ),
+    Case(
+        "batch whose cost is not measured",
+        ("protocol=predict", "batch_size=32"),
+        ("batch_size=32", "protocol.cost.batches"),
+        needs_model=True,
+    ),
+    Case("costs beyond the context", ("protocol=cost", "protocol.contexts=[5000]"), ("contexts=[5000]", "Lower"), True),
+    Case("contexts no list", ("protocol=cost", "protocol.contexts=9"), ("protocol.contexts=9", "such as [1,2,4]")),
     # Folders and experiments
     Case(
         "folder not writable", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")
@@ -155,6 +168,29 @@ BAD_INPUT = [
     Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
 ]
 GOOD_INPUT = [
+    Case("recording", (*TINY, "protocol=record", "protocol.samples=2"), ("tokens recorded in", "Results: "), True),
+    Case("timing steps", (*TINY, *TINY_COST, "protocol=cost"), ("a plain step takes", "Results: "), True),
+    Case(
+        "replay sweep",
+        (*TINY, "+exp=replay_sweep", "protocol.gammas=[1,2,5]", "protocol.decoded=[2,5]", "protocol.warmup=0"),
+        ("3 draft lengths replayed, 2 decoded", "Report: outputs/replay_sweep/"),
+        needs_model=True,
+    ),
+    Case(
+        "predicted speedup",
+        (
+            *TINY,
+            *(each.replace("protocol.", "protocol.cost.") for each in TINY_COST),
+            "+exp=predicted_speedup",
+            "verifier=masked",
+            "batch_size=1,2",
+            "protocol.gammas=[1,2]",
+            "protocol.decoded=[2]",
+            "protocol.warmup=0",
+        ),
+        ("best measured at gamma 2", "Report: outputs/predicted_speedup/"),
+        needs_model=True,
+    ),
     Case("replay of an engine's log-probabilities", REPLAY, ("2 tokens of 1 texts replayed", "Results: "), files=TRACE),
     Case("check switched off", (*QUICK, "protocol.check.draws=0"), ("Results: outputs/adhoc/",), True),
     Case("plain decoding", (*QUICK, *QUICK_CHECK, "gamma=0"), ("Results: ",), True),
