@@ -13,11 +13,13 @@ from analysis.sections import main, read_rows, read_table, write_page
 from analysis.report import Illustration
 from specbench.plots import replay as plots
 from specbench.replay.agreement import Agreement, agreement, joint_p_value
+from specbench.replay.policies import frontier, gain_over_fixed
 from specbench.replay.renewal import replay
-from specbench.replay.summary import REPLAY, by_prompt
+from specbench.replay.summary import REPLAY, by_prompt, policy_rows
 from specbench.replay.trace import TRACE, read_trace
 
 LEVEL = 1e-3
+FIXED = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 QUESTION = """\
 One pass of both models over texts that the target sampled gives the acceptance of every draft length under both rules,
 without accept/reject noise. Is that what decoding finds, how much narrower are its intervals, and what does it save?"""
@@ -34,6 +36,12 @@ Above 1, decoding's interval is wider than the replay's on the very same texts. 
 that decoding needs for the same precision."""
 
 
+POLICIES = """\
+What stopping a draft early would buy, by what the draft knows of itself: tokens emitted against tokens drafted, each a
+step. A point above the black line beats every fixed draft length of the same cost. Drafted tokens of a policy are
+estimated (specbench/replay/policies.py), emitted ones are exact given the texts."""
+
+
 def report(run_dir: Path) -> Path:
     """Writes the report into ``run_dir``/report; returns the path of report.md.
 
@@ -44,11 +52,28 @@ def report(run_dir: Path) -> Path:
     points = compared(run_dir, rows)
     replayed = read_table(run_dir, REPLAY, rows, ["temperature"])
     timings = read_table(run_dir, "timings.parquet", rows, ["temperature", "verifier"])
-    findings = [agrees(points), widths(points), saved(timings, replayed)]
+    tried = policies(run_dir, rows)
+    findings = [agrees(points), widths(points), saved(timings, replayed), *(text for _, text in tried.values())]
     return write_page(
         run_dir, "Replay against decoding", QUESTION, findings, rendered(points), NOTE,
-        _illustrations(replayed, points), rows, points,
+        _illustrations(replayed, points, {name: table for name, (table, _) in tried.items()}), rows, points,
     )  # fmt: skip
+
+
+def policies(run_dir: Path, rows: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:
+    """For each temperature the frontier of stopping policies under both rules, of its first trace, and its gist."""
+    found = {}
+    for temperature, jobs in rows.groupby("temperature"):
+        trace, lines, words = read_trace(run_dir / str(jobs["job"].iloc[0]) / TRACE), [], []
+        for rule in ("token", "block"):
+            points = frontier(trace, rule, FIXED)
+            lines += policy_rows(trace, rule, points)
+            for kind in ("probability", "entropy"):
+                if gain := gain_over_fixed(points, kind):
+                    words.append(f"{gain[0]:+.2f} ({rule} rule, by {kind}, threshold {gain[1]:g})")
+        text = f"Stopping early at T = {temperature:g}, tokens a step beyond a fixed gamma of equal draft, at best: "
+        found[f"{temperature:g}"] = pd.DataFrame(lines), text + (", ".join(words) or "nothing to compare") + "."
+    return found
 
 
 def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -146,9 +171,13 @@ def saved(timings: pd.DataFrame, replayed: pd.DataFrame) -> str:
     )
 
 
-def _illustrations(replayed: pd.DataFrame, points: pd.DataFrame) -> Iterator[Illustration]:
+def _illustrations(
+    replayed: pd.DataFrame, points: pd.DataFrame, tried: dict[str, pd.DataFrame]
+) -> Iterator[Illustration]:
     yield Illustration("replay_against_decoding", plots.against_decoding(replayed, points), LENGTHS)
     yield Illustration("interval_widths", plots.interval_widths(points), WIDTHS)
+    for temperature, lines in tried.items():
+        yield Illustration(f"policies_at_T_{temperature}", plots.policy_frontier(lines), POLICIES)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -13,7 +14,7 @@ from specbench.errors import ArgumentError, ConfigError
 from specbench.replay import renewal
 from specbench.replay.agreement import agreement, joint_p_value
 from specbench.replay.planning import Setting, compare, plan, prompts_needed
-from specbench.replay.policies import Policy, draft_lengths, frontier, try_policy
+from specbench.replay.policies import Policy, PolicyPoint, draft_lengths, frontier, gain_over_fixed, try_policy
 from specbench.replay.renewal import replay
 from specbench.replay.simulate import simulate, simulated_steps
 from specbench.replay.summary import by_prompt, lengths_with_intervals, policy_rows, replay_rows
@@ -286,6 +287,21 @@ def test_the_frontier_has_fixed_and_adaptive_points():
         "fixed",
         "probability",
     }
+
+
+def test_gain_over_fixed_by_hand():
+    """Fixed lengths at (1 drafted, 1.6 emitted) and (2, 2.0); a policy at 1.5 drafted gains what it has above 1.8."""
+    p, q = markov_pair(3)
+    (blank,) = replay(trace_of_tokens(p, q, [[0, 1]]), "token", [1])
+
+    def point(kind: str, threshold: float | None, drafted: float, length: float) -> PolicyPoint:
+        each = dataclasses.replace(blank, tokens=np.array([length]), steps=np.array([1.0]))
+        return PolicyPoint(Policy(kind, threshold, 2), each, drafted)
+
+    points = [point("fixed", None, 2.0, 2.0), point("fixed", None, 1.0, 1.6), point("entropy", 0.5, 1.5, 1.9)]
+    points += [point("entropy", 0.1, 0.5, 1.2), point("probability", 0.9, 2.5, 9.0)]
+    assert gain_over_fixed(points, "entropy") == pytest.approx((0.1, 0.5))
+    assert gain_over_fixed(points, "probability") is None  # beyond the longest fixed draft nothing is known
 
 
 # --- Intervals and plans ---

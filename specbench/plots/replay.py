@@ -99,6 +99,6 @@ def interval_widths(points: pd.DataFrame) -> Figure:
         look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
         axes.plot(line["gamma"], line["width_ratio"], label=f"{RULE_NAMES[str(rule)]}, T = {temperature:g}", **look)
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9)
-    axes.set(xlabel=AXIS_LABELS["gamma"], ylabel="decoded width / replayed width")
+    axes.set(xlabel=AXIS_LABELS["gamma"], ylabel="decoded / replayed width")
     legend(figure, columns=2)
     return figure

@@ -112,6 +112,25 @@ def _drafted(trace: Trace, policy: Policy, starts: np.ndarray, lengths: np.ndarr
     return total
 
 
+def gain_over_fixed(points: Sequence[PolicyPoint], kind: str) -> tuple[float, float] | None:
+    """The most that policies of a kind emit beyond a fixed gamma of equal draft, and their threshold.
+
+    Tokens a step of a point, less those of fixed draft lengths interpolated at the same tokens drafted a step, which is
+    what alternating between two of them would give; negative where every threshold is worse. None where no point of the
+    kind lies among the fixed ones.
+    """
+    fixed = sorted((p.drafted_per_step, p.replayed.acceptance_length) for p in points if p.policy.kind == "fixed")
+    drafted, lengths = (np.array(column) for column in zip((0.0, 1.0), *fixed, strict=True))
+    gains = [
+        (point.replayed.acceptance_length - float(np.interp(point.drafted_per_step, drafted, lengths)), threshold)
+        for point in points
+        if point.policy.kind == kind
+        and (threshold := point.policy.threshold) is not None
+        and drafted[0] < point.drafted_per_step <= drafted[-1]
+    ]
+    return max(gains) if gains else None
+
+
 def frontier(trace: Trace, rule: str, gammas: Sequence[int]) -> list[PolicyPoint]:
     """Fixed draft lengths, and policies over a range of thresholds that draft at most the largest of them."""
     largest = max(gammas)
