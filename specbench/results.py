@@ -159,21 +159,19 @@ def write_atomically(path: Path, table: pa.Table) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_rows(path: Path, rows: Iterable[object], schema: pa.Schema) -> None:
-    """Writes dataclass instances or dicts under a schema.
+def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema) -> None:
+    """Writes dataclass instances or dicts under a schema, or a table as it is.
 
     Raises:
         KeyError: a row without one of the columns.
         pa.ArrowTypeError, pa.ArrowInvalid: a value that does not fit its column.
     """
-    write_atomically(path, table_of(rows, schema))
-
-
-def table_of(rows: Iterable[object], schema: pa.Schema) -> pa.Table:
-    """Dataclass instances or dicts as the table that write_rows writes. Raises as it does."""
-    plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]  # ty: ignore
-    columns = [_column([row[field.name] for row in plain], field) for field in schema]  # ty: ignore
-    return pa.Table.from_arrays(columns, schema=schema)
+    if isinstance(rows, pa.Table):
+        write_atomically(path, rows)
+        return
+    plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
+    columns = [_column([row[field.name] for row in plain], field) for field in schema]
+    write_atomically(path, pa.Table.from_arrays(columns, schema=schema))
 
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:

@@ -131,7 +131,7 @@ BAD_INPUT = [
     Case(
         "trace of another sampler",
         (*REPLAY, "sampler=chat"),
-        ("sampler.temperature=0.7", "sampler.temperature=1.0"),
+        ("sampler.temperature=0.7", "Add sampler.temperature=1 to replay it"),
         files=TRACE,
     ),
     Case(

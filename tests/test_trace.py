@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from specbench.errors import ConfigError
-from specbench.protocols.scoring import columns_of, trace_rows
+from specbench.protocols.scoring import columns_of, trace_table
 from specbench.replay.imports import read_any
 from specbench.replay.trace import OPTIONAL, check_sampler, read_trace, trace_schema
 from specbench.results import write_rows
@@ -104,7 +104,7 @@ def test_another_sampler_is_refused(tmp_path):
     trace = read_trace(written(tmp_path, rows()))
     check_sampler(trace, {"temperature": 1, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, "x")
     with pytest.raises(
-        ConfigError, match=r"sampler.top_p=0.9: the trace x was sampled with top_p 1.0.*sampler.top_p=1.0"
+        ConfigError, match=r"sampler.top_p=0.9: the trace x was sampled with top_p 1, .*sampler.top_p=1 to"
     ):
         check_sampler(trace, {"temperature": 1, "top_k": 0, "top_p": 0.9, "min_p": 0.0}, "x")
 
@@ -142,7 +142,9 @@ def test_columns_are_those_of_the_dense_distributions(sampling, monkeypatch):
 def test_rows_of_scored_texts():
     scored = [{"token": torch.tensor([7, 8]), "log_p": torch.tensor([-1.0, -2.0])}, {"token": torch.tensor([9])}]
     scored[1]["log_p"] = torch.tensor([-3.0])
-    got = list(trace_rows([("a", 0), ("a", 1)], scored))
+    for columns in scored:
+        columns |= {name: torch.zeros(len(columns["token"])) for name in NUMBERS if name not in columns}
+    got = trace_table([("a", 0), ("a", 1)], scored, IDENTITY).to_pylist()
     assert [(r["prompt"], r["sample"], r["position"], r["token"], r["log_p"]) for r in got] == [
         ("a", 0, 0, 7, -1.0), ("a", 0, 1, 8, -2.0), ("a", 1, 0, 9, -3.0),
     ]  # fmt: skip

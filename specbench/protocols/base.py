@@ -56,9 +56,9 @@ class ModelContext(RunContext):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows (dataclass instances or dicts) of one parquet file and their columns."""
+    """Rows (dataclass instances or dicts, or a table that is made already) of one parquet file and their columns."""
 
-    rows: Iterable[object]
+    rows: Iterable[object] | pa.Table
     schema: pa.Schema
 
 

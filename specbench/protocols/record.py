@@ -15,12 +15,11 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
-from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_rows
+from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
 from specbench.protocols.settings import check_count
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
-from specbench.replay.trace import TRACE, Trace, trace_of, trace_schema
-from specbench.results import table_of
+from specbench.replay.trace import TRACE, Trace, trace_of
 
 
 @dataclass(frozen=True)
@@ -102,6 +101,5 @@ def recorded(context: ModelContext, requests: Sequence[Request], completions: Se
     prompts = len(context.requests)
     order = sorted(range(len(requests)), key=lambda i: (i % prompts, i))
     identity = identity_of(context)
-    rows = list(trace_rows([(requests[i].name, i // prompts) for i in order], [scored[i] for i in order]))
-    table = Table(rows, trace_schema(identity))
-    return Recorded(trace_of(table_of(rows, table.schema), identity, TRACE), table, order)
+    table = trace_table([(requests[i].name, i // prompts) for i in order], [scored[i] for i in order], identity)
+    return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), order)

@@ -198,11 +198,11 @@ def _check_values(columns: Mapping[str, np.ndarray], path: str | Path) -> None:
 def check_sampler(trace: Trace, wanted: Mapping[str, float | int], path: str | Path) -> None:
     """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
     for name in SAMPLER:
-        if float(trace.identity.sampler[name]) != float(wanted[name]):
-            held = trace.identity.sampler[name]
+        held, asked = (max(0.0, float(sampler[name])) for sampler in (trace.identity.sampler, wanted))  # top_k -1 is 0
+        if held != asked:
             raise ConfigError(
                 f"sampler.{name}",
                 wanted[name],
-                f"the trace {path} was sampled with {name} {held}, and one sampler's acceptance is not another's",
-                f"Add sampler.{name}={held} to replay it, or record another trace.",
+                f"the trace {path} was sampled with {name} {held:g}, and one sampler's acceptance is not another's",
+                f"Add sampler.{name}={held:g} to replay it, or record another trace.",
             )
