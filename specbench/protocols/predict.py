@@ -26,6 +26,7 @@ from specbench.protocols.cost import CostProtocol
 from specbench.protocols.decode import Timed, decode_timed
 from specbench.protocols.record import record, repeated
 from specbench.protocols.replay_check import RULES, decoder
+from specbench.protocols.scoring import draft_engine
 from specbench.protocols.settings import check_count, check_gammas
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
@@ -93,7 +94,8 @@ class PredictProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
-            ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured.
+            ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
+                without a model.
         """
         rule, size = context.verifier.rule, context.batch_size
         if rule not in RULES:
@@ -102,6 +104,7 @@ class PredictProtocol:
         if size > max(self.cost.batches):
             remedy = "Add it to protocol.cost.batches."
             raise ConfigError("batch_size", size, f"costs are measured up to {max(self.cost.batches)}", remedy)
+        draft_engine(context)  # fails before anything is timed
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
         requests = repeated(context, self.samples)
@@ -211,7 +214,7 @@ def full_batches(
     lengths = {each.gamma: each.acceptance_length for each in replayed}
     context = prompt + float(trace.lengths.mean()) / 2
     crossover = crossover_batch(lengths, model, context)
-    shown = sorted(set(np.unique(np.geomspace(1, max(gammas), 4).round().astype(int)).tolist()) & set(gammas))
+    shown = sorted(set(np.unique(np.geomspace(1, max(*gammas, 1), 4).round().astype(int)).tolist()) & set(gammas))
     rows = []
     for batch in (2**i for i in range(int(np.log2(largest)) + 4)):
         for gamma, value in steady({g: lengths[g] for g in shown}, batch, model, context).items():
