@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.pages import markdown
+from analysis.report import varying
 from analysis.sections import read_rows
-from analysis.report import markdown, varying
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, StepLog, all_metrics, opposite_rankings
 from specbench.results import STEPS, read_jobs

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.pages import Illustration
 from analysis.sections import main, read_rows, read_table, write_page
-from analysis.report import Illustration
 from specbench.cost.model import COST, fit
 from specbench.plots import cost as plots
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.pages import Illustration
 from analysis.sections import main, read_rows, read_table, write_page
-from analysis.report import Illustration
 from specbench.plots import replay as plots
 from specbench.replay.agreement import Agreement, agreement, joint_p_value
 from specbench.replay.policies import frontier, gain_over_fixed

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.report import Illustration, find_run, markdown, where_it_ran, write_figures
+from analysis.pages import Illustration, find_run, markdown, write_figures
+from analysis.report import where_it_ran
 from specbench import results
 from specbench.errors import ConfigError, SpecbenchError
 
