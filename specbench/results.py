@@ -159,15 +159,18 @@ def write_atomically(path: Path, table: pa.Table) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_rows(path: Path, rows: Iterable[object], schema: pa.Schema) -> None:
-    """Writes dataclass instances or dicts under a schema.
+def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema) -> None:
+    """Writes dataclass instances or dicts under a schema, or a table as it is.
 
     Raises:
         KeyError: a row without one of the columns.
         pa.ArrowTypeError, pa.ArrowInvalid: a value that does not fit its column.
     """
-    plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]  # ty: ignore
-    columns = [_column([row[field.name] for row in plain], field) for field in schema]  # ty: ignore
+    if isinstance(rows, pa.Table):
+        write_atomically(path, rows)
+        return
+    plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
+    columns = [_column([row[field.name] for row in plain], field) for field in schema]
     write_atomically(path, pa.Table.from_arrays(columns, schema=schema))
 
 

@@ -190,6 +190,7 @@ def with_models(context: RunContext, config: Config, session: Session) -> ModelC
     torch.set_num_threads(config.threads or default_threads(pair))
     return ModelContext(
         **vars(context),
+        names=(config.pair.target, config.pair.draft),
         pair=pair,
         target=Engine(pair.target, pair.vocab_size, "target"),
         drafter=_explained("drafter", drafter, pair=pair),

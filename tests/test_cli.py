@@ -16,6 +16,11 @@ from tests.command_lines import Ended, SmokeRun, once, read_all, run_all, run_sp
 HF = ("pair=hf", "pair.draft=embedded:draft")
 QUICK = ("workload.limit=1", "max_new_tokens=3", "protocol.warmup=0", "tracking.mode=disabled")
 QUICK_CHECK = ("protocol.check.prefixes=1", "protocol.check.draws=4")
+TINY = ("workload.limit=3", "max_new_tokens=7", "tracking.mode=disabled")
+TINY_COST = (
+    *("protocol.batches=[1,2]", "protocol.gammas=[2]", "protocol.contexts=[8]"),
+    *("protocol.steps=2", "protocol.rounds=1"),
+)
 GOOD, BAD = "0 (plain decoding) to 64", "outside 0..64"
 
 
@@ -42,6 +47,10 @@ def folder_case(reason: str, files: list[str], *says: str) -> Case:
     return Case(reason, (*HF, "pair.target=./model"), ("pair.target=./model", *says), files=contents)
 
 
+HEADER = {"specbench_trace": 1, "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}}
+TEXT = {"prompt_id": "a", "token_ids": [5, 6], "target_logprobs": [-1.0, -2.0], "draft_logprobs": [-1.5, -1.0]}
+TRACE = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(TEXT)}\n"}
+REPLAY = ("protocol=replay", "protocol.trace=trace.jsonl")
 BAD_INPUT = [
     # Hydra's own messages
     Case("unknown key", ("gama=3",), ("Could not override 'gama'", "Key 'gama' not in 'Config'")),
@@ -114,6 +123,42 @@ BAD_INPUT = [
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
     Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <="), True),
     Case("unset variable", ("workload.path=${oc.env:NOT_SET}",), ("NOT_SET", "workload.path")),
+    # Traces
+    Case("no trace", ("protocol=replay",), ("protocol.trace=???: no value given. Add protocol.trace=...",)),
+    Case(
+        "missing trace", ("protocol=replay", "protocol.trace=nope.parquet"), ("protocol.trace=nope.parquet", "Record")
+    ),
+    Case(
+        "trace of another sampler",
+        (*REPLAY, "sampler=chat"),
+        ("sampler.temperature=0.7", "Add sampler.temperature=1 to replay it"),
+        files=TRACE,
+    ),
+    Case(
+        "malformed trace",
+        REPLAY,
+        ("protocol.trace=trace.jsonl", "line 2 is not JSON"),
+        files={"trace.jsonl": TRACE["trace.jsonl"].splitlines()[0] + "\n{"},
+    ),
+    Case("gammas no list", (*REPLAY, "protocol.gammas=3"), ("protocol.gammas=3", "such as [1,2,4]"), files=TRACE),
+    Case("gamma twice", (*REPLAY, "protocol.gammas=[3,3]"), ("protocol.gammas=[3, 3]", "repeated"), files=TRACE),
+    Case("power of 1", (*REPLAY, "protocol.power=1"), ("protocol.power=1", "0.9 for power"), files=TRACE),
+    Case("no texts", ("protocol=record", "protocol.samples=0"), ("protocol.samples=0", "Use a whole number from 1")),
+    Case("decoded but not replayed", ("protocol=replay_check", "protocol.gammas=[1]"), ("[2, 4, 8] are not replayed",)),
+    Case(
+        "record without a draft model",
+        ("protocol=record", "drafter=prompt_lookup"),
+        ("drafter=", "drafter=model"),
+        True,
+    ),
+    Case(
+        "batch whose cost is not measured",
+        ("protocol=predict", "batch_size=32"),
+        ("batch_size=32", "protocol.cost.batches"),
+        needs_model=True,
+    ),
+    Case("costs beyond the context", ("protocol=cost", "protocol.contexts=[5000]"), ("contexts=[5000]", "Lower"), True),
+    Case("contexts no list", ("protocol=cost", "protocol.contexts=9"), ("protocol.contexts=9", "such as [1,2,4]")),
     # Folders and experiments
     Case(
         "folder not writable", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")
@@ -123,6 +168,30 @@ BAD_INPUT = [
     Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
 ]
 GOOD_INPUT = [
+    Case("recording", (*TINY, "protocol=record", "protocol.samples=2"), ("tokens recorded in", "Results: "), True),
+    Case("timing steps", (*TINY, *TINY_COST, "protocol=cost"), ("a plain step takes", "Results: "), True),
+    Case(
+        "replay sweep",
+        (*TINY, "+exp=replay_sweep", "protocol.gammas=[1,2,5]", "protocol.decoded=[2,5]", "protocol.warmup=0"),
+        ("3 draft lengths replayed, 2 decoded", "Report: outputs/replay_sweep/"),
+        needs_model=True,
+    ),
+    Case(
+        "predicted speedup",
+        (
+            *TINY,
+            *(each.replace("protocol.", "protocol.cost.") for each in TINY_COST),
+            "+exp=predicted_speedup",
+            "verifier=masked",
+            "batch_size=1,2",
+            "protocol.gammas=[1,2]",
+            "protocol.decoded=[2]",
+            "protocol.warmup=0",
+        ),
+        ("best measured at gamma 2", "Report: outputs/predicted_speedup/"),
+        needs_model=True,
+    ),
+    Case("replay of an engine's log-probabilities", REPLAY, ("2 tokens of 1 texts replayed", "Results: "), files=TRACE),
     Case("check switched off", (*QUICK, "protocol.check.draws=0"), ("Results: outputs/adhoc/",), True),
     Case("plain decoding", (*QUICK, *QUICK_CHECK, "gamma=0"), ("Results: ",), True),
     Case("a single token", (*QUICK, *QUICK_CHECK, "max_new_tokens=1"), ("Results: ",), True),

@@ -24,7 +24,7 @@ CHOICES = sorted(
     if path.parent != CONF / "exp"
 )
 WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
-SHARED_MODULES = {"__init__", "pages", "report"}
+SHARED_MODULES = {"__init__", "metrics", "pages", "report", "sections"}
 MEBIBYTE = 2**20
 
 
@@ -67,7 +67,7 @@ def test_every_choice_says_what_it_is(group, name):
     ("group", "name"), [c for c in CHOICES if c[0] in ("drafter", "verifier", "protocol")], ids=lambda text: text
 )
 def test_components_take_the_arguments_of_their_yaml(group, name):
-    settings = dict(composed(f"{group}={name}")[group])
+    settings = OmegaConf.to_container(composed(f"{group}={name}")[group])  # ??? included
     made, partial = get_class(settings.pop("_target_")), settings.pop("_partial_", False)
     inspect.signature(made).bind(**settings, **({"pair": None} if partial else {}))
     assert partial == (group == "drafter")

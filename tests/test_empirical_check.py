@@ -17,6 +17,7 @@ SETTINGS = CheckSettings(prefixes=2, draws=200, batch_size=100)
 class AcceptsEverything:
     """Emits the draft, as engines did that skipped the accept test: its first token follows q instead of p."""
 
+    rule = "everything"
     lossless = True
 
     def verify(self, draft, target, streams):

@@ -33,6 +33,32 @@ def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0)
     return _bootstrap((top, bottom), lambda n, d, axis: n.sum(axis) / d.sum(axis), value, seed)
 
 
+def ratios_of_sums(numerator: np.ndarray, denominators: np.ndarray, seed: int = 0) -> list[Estimate]:
+    """sum(numerator) / sum(denominators[:, k]) for many k at once, percentile bootstrap over the n units.
+
+    All ratios share their resamples, so that hundreds of them cost little more than one.
+
+    Args:
+        numerator: [n].
+        denominators: [n, K], no column summing to 0 in any resample.
+    """
+    top, bottom = np.asarray(numerator, dtype=float), np.asarray(denominators, dtype=float)
+    values = top.sum() / bottom.sum(axis=0)
+    if len(top) < 2:
+        return [Estimate(float(value), float(value), float(value)) for value in values]
+    rng, both = np.random.default_rng(seed), np.column_stack([top, bottom])
+    sums = np.concatenate([_resampled_sums(both, part, rng) for part in np.array_split(np.arange(RESAMPLES), 20)])
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(sums[:, :1] / sums[:, 1:], [tail, 1 - tail], axis=0)
+    return [Estimate(float(v), float(a), float(b)) for v, a, b in zip(values, low, high, strict=True)]
+
+
+def _resampled_sums(columns: np.ndarray, numbers: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    units = len(columns)
+    counts = rng.multinomial(units, np.full(units, 1 / units), size=len(numbers))
+    return counts.astype(float) @ columns
+
+
 def speedup(
     tokens: np.ndarray, seconds: np.ndarray, plain_tokens: np.ndarray, plain_seconds: np.ndarray, seed: int = 0
 ) -> Estimate:

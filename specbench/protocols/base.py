@@ -41,19 +41,24 @@ class RunContext:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelContext(RunContext):
-    """What a run with models is made of."""
+    """What a run with models is made of.
+
+    Attributes:
+        names: of the target and the draft, as they were asked for.
+    """
 
     pair: Pair
     target: Engine
     drafter: Drafter
     requests: Sequence[Request]
+    names: tuple[str, str] = ("target", "draft")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows (dataclass instances or dicts) of one parquet file and their columns."""
+    """Rows (dataclass instances or dicts, or a table that is made already) of one parquet file and their columns."""
 
-    rows: Iterable[object]
+    rows: Iterable[object] | pa.Table
     schema: pa.Schema
 
 

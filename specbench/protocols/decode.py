@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
@@ -24,8 +23,9 @@ from specbench.plots import decode as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
+from specbench.protocols.record import recorded
+from specbench.replay.trace import TRACE, Trace
 from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
-from specbench.sampling import RowParams, logit_rows
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,11 @@ class DecodeProtocol:
             columns={"name": "prompt"}
         )
         check, empirical = check_first_tokens(context, self.check)
+        has_probabilities = context.drafter.engine is not None
+        scored = recorded(context, context.requests, completions) if has_probabilities else None
         measured = {
             **acceptance_fields(steps, context.gamma),
-            **overlap_fields(context, completions),
+            **overlap_fields(None if scored is None else scored.trace),
             **speed_fields(pairs, speculative.stopwatch.seconds),
             **check,
         }
@@ -85,6 +87,7 @@ class DecodeProtocol:
                 STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
                 EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
                 TEXTS: Table([_text(context, c) for c in completions], TEXT_SCHEMA),
+                **({} if scored is None else {TRACE: scored.table}),
             },
             figures,
         )
@@ -134,23 +137,12 @@ def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
     }
 
 
-def overlap_fields(context: ModelContext, completions: Sequence[Completion]) -> dict[str, Any]:
-    """sum_x min(p(x), q(x)) at every emitted position: one teacher-forced pass of both models a text."""
-    draft = context.drafter.engine
-    if draft is None:
+def overlap_fields(trace: Trace | None) -> dict[str, Any]:
+    """sum_x min(p(x), q(x)) at every emitted position; None where the drafter has no probabilities."""
+    if trace is None:
         return _columns("overlap", None)
-    sums, counts = [], []
-    for completion in track(completions, "overlap"):
-        emitted = len(completion.token_ids)
-        params = RowParams.of([completion.request.sampling], context.target.device)
-        params = params.select(torch.zeros(emitted, dtype=torch.int64, device=context.target.device))
-        p, q = (
-            logit_rows(engine.score(completion.sequence[:-1])[-emitted:], params).probs()
-            for engine in (context.target, draft)
-        )
-        sums.append(float(torch.minimum(p, q).sum()))
-        counts.append(emitted)
-    return _columns("overlap", ratio_of_sums(np.array(sums), np.array(counts)))
+    sums = np.add.reduceat(trace.columns["overlap"].astype(float), trace.starts[:-1])
+    return _columns("overlap", ratio_of_sums(sums, trace.lengths))
 
 
 def speed_fields(pairs: Sequence[tuple[Timed, Timed]], phases: Mapping[str, float]) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""Figures of cost models and predicted speedups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from specbench.cost.model import CostModel
+from specbench.plots.decode import AXIS_LABELS
+from specbench.plots.style import COLOURS, DASHED, GREY, INK, MARKERS, WIDTH, legend, panels, style
+
+
+@style()
+def step_times(rows: pd.DataFrame, model: CostModel) -> Figure:
+    """Target and draft passes against tokens a call: points measured, lines fitted (at the mean context)."""
+    figure, (left, right) = panels(2, 2, (WIDTH / 2, 2.6), margin=0.3, sharey=False)
+    drafting = rows[rows["gamma"] > 0]
+    for axes, tokens, seconds, roofline, title in (
+        (left, rows["batch"] * (rows["gamma"] + 1), rows["target"], model.target, "target"),
+        (right, drafting["batch"], drafting["draft"] / drafting["gamma"], model.draft, "draft, one token a request"),
+    ):
+        axes.set(title=title, xlabel="tokens a call", ylim=(0, None))
+        if roofline is None or not len(tokens):
+            continue
+        axes.plot(tokens, 1e3 * seconds, ".", color=COLOURS[0], ms=4, label="measured", alpha=0.7)
+        line = np.unique(np.concatenate([np.geomspace(1, max(tokens.max(), 2), 60), [roofline.knee or 1.0]]))
+        per_token = float((rows["context"]).mean())
+        requests = line / (tokens / (rows["batch"] if axes is left else drafting["batch"])).mean()
+        axes.plot(line, 1e3 * roofline.seconds(line, requests * per_token), color=INK, label="roofline")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(0, 1.08e3 * float(seconds.max()))
+    left.set_ylabel("ms")
+    legend(figure)
+    return figure
+
+
+@style()
+def predicted_speedups(predicted: pd.DataFrame, measured: pd.DataFrame) -> Figure:
+    """Predicted speedup with its 95% band, measured runs over it with their intervals; a panel a batch size."""
+    groups = list(predicted.groupby("batch"))
+    figure, every_axes = panels(len(groups), 2, (WIDTH / min(len(groups), 2), 2.9), margin=0.4)
+    for axes, (batch, lines) in zip(every_axes, groups, strict=True):
+        for i, (name, line) in enumerate(lines.groupby("verifier", sort=False)):
+            curve, colour = line.sort_values("gamma"), COLOURS[i]
+            axes.plot(curve["gamma"], curve["speedup"], color=colour, label=f"{name}, predicted")
+            axes.fill_between(
+                curve["gamma"], curve["speedup_low"], curve["speedup_high"], color=colour, alpha=0.18, linewidth=0
+            )
+            points = measured[(measured["batch"] == batch) & (measured["verifier"] == name)]
+            axes.vlines(points["gamma"], points["speedup_low"], points["speedup_high"], color=colour, linewidth=1)
+            look: dict[str, Any] = {"color": colour, "marker": MARKERS[i], "linestyle": "none"}
+            axes.plot(points["gamma"], points["speedup"], label=f"{name}, measured", **look)
+        axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5, label="plain decoding")
+        axes.set_title(f"batch {batch}")
+        axes.set_xlabel(AXIS_LABELS["gamma"])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    every_axes[0].set_ylabel(r"speedup over plain decoding ($\times$)")
+    legend(figure, columns=3)
+    return figure
+
+
+@style()
+def speedup_by_batch(steady: pd.DataFrame) -> Figure:
+    """Speedup of the best gamma, and of a few, in a full batch, against the batch size; dashed where extrapolated."""
+    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.8))
+    for i, (gamma, line) in enumerate(steady.groupby("gamma")):
+        for measured, look in ((True, "-"), (False, DASHED)):
+            part = line[line["measured"] == measured] if measured else line[line["batch"] >= _last_measured(line)]
+            label = rf"$\gamma$ = {gamma}" if measured else "extrapolated"
+            axes.plot(part["batch"], part["speedup"], color=COLOURS[i % len(COLOURS)], linestyle=look, label=label)
+    axes.axhline(1, color=GREY, linewidth=0.9)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel="batch size", ylabel=r"predicted speedup ($\times$)", ylim=(0, None))
+    legend(figure)
+    return figure
+
+
+def _last_measured(line: pd.DataFrame) -> int:
+    return int(line[line["measured"]]["batch"].max())

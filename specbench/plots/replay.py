@@ -1,0 +1,104 @@
+"""Figures of replayed traces. Tables have the columns of replay/summary.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from specbench.plots.decode import AXIS_LABELS
+from specbench.plots.style import COLOURS, DASHED, GREY, INK, MARKERS, WIDTH, legend, panels, style
+
+RULE_NAMES = {"token": "token rule", "block": "block rule", "argmax": "greedy drafting"}
+RULE_COLOURS = dict(zip(RULE_NAMES, COLOURS, strict=False))
+
+
+@style()
+def log_ratios(columns: Mapping[str, np.ndarray]) -> Figure:
+    """What replay reads: log q - log p of every token. At 0 or above the token rule accepts it for sure."""
+    figure, (axes,) = panels(1, 1, (WIDTH / 2, 2.3))
+    ratio = np.clip(columns["log_q"].astype(float) - columns["log_p"], -8, 4)
+    axes.hist(ratio, bins=60, color=COLOURS[0])
+    axes.axvline(0, color=GREY, linestyle=DASHED, linewidth=0.9)
+    axes.set(xlabel="log q - log p of the text's tokens (cut to -8..4)", ylabel="tokens")
+    return figure
+
+
+@style()
+def replayed_lengths(rows: pd.DataFrame) -> Figure:
+    """Tokens a step against gamma, a line a rule, with bands of 95% over prompts."""
+    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.9))
+    draw_lengths(axes, rows)
+    axes.set(ylabel="tokens per verification step", ylim=(0.95, None))
+    axes.set_xlabel(AXIS_LABELS["gamma"])
+    legend(figure)
+    return figure
+
+
+def draw_lengths(axes: Axes, rows: pd.DataFrame) -> None:
+    """Lines and bands of replayed lengths."""
+    for rule, each in rows.groupby("rule", sort=False):
+        line = each.sort_values("gamma")
+        colour = RULE_COLOURS[str(rule)]
+        axes.plot(line["gamma"], line["acceptance_length"], color=colour, label=f"{RULE_NAMES[str(rule)]}, replayed")
+        low, high = line["acceptance_length_low"], line["acceptance_length_high"]
+        axes.fill_between(line["gamma"], low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+@style()
+def policy_frontier(rows: pd.DataFrame) -> Figure:
+    """Tokens a step against tokens drafted a step, a panel a rule, a line a kind of policy."""
+    rules = list(rows.groupby("rule", sort=False))
+    figure, every_axes = panels(len(rules), 2, (WIDTH / 2, 2.6), margin=0.4)
+    for axes, (rule, each) in zip(every_axes, rules, strict=True):
+        for i, (kind, points) in enumerate(each.groupby("policy", sort=False)):
+            line = points.sort_values("drafted_per_step")
+            look: dict[str, Any] = {"color": INK if kind == "fixed" else COLOURS[i], "marker": MARKERS[i], "ms": 4}
+            label = r"fixed $\gamma$" if kind == "fixed" else f"stop by {kind}"
+            axes.plot(line["drafted_per_step"], line["acceptance_length"], label=label, **look)
+        axes.set_title(RULE_NAMES[str(rule)])
+        axes.set_xlabel("tokens drafted per step")
+    every_axes[0].set_ylabel("tokens emitted per step")
+    legend(figure)
+    return figure
+
+
+@style()
+def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
+    """Replay's lines and bands with decoded runs over them as points with 95% intervals; a panel a temperature."""
+    groups = list(replayed.groupby("temperature"))
+    figure, every_axes = panels(len(groups), 2, (WIDTH / 2, 2.9), margin=0.4)
+    for axes, (temperature, lines) in zip(every_axes, groups, strict=True):
+        draw_lengths(axes, lines)
+        for i, (rule, points) in enumerate(decoded[decoded["temperature"] == temperature].groupby("rule", sort=False)):
+            colour = RULE_COLOURS[str(rule)]
+            low, high = points["acceptance_length_low"], points["acceptance_length_high"]
+            axes.vlines(points["gamma"], low, high, color=colour, linewidth=1)
+            look: dict[str, Any] = {"color": colour, "marker": MARKERS[i], "linestyle": "none", "ms": 4}
+            axes.plot(points["gamma"], points["acceptance_length"], label=f"{RULE_NAMES[str(rule)]}, decoded", **look)
+        axes.set_title(f"T = {temperature:g}")
+        axes.set_xlabel(AXIS_LABELS["gamma"])
+    every_axes[0].set_ylabel("tokens per verification step")
+    legend(figure, columns=2)
+    return figure
+
+
+@style()
+def interval_widths(points: pd.DataFrame) -> Figure:
+    """Width of the decoded interval over the replayed one, at equal numbers of target tokens."""
+    figure, (axes,) = panels(1, 1, (WIDTH * 0.6, 2.4))
+    for i, (key, each) in enumerate(points.groupby(["rule", "temperature"], sort=False)):
+        rule, temperature = key  # ty: ignore[not-iterable]
+        line = each.sort_values("gamma")
+        look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+        axes.plot(line["gamma"], line["width_ratio"], label=f"{RULE_NAMES[str(rule)]}, T = {temperature:g}", **look)
+    axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9)
+    axes.set(xlabel=AXIS_LABELS["gamma"], ylabel="decoded / replayed width")
+    legend(figure, columns=2)
+    return figure

@@ -1,0 +1,140 @@
+"""The protocol ``cost``: seconds of drafting, scoring, verifying and the rest, by batch, gamma and context.
+
+Steps of the decoding loop itself are timed, so that sampling, bookkeeping and whatever a kernel launch costs are in it;
+a step takes the same time whether its tokens are accepted or not. A cost model is fitted (cost/model.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specbench.cost.model import COST, COST_SCHEMA, PHASES, fit
+from specbench.decoding import Decoder, Request
+from specbench.errors import ConfigError
+from specbench.plots import cost as plots
+from specbench.progress import track
+from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.settings import check_count, check_gammas
+from specbench.provenance import request_seed
+
+WARMUP = 2  # steps of each setting before the clock counts
+
+
+class CostProtocol:
+    """See the module.
+
+    Args:
+        batches: requests side by side.
+        gammas: tokens drafted a step; 0, plain decoding, is always measured.
+        contexts: prompt tokens of a request.
+        steps: timed a setting and round; their median counts.
+        rounds: how often everything is measured, in an order of its own each time.
+    """
+
+    needs_models = True
+
+    def __init__(self, batches: Sequence[int], gammas: Sequence[int], contexts: Sequence[int], steps: int, rounds: int):
+        self.batches = _counts("protocol.batches", batches)
+        self.gammas = sorted({0, *check_gammas("protocol.gammas", gammas)})
+        self.contexts = _counts("protocol.contexts", contexts, least=2)
+        self.steps = check_count("protocol.steps", steps)
+        self.rounds = check_count("protocol.rounds", rounds)
+
+    def run(self, context: ModelContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+
+        Raises:
+            ConfigError: contexts that leave no room for the steps in the pair's context.
+        """
+        rows = self.measure(context)
+        frame = pd.DataFrame(rows)
+        model = fit(frame)
+        one = frame[(frame["batch"] == self.batches[0]) & (frame["gamma"] == 0)]["step"].median()
+        knee = "not reached" if model.target.knee is None else f"{model.target.knee:.0f} tokens a call"
+        return Outcome(
+            f"a plain step takes {1e3 * one:.2f} ms at batch {self.batches[0]}; the target's knee: {knee}",
+            tables={COST: Table(rows, COST_SCHEMA)},
+            figures={"step_times": plots.step_times(frame, model)},
+            documents={"cost.json": json.dumps(model.describe(), indent=1)},
+        )
+
+    def measure(self, context: ModelContext) -> list[dict[str, Any]]:
+        """Rows of COST_SCHEMA. Raises ConfigError as run does."""
+        room = max(self.contexts) + (self.steps + WARMUP + 1) * (max(self.gammas) + 1)
+        if room > context.pair.context:
+            raise ConfigError(
+                "protocol.contexts",
+                self.contexts,
+                f"with {self.steps} steps a request may grow to {room} tokens, and the pair's context is "
+                f"{context.pair.context}",
+                "Lower protocol.contexts, protocol.steps or the largest of protocol.gammas.",
+            )
+        rng, rows = np.random.default_rng(context.seed), []
+        settings = list(product(self.batches, self.gammas, self.contexts))
+        rounds = [(i, settings[j]) for i in range(self.rounds) for j in rng.permutation(len(settings))]
+        self._time(context, *settings[-1])  # lazily built things are built
+        for number, (batch, gamma, length) in track(rounds, "timing steps"):
+            rows.append({"round": number, **self._time(context, batch, gamma, length)})
+        return rows
+
+    def _time(self, context: ModelContext, batch: int, gamma: int, length: int) -> dict[str, Any]:
+        drafter = context.drafter if gamma > 0 else None
+        decoder = Decoder(context.target, drafter, context.verifier, gamma, frozenset())
+        limit = (self.steps + WARMUP + 1) * (gamma + 1)
+        decoder.start(_requests(context, batch, length, limit))
+        start = dict(decoder.stopwatch.seconds)
+        timed, cached = [], []
+        for _ in range(self.steps + WARMUP):
+            before = dict(decoder.stopwatch.seconds)
+            cached.append(float(np.mean(context.target.lengths)))
+            context.target.synchronize()
+            began = time.perf_counter()
+            decoder.step()
+            context.target.synchronize()
+            total = time.perf_counter() - began
+            phases = {name: decoder.stopwatch.seconds[name] - before.get(name, 0.0) for name in PHASES[:-1]}
+            timed.append({**phases, "rest": max(total - sum(phases.values()), 0.0), "step": total})
+        medians = pd.DataFrame(timed[WARMUP:]).median()
+        return {
+            "batch": batch,
+            "gamma": gamma,
+            "context": float(np.mean(cached[WARMUP:])),
+            "steps": self.steps,
+            **{name: float(medians[name]) for name in (*PHASES, "step")},
+            "start_tokens": batch * (length - 1),
+            "start_draft": start.get("draft", 0.0),
+            "start_target": start.get("target", 0.0),
+        }
+
+
+def _requests(context: ModelContext, batch: int, length: int, limit: int) -> list[Request]:
+    """Requests of exactly ``length`` prompt tokens, cut from the workload laid end to end, no two alike."""
+    stream = [token for request in context.requests for token in request.prompt]
+    repeated = stream * (1 + (batch + length) // len(stream))
+    return [
+        Request(
+            f"cost/{i}",
+            tuple(repeated[i : i + length]),
+            request_seed(context.seed, f"cost/{i}"),
+            context.sampling,
+            limit,
+        )
+        for i in range(batch)
+    ]
+
+
+def _counts(key: str, values: object, least: int = 1) -> list[int]:
+    remedy = f"Give different whole numbers from {least}, such as [1,2,4]."
+    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+        raise ConfigError(key, values, "not a list of counts", remedy)
+    counts = sorted({check_count(key, value, least) for value in values})
+    if len(counts) < len(values):
+        raise ConfigError(key, list(values), "repeated", remedy)
+    return counts

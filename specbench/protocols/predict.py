@@ -1,0 +1,230 @@
+"""The protocol ``predict``: measure costs, record a trace, predict every gamma's speedup; then decode some and compare.
+
+The prediction is complete before anything is decoded speculatively. What went into it is kept beside what was measured,
+term by term, so that a miss has an address: steps taken, seconds a step, seconds a plain step, seconds of the prompts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from specbench.cost.forecast import Forecast, cost_models, crossover_batch, forecast, steady
+from specbench.cost.model import COST, COST_SCHEMA, CostModel
+from specbench.decoding import Decoder, Request
+from specbench.errors import ConfigError
+from specbench.metrics.intervals import speedup
+from specbench.plots import cost as plots
+from specbench.progress import track
+from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.cost import CostProtocol
+from specbench.protocols.decode import Timed, decode_timed
+from specbench.protocols.record import record, repeated
+from specbench.protocols.replay_check import RULES, decoder
+from specbench.protocols.scoring import draft_engine
+from specbench.protocols.settings import check_count, check_gammas
+from specbench.provenance import request_seed
+from specbench.replay.renewal import replay
+from specbench.replay.trace import TRACE, Trace
+
+PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.parquet"
+SPEEDUP = ("speedup", "speedup_low", "speedup_high")
+PREDICTED_SCHEMA = pa.schema(
+    [
+        ("gamma", pa.int64()),
+        ("batch", pa.int64()),
+        *((name, pa.float64()) for name in SPEEDUP),
+        ("tokens_per_second", pa.float64()),
+        ("plain_tokens_per_second", pa.float64()),
+        ("tokens_per_step", pa.float64()),
+        ("step_seconds", pa.float64()),
+        ("plain_step_seconds", pa.float64()),
+        ("start_seconds", pa.float64()),  # of a batch's prompts, both models
+    ]
+)
+MEASURED_SCHEMA = pa.schema(
+    [
+        *((field.name, field.type) for field in PREDICTED_SCHEMA),
+        ("batch_seconds", pa.float64()),  # of decoding a batch speculatively, prompts included
+        *((f"seconds_{phase}", pa.float64()) for phase in ("draft", "target", "verify")),
+    ]
+)
+STEADY_SCHEMA = pa.schema(
+    [
+        ("batch", pa.int64()),
+        ("gamma", pa.int64()),
+        ("speedup", pa.float64()),
+        ("measured", pa.bool_()),  # whether the batch lies within the measured ones
+        ("crossover", pa.int64()),  # the batch from which no gamma pays, of all gammas; null: none up to 4096
+    ]
+)
+
+
+class PredictProtocol:
+    """See the module.
+
+    Args:
+        gammas: draft lengths to predict.
+        decoded: those of them that are decoded too.
+        samples: texts a prompt.
+        warmup: batches decoded both ways before the clock starts.
+        cost: settings of the protocol cost; its batches must hold the run's batch_size.
+    """
+
+    needs_models = True
+
+    def __init__(
+        self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int, cost: Mapping[str, Any]
+    ):
+        self.gammas = check_gammas("protocol.gammas", gammas, least=1)
+        self.decoded = check_gammas("protocol.decoded", decoded, least=1)
+        if missing := set(self.decoded) - set(self.gammas):
+            remedy = "Add them to protocol.gammas, or leave them out."
+            raise ConfigError("protocol.decoded", self.decoded, f"{sorted(missing)} are not predicted", remedy)
+        self.samples = check_count("protocol.samples", samples)
+        self.warmup = check_count("protocol.warmup", warmup, least=0)
+        self.cost = CostProtocol(**cost)
+
+    def run(self, context: ModelContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+
+        Raises:
+            ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
+                without a model.
+        """
+        rule, size = context.verifier.rule, context.batch_size
+        if rule not in RULES:
+            remedy = f"Use a verifier of rule {' or '.join(RULES)}."
+            raise ConfigError("verifier", context.verifier_name, f"its rule, {rule}, has no replay", remedy)
+        if size > max(self.cost.batches):
+            remedy = "Add it to protocol.cost.batches."
+            raise ConfigError("batch_size", size, f"costs are measured up to {max(self.cost.batches)}", remedy)
+        draft_engine(context)  # fails before anything is timed
+        costs = self.cost.measure(context)
+        models = cost_models(pd.DataFrame(costs))
+        requests = repeated(context, self.samples)
+        kept = record(context, [dataclasses.replace(r, seed=request_seed(r.seed, "record")) for r in requests])
+        prompt = float(np.mean([len(request.prompt) for request in requests]))
+        predicted = [
+            predicted_row(forecast(kept.trace, rule, gamma, size, models, prompt), models[0], prompt)
+            for gamma in self.gammas
+        ]
+        measured = [measure(context, gamma, requests, self.warmup) for gamma in track(self.decoded, "decoding")]
+        steady_rows = full_batches(kept.trace, rule, self.gammas, models[0], prompt, max(self.cost.batches))
+        best = max(measured, key=lambda row: row["speedup"])
+        said = next(row for row in predicted if row["gamma"] == best["gamma"])
+        frames = [pd.DataFrame(rows).assign(verifier=context.verifier_name) for rows in (predicted, measured)]
+        return Outcome(
+            f"best measured at gamma {best['gamma']}: {best['speedup']:.3f} times plain decoding, predicted "
+            f"{said['speedup']:.3f} [{said['speedup_low']:.3f}, {said['speedup_high']:.3f}]",
+            tables={
+                TRACE: kept.table,
+                COST: Table(costs, COST_SCHEMA),
+                PREDICTED: Table(predicted, PREDICTED_SCHEMA),
+                MEASURED: Table(measured, MEASURED_SCHEMA),
+                STEADY: Table(steady_rows, STEADY_SCHEMA),
+            },
+            figures={
+                "predicted_speedup": plots.predicted_speedups(frames[0], frames[1]),
+                "step_times": plots.step_times(pd.DataFrame(costs), models[0]),
+                "speedup_by_batch": plots.speedup_by_batch(pd.DataFrame(steady_rows)),
+            },
+        )
+
+
+def predicted_row(found: Forecast, model: CostModel, prompt: float) -> dict[str, Any]:
+    """A row of PREDICTED_SCHEMA."""
+    one = np.array([found.batch])
+    context = prompt + found.tokens_per_step  # near the beginning; contexts differ little within a run
+    return {
+        "gamma": found.gamma,
+        "batch": found.batch,
+        **dict(zip(SPEEDUP, dataclasses.astuple(found.speedup), strict=True)),
+        "tokens_per_second": found.tokens_per_second.value,
+        "plain_tokens_per_second": found.plain_tokens_per_second,
+        "tokens_per_step": found.tokens_per_step,
+        "step_seconds": found.step_seconds,
+        "plain_step_seconds": float(model.step_seconds(one, np.zeros(1), context)[0]),
+        "start_seconds": float(model.start_seconds(found.batch * prompt, drafting=True)),
+    }
+
+
+def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> dict[str, Any]:
+    """A row of MEASURED_SCHEMA: batches decoded plainly and speculatively in turns."""
+    size = context.batch_size
+    speculative, plain = decoder(context, gamma), Decoder(context.target, None, None, 0, context.pair.stop_ids)
+    batches = [requests[i : i + size] for i in range(0, len(requests), size)]
+    for _ in range(warmup):
+        plain.run(batches[0])
+        speculative.run(batches[0])
+    speculative.stopwatch.seconds.clear()
+    timed: dict[str, list[Timed]] = {"plain": [], "speculative": []}
+    for number, batch in enumerate(batches):
+        ways = [("plain", plain), ("speculative", speculative)]
+        for name, way in ways if number % 2 == 0 else ways[::-1]:
+            timed[name].append(decode_timed(way, batch))
+    totals = {
+        name: np.array([[each.tokens, each.seconds] for each in runs], dtype=float) for name, runs in timed.items()
+    }
+    (tokens, seconds), (plain_tokens, plain_seconds) = totals["speculative"].sum(axis=0), totals["plain"].sum(axis=0)
+    ratio = speedup(*totals["speculative"].T, *totals["plain"].T)
+    steps = [len(c.steps) for run in timed["speculative"] for c in run.completions]
+    widest = sum(max(len(c.steps) for c in run.completions) for run in timed["speculative"])
+    plain_widest = sum(max(len(c.steps) for c in run.completions) for run in timed["plain"])
+    start = _start_seconds(context, batches, speculative)
+    return {
+        "gamma": gamma,
+        "batch": size,
+        **dict(zip(SPEEDUP, dataclasses.astuple(ratio), strict=True)),
+        "tokens_per_second": float(tokens / seconds),
+        "plain_tokens_per_second": float(plain_tokens / plain_seconds),
+        "tokens_per_step": float(tokens / sum(steps)),
+        "step_seconds": float((seconds - start["both"]) / widest),
+        "plain_step_seconds": float((plain_seconds - start["target"]) / plain_widest),
+        "start_seconds": start["both"] / len(batches),
+        "batch_seconds": float(seconds / len(batches)),
+        **{f"seconds_{phase}": speculative.stopwatch.seconds[phase] for phase in ("draft", "target", "verify")},
+    }
+
+
+def _start_seconds(
+    context: ModelContext, batches: Sequence[Sequence[Request]], speculative: Decoder
+) -> dict[str, float]:
+    """Seconds of feeding all batches' prompts again, to the target and to both models."""
+    kept = dict(speculative.stopwatch.seconds)
+    speculative.stopwatch.seconds.clear()
+    for batch in batches:
+        speculative.start(batch)
+    seconds = dict(speculative.stopwatch.seconds)
+    speculative.stopwatch.seconds.clear()
+    speculative.stopwatch.seconds.update(kept)
+    return {"target": seconds["target"], "both": seconds["target"] + seconds.get("draft", 0.0)}
+
+
+def full_batches(
+    trace: Trace, rule: str, gammas: Sequence[int], model: CostModel, prompt: float, largest: int
+) -> list[dict[str, Any]]:
+    """Rows of STEADY_SCHEMA: powers of two up to 8 times the largest measured batch, a few gammas."""
+    replayed = replay(trace, rule, gammas)
+    lengths = {each.gamma: each.acceptance_length for each in replayed}
+    context = prompt + float(trace.lengths.mean()) / 2
+    crossover = crossover_batch(lengths, model, context)
+    shown = sorted(set(np.unique(np.geomspace(1, max(*gammas, 1), 4).round().astype(int)).tolist()) & set(gammas))
+    rows = []
+    for batch in (2**i for i in range(int(np.log2(largest)) + 4)):
+        for gamma, value in steady({g: lengths[g] for g in shown}, batch, model, context).items():
+            rows.append(
+                {
+                    "batch": batch,
+                    "gamma": gamma,
+                    "speedup": value,
+                    "measured": batch <= largest,
+                    "crossover": crossover,
+                }
+            )
+    return rows

@@ -1,0 +1,105 @@
+"""The protocol ``record``: sample texts from the target, score them with both models, keep the trace.
+
+Plain decoding, since its steps need no draft; the text of a decode run has the same distribution, and its job leaves a
+trace as well. The trace is all that ``protocol=replay`` needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specbench.decoding import Completion, Decoder, Request
+from specbench.plots import replay as plots
+from specbench.progress import track
+from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
+from specbench.protocols.settings import check_count
+from specbench.provenance import request_seed
+from specbench.replay.renewal import replay
+from specbench.replay.trace import TRACE, Trace, trace_of
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A trace and the table it is stored as.
+
+    Attributes:
+        order: for each text of the trace the number of its request; texts of one prompt follow one another.
+        seconds_sampling, seconds_scoring: what it took; 0 where it was not timed.
+    """
+
+    trace: Trace
+    table: Table
+    order: list[int]
+    seconds_sampling: float = 0.0
+    seconds_scoring: float = 0.0
+
+
+class RecordProtocol:
+    """See the module.
+
+    Args:
+        samples: texts a prompt, each with a seed of its own.
+    """
+
+    needs_models = True
+
+    def __init__(self, samples: int):
+        self.samples = check_count("protocol.samples", samples)
+
+    def run(self, context: ModelContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        kept = record(context, repeated(context, self.samples))
+        trace = kept.trace
+        token, block = (replay(trace, rule, [context.gamma])[0].acceptance_length for rule in ("token", "block"))
+        return Outcome(
+            f"{len(trace)} tokens recorded in {kept.seconds_sampling + kept.seconds_scoring:.1f} s; replayed at "
+            f"gamma {context.gamma}: {token:.2f} tokens a step by the token rule, {block:.2f} by "
+            "the block rule",
+            tables={TRACE: kept.table},
+            figures={"ratio_of_probabilities": plots.log_ratios(trace.columns)},
+        )
+
+
+def repeated(context: ModelContext, samples: int) -> list[Request]:
+    """Every request ``samples`` times: the first as it is, the others with seeds of their own."""
+    return [
+        request if i == 0 else dataclasses.replace(request, seed=request_seed(context.seed, f"{request.name}#{i}"))
+        for i in range(samples)
+        for request in context.requests
+    ]
+
+
+def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
+    """Samples a text for each request and scores it.
+
+    Raises:
+        ConfigError: a drafter without a model.
+    """
+    draft_engine(context)  # fails before anything is sampled
+    decoder, completions = Decoder(context.target, None, None, 0, context.pair.stop_ids), []
+    started = time.perf_counter()
+    size = context.batch_size
+    for i in track(range(0, len(requests), size), "sampling"):
+        completions += decoder.run(requests[i : i + size])
+    context.target.synchronize()
+    sampled = time.perf_counter()
+    found = recorded(context, requests, completions)
+    return dataclasses.replace(found, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled)
+
+
+def recorded(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> Recorded:
+    """The trace of texts that were decoded already, in the order of ``repeated``: all prompts, then all again.
+
+    Raises:
+        ConfigError: a drafter without a model.
+    """
+    scored = score_texts(context, [r.prompt for r in requests], [c.token_ids for c in completions])
+    prompts = len(context.requests)
+    order = sorted(range(len(requests)), key=lambda i: (i % prompts, i))
+    identity = identity_of(context)
+    table = trace_table([(requests[i].name, i // prompts) for i in order], [scored[i] for i in order], identity)
+    return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), order)

@@ -1,0 +1,150 @@
+"""The protocol ``replay_check``: record a trace, replay it, decode the same settings, and time all three.
+
+The verifier's rule is what is replayed, so this also holds any verifier of a known rule to the acceptance that its rule
+must have. The recorded texts are independent of the decoded ones. Each decoded text is scored as well, outside of the
+timing: given its text, the number of steps that a run took has a known expectation, which is the sharper test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from specbench.decoding import Completion, Decoder, Request
+from specbench.errors import ConfigError
+from specbench.plots import replay as plots
+from specbench.progress import track
+from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.record import Recorded, record, recorded, repeated
+from specbench.protocols.settings import check_count, check_gammas
+from specbench.provenance import request_seed
+from specbench.replay.renewal import replay
+from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
+from specbench.replay.trace import TRACE
+
+RULES = ("token", "block")
+POINTS, TIMINGS = "points.parquet", "timings.parquet"
+POINT_SCHEMA = pa.schema(
+    [
+        ("rule", pa.string()),
+        ("gamma", pa.int64()),
+        ("prompt", pa.string()),
+        ("sample", pa.int64()),
+        ("tokens", pa.int64()),
+        ("steps", pa.int64()),
+        ("expected_steps", pa.float64()),  # of this very text, replayed
+    ]
+)
+TIMING_SCHEMA = pa.schema(
+    [
+        ("what", pa.string()),  # sampling, scoring, replay, decode
+        ("gamma", pa.int64()),  # of decode
+        ("tokens", pa.int64()),
+        ("seconds", pa.float64()),
+    ]
+)
+
+
+class ReplayCheckProtocol:
+    """See the module.
+
+    Args:
+        gammas: draft lengths to replay.
+        decoded: those of them that are decoded too.
+        samples: texts a prompt.
+        warmup: times the first batch is decoded before the clock starts.
+    """
+
+    needs_models = True
+
+    def __init__(self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int):
+        self.gammas = check_gammas("protocol.gammas", gammas, least=1)
+        self.decoded = check_gammas("protocol.decoded", decoded, least=1)
+        if missing := set(self.decoded) - set(self.gammas):
+            remedy = "Add them to protocol.gammas, or leave them out."
+            raise ConfigError("protocol.decoded", self.decoded, f"{sorted(missing)} are not replayed", remedy)
+        self.samples = check_count("protocol.samples", samples)
+        self.warmup = check_count("protocol.warmup", warmup, least=0)
+
+    def run(self, context: ModelContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+
+        Raises:
+            ConfigError: a verifier of a rule that has no replay.
+        """
+        rule = context.verifier.rule
+        if rule not in RULES:
+            remedy = f"Use a verifier of rule {' or '.join(RULES)}."
+            raise ConfigError("verifier", context.verifier_name, f"its rule, {rule}, has no replay", remedy)
+        requests = repeated(context, self.samples)
+        for _ in range(self.warmup):
+            decoder(context, max(self.decoded)).run(requests[: context.batch_size])
+        independent = [dataclasses.replace(r, seed=request_seed(r.seed, "record")) for r in requests]
+        kept = record(context, independent)
+        started = time.perf_counter()
+        rows = replay_rows(kept.trace, replay(kept.trace, rule, self.gammas))
+        timings: list[dict[str, Any]] = [
+            {"what": "sampling", "gamma": None, "tokens": len(kept.trace), "seconds": kept.seconds_sampling},
+            {"what": "scoring", "gamma": None, "tokens": len(kept.trace), "seconds": kept.seconds_scoring},
+            {"what": "replay", "gamma": None, "tokens": None, "seconds": time.perf_counter() - started},
+        ]
+        points: list[dict[str, Any]] = []
+        for gamma in track(self.decoded, "decoding"):
+            completions, seconds = decode(context, gamma, requests)
+            tokens = sum(len(completion.token_ids) for completion in completions)
+            timings.append({"what": "decode", "gamma": gamma, "tokens": tokens, "seconds": seconds})
+            points += self._points(context, rule, gamma, recorded(context, requests, completions), completions)
+        lengths = pd.DataFrame(points).groupby("gamma")[["tokens", "steps", "expected_steps"]].sum()
+        worst = (lengths["tokens"] / lengths["steps"] - lengths["tokens"] / lengths["expected_steps"]).abs().max()
+        without = sum(t["seconds"] for t in timings if t["what"] != "decode")
+        share = without / sum(t["seconds"] for t in timings if t["what"] == "decode")
+        return Outcome(
+            f"{len(self.gammas)} draft lengths replayed, {len(self.decoded)} decoded; on the decoded texts they differ "
+            f"by at most {worst:.3f} tokens a step; recording and replaying took {share:.0%} of decoding's time",
+            tables={
+                TRACE: kept.table,
+                REPLAY: Table(rows, REPLAY_SCHEMA),
+                POINTS: Table(points, POINT_SCHEMA),
+                TIMINGS: Table(timings, TIMING_SCHEMA),
+            },
+            figures={"acceptance_length": plots.replayed_lengths(pd.DataFrame(rows))},
+        )
+
+    def _points(
+        self, context: ModelContext, rule: str, gamma: int, own: Recorded, completions: Sequence[Completion]
+    ) -> list[dict[str, Any]]:
+        expected = replay(own.trace, rule, [gamma])[0].steps
+        prompts = len(context.requests)
+        return [
+            {
+                "rule": rule,
+                "gamma": gamma,
+                "prompt": completions[text].request.name,
+                "sample": text // prompts,
+                "tokens": len(completions[text].token_ids),
+                "steps": len(completions[text].steps),
+                "expected_steps": float(expected[place]),
+            }
+            for place, text in enumerate(own.order)
+        ]
+
+
+def decoder(context: ModelContext, gamma: int) -> Decoder:
+    """Speculative decoding with the run's drafter and verifier."""
+    return Decoder(context.target, context.drafter, context.verifier, gamma, context.pair.stop_ids)
+
+
+def decode(context: ModelContext, gamma: int, requests: Sequence[Request]) -> tuple[list[Completion], float]:
+    """Decodes all requests in batches; the completions in their order, and the seconds that it took."""
+    speculative, size, completions = decoder(context, gamma), context.batch_size, []
+    context.target.synchronize()
+    started = time.perf_counter()
+    for i in range(0, len(requests), size):
+        completions += speculative.run(requests[i : i + size])
+    context.target.synchronize()
+    return completions, time.perf_counter() - started

@@ -1,0 +1,120 @@
+"""One teacher-forced pass of both models over texts: the columns of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from specbench.errors import ConfigError
+from specbench.models import Engine, right_padded
+from specbench.progress import track
+from specbench.protocols.base import ModelContext
+from specbench.replay.trace import Identity, trace_schema
+from specbench.sampling import RowParams, SamplingParams, logit_rows
+
+CELLS = 1 << 24  # logits looked at together: a few float64 copies of them fit anywhere
+
+
+def identity_of(context: ModelContext) -> Identity:
+    """What a trace recorded in this context is a trace of."""
+    sampling = context.sampling
+    return Identity(
+        target=context.names[0],
+        draft=context.names[1],
+        sampler={name: float(getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "min_p")},
+        dtype=str(context.dtype).removeprefix("torch."),
+        source=context.command,
+    )
+
+
+def draft_engine(context: ModelContext) -> Engine:
+    """The drafter's model.
+
+    Raises:
+        ConfigError: a drafter without one, whose drafts have no probabilities to record.
+    """
+    if context.drafter.engine is None:
+        raise ConfigError(
+            "drafter",
+            type(context.drafter).__name__,
+            "has no probabilities that could be recorded",
+            "Use drafter=model.",
+        )
+    return context.drafter.engine
+
+
+def score_texts(
+    context: ModelContext, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
+) -> list[dict[str, Tensor]]:
+    """For each text its tokens and the trace's columns, [tokens of the text], on the CPU.
+
+    The prompt is fed first and the whole continuation after it, so that a batch's attention, cache and positions are
+    the ones of decoding.
+
+    Raises:
+        ConfigError: the drafter has no model.
+    """
+    draft, found = draft_engine(context), []
+    batches = [range(i, min(i + context.batch_size, len(texts))) for i in range(0, len(texts), context.batch_size)]
+    for numbers in track(batches, "scoring"):
+        found += _score_batch(context, draft, [prompts[i] for i in numbers], [texts[i] for i in numbers])
+    return found
+
+
+def _score_batch(
+    context: ModelContext, draft: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
+) -> list[dict[str, Tensor]]:
+    counts = [len(text) for text in texts]
+    fed = right_padded([[prompt[-1], *text[:-1]] for prompt, text in zip(prompts, texts, strict=True)], draft.device)
+    capacity = max(len(prompt) for prompt in prompts) + max(counts)
+    both = []
+    for engine in (context.target, draft):
+        engine.start(prompts, capacity)
+        logits = engine.extend(fed, counts)
+        both.append(torch.cat([logits[b, :count] for b, count in enumerate(counts)]))
+    tokens = torch.cat([torch.tensor(list(text)) for text in texts]).to(draft.device)
+    columns = columns_of(both[0], both[1], tokens, context.sampling)
+    split = {name: values.cpu().split(counts) for name, values in {"token": tokens, **columns}.items()}
+    return [{name: split[name][b] for name in split} for b in range(len(counts))]
+
+
+@torch.inference_mode()
+def columns_of(target: Tensor, draft: Tensor, tokens: Tensor, sampling: SamplingParams) -> dict[str, Tensor]:
+    """The trace's columns for logits [n, V] of both models at the positions of ``tokens`` [n]; float32 [n]."""
+    pieces: list[dict[str, Tensor]] = []
+    rows = max(1, CELLS // target.shape[1])
+    for start in range(0, len(tokens), rows):
+        span = slice(start, start + rows)
+        params = RowParams.of([sampling] * len(tokens[span]), tokens.device)
+        p_rows, q_rows = logit_rows(target[span], params), logit_rows(draft[span], params)
+        p, q = p_rows.probs(), q_rows.probs()
+        pieces.append(
+            {
+                # Probabilities round to a little above 1, and a logarithm above 0 is refused by whoever reads it.
+                "log_p": p_rows.prob(tokens[span]).log().clamp(max=0),
+                "log_q": q_rows.prob(tokens[span]).log().clamp(max=0),
+                "overlap": torch.minimum(p, q).sum(dim=-1).clamp(max=1),
+                "target_entropy": torch.special.entr(p).sum(dim=-1),
+                "draft_entropy": torch.special.entr(q).sum(dim=-1),
+                "argmax_agree": (p_rows.argmax == q_rows.argmax).double(),
+                "draft_argmax": (q_rows.argmax == tokens[span]).double(),
+            }
+        )
+    return {name: torch.cat([piece[name] for piece in pieces]).float() for name in pieces[0]}
+
+
+def trace_table(names: Sequence[tuple[str, int]], scored: Sequence[dict[str, Tensor]], identity: Identity) -> pa.Table:
+    """The table of a trace, for (prompt, sample) of each text."""
+    counts = [len(columns["token"]) for columns in scored]
+    written: dict[str, Any] = {
+        "prompt": [prompt for (prompt, _), count in zip(names, counts, strict=True) for _ in range(count)],
+        "sample": np.repeat([sample for _, sample in names], counts),
+        "position": np.concatenate([np.arange(count) for count in counts]),
+        **{name: torch.cat([columns[name] for columns in scored]).numpy() for name in scored[0]},
+    }
+    return pa.Table.from_pydict(written, schema=trace_schema(identity))

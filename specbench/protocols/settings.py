@@ -1,0 +1,31 @@
+"""Checks of arguments that several protocols take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specbench.errors import ConfigError
+from specbench.replay.survival import LARGEST_GAMMA
+
+
+def check_count(key: str, value: object, least: int = 1) -> int:
+    """Raises ConfigError for anything but a whole number from ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(key, value, "not a count", f"Use a whole number from {least}.")
+    return value
+
+
+def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
+    """A list of different draft lengths, at least ``least`` of them.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    remedy = f"Give different whole numbers from 0 to {LARGEST_GAMMA}, such as [1,2,4]."
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ConfigError(key, values, "not a list", remedy)
+    gammas = list(values)
+    wrong = [g for g in gammas if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g <= LARGEST_GAMMA]
+    if wrong or len(set(gammas)) < len(gammas) or len(gammas) < least:
+        raise ConfigError(key, gammas, f"{wrong} are no draft lengths" if wrong else "empty or repeated", remedy)
+    return gammas

@@ -1,0 +1,77 @@
+"""Does decoding find what replay says? Tests over prompts, joint over all settings.
+
+``points`` has a line a decoded text: gamma, prompt, tokens, steps, expected_steps (of that very text, replayed).
+Samples of a prompt are summed before anything is compared, since only prompts are independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from specbench.metrics.intervals import Estimate, ratios_of_sums
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One decoded setting beside its replay.
+
+    Attributes:
+        decoded, same_text: tokens a step as decoded, and by replay of the decoded texts, with 95% intervals. The ratio
+            of the intervals' widths is what the accept/reject noise adds.
+        difference_p: two-sided p-value of the decoded length against the replay of independent texts.
+        same_text_p: two-sided p-value of steps - expected_steps, whose mean is 0 given the texts.
+    """
+
+    decoded: Estimate
+    same_text: Estimate
+    difference_p: float
+    same_text_p: float
+
+    @property
+    def width_ratio(self) -> float:
+        return (self.decoded.high - self.decoded.low) / max(self.same_text.high - self.same_text.low, 1e-12)
+
+
+def agreement(points: pd.DataFrame, tokens: np.ndarray, expected_steps: np.ndarray) -> Agreement:
+    """Compares one setting.
+
+    Args:
+        points: the decoded texts of one setting.
+        tokens, expected_steps: [prompts] of the independent trace (replay/summary.by_prompt).
+    """
+    sums = points.groupby("prompt", sort=False)[["tokens", "steps", "expected_steps"]].sum()
+    decoded, same_text = ratios_of_sums(sums["tokens"].to_numpy(), sums[["steps", "expected_steps"]].to_numpy())
+    (length, error), (other, other_error) = (
+        _length_and_error(sums["tokens"].to_numpy(), sums["steps"].to_numpy()),
+        _length_and_error(tokens, expected_steps),
+    )
+    freedom = min(len(sums), len(tokens)) - 1
+    surprise = (sums["steps"] - sums["expected_steps"]).to_numpy()
+    return Agreement(
+        decoded,
+        same_text,
+        _p_value(length - other, float(np.hypot(error, other_error)), freedom),
+        _p_value(float(surprise.mean()), float(surprise.std(ddof=1) / np.sqrt(len(surprise))), len(surprise) - 1),
+    )
+
+
+def joint_p_value(p_values: Sequence[float]) -> float:
+    """Of the hypothesis that all settings agree, whatever their dependence (Bonferroni)."""
+    return min(1.0, len(p_values) * min(p_values))
+
+
+def _length_and_error(tokens: np.ndarray, steps: np.ndarray) -> tuple[float, float]:
+    length = float(tokens.sum() / steps.sum())
+    influence = (tokens - length * steps) / steps.mean()
+    return length, float(influence.std(ddof=1) / np.sqrt(len(tokens)))
+
+
+def _p_value(difference: float, error: float, freedom: int) -> float:
+    if error == 0:
+        return 1.0 if abs(difference) < 1e-9 else 0.0
+    return float(2 * stats.t.sf(abs(difference) / error, freedom))

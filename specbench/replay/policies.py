@@ -1,0 +1,141 @@
+"""Adaptive draft lengths: policies that look at the draft alone, and what they would have drafted and accepted.
+
+    probability    stop behind a drafted token whose probability under the draft is below the threshold, as
+                   transformers' assistant_confidence_threshold does
+    entropy        stop before a token whose draft distribution has an entropy (nats) above the threshold
+
+Both are stopping times of the draft, so that verification stays lossless. What is accepted is exact: along the accepted
+tokens the draft is the text. How many tokens are drafted is not in the text where a token is rejected and the draft
+runs on beside it; it is estimated by importance sampling (see ``_drafted``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from specbench.replay.renewal import Replayed, block_starts, chunks, join, replay_survival
+from specbench.replay.survival import survival
+from specbench.replay.trace import Trace
+
+WEIGHT_LIMIT = 20.0
+PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+ENTROPIES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """kind: fixed, probability or entropy; threshold: None where it is fixed; gamma: the most tokens drafted."""
+
+    kind: str
+    threshold: float | None
+    gamma: int
+
+
+@dataclass(frozen=True)
+class PolicyPoint:
+    """A policy on a trace.
+
+    Attributes:
+        replayed: its acceptance.
+        drafted_per_step: tokens drafted a step, on average.
+    """
+
+    policy: Policy
+    replayed: Replayed
+    drafted_per_step: float
+
+
+def allowed(trace: Trace, policy: Policy) -> Bool[np.ndarray, "T 2"]:
+    """For each token: whether the policy lets it be drafted, and whether it lets another follow it."""
+    yes = np.ones(len(trace), dtype=bool)
+    if policy.kind == "fixed":
+        return np.stack([yes, yes], axis=1)
+    if policy.kind == "probability":
+        return np.stack([yes, np.exp(trace.columns["log_q"]) >= policy.threshold], axis=1)
+    entropy = trace.column("draft_entropy", "an entropy policy")
+    return np.stack([entropy <= policy.threshold, yes], axis=1)
+
+
+def draft_lengths(trace: Trace, policy: Policy) -> Int64[np.ndarray, " T"]:
+    """How many of the text's tokens a block that starts at each one drafts before the policy stops it."""
+    enter, follow = allowed(trace, policy).T
+    lengths, going = np.zeros(len(trace), dtype=np.int64), np.ones(len(trace), dtype=bool)
+    for i in range(min(policy.gamma, len(trace))):
+        ahead = np.zeros(len(trace), dtype=bool)
+        ahead[: len(trace) - i] = enter[i:]
+        going &= ahead
+        lengths += going
+        ahead[: len(trace) - i] = follow[i:]
+        going &= ahead
+    return lengths
+
+
+def try_policy(trace: Trace, rule: str, policy: Policy) -> PolicyPoint:
+    """What a policy drafts and what is accepted of it.
+
+    Raises:
+        ArgumentError, ConfigError: as survival; an entropy policy on a trace without draft_entropy.
+    """
+    parts, drafted, steps = [], 0.0, 0.0
+    for chunk in chunks(trace):
+        lengths = draft_lengths(chunk, policy)
+        accepted = survival(chunk, rule, policy.gamma, lengths)
+        starts = next(block_starts(chunk, accepted, [policy.gamma]))
+        parts.append(replay_survival(chunk, rule, accepted))
+        drafted += _drafted(chunk, policy, starts, lengths)
+        steps += float(starts.sum())
+    return PolicyPoint(policy, join(parts), drafted / steps)
+
+
+def _drafted(trace: Trace, policy: Policy, starts: np.ndarray, lengths: np.ndarray) -> float:
+    """Expected tokens drafted by all steps.
+
+    Whether a draft reaches its i-th token depends on the draft's own continuation, x_1..x_(i-1) ~ q, while the text's
+    is distributed as p. A text's continuation counts with weight q(x_1..x_(i-1)) / p(x_1..x_(i-1)), self-normalised,
+    and cut at WEIGHT_LIMIT, which keeps the variance finite and biases a little towards the text. Tokens that p cannot
+    emit (truncated samplers) are not seen at all. A fixed gamma comes out exactly.
+    """
+    if policy.kind == "fixed":
+        return float(sum((starts * (trace.remaining > i)).sum() for i in range(1, policy.gamma + 1)))
+    log_ratio = (trace.columns["log_p"] - trace.columns["log_q"]).astype(float)
+    weight, total = np.zeros(len(trace)), 0.0
+    for i in range(min(policy.gamma, len(trace))):
+        room = starts * (trace.remaining > i + 1)
+        trusted = room * np.minimum(np.exp(-weight), WEIGHT_LIMIT)
+        if trusted.sum() > 0:
+            total += float(room.sum() * (trusted * (lengths > i)).sum() / trusted.sum())
+        weight[: len(trace) - i] += log_ratio[i:]
+    return total
+
+
+def gain_over_fixed(points: Sequence[PolicyPoint], kind: str) -> tuple[float, float] | None:
+    """The most that policies of a kind emit beyond a fixed gamma of equal draft, and their threshold.
+
+    Tokens a step of a point, less those of fixed draft lengths interpolated at the same tokens drafted a step, which is
+    what alternating between two of them would give; negative where every threshold is worse. None where no point of the
+    kind lies among the fixed ones.
+    """
+    fixed = sorted((p.drafted_per_step, p.replayed.acceptance_length) for p in points if p.policy.kind == "fixed")
+    drafted, lengths = (np.array(column) for column in zip((0.0, 1.0), *fixed, strict=True))
+    gains = [
+        (point.replayed.acceptance_length - float(np.interp(point.drafted_per_step, drafted, lengths)), threshold)
+        for point in points
+        if point.policy.kind == kind
+        and (threshold := point.policy.threshold) is not None
+        and drafted[0] < point.drafted_per_step <= drafted[-1]
+    ]
+    return max(gains) if gains else None
+
+
+def frontier(trace: Trace, rule: str, gammas: Sequence[int]) -> list[PolicyPoint]:
+    """Fixed draft lengths, and policies over a range of thresholds that draft at most the largest of them."""
+    largest = max(gammas)
+    tried = [Policy("fixed", None, gamma) for gamma in gammas if gamma > 0]
+    tried += [Policy("probability", threshold, largest) for threshold in PROBABILITIES]
+    if "draft_entropy" in trace.columns:
+        tried += [Policy("entropy", threshold, largest) for threshold in ENTROPIES]
+    return [try_policy(trace, rule, policy) for policy in tried]

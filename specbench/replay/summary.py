@@ -1,0 +1,113 @@
+"""Replayed counts as rows of a table, with intervals by bootstrap over prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from specbench.metrics.intervals import Estimate, ratios_of_sums
+from specbench.replay.policies import PolicyPoint
+from specbench.replay.renewal import Replayed
+from specbench.replay.trace import Trace
+
+REPLAY, POLICIES = "replay.parquet", "policies.parquet"
+REPLAY_SCHEMA = pa.schema(
+    [
+        ("rule", pa.string()),
+        ("gamma", pa.int64()),
+        ("acceptance_length", pa.float64()),
+        ("acceptance_length_low", pa.float64()),
+        ("acceptance_length_high", pa.float64()),
+        ("variance", pa.float64()),
+        ("full_acceptance_length", pa.float64()),
+        ("acceptance_rate", pa.float64()),
+        ("steps", pa.float64()),
+        ("tokens", pa.int64()),
+        ("histogram", pa.list_(pa.float64())),
+        ("joint_rates", pa.list_(pa.float64())),
+        ("conditional_rates", pa.list_(pa.float64())),
+    ]
+)
+POLICY_SCHEMA = pa.schema(
+    [
+        ("rule", pa.string()),
+        ("policy", pa.string()),
+        ("threshold", pa.float64()),
+        ("gamma", pa.int64()),
+        ("drafted_per_step", pa.float64()),
+        ("acceptance_length", pa.float64()),
+        ("acceptance_length_low", pa.float64()),
+        ("acceptance_length_high", pa.float64()),
+    ]
+)
+
+
+def by_prompt(trace: Trace, replayed: Sequence[Replayed]) -> tuple[np.ndarray, np.ndarray]:
+    """tokens [prompts] and expected steps [prompts, len(replayed)]: what the bootstrap resamples.
+
+    Samples of a prompt are summed first, since they are alike.
+    """
+    number = {name: i for i, name in enumerate(dict.fromkeys(trace.prompts))}
+    prompt = np.array([number[name] for name in trace.prompts])
+    tokens = np.bincount(prompt, weights=trace.lengths)
+    return tokens, np.stack([np.bincount(prompt, weights=each.steps) for each in replayed], axis=1)
+
+
+def lengths_with_intervals(trace: Trace, replayed: Sequence[Replayed]) -> list[Estimate]:
+    """Tokens a step, with their 95% intervals."""
+    return ratios_of_sums(*by_prompt(trace, replayed))
+
+
+def replay_rows(trace: Trace, replayed: Sequence[Replayed]) -> list[dict[str, Any]]:
+    """Rows of REPLAY_SCHEMA. Rates of positions that no text reached are null."""
+    rows = []
+    for each, length in zip(replayed, lengths_with_intervals(trace, replayed), strict=True):
+        kept = each.tokens.sum() - each.steps.sum()
+        drafted = each.possible.sum()
+        rows.append(
+            {
+                "rule": each.rule,
+                "gamma": each.gamma,
+                **_interval(length),
+                "variance": each.variance,
+                "full_acceptance_length": _known(each.full_acceptance_length),
+                "acceptance_rate": _known(kept / drafted) if drafted > 0 else None,
+                "steps": float(each.steps.sum()),
+                "tokens": int(each.tokens.sum()),
+                "histogram": each.histogram.tolist(),
+                "joint_rates": [_known(rate) for rate in each.joint],
+                "conditional_rates": [_known(rate) for rate in each.conditional],
+            }
+        )
+    return rows
+
+
+def policy_rows(trace: Trace, rule: str, points: Sequence[PolicyPoint]) -> list[dict[str, Any]]:
+    """Rows of POLICY_SCHEMA; the threshold of a fixed gamma is null."""
+    lengths = lengths_with_intervals(trace, [point.replayed for point in points])
+    return [
+        {
+            "rule": rule,
+            "policy": point.policy.kind,
+            "threshold": point.policy.threshold,
+            "gamma": point.policy.gamma,
+            "drafted_per_step": point.drafted_per_step,
+            **_interval(length),
+        }
+        for point, length in zip(points, lengths, strict=True)
+    ]
+
+
+def _interval(found: Estimate) -> dict[str, float]:
+    return {
+        "acceptance_length": float(found.value),
+        "acceptance_length_low": float(found.low),
+        "acceptance_length_high": float(found.high),
+    }
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,109 @@
+"""A toy pair, p and q of the next token given the last one, as traces and as engines that the decoder can drive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench.drafters.base import ragged_index
+from specbench.models import Engine
+from specbench.replay.trace import Identity, Trace
+from specbench.rng import Stream, Streams
+from specbench.sampling import RowParams, logit_rows, sample
+from specbench.types import Draft, LogitRows
+
+IDENTITY = Identity("p", "q", {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0}, "float64", "toy")
+
+
+def markov_pair(vocabulary: int = 4, closeness: float = 0.6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Random p and q [V, V], rows by the last token."""
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.ones(vocabulary), size=vocabulary)
+    return p, closeness * p + (1 - closeness) * rng.dirichlet(np.ones(vocabulary), size=vocabulary)
+
+
+def trace_of_tokens(p: np.ndarray, q: np.ndarray, texts: Sequence[Sequence[int]], last: int = 0) -> Trace:
+    """The trace of texts that follow a prompt ending in ``last``; prompts are named 0, 1, 2, ..."""
+    before = np.concatenate([[last, *text[:-1]] for text in texts]).astype(int)
+    tokens = np.concatenate([np.asarray(text) for text in texts]).astype(np.int64)
+    starts = np.cumsum([0, *map(len, texts)]).astype(np.int64)
+    columns = {
+        "log_p": np.log(p[before, tokens]),
+        "log_q": np.log(q[before, tokens]),
+        "overlap": np.minimum(p, q).sum(axis=1)[before],
+        "target_entropy": -(p * np.log(p)).sum(axis=1)[before],
+        "draft_entropy": -(q * np.log(q)).sum(axis=1)[before],
+        "argmax_agree": (p.argmax(axis=1) == q.argmax(axis=1))[before],
+        "draft_argmax": q.argmax(axis=1)[before] == tokens,
+    }
+    names = [str(i) for i in range(len(texts))]
+    return Trace(IDENTITY, names, starts, tokens, {name: v.astype(np.float32) for name, v in columns.items()})
+
+
+def sampled_texts(p: np.ndarray, count: int, length: int, seed: int) -> np.ndarray:
+    """Texts [count, length] of p after a prompt that ends in token 0."""
+    rng, texts = np.random.default_rng(seed), np.zeros((count, length + 1), dtype=int)
+    for t in range(length):
+        beyond = rng.random(count)[:, None] > p[texts[:, t]].cumsum(axis=1)
+        texts[:, t + 1] = beyond.sum(axis=1).clip(max=len(p) - 1)
+    return texts[:, 1:]
+
+
+class MarkovEngine(Engine):
+    """Logits from a table by the last token; counts lengths as specbench.models.Engine does."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, table: np.ndarray):
+        self.table = torch.from_numpy(np.log(table)).float()
+        self.lengths: list[int] = []
+
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        self.lengths = [len(prompt) - 1 for prompt in prompts]
+
+    def extend(self, token_ids: Tensor, counts: Sequence[int]) -> Tensor:
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        return self.table[token_ids]
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self.lengths = [self.lengths[row] for row in rows]
+
+    def synchronize(self) -> None:
+        pass
+
+
+class MarkovDrafter:
+    """Samples from a MarkovEngine's table."""
+
+    def __init__(self, table: np.ndarray):
+        self.engine = MarkovEngine(table)
+
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        pass
+
+    def propose(
+        self, sequences: Sequence[Sequence[int]], limits: Sequence[int], params: RowParams, streams: Streams
+    ) -> Draft:
+        width = max(limits)
+        if width == 0:
+            return Draft.empty(len(sequences), self.engine.device)
+        last, tokens, rows = torch.tensor([sequence[-1] for sequence in sequences]), [], []
+        for i in range(width):
+            rows.append(logit_rows(self.engine.table[last], params))
+            last = sample(rows[-1], streams.uniform(Stream.DRAFT)[:, i])
+            tokens.append(last)
+        index = ragged_index(limits, width, self.engine.device)
+        drafted = torch.stack(tokens, dim=1).flatten()[index]
+        return Draft(drafted, LogitRows.interleave(rows).select(index), torch.tensor(list(limits)), width)
+
+    def commit(self, agreed: Sequence[int]) -> None:
+        pass
+
+    def keep(self, rows: Sequence[int]) -> None:
+        pass
