@@ -107,7 +107,7 @@ def test_equal_distributions_accept_everything(verifier):
 @lossless
 def test_disjoint_support_rejects_and_stays_inside_the_target(verifier):
     """p(x) = 0 for every drafted token: each must be rejected, and the recovered token must come from p's support."""
-    vocabulary, batch = 10, 200
+    vocabulary, batch = 10, 60
     upper = torch.arange(vocabulary) >= 5
     q_logits = torch.where(upper, -torch.inf, torch.zeros(vocabulary)).expand(batch, -1).clone()
     p_logits = torch.where(upper, torch.zeros(vocabulary), -torch.inf).expand(2 * batch, -1).clone()
