@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -19,6 +20,9 @@ from specbench.errors import ConfigError, SpecbenchError
 from specbench.plots.style import style
 
 NONE = "-"
+
+
+Made = TypeVar("Made")
 
 
 def find_run(exp: str, run_dir: Path | None) -> Path:
@@ -100,21 +104,21 @@ def write_page(folder: Path, sections: Iterable[str]) -> Path:
     return path
 
 
-def command_line(exp: str, build: Callable[[Path], Path], brief: Callable[[Path], pd.DataFrame]) -> None:
-    """The command line of a report: prints a brief table of the run and where the report lies.
-
-    Exits with 2 where the run cannot be read.
-    """
-    about = sys.modules[build.__module__].__doc__
+def of_chosen_run(exp: str, about: str | None, make: Callable[[Path], Made]) -> Made:
+    """What ``make`` makes of the run that the command line names; exits with 2 where the run cannot be read."""
     parser = argparse.ArgumentParser(prog=f"python -m analysis.{exp}", description=about)
     parser.add_argument("run_dir", metavar="RUN_DIR", nargs="?", type=Path, help=f"default: outputs/{exp}/latest")
     try:
-        run_dir = find_run(exp, parser.parse_args().run_dir)
-        path = build(run_dir)
-        rendered = brief(run_dir)
+        return make(find_run(exp, parser.parse_args().run_dir))
     except SpecbenchError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+
+
+def command_line(exp: str, build: Callable[[Path], Path], brief: Callable[[Path], pd.DataFrame]) -> None:
+    """The command line of a report: prints a brief table of the run and where the report lies."""
+    about = sys.modules[build.__module__].__doc__
+    path, rendered = of_chosen_run(exp, about, lambda run_dir: (build(run_dir), brief(run_dir)))
     shown = Table(*rendered.columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rendered.itertuples(index=False):
         shown.add_row(*map(Text, row))  # Text, since rich would read brackets in a string as markup

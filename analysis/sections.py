@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from analysis.pages import Illustration, find_run, markdown, write_figures
+from analysis import pages
+from analysis.pages import Illustration, markdown, write_figures
 from analysis.report import where_it_ran
 from specbench import results
-from specbench.errors import ConfigError, SpecbenchError
+from specbench.errors import ConfigError
 
 
 def read_rows(run_dir: Path) -> pd.DataFrame:
@@ -62,20 +62,11 @@ def write_page(
         f"## Figures\n\n{write_figures(folder, illustrations)}",
         f"## Where it ran\n\n{where_it_ran(rows)}",
     ]
-    path = folder / "report.md"
-    path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-    return path
+    return pages.write_page(folder, sections)
 
 
 def main(exp: str, build: Callable[[Path], Path]) -> None:
-    """The command line of a report; exits with 2 where the run cannot be read."""
-    about = sys.modules[build.__module__].__doc__
-    parser = argparse.ArgumentParser(prog=f"python -m analysis.{exp}", description=about)
-    parser.add_argument("run_dir", metavar="RUN_DIR", nargs="?", type=Path, help=f"default: outputs/{exp}/latest")
-    try:
-        path = build(find_run(exp, parser.parse_args().run_dir))
-    except SpecbenchError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    """The command line of a report: prints its table and where it lies."""
+    path = pages.of_chosen_run(exp, sys.modules[build.__module__].__doc__, build)
     print((path.parent / "table.md").read_text(encoding="utf-8"))
     print(path)
