@@ -37,13 +37,14 @@ def p_values(
         seconds: no further seed is begun after this long; 0 is no limit.
     """
     fixtures = [fixture.to(device) for fixture in small_fixtures()]
-    started, found = time.perf_counter(), []
+    started, found, chunk = time.perf_counter(), [], 32
     for number in range(seeds):
         if seconds and number and time.perf_counter() - started > seconds:
             break
         this = seed + FIRST_SEED + number
-        tier = SmallTier(verifier, fixtures, this, device, Evidence())
+        tier = SmallTier(verifier, fixtures, this, device, Evidence(), chunk)
         tier.draw({fixture.name: draws for fixture in fixtures}, None)
+        chunk = tier.chunk
         found += [
             PValue(row.fixture, row.test, this, row.draws, row.p_value)
             for row in tier.rows()

@@ -16,6 +16,9 @@ from specbench.verifiers import Verifier
 
 POSITION = 17  # of the first token that a step emits; any will do
 BLOCKS = 2**40  # seeds between two runs' seeds: no two runs share a stream
+# Steps in one batch: what a CPU's cache holds, and where a kernel's scan of the batch's layout is still short.
+LARGEST = {"cpu": 2**17, "cuda": 2**16}
+QUICK = 0.5  # seconds; a batch after one as quick is four times as large
 
 
 class SmallTier:
@@ -23,17 +26,26 @@ class SmallTier:
 
     Sharing the streams saves the most expensive part of a draw; tests of different fixtures are then dependent, which
     Holm's procedure allows.
+
+    Args:
+        chunk: steps in the first batch; later ones are larger while they are quick. ``chunk`` is then the last one's.
     """
 
     def __init__(
-        self, verifier: Verifier, fixtures: list[Fixture], seed: int, device: torch.device, evidence: Evidence
+        self,
+        verifier: Verifier,
+        fixtures: list[Fixture],
+        seed: int,
+        device: torch.device,
+        evidence: Evidence,
+        chunk: int = 32,
     ):
         self.verifier, self.device, self.evidence = verifier, device, evidence
         self.tallies = {fixture.name: Tally(fixture, verifier.rule) for fixture in fixtures}
         self.width = max(fixture.gamma for fixture in fixtures) + 1
         self.first_seed = seed * BLOCKS % 2**62
         self.drawn = 0
-        self._chunk = 32
+        self.chunk = chunk
 
     def draw(self, wanted: dict[str, int], deadline: float | None) -> bool:
         """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short."""
@@ -44,7 +56,7 @@ class SmallTier:
             if deadline is not None and self.drawn and time.perf_counter() > deadline:
                 return True
             started = time.perf_counter()
-            size = min(self._chunk, *(wanted[name] - self.drawn for name in open_))
+            size = min(self.chunk, *(wanted[name] - self.drawn for name in open_))
             seeds = torch.arange(self.drawn, self.drawn + size, device=self.device) + self.first_seed
             streams = Streams(seeds, torch.full_like(seeds, POSITION), self.width)
             for name, tally in open_.items():
@@ -58,11 +70,8 @@ class SmallTier:
 
     def _grow(self, seconds: float) -> None:
         """Larger batches while they are quick: a slow verifier stays near its deadline, a fast one wastes no time."""
-        largest = 2**15 if self.device.type == "cpu" else 2**20
-        if self.device.type != "cpu":
-            self._chunk = min(self._chunk * 4, largest)
-        elif seconds < 0.2:
-            self._chunk = min(self._chunk * 2, largest)
+        if seconds < QUICK:
+            self.chunk = min(self.chunk * 4, LARGEST[self.device.type])
 
     def rows(self) -> list[Row]:
         """The tests of what was drawn so far."""

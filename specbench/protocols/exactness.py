@@ -30,7 +30,7 @@ class ExactnessProtocol:
         agreement_requests: requests a fixture put before a verifier that draws from its seeds by itself and the
             reference of its rule.
         calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
-            how many steps each; 0 seeds skip it.
+            how many steps each; 0 seeds skip it, and so does a verifier too slow for the planned draws.
         calibration_seconds: no further seed is begun after this long; 0 is no limit.
     """
 
@@ -81,7 +81,7 @@ class ExactnessProtocol:
         if certificate.verdict == NOT_LOSSLESS:
             certificate.bias.extend(as_dicts(bias))
         calibration = []
-        if certificate.verdict == LOSSLESS:
+        if certificate.verdict == LOSSLESS and not evidence.cut:
             seeds, draws = self.calibration
             calibration = p_values(verifier, seeds, draws, context.seed, device, self.calibration_seconds)
         cells = joint_cells(evidence)
