@@ -25,8 +25,10 @@ def markov_pair(vocabulary: int = 4, closeness: float = 0.6, seed: int = 0) -> t
     return p, closeness * p + (1 - closeness) * rng.dirichlet(np.ones(vocabulary), size=vocabulary)
 
 
-def trace_of_tokens(p: np.ndarray, q: np.ndarray, texts: Sequence[Sequence[int]], last: int = 0) -> Trace:
-    """The trace of texts that follow a prompt ending in ``last``; prompts are named 0, 1, 2, ..."""
+def trace_of_tokens(
+    p: np.ndarray, q: np.ndarray, texts: Sequence[Sequence[int]], last: int = 0, prompts: Sequence[str] = ()
+) -> Trace:
+    """The trace of texts that follow a prompt ending in ``last``; prompts are named 0, 1, 2, ... if not given."""
     before = np.concatenate([[last, *text[:-1]] for text in texts]).astype(int)
     tokens = np.concatenate([np.asarray(text) for text in texts]).astype(np.int64)
     starts = np.cumsum([0, *map(len, texts)]).astype(np.int64)
@@ -39,7 +41,7 @@ def trace_of_tokens(p: np.ndarray, q: np.ndarray, texts: Sequence[Sequence[int]]
         "argmax_agree": (p.argmax(axis=1) == q.argmax(axis=1))[before],
         "draft_argmax": q.argmax(axis=1)[before] == tokens,
     }
-    names = [str(i) for i in range(len(texts))]
+    names = list(prompts) or [str(i) for i in range(len(texts))]
     return Trace(IDENTITY, names, starts, tokens, {name: v.astype(np.float32) for name, v in columns.items()})
 
 

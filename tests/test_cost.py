@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from specbench.cost.forecast import cost_models, crossover_batch, forecast, stea
 from specbench.cost.model import CostModel, Line, Roofline, fit, fit_roofline
 from specbench.errors import ArgumentError
 from specbench.replay.renewal import replay
+from specbench.replay.trace import Trace
 from tests.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
 TARGET = Roofline(0.010, 0.0002, 12.0, 1e-6)
@@ -65,6 +67,13 @@ def test_a_fit_says_what_was_measured_and_interpolates():
     assert beyond == pytest.approx(exact, rel=0.05)
 
 
+def test_prompts_cost_what_feeding_them_did():
+    """Plain decoding feeds the target alone, and its measurements say nothing of feeding both."""
+    model = fit(made_up())
+    assert model.start_seconds(100.0, drafting=False) == pytest.approx(0.02)
+    assert model.start_seconds(100.0, drafting=True) == pytest.approx(0.024)
+
+
 def test_a_hole_in_the_grid_is_refused():
     rows = made_up()
     with pytest.raises(ArgumentError, match="every batch"):
@@ -90,12 +99,16 @@ def flat(step: float, per_gamma: float) -> CostModel:
     )  # fmt: skip
 
 
+def prompts(trace: Trace, tokens: int = 8) -> dict[str, int]:
+    return dict.fromkeys(trace.prompts, tokens)
+
+
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_forecast_of_certain_acceptance_by_hand(batch):
     """p = q: texts of 20 tokens take 4 steps of 5 at gamma 4, the last of which drafts 4 as well; plain takes 20."""
     p, _ = markov_pair(4)
     trace = trace_of_tokens(p, p, sampled_texts(p, 10, 20, seed=0).tolist())
-    got = forecast(trace, "token", 4, batch, [flat(0.01, 0.002)], prompt_tokens=8.0, runs=5)
+    got = forecast(trace, "token", 4, batch, [flat(0.01, 0.002)], prompt_tokens=prompts(trace), runs=5)
     batches = 10 / batch
     assert got.tokens_per_step == pytest.approx(5)
     assert got.step_seconds == pytest.approx(0.018)
@@ -105,11 +118,32 @@ def test_a_forecast_of_certain_acceptance_by_hand(batch):
     assert got.speedup.low == pytest.approx(got.speedup.high)  # nothing is random
 
 
+def test_prompts_are_padded_to_the_longest_and_fed_once():
+    """3 prompts of 5, 9 and 3 tokens, 2 texts each, in batches of 2: (5, 9), (3, 5), (9, 3) are 2 x (longest - 1)."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 6, 20, seed=0).tolist(), prompts=["a", "a", "b", "b", "c", "c"])
+    model = replace(flat(0.01, 0.0), start_both=Line(0.0, 1.0))
+    lengths = {"a": 5, "b": 9, "c": 3}
+    got = forecast(trace, "token", 4, 2, [model], prompt_tokens=lengths, runs=1)
+    assert got.start_seconds == pytest.approx((2 * 8 + 2 * 4 + 2 * 8) / 3)
+    # All texts in one batch: three different prompts, each fed once.
+    assert forecast(trace, "token", 4, 6, [model], prompt_tokens=lengths, runs=1).start_seconds == pytest.approx(24)
+
+
+def test_longer_prompts_are_cached():
+    """20 cached tokens a step, then each text's own: the cost of the cache is that of the mean request."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 2, 5, seed=0).tolist(), prompts=["a", "b"])
+    model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
+    got = forecast(trace, "token", 4, 2, [model], prompt_tokens={"a": 10, "b": 30}, runs=1)
+    assert got.step_seconds == pytest.approx(2 * 20)
+
+
 def test_the_last_steps_draft_less():
     """Texts of 3 tokens at gamma 4: one step that drafts 2."""
     p, _ = markov_pair(4)
     trace = trace_of_tokens(p, p, sampled_texts(p, 6, 3, seed=0).tolist())
-    got = forecast(trace, "block", 4, 2, [flat(0.01, 0.002)], prompt_tokens=8.0, runs=5)
+    got = forecast(trace, "block", 4, 2, [flat(0.01, 0.002)], prompt_tokens=prompts(trace), runs=5)
     assert got.step_seconds == pytest.approx(0.014)
 
 
@@ -118,11 +152,11 @@ def test_forecast_agrees_with_replay_and_waits_for_the_slowest():
     p, q = markov_pair(6, closeness=0.3, seed=3)
     trace = trace_of_tokens(p, q, sampled_texts(p, 64, 30, seed=1).tolist())
     (exact,) = replay(trace, "token", [4])
-    alone = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=8.0)
+    alone = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace))
     assert alone.tokens_per_step == pytest.approx(exact.acceptance_length, rel=0.02)
     assert alone.speedup.low < alone.speedup.value < alone.speedup.high
     assert alone.speedup.value == pytest.approx(exact.acceptance_length, rel=0.02)
-    together = forecast(trace, "token", 4, 16, [flat(0.01, 0.0)], prompt_tokens=8.0)
+    together = forecast(trace, "token", 4, 16, [flat(0.01, 0.0)], prompt_tokens=prompts(trace))
     assert together.speedup.value < 0.95 * alone.speedup.value
 
 
@@ -133,7 +167,7 @@ def test_rounds_of_measurements_widen_the_interval():
     rows.loc[(rows["round"] == 1) & (rows["gamma"] > 0), ["step", "target", "draft"]] *= 1.3
     models = cost_models(rows)
     assert len(models) == 3
-    got = forecast(trace, "token", 4, 2, models, prompt_tokens=32.0, runs=40)
+    got = forecast(trace, "token", 4, 2, models, prompt_tokens=prompts(trace, 32), runs=40)
     assert got.speedup.high / got.speedup.low == pytest.approx(1.3, rel=0.05)
     assert got.speedup.low <= got.speedup.value <= got.speedup.high
 

@@ -1,19 +1,20 @@
 """Tokens a second before anyone decodes: a trace's acceptance times a cost model's step times.
 
-``forecast`` draws whole runs from the trace (replay/simulate.py): texts go into batches in their order, a batch takes
-steps until its slowest text is done, and each step costs what the model says of the requests still active and the
-tokens still drafted. Intervals hold resampled prompts, accept/reject noise, and the spread between rounds of the
-measured costs. ``steady`` is the closed form for a batch that is always full.
+``forecast`` draws whole runs from the trace (replay/simulate.py): texts go into batches in the order of their requests,
+prompts are padded to the longest of a batch and fed once where they are equal, a batch takes steps until its slowest
+text is done, and each step costs what the model says of the requests still active and the tokens still drafted.
+Intervals hold resampled prompts, accept/reject noise, and the spread between rounds of the measured costs. ``steady``
+is the closed form for a batch that is always full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from specbench.cost.model import CostModel, fit
 from specbench.metrics.intervals import CONFIDENCE, Estimate
@@ -27,7 +28,10 @@ LARGEST_BATCH = 4096
 
 @dataclass(frozen=True)
 class Forecast:
-    """One setting. Speedups over plain decoding by the same costs; tokens a second; steps and seconds a step."""
+    """One setting. Speedups over plain decoding by the same costs; tokens a second; steps and seconds a step.
+
+    ``start_seconds`` is of feeding a batch's prompts to both models.
+    """
 
     gamma: int
     batch: int
@@ -36,6 +40,7 @@ class Forecast:
     plain_tokens_per_second: float
     tokens_per_step: float
     step_seconds: float
+    start_seconds: float
 
 
 def cost_models(rows: pd.DataFrame) -> list[CostModel]:
@@ -50,7 +55,7 @@ def forecast(
     gamma: int,
     batch: int,
     models: Sequence[CostModel],
-    prompt_tokens: float,
+    prompt_tokens: Mapping[str, int],
     runs: int = RUNS,
     seed: int = 0,
 ) -> Forecast:
@@ -58,24 +63,20 @@ def forecast(
 
     Args:
         models: of cost_models: the first is the best estimate, the others its spread.
-        prompt_tokens: of a request, on average.
+        prompt_tokens: of each prompt, by name.
     """
     rng, accepted = np.random.default_rng(seed), survival(trace, rule, gamma)
     spread = models[1:] or models
     texts = _texts_by_prompt(trace)
+    fed = np.array([prompt_tokens[name] for name in trace.prompts])
     drawn = []
     for _ in range(runs):
         model = spread[int(rng.integers(len(spread)))]
         chosen = [texts[i] for i in rng.integers(len(texts), size=len(texts))]
-        numbers = np.concatenate(chosen)
-        drawn.append(_run(trace, accepted, gamma, batch, model, prompt_tokens, numbers, rng))
-    everything = np.arange(len(trace.prompts))
-    central = [
-        _run(trace, accepted, gamma, batch, models[0], prompt_tokens, everything, rng) for _ in range(max(8, runs // 8))
-    ]
-    tokens, seconds, plain, steps, _ = np.mean(central, axis=0)
+        drawn.append(_run(trace, accepted, gamma, batch, model, fed, chosen, rng))
+    central = [_run(trace, accepted, gamma, batch, models[0], fed, texts, rng) for _ in range(max(8, runs // 8))]
+    tokens, seconds, plain, steps, stepped, started = np.mean(central, axis=0)
     each = np.array(drawn)
-    stepped = np.mean([row[4] for row in central])
     return Forecast(
         gamma,
         batch,
@@ -84,6 +85,7 @@ def forecast(
         float(tokens / plain),
         float(tokens / steps),
         float(stepped),
+        float(started),
     )
 
 
@@ -98,37 +100,47 @@ def _run(
     gamma: int,
     batch: int,
     model: CostModel,
-    prompt_tokens: float,
-    numbers: np.ndarray,
+    prompt_tokens: Int64[np.ndarray, " n"],
+    chosen: Sequence[np.ndarray],
     rng: np.random.Generator,
-) -> tuple[float, float, float, float, float]:
-    """tokens, seconds, plain seconds, steps of requests, and mean seconds of a step of the chosen texts."""
+) -> tuple[float, float, float, float, float, float]:
+    """One run over the chosen prompts' texts, first each prompt's first (record.repeated).
+
+    Returns:
+        tokens, seconds, plain seconds, steps of requests, mean seconds of a step, and of feeding a batch's prompts.
+    """
+    samples = range(max(map(len, chosen)))
+    laid_out = [(texts[k], owner) for k in samples for owner, texts in enumerate(chosen) if k < len(texts)]
+    numbers, owners = np.array(laid_out).T
     taken = simulate(trace, accepted, rng)[numbers]
-    lengths = trace.lengths[numbers]
+    lengths, prompts = trace.lengths[numbers], prompt_tokens[numbers]
     going = taken != NOTHING
     emitted = np.where(going, taken + 1, 0)
     before = emitted.cumsum(axis=1) - emitted
-    steps, plain = [], []  # of every batch: requests active, tokens drafted, tokens cached
+    steps, plain, fed = [], [], []  # of every batch: requests active, tokens drafted, tokens cached; prompt tokens
     for start in range(0, len(numbers), batch):
         rows = slice(start, start + batch)
         active = going[rows].sum(axis=0)
         active = active[active > 0]
         here = going[rows, : active.size]
         room = np.where(here, lengths[rows, None] - before[rows, : active.size] - 1, 0).max(axis=0)
-        position = np.where(here, before[rows, : active.size], 0).sum(axis=0) / active
-        steps.append(np.stack([active, np.minimum(gamma, room), prompt_tokens + position]))
-        decoding = (lengths[rows, None] > np.arange(lengths[rows].max())).sum(axis=0)
-        plain.append(np.stack([decoding, np.zeros(decoding.size), prompt_tokens + np.arange(decoding.size)]))
+        cached = np.where(here, prompts[rows, None] + before[rows, : active.size], 0).sum(axis=0) / active
+        steps.append(np.stack([active, np.minimum(gamma, room), cached]))
+        decoding = lengths[rows, None] > np.arange(lengths[rows].max())
+        position = (decoding * prompts[rows, None]).sum(axis=0) / decoding.sum(axis=0) + np.arange(decoding.shape[1])
+        plain.append(np.stack([decoding.sum(axis=0), np.zeros(position.size), position]))
+        # The last token of a prompt is fed by the first step.
+        fed.append(len(np.unique(owners[rows])) * (prompts[rows].max() - 1))
     times = model.step_seconds(*np.concatenate(steps, axis=1))
     plain_times = model.step_seconds(*np.concatenate(plain, axis=1))
-    fed = np.full(len(steps), float(batch)) * prompt_tokens
-    fed[-1] = (len(numbers) - batch * (len(steps) - 1)) * prompt_tokens
+    started = model.start_seconds(np.array(fed), drafting=gamma > 0)
     return (
         float(lengths.sum()),
-        float(times.sum() + model.start_seconds(fed, drafting=gamma > 0).sum()),
-        float(plain_times.sum() + model.start_seconds(fed, drafting=False).sum()),
+        float(times.sum() + started.sum()),
+        float(plain_times.sum() + model.start_seconds(np.array(fed), drafting=False).sum()),
         float(going.sum()),
         float(times.mean()),
+        float(started.mean()),
     )
 
 

@@ -186,13 +186,14 @@ def fit(rows: pd.DataFrame) -> CostModel:
         draft = fit_roofline(batch[drafting], cached[drafting], passes)
     fed = rows["start_tokens"].to_numpy(dtype=float)
     both = rows["start_target"].to_numpy() + rows["start_draft"].to_numpy()
+    fed_to_both = drafting if drafting.any() else ~drafting  # plain decoding feeds nothing to the draft
     plain = CostModel(
         fit_roofline(scored, cached, rows["target"].to_numpy()),
         draft,
         fit_line(scored, rows["verify"].to_numpy()),
         fit_line(scored, rows["rest"].to_numpy()),
         fit_line(fed, rows["start_target"].to_numpy()),
-        fit_line(fed, both),
+        fit_line(fed[fed_to_both], both[fed_to_both]),
         # One cell at least, so that interpolation needs no case of its own.
         *(np.repeat(axis, 2) if len(axis) == 1 else axis for axis in (batches, gammas)),
         correction=np.ones((max(2, len(batches)), max(2, len(gammas)))),

@@ -109,9 +109,10 @@ class PredictProtocol:
         models = cost_models(pd.DataFrame(costs))
         requests = repeated(context, self.samples)
         kept = record(context, [dataclasses.replace(r, seed=request_seed(r.seed, "record")) for r in requests])
-        prompt = float(np.mean([len(request.prompt) for request in requests]))
+        prompts = {request.name: len(request.prompt) for request in requests}
+        prompt = float(np.mean(list(prompts.values())))
         predicted = [
-            predicted_row(forecast(kept.trace, rule, gamma, size, models, prompt), models[0], prompt)
+            predicted_row(forecast(kept.trace, rule, gamma, size, models, prompts), models[0], prompt)
             for gamma in self.gammas
         ]
         measured = [measure(context, gamma, requests, self.warmup) for gamma in track(self.decoded, "decoding")]
@@ -150,7 +151,7 @@ def predicted_row(found: Forecast, model: CostModel, prompt: float) -> dict[str,
         "tokens_per_step": found.tokens_per_step,
         "step_seconds": found.step_seconds,
         "plain_step_seconds": float(model.step_seconds(one, np.zeros(1), context)[0]),
-        "start_seconds": float(model.start_seconds(found.batch * prompt, drafting=True)),
+        "start_seconds": found.start_seconds,
     }
 
 
