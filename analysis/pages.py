@@ -44,9 +44,11 @@ def number(value: float | None, form: str = ".2f") -> str:
 
 
 def interval(row: pd.Series, name: str, form: str = ".2f") -> str:
-    """An estimate with its 95% interval: ``0.61 [0.58, 0.64]``."""
+    """An estimate with its 95% interval: ``0.61 [0.58, 0.64]``; alone where there was one unit to resample."""
     value, low, high = (row[name + suffix] for suffix in ("", "_low", "_high"))
-    return NONE if pd.isna(value) else f"{number(value, form)} [{number(low, form)}, {number(high, form)}]"
+    if pd.isna(value) or low == high:
+        return number(value, form)
+    return f"{number(value, form)} [{number(low, form)}, {number(high, form)}]"
 
 
 def plain(value: object) -> str:

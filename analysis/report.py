@@ -129,13 +129,16 @@ def fastest(results: pd.DataFrame, axis: str) -> str:
     speed, without = (number(best[name], ".1f") for name in ("tokens_per_second", "plain_tokens_per_second"))
     sentence = f"Highest speedup: **{axis} {plain(best[axis])} with {best['series']}**, {interval(best, 'speedup')}"
     sentence += f" over plain decoding, {speed} against {without} tokens/s."
-    if best["speedup_high"] < 1:
+    if best["speedup_low"] == best["speedup_high"]:
+        sentence += " It was timed in one batch and has no interval: a smaller batch_size or more prompts give it one."
+    elif best["speedup_high"] < 1:
         sentence += " That is slower."
     elif best["speedup_low"] <= 1:
         sentence += " The interval holds 1."
-    if not (results["speedup_low"] > 1).any():
+    has_interval = results["speedup_low"] != results["speedup_high"]
+    if not (has_interval & (results["speedup_low"] > 1)).any():
         sentence += " Nothing here is shown to be faster than plain decoding."
-    if len(tied):
+    if len(tied) and has_interval[best.name]:
         groups = tied.groupby(axis)["series"]
         others = ", ".join(f"{plain(value)} ({' and '.join(names)})" for value, names in groups)
         sentence += f" Its interval overlaps with those of {axis} {others}."

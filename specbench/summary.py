@@ -37,7 +37,12 @@ def print_summary(rows: pd.DataFrame) -> None:
             "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
             f"{row['tokens_per_second']:.0f}",
             f"{row['plain_tokens_per_second']:.0f}",
-            f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]",
+            f"{row['speedup']:.2f}"  # one batch has no interval
+            + (
+                f" [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
+                if row["speedup_low"] < row["speedup_high"]
+                else ""
+            ),
             "-" if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
         )
     console.print(table)

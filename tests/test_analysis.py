@@ -188,6 +188,7 @@ def test_settings_that_the_intervals_do_not_tell_apart_are_named() -> None:
         ([(0.8, 0.7, 0.9)], " That is slower. Nothing here is shown to be faster than plain decoding."),
         ([(1.1, 0.9, 1.3)], " The interval holds 1. Nothing here is shown to be faster than plain decoding."),
         ([(1.1, 1.01, 1.3)], "tokens/s."),
+        ([(1.2, 1.2, 1.2), (1.1, 1.1, 1.1)], "one. Nothing here is shown to be faster than plain decoding."),
         ([(1.4, 0.9, 1.9), (1.2, 1.1, 1.3)], " The interval holds 1. Its interval overlaps with those of gamma 4 (a)."),
     ],
 )
@@ -195,6 +196,7 @@ def test_no_gain_is_not_called_one(bounds: list[tuple[float, float, float]], sai
     names = ("speedup", "speedup_low", "speedup_high")
     rows = frame([make_row(**dict(zip(names, values, strict=True))) for values in bounds]).assign(series="a")
     assert reports.fastest(rows, "gamma").endswith(said)
+    assert "[1.20, 1.20]" not in reports.fastest(rows, "gamma")  # one batch: not an interval of width 0
 
 
 def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
