@@ -12,8 +12,11 @@ from analysis.pages import markdown
 from analysis.report import varying
 from analysis.sections import read_rows
 from specbench.errors import ConfigError, SpecbenchError
-from specbench.metrics.definitions import METRICS, POSITION_METRICS, StepLog, all_metrics, opposite_rankings
+from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
+from specbench.metrics.ratios import StepLog
 from specbench.results import STEPS, read_jobs
+
+DEFINITIONS = (*METRICS, *POSITION_METRICS)
 
 
 def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
@@ -34,7 +37,7 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
 
 
 def page(run_dir: Path) -> str:
-    """The definitions, their values for every run, and the disagreements, as Markdown.
+    """The definitions, their values for every run, the disagreements, and the sources, as Markdown.
 
     Raises:
         ConfigError: a folder without step logs.
@@ -49,11 +52,14 @@ def page(run_dir: Path) -> str:
     sections = [
         "# The same steps by every definition",
         markdown(values),
-        "a: accepted, d: drafted, e: emitted tokens of a step; N: steps; gamma: the setting of the run.",
+        "a: accepted, d: drafted, e: emitted tokens of a step; N: steps; gamma: the setting of the run. An owner's own "
+        "count may differ in what the last section says.",
         "## By position in the block",
         *(_positions(name, gamma, steps) for name, gamma, steps, _ in runs if gamma > 0),
         "## Where definitions rank runs differently",
         "\n".join(lines) or "Nowhere: all definitions put these runs into one order.",
+        "## Where each is written down",
+        "\n".join(f"- *{m.name}*: {m.source}{m.differs and f'. Differs: {m.differs}'}" for m in DEFINITIONS),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -62,9 +68,9 @@ def _positions(name: str, gamma: int, steps: pd.DataFrame) -> str:
     log = StepLog.of(steps, gamma)
     table = pd.DataFrame(
         [
-            {"rate": kind, "formula": formula, "owner": owner}
-            | {str(i): "-" if rate is None else f"{rate:.3f}" for i, rate in enumerate(compute(log), start=1)}
-            for kind, owner, formula, compute in POSITION_METRICS
+            {"rate": metric.name, "formula": metric.formula, "owner": metric.owner}
+            | {str(i): "-" if rate is None else f"{rate:.3f}" for i, rate in enumerate(metric.compute(log), start=1)}
+            for metric in POSITION_METRICS
         ]
     )
     return f"{name}:\n\n{markdown(table)}"

@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 
 from specbench.metrics import acceptance
-from specbench.metrics.definitions import METRICS, POSITION_METRICS, StepLog, all_metrics, opposite_rankings
+from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
+from specbench.metrics.ratios import StepLog
 
 # gamma 3. (prompt, drafted, accepted, emitted)
 AWKWARD = [
     ("a", 3, 3, 4),  # all accepted, and the bonus
     ("a", 3, 0, 1),  # rejected at once
-    ("a", 3, 2, 1),  # the first accepted token ends the text: 1 emitted
+    ("a", 3, 3, 1),  # all accepted, but the first of them ends the text: 1 emitted
     ("b", 3, 1, 2),
     ("b", 1, 1, 2),  # cut short by max_new_tokens, accepted whole
     ("b", 0, 0, 1),  # one token left: nothing drafted
     ("c", 0, 0, 1),  # a request that never drafted
 ]
-# d = 13, a = 7, e = 12, N = 7, drafts 5, full drafts 4 (a = 6), gamma 3
+# d = 13, a = 8, e = 12, N = 7, drafts 5, full drafts 4 (a = 7), gamma 3.
+# By request d, a, e, N, drafts: a 9, 6, 6, 3, 3; b 4, 2, 5, 3, 2; c 0, 0, 1, 1, 0.
 BY_HAND = {
-    "acceptance length": 14 / 7,
-    "block efficiency": 14 / 7,
-    "mean accepted tokens": 14 / 7,
-    "accepted tokens a step": 7 / 7,
+    "acceptance length": 15 / 7,
+    "block efficiency": 15 / 7,
+    "mean accepted tokens": 12 / 7,
+    "accepted tokens a step": 8 / 7,
     "accept length": 12 / 7,
-    "mean acceptance length": 1 + 7 / 5,
-    "acceptance length, full drafts": 1 + 6 / 4,
+    "accept length, mean of requests": (6 / 3 + 5 / 3 + 1) / 3,
     "decoded tokens an iteration": (6 / 3 + 5 / 3 + 1) / 3,
-    "acceptance rate": 7 / 13,
-    "acceptance rate, mean of requests": (5 / 9 + 2 / 4) / 2,
-    "accept rate": 7 / 21,
-    "accept rate, first form": 14 / 28,
-    "tokens accepted over K + 1": 14 / 28,
-    "alpha, tested tokens": 7 / (3 + 1 + 3 + 2 + 1),
-    "alpha, implied": 0.691414,  # 1 + x + x^2 + x^3 = 2.5
+    "mean acceptance length": 1 + 8 / 5,
+    "acceptance length, mean of requests": 1 + (6 / 3 + 2 / 2) / 2,
+    "acceptance length, full drafts": 1 + 7 / 4,
+    "acceptance rate": 8 / 13,
+    "acceptance rate, mean of requests": (6 / 9 + 2 / 4) / 2,
+    "accept rate": 8 / 21,
+    "accept rate, first form": 15 / 28,
+    "draft acceptance rate, trtllm-bench": (3 / 9 + 2 / 9 + 0 / 3) / 3,
+    "tokens accepted over K + 1": 15 / 28,
+    "system efficiency": 13 / 20,
+    "accepted per verified": (9 / 12 + 4 / 6) / 2,
+    "alpha, tested tokens": 8 / (3 + 1 + 3 + 2 + 1),
+    "alpha, implied": 0.753721,  # 1 + x + x^2 + x^3 = 2.75
     "drafts accepted whole": 2 / 5,
 }
 POSITIONS = {
-    "joint": [4 / 5, 2 / 4, 1 / 4],
-    "joint, all drafts": [4 / 5, 2 / 5, 1 / 5],
-    "conditional": [4 / 5, 2 / 3, 1 / 2],
+    "joint": [4 / 5, 2 / 4, 2 / 4],
+    "joint, all drafts": [4 / 5, 2 / 5, 2 / 5],
+    "joint, all steps": [3 / 7, 1 / 7, 1 / 7],
+    "conditional": [4 / 5, 2 / 3, 2 / 2],
+    "conditional, all steps": [3 / 7, 1 / 3, 1 / 1],
 }
 
 
@@ -54,14 +65,29 @@ def test_metric_by_hand(metric):
     assert metric.compute(StepLog.of(step_log(AWKWARD), 3)) == pytest.approx(BY_HAND[metric.name], abs=1e-6)
 
 
-@pytest.mark.parametrize("metric", POSITION_METRICS, ids=lambda metric: metric[0])
+@pytest.mark.parametrize("metric", POSITION_METRICS, ids=lambda metric: metric.name)
 def test_position_metric_by_hand(metric):
-    assert metric[3](StepLog.of(step_log(AWKWARD), 3)) == pytest.approx(POSITIONS[metric[0]])
+    assert metric.compute(StepLog.of(step_log(AWKWARD), 3)) == pytest.approx(POSITIONS[metric.name])
 
 
 def test_every_metric_names_its_owner_and_no_two_share_a_name():
     assert len({metric.name for metric in METRICS}) == len(METRICS) == len(BY_HAND)
-    assert all(metric.owner and metric.formula and metric.compute.__doc__ for metric in METRICS)
+    assert len({metric.name for metric in POSITION_METRICS}) == len(POSITION_METRICS) == len(POSITIONS)
+    assert all(metric.owner and metric.formula and metric.compute.__doc__ for metric in (*METRICS, *POSITION_METRICS))
+
+
+@pytest.mark.parametrize("metric", [*METRICS, *POSITION_METRICS], ids=lambda metric: metric.name)
+def test_a_source_is_a_file_at_a_commit_or_version_or_a_section_of_a_paper(metric):
+    for source in metric.source.split("; "):
+        of_code = re.search(r"\.(py|h|md)\b", source) and re.search(r"\([0-9a-f]{7}\)|\d+\.\d+\.\d+", source)
+        of_a_paper = re.search(r"section|definition|figure", source) or "from memory" in source
+        assert source == "specbench/metrics/ratios.py" or of_code or of_a_paper, source
+
+
+def test_formulas_of_one_ratio_agree():
+    """A ratio has one formula, whoever owns it; two ratios have two."""
+    formulas = {(metric.compute, metric.formula) for metric in (*METRICS, *POSITION_METRICS)}
+    assert len(formulas) == len({compute for compute, _ in formulas}) == len({formula for _, formula in formulas})
 
 
 def test_plain_decoding_leaves_rates_undefined():
@@ -69,15 +95,17 @@ def test_plain_decoding_leaves_rates_undefined():
     assert table["acceptance length"] == table["accept length"] == 1
     undefined = table[table.isna()].index
     assert set(undefined) == {
-        "mean acceptance length", "acceptance rate", "acceptance rate, mean of requests", "accept rate",
-        "alpha, tested tokens", "alpha, implied", "drafts accepted whole",
+        "mean acceptance length", "acceptance length, mean of requests", "acceptance rate",
+        "acceptance rate, mean of requests", "accept rate", "draft acceptance rate, trtllm-bench", "system efficiency",
+        "accepted per verified", "alpha, tested tokens", "alpha, implied", "drafts accepted whole",
     }  # fmt: skip
 
 
-def test_a_perfect_draft_has_alpha_one():
+def test_a_perfect_draft_has_rates_and_alpha_one():
     log = StepLog.of(step_log([("a", 3, 3, 4), ("b", 3, 3, 4)]), 3)
-    for name in ("alpha, implied", "alpha, tested tokens", "acceptance rate", "tokens accepted over K + 1"):
-        assert next(m for m in METRICS if m.name == name).compute(log) == pytest.approx(1)
+    names = [metric.name for metric in METRICS]
+    rates = {m.name: m.compute(log) for m in METRICS[names.index("acceptance rate") :]}
+    assert rates == pytest.approx(dict.fromkeys(rates, 1.0))
 
 
 def test_position_rates_are_those_of_the_results():

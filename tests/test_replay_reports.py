@@ -95,6 +95,7 @@ def test_the_page_of_definitions(tmp_path):
     text = metrics.page(run)
     assert "0.7500" in text  # 12 / 16
     assert "0.5714" in text  # 8 / 14
+    assert "- *mean acceptance length*: vllm-project/vllm, vllm/v1/spec_decode/metrics.py" in text
     assert "verifier masked against verifier naive: the second is higher by *acceptance rate, mean of requests*" in text
     empty = write_run(tmp_path / "empty", [make_row()])
     with pytest.raises(ConfigError, match=r"no steps\.parquet"):

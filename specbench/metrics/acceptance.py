@@ -23,8 +23,8 @@ class PositionRates:
     """Per position i = 1..gamma of the block, None where no block reached it.
 
     Attributes:
-        joint: share of the blocks that drafted at least i tokens which accepted at least i. Leviathan's and vLLM's
-            per-position rate, but with blocks that were cut short left out of the denominator.
+        joint: share of the blocks that drafted at least i tokens which accepted at least i. vLLM's per-position
+            rate, but with blocks that were cut short left out of the denominator.
         conditional: share of the blocks that drafted position i and accepted i - 1 which accepted i as well.
     """
 

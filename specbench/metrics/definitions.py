@@ -1,16 +1,15 @@
-"""One step log, every definition: what others would have called the same numbers.
+"""One step log, every definition: what others would have called the same numbers, and where they wrote it down.
 
-A step log has a line a verification and request (results.STEP_SCHEMA). For step s: d_s tokens drafted
-(num_draft_tokens), a_s of them accepted (num_accepted, before a stop token cut the block), e_s emitted (num_emitted, at
-most a_s + 1). N steps; gamma is the setting. What tells definitions apart:
+Signs as in ratios.py: d drafted, a accepted, e emitted tokens of a step; N steps, n of them with d > 0. Each definition
+was read in its owner's source: ``source`` is the repository, path, function and the commit (or version) that was read,
+or the section of the paper; where only a quotation or nothing could be read, it says so. ``differs`` is what the owner
+counts and this log does not, or the other way round. Three differences hold for all engines:
 
-- whether the recovered or bonus token counts (a + 1 or a);
-- whether steps that drafted nothing, and drafts cut short by a length limit, are in the denominator;
-- whether a block that holds the end of the text counts as verified (a + 1) or as emitted (e);
-- whether steps are pooled or requests averaged.
-
-``None`` is a metric that the log leaves undefined. Engines also emit a first token from the prompt's own forward pass,
-which no step log holds; where one of them counts it, the note says so.
+- they emit a first token from the prompt's own forward pass; here that pass is part of the first step, and no token
+  is outside of the log. Where a definition divides the length of the text by steps, ``differs`` says which side has it;
+- vLLM V1 limits drafts by the model's length, not by max_tokens, and SGLang counts a full draft in every step; here a
+  request's last drafts are shorter (d < gamma);
+- drafts may be trees there, where gamma stands for the number of nodes; here they are chains.
 """
 
 from __future__ import annotations
@@ -18,189 +17,149 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Generic, TypeVar
 
 import numpy as np
 import pandas as pd
 
-Value = float | None
+from specbench.metrics import ratios
+from specbench.metrics.ratios import StepLog, Value
+
+Result = TypeVar("Result", Value, list[Value])
 
 
 @dataclass(frozen=True)
-class StepLog:
-    """d, a, e of every step, the request of each step as a number from 0, and the gamma of the run."""
-
-    drafted: np.ndarray
-    accepted: np.ndarray
-    emitted: np.ndarray
-    request: np.ndarray
-    gamma: int
-
-    @staticmethod
-    def of(steps: pd.DataFrame, gamma: int) -> StepLog:
-        """From the columns of results.STEP_SCHEMA."""
-        names = ("num_draft_tokens", "num_accepted", "num_emitted")
-        drafted, accepted, emitted = (steps[name].to_numpy(dtype=np.int64) for name in names)
-        return StepLog(drafted, accepted, emitted, pd.factorize(steps["prompt"])[0], gamma)
-
-    def by_request(self, values: np.ndarray) -> np.ndarray:
-        """Sums over the steps of each request."""
-        return np.bincount(self.request, weights=values)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A definition: its name here, whose it is and where it is written down, its formula, and how it is computed."""
+class Metric(Generic[Result]):
+    """A definition: its name here, whose it is, its formula, how it is computed, where it is written, what differs."""
 
     name: str
     owner: str
     formula: str
-    compute: Callable[[StepLog], Value]
+    compute: Callable[[StepLog], Result]
+    source: str
+    differs: str = ""
 
 
-def _ratio(top: int | np.integer, bottom: int | np.integer) -> Value:
-    return float(top / bottom) if bottom > 0 else None
+SPECBENCH = "specbench/metrics/ratios.py"
+LEVIATHAN = "arXiv 2211.17192"
+SGLANG_LOG = (
+    "sgl-project/sglang, python/sglang/srt/managers/scheduler_components/metrics_reporter.py, report_decode_stats "
+    "(c9cbe8f)"
+)
+SGLANG_META = (
+    "sgl-project/sglang, python/sglang/srt/managers/tokenizer_manager_components/spec_decoding_meta.py, "
+    "fill_spec_decoding_meta (9155cf0), earlier TokenizerManager._calculate_spec_decoding_metrics"
+)
+VLLM = "vllm-project/vllm, vllm/v1/spec_decode/metrics.py, SpecDecodingLogging.log (ee4ceaa)"
+VLLM_COUNTS = (
+    "the scheduler counts a before it looks for a stop (vllm/v1/core/sched/scheduler.py, update_from_output, b4622cf), "
+    "as this log does; it takes drafts that a grammar forbids out of d"
+)
+AIPERF = (
+    "ai-dynamo/aiperf, docs/tutorials/spec-decode-metrics.md (08c43be) and docs/reference/spec-decode-acceptance.md "
+    "(0786f0c)"
+)
+TRTLLM = "NVIDIA/TensorRT-LLM"
+TRTLLM_BENCH = f"{TRTLLM}, tensorrt_llm/bench/dataclasses/reporting.py, generate_statistics_summary (0249976)"
+SPECDEC_BENCH = (
+    "NVIDIA/Model-Optimizer, examples/specdec_bench/specdec_bench/metrics/acceptance_rate.py, AcceptanceRate (a2fbac7)"
+)
+CHUNKS = (
+    "steps are chunks of a stream, the prompt's token one of them, and an end-of-text token may be taken out; rates by "
+    "position are keyed by i + 1, without lengths never seen"
+)
 
-
-def _mean_of_ratios(top: np.ndarray, bottom: np.ndarray) -> Value:
-    defined = bottom > 0
-    return float((top[defined] / bottom[defined]).mean()) if defined.any() else None
-
-
-# --- Acceptance length: tokens a step ---
-
-
-def acceptance_length(log: StepLog) -> Value:
-    """(sum a + N) / N. specbench's acceptance_length; a serving log's average over all steps."""
-    return _ratio(log.accepted.sum() + len(log.accepted), len(log.accepted))
-
-
-def accepted_per_step(log: StepLog) -> Value:
-    """sum a / N: without the token after the block."""
-    return _ratio(log.accepted.sum(), len(log.accepted))
-
-
-def emitted_per_step(log: StepLog) -> Value:
-    """sum e / N: what the text gained, blocks cut at its end counted by what was kept."""
-    return _ratio(log.emitted.sum(), len(log.emitted))
-
-
-def drafting_steps_length(log: StepLog) -> Value:
-    """1 + sum a / #{d > 0}: steps that drafted nothing are no drafts."""
-    return None if not (log.drafted > 0).any() else float(1 + log.accepted.sum() / (log.drafted > 0).sum())
-
-
-def full_drafts_length(log: StepLog) -> Value:
-    """1 + mean of a where d = gamma: drafts cut short by a length limit left out."""
-    full = log.drafted == log.gamma
-    return 1 + float(log.accepted[full].mean()) if full.any() else None
-
-
-def mean_request_length(log: StepLog) -> Value:
-    """Mean over requests of sum e / steps."""
-    return _mean_of_ratios(log.by_request(log.emitted), log.by_request(np.ones(len(log.emitted))))
-
-
-# --- Acceptance rate: a share of what was drafted ---
-
-
-def draft_acceptance_rate(log: StepLog) -> Value:
-    """sum a / sum d: tokens behind a rejection count as drafted and not accepted."""
-    return _ratio(log.accepted.sum(), log.drafted.sum())
-
-
-def mean_request_rate(log: StepLog) -> Value:
-    """Mean over requests of sum a / sum d; requests that drafted nothing left out."""
-    return _mean_of_ratios(log.by_request(log.accepted), log.by_request(log.drafted))
-
-
-def nominal_rate(log: StepLog) -> Value:
-    """sum a / (N gamma): every step counts as gamma drafted tokens."""
-    return _ratio(log.accepted.sum(), len(log.accepted) * log.gamma)
-
-
-def slots_filled(log: StepLog) -> Value:
-    """(sum a + N) / (N (gamma + 1)): the token after the block on both sides."""
-    return _ratio(log.accepted.sum() + len(log.accepted), len(log.accepted) * (log.gamma + 1))
-
-
-def tested_rate(log: StepLog) -> Value:
-    """sum a / sum (a + [a < d]): of the tokens whose predecessors were all accepted. An estimate of alpha."""
-    return _ratio(log.accepted.sum(), (log.accepted + (log.accepted < log.drafted)).sum())
-
-
-def implied_alpha(log: StepLog) -> Value:
-    """The alpha in [0, 1] at which (1 - alpha^(gamma+1)) / (1 - alpha) is the acceptance length of full drafts."""
-    length = full_drafts_length(log)
-    if length is None or log.gamma == 0:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if sum(middle**i for i in range(log.gamma + 1)) < length:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def whole_drafts(log: StepLog) -> Value:
-    """#{a = d, d > 0} / #{d > 0}: drafts accepted whole."""
-    drafting = log.drafted > 0
-    return _ratio((drafting & (log.accepted == log.drafted)).sum(), drafting.sum())
-
-
-METRICS = (
-    Metric("acceptance length", "specbench; SGLang log, spec_accept_length", "(Σa + N) / N", acceptance_length),
-    Metric("block efficiency", "Leviathan et al. 2211.17192, E(#tokens); Sun et al. 2403.10444", "(Σa + N) / N",
-           acceptance_length),
-    Metric("mean accepted tokens", "Spec-Bench, evaluation/speed.py; EAGLE, accept_length_tree", "(Σa + N) / N",
-           acceptance_length),
-    Metric("accepted tokens a step", "papers that leave the last token out", "Σa / N", accepted_per_step),
-    Metric("accept length", "SpecForge, benchmarks: completion_tokens / spec_verify_ct", "Σe / N", emitted_per_step),
-    Metric("mean acceptance length", "vLLM V1, spec_decode/metrics.py", "1 + Σa / #{d>0}", drafting_steps_length),
-    Metric("acceptance length, full drafts", "specbench", "1 + mean of a where d = gamma", full_drafts_length),
-    Metric("decoded tokens an iteration", "NVIDIA TensorRT-LLM, avgDecodedTokensPerIter, averaged over requests",
-           "mean over requests of Σe / N", mean_request_length),
-    Metric("acceptance rate", "specbench; vLLM V1, draft acceptance rate", "Σa / Σd", draft_acceptance_rate),
-    Metric("acceptance rate, mean of requests", "benchmarks that average requests", "mean over requests of Σa / Σd",
-           mean_request_rate),
-    Metric("accept rate", "SGLang since spec_num_correct_drafts", "Σa / (N gamma)", nominal_rate),
-    Metric("accept rate, first form", "SGLang's first spec_accept_rate", "(Σa + N) / (N (gamma + 1))", slots_filled),
-    Metric("tokens accepted over K + 1", "Chen et al. 2302.01318, figure 1", "(Σa + N) / (N (gamma + 1))",
-           slots_filled),
-    Metric("alpha, tested tokens", "Leviathan et al. 2211.17192, definition of alpha as E(beta)", "Σa / Σ(a + [a<d])",
-           tested_rate),
-    Metric("alpha, implied", "Leviathan et al. 2211.17192, equation 1 solved for alpha",
-           "(1 - alpha^(gamma+1)) / (1 - alpha) = 1 + mean of a where d = gamma", implied_alpha),
-    Metric("drafts accepted whole", "transformers: makes num_assistant_tokens grow (heuristic schedule)",
-           "#{a=d, d>0} / #{d>0}", whole_drafts),
+METRICS: tuple[Metric[Value], ...] = (
+    # Lengths
+    Metric("acceptance length", "specbench; SGLang, log line 'accept len'", "(Σa + N) / N", ratios.acceptance_length,
+           SGLANG_LOG,
+           "pooled over a log interval; a as verified, end of text or not (batch_result_processor.py, "
+           "_resolve_spec_v2_tokens, df80246)"),
+    Metric("block efficiency", "Leviathan et al., mean of 'generated tokens'", "(Σa + N) / N", ratios.acceptance_length,
+           f"{LEVIATHAN}, section 3.1, tokens of a run of algorithm 1; the name as in 2310.15141 and 2403.10444, "
+           "from memory",
+           "the paper has its expectation (equation 1), for d = gamma in every step"),
+    Metric("mean accepted tokens", "Spec-Bench, '#Mean accepted tokens'", "Σe / N", ratios.emitted_per_step,
+           "hemingkx/Spec-Bench, evaluation/speed.py and eval.py, counted in model/sps/decoding.py (fd2c1cd)",
+           "steps of all requests and turns pooled; SpS, EAGLE, EAGLE-2 and PLD cut at the end of the text as "
+           "here, EAGLE-3, Medusa, Hydra and REST do not"),
+    Metric("accepted tokens a step", "specbench", "Σa / N", ratios.accepted_per_step, SPECBENCH),
+    Metric("accept length", "SpecForge, benchmarks: completion_tokens / spec_verify_ct", "Σe / N",
+           ratios.emitted_per_step,
+           "sgl-project/SpecForge, benchmarks/benchmarker/utils.py, compute_metrics (a6b6b02)",
+           "completion_tokens has the prompt's token too, one a request, and no step for it"),
+    Metric("accept length, mean of requests", "SGLang, meta_info spec_accept_length; SpecForge's average of it",
+           "mean over requests of Σe / N", ratios.mean_request_emitted,
+           f"{SGLANG_META}; sgl-project/SpecForge, specforge/benchmarks/sglang.py, _run_sglang (a6b6b02)",
+           "completion_tokens has the prompt's token too, one a request, and no step for it"),
+    Metric("decoded tokens an iteration",
+           "NVIDIA TensorRT-LLM, avgDecodedTokensPerIter; NVIDIA Model-Optimizer, specdec_bench Average_AL",
+           "mean over requests of Σe / N", ratios.mean_request_emitted,
+           f"{TRTLLM}, cpp/include/tensorrt_llm/batch_manager/llmRequest.h, getAvgDecodedTokensPerIter of a "
+           f"request (00e9b8a); {SPECDEC_BENCH}",
+           f"the prompt's iteration and its token are on both sides, (Σe + 1) / (N + 1); in specdec_bench {CHUNKS}"),
+    Metric("mean acceptance length", "vLLM V1, 'Mean acceptance length'; NVIDIA TensorRT-LLM, acceptanceLength; "
+           "NVIDIA AIPerf, token-weighted acceptance length", "1 + Σa / #{d>0}", ratios.drafting_steps_length,
+           f"{VLLM}; {TRTLLM}, cpp/include/tensorrt_llm/executor/types.h, SpecDecodingStats (a98a906); {AIPERF}",
+           f"{VLLM_COUNTS}; TensorRT-LLM's is of one iteration"),
+    Metric("acceptance length, mean of requests", "NVIDIA AIPerf, acceptance length (of vLLM's per-request metrics)",
+           "mean over requests of 1 + Σa / #{d>0}", ratios.mean_request_length,
+           f"{AIPERF}; vllm-project/vllm, docs/features/speculative_decoding/acceptance_metrics.md (02cf515)",
+           "whether a request that drafted nothing counts as 1 there was not traced; here it is left out"),
+    Metric("acceptance length, full drafts", "specbench", "1 + mean of a where d = gamma", ratios.full_drafts_length,
+           SPECBENCH),
+    # Rates
+    Metric("acceptance rate", "specbench; vLLM V1, 'Avg Draft acceptance rate'; NVIDIA AIPerf, overall draft "
+           "acceptance rate", "Σa / Σd", ratios.draft_acceptance_rate, f"{VLLM}; {AIPERF}", VLLM_COUNTS),
+    Metric("acceptance rate, mean of requests", "NVIDIA AIPerf, draft acceptance rate", "mean over requests of Σa / Σd",
+           ratios.mean_request_rate, AIPERF, "requests that drafted nothing are left out here"),
+    Metric("accept rate", "SGLang, log line 'accept rate' since PR 23530, and meta_info spec_accept_rate",
+           "Σa / (N gamma)", ratios.nominal_rate, f"{SGLANG_LOG}; {SGLANG_META}",
+           "gamma is speculative_num_draft_tokens - 1, of a request in meta_info; every step drafts"),
+    Metric("accept rate, first form", "SGLang, log line 'accept rate' before PR 23530", "(Σa + N) / (N (gamma + 1))",
+           ratios.slots_filled,
+           "sgl-project/sglang, python/sglang/srt/observability/scheduler_metrics_mixin.py, log_decode_stats (44cedc2)",
+           "meta_info never had it; every step drafts"),
+    Metric("draft acceptance rate, trtllm-bench", "NVIDIA TensorRT-LLM, trtllm-bench",
+           "mean over requests of (Σe - N) / (N gamma)", ratios.mean_request_nominal_rate, TRTLLM_BENCH,
+           "N is decoding_iter + 1 there, the text has the prompt's token; which iterations count was not traced"),
+    Metric("tokens accepted over K + 1", "Chen et al., figure 1", "(Σa + N) / (N (gamma + 1))", ratios.slots_filled,
+           "arXiv 2302.01318, figure 1, middle: its caption was read in a quotation, not in the paper",
+           "the caption leaves open whether the last token is accepted too; counted here, as K + 1 and an axis up to 1 "
+           "suggest"),
+    Metric("system efficiency", "vLLM V0", "(Σa + #{d>0}) / (#{d>0} (gamma + 1))", ratios.drafting_slots_filled,
+           "vllm-project/vllm, vllm/spec_decode/metrics.py, AsyncMetricsCollector (027b485)",
+           "drafts there have gamma tokens or none; versions that dropped the bonus token emitted one less. V0's "
+           "'draft acceptance rate' counted tokens accepted behind a rejection, which no log here holds"),
+    Metric("accepted per verified", "NVIDIA AIPerf", "mean over requests of (Σa + #{d>0}) / (Σd + #{d>0})",
+           ratios.mean_request_slots_filled, AIPERF),
+    Metric("alpha, tested tokens", "specbench's estimate of Leviathan et al.'s alpha = E(beta)", "Σa / Σ(a + [a<d])",
+           ratios.tested_rate, f"{LEVIATHAN}, definition 3.1",
+           "the paper measures alpha as the mean of sum min(p, q) over text of the target (section 4.2): the column "
+           "overlap of results, and no count"),
+    Metric("alpha, implied", "Leviathan et al., equation 1 solved for alpha",
+           "(1 - alpha^(gamma+1)) / (1 - alpha) = 1 + mean of a where d = gamma", ratios.implied_alpha,
+           f"{LEVIATHAN}, section 3.1, equation 1", "the equation supposes that betas are independent and alike"),
+    Metric("drafts accepted whole", "transformers: what makes num_assistant_tokens grow (heuristic schedule)",
+           "#{e=d+1, d>0} / #{d>0}", ratios.whole_drafts,
+           "transformers 5.23.0, generation/candidate_generator.py, update_candidate_strategy, and "
+           "generation/utils.py, _assisted_decoding",
+           "transformers tests each draft and publishes no share; a draft with the end of the text in it is not "
+           "whole, one of no tokens is; the schedule is 'constant' unless asked for"),
 )  # fmt: skip
 
-
-# --- Rates by position i = 1..gamma in the block ---
-
-
-def joint_rates(log: StepLog) -> list[Value]:
-    """#{a >= i} / #{d >= i}: of the blocks that drafted i tokens. specbench's joint_rates."""
-    return [_ratio((log.accepted >= i).sum(), (log.drafted >= i).sum()) for i in range(1, log.gamma + 1)]
-
-
-def joint_rates_of_all_drafts(log: StepLog) -> list[Value]:
-    """#{a >= i} / #{d > 0}: vLLM's per-position acceptance rate; drafts cut short lower it at late positions."""
-    return [_ratio((log.accepted >= i).sum(), (log.drafted > 0).sum()) for i in range(1, log.gamma + 1)]
-
-
-def conditional_rates(log: StepLog) -> list[Value]:
-    """#{a >= i} / #{d >= i, a >= i - 1}: of the blocks that reached position i. Leviathan's beta by position."""
-    reached = [(log.drafted >= i) & (log.accepted >= i - 1) for i in range(1, log.gamma + 1)]
-    return [_ratio((log.accepted >= i).sum(), tested.sum()) for i, tested in enumerate(reached, start=1)]
-
-
-POSITION_METRICS = (
-    ("joint", "specbench", "#{a>=i} / #{d>=i}", joint_rates),
-    ("joint, all drafts", "vLLM V1, per-position acceptance rate", "#{a>=i} / #{d>0}", joint_rates_of_all_drafts),
-    ("conditional", "specbench; beta by position (Leviathan et al.)", "#{a>=i} / #{d>=i, a>=i-1}", conditional_rates),
-)
+POSITION_METRICS: tuple[Metric[list[Value]], ...] = (
+    Metric("joint", "specbench", "#{a>=i} / #{d>=i}", ratios.joint_rates, SPECBENCH),
+    Metric("joint, all drafts", "vLLM V1, 'Per-position acceptance rate'", "#{a>=i} / #{d>0}",
+           ratios.joint_rates_of_all_drafts, VLLM, VLLM_COUNTS),
+    Metric("joint, all steps", "NVIDIA Model-Optimizer, specdec_bench Joint_Acceptance_Rate", "#{e>i} / N",
+           ratios.joint_rates_of_all_steps, SPECDEC_BENCH, CHUNKS),
+    Metric("conditional", "specbench: Leviathan et al.'s beta, by position", "#{a>=i} / #{d>=i, a>=i-1}",
+           ratios.conditional_rates, f"{LEVIATHAN}, definition 3.1", "the paper has beta by prefix, not by position"),
+    Metric("conditional, all steps", "NVIDIA Model-Optimizer, specdec_bench Conditional_Acceptance_Rate",
+           "#{e>i} / #{e>=i}", ratios.conditional_rates_of_all_steps, SPECDEC_BENCH,
+           CHUNKS),
+)  # fmt: skip
 
 
 def all_metrics(steps: pd.DataFrame, gamma: int) -> pd.DataFrame:
