@@ -36,7 +36,7 @@ class ReturnsArgmax(TokenSteps):
 class LostPenalty(TokenSteps):
     """Penalties are not carried along the draft: tokens drafted before are scored as if they were not.
 
-    mlx-lm issue 1175 (one context for all positions) and sglang PR 22049 (one penalty for all positions, on purpose).
+    mlx-lm issue 1175, comments (one context for all positions), and sglang PR 22049 (one penalty for all, on purpose).
 
     Args:
         penalty: what the target's logits of such tokens lack.
