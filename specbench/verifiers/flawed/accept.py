@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import torch
 
+from specbench.rng import Stream
 from specbench.verifiers import batched, block
 from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
 
 
 class AcceptsEverything(TokenSteps):
-    """The comparison is lost: every drafted token stands (transformers PR 28508, before it was mended)."""
+    """The comparison is lost: every drafted token stands.
+
+    transformers PR 28508 mends a count of matches that was always all of them (~ took the sum in place of the mask);
+    in vllm-ascend issue 13730 u is 0, because its compiler lacked a generator.
+    """
 
     def accepts(self, p, q, u):
         return torch.ones_like(u, dtype=torch.bool)
 
 
 class FirstUnverified(TokenSteps):
-    """The loop starts at the second drafted token: draft[0] is never tested (lattice issue 243)."""
+    """The loop starts at the second drafted token: draft[0] is never tested (ohdearquant/lattice issue 243)."""
 
     def count(self, mask):
         mask = mask.clone()
@@ -31,14 +36,20 @@ class FirstUnverified(TokenSteps):
 
 
 class Lenient(TokenSteps):
-    """q is scaled by a lenience of 0.8 "for speed"; arXiv 2211.17192 offers it as a lossy variant."""
+    """q is scaled by a lenience of 0.8 "for speed".
+
+    arXiv 2211.17192 offers it as a lossy variant, and lucidrains/speculative-decoding as an argument, 1 by default.
+    """
 
     def accepts(self, p, q, u):
         return u * q * 0.8 < p
 
 
 class CoarseUniform(TokenSteps):
-    """Uniforms in bfloat16 and <= for the test: u = 0 in one of 512, which accepts p = 0 (gpt-fast, generate.py)."""
+    """Uniforms in bfloat16 and <= for the test: u = 0 in one of 512, which accepts p = 0.
+
+    meta-pytorch/gpt-fast, generate.py: rand_like of bfloat16 probabilities (numbers that round to 1 come out as 0).
+    """
 
     def accepts(self, p, q, u):
         coarse = torch.floor(u * 512) / 512
@@ -48,7 +59,8 @@ class CoarseUniform(TokenSteps):
 class ZeroAcceptsZero(TokenSteps):
     """float32 uniforms from [0, 1) and u <= p/q: u = 0, one in 2^24, accepts a token of probability 0.
 
-    sglang issue 35771; lucidrains/speculative-decoding, feifeibear/LLMSpeculativeSampling and transformers compare so.
+    sglang issue 35771; llama.cpp (examples/speculative), lucidrains/speculative-decoding, transformers and
+    feifeibear/LLMSpeculativeSampling (its first function) compare so.
     """
 
     def accepts(self, p, q, u):
@@ -56,7 +68,11 @@ class ZeroAcceptsZero(TokenSteps):
 
 
 class StaleProbability(TokenSteps):
-    """A token that truncation removed from the target keeps the p looked up last (llama.cpp, speculative.cpp)."""
+    """A token that truncation removed from the target keeps the p looked up last.
+
+    llama.cpp, examples/speculative/speculative.cpp: p is looked up in the list of kept tokens, and a token that is not
+    in it leaves the p of the branch before it. On a chain, as here, the token before stands in for that branch.
+    """
 
     def drafted(self, draft, target):
         p, q = super().drafted(draft, target)
@@ -65,24 +81,41 @@ class StaleProbability(TokenSteps):
 
 
 class NextRowAccept(TokenSteps):
-    """The accept test reads p one row late. A mutant: no thread known, unseen where rows are equal."""
+    """The accept test reads p one row late (a reviewer's finding in mlx-node PR 11); unseen where rows are equal."""
 
     def drafted(self, draft, target):
         late = target.select(batched.target_row_of(draft) + 1).prob(draft.token_ids)
         return late, super().drafted(draft, target)[1]
 
 
+class TwoChances(TokenSteps):
+    """Accepts where the ratio test passes, and also where a draw of the target's own is the drafted token.
+
+    alibaba/rtp-llm PR 1295. That draw is the drafted token with probability p, whatever u is: a second test of w < p.
+    """
+
+    def accept_uniforms(self, draft, streams):
+        own = streams.uniform(Stream.EMIT)[draft.request_of_row, batched.offsets(draft) + 1]
+        return torch.stack([super().accept_uniforms(draft, streams), own], dim=1)
+
+    def accepts(self, p, q, u):
+        return (u[:, 0] * q < p) | (u[:, 1] < p)
+
+
 class BlockByTokenCriterion(BlockSteps):
-    """Block verification's search for the last success, but with the token rule's test (vllm-ascend issue 7807)."""
+    """Block verification's search for the last success, with the token rule's ratios and residual.
+
+    vllm-ascend issue 7807: the product of the ratios, each capped at 1, is held against the product of the uniforms.
+    """
 
     def prefix_weights(self, draft, target):
         p, q = batched.drafted_probs(draft, target)
         ratios = batched.padded(p / q, draft, 1.0).clamp(max=1)
-        return torch.cat([ratios.new_ones((len(ratios), 1)), ratios], dim=1)
+        return torch.cat([ratios.new_ones((len(ratios), 1)), ratios], dim=1).cumprod(dim=1)
 
     def accepted_length(self, draft, target, weights, u):
         lengths = torch.arange(1, weights.shape[1], device=u.device)
-        accepted = (u < weights[:, 1:]) & (lengths <= draft.num_draft_tokens[:, None])
+        accepted = (u.cumprod(dim=1) <= weights[:, 1:]) & (lengths <= draft.num_draft_tokens[:, None])
         return (accepted * lengths).amax(dim=1) if len(lengths) else torch.zeros_like(draft.num_draft_tokens)
 
     def residual(self, p, q, pi):
@@ -90,7 +123,10 @@ class BlockByTokenCriterion(BlockSteps):
 
 
 class BlockUncapped(BlockSteps):
-    """The running product is not capped at 1 (the public single-draft code of HSD, arXiv 2601.05724)."""
+    """The last test's product of ratios is not capped at 1 along the way.
+
+    ZhouYuxuanYX/Hierarchical-Speculative-Decoding, algorithm.py (of arXiv 2601.05724, whose other tests differ too).
+    """
 
     def prefix_weights(self, draft, target):
         p, q = batched.drafted_probs(draft, target)
@@ -101,7 +137,10 @@ class BlockUncapped(BlockSteps):
 
 
 class BlockEarlyStop(BlockSteps):
-    """Block verification that stops at its first refusal, as token verification does. A mutant: no thread known."""
+    """Block verification that stops at its first refusal, as token verification does.
+
+    A mutant: in no code known, though a review of vllm-ascend PR 11985 asks for it.
+    """
 
     def accepted_length(self, draft, target, weights, u):
         full = block.residual_masses(draft, target, weights)

@@ -9,7 +9,10 @@ from specbench.verifiers.flawed.wrong_q import unprocessed
 
 
 class UnprocessedBonus(TokenSteps):
-    """Drawn from softmax(logits), without temperature and top-p (EAGLE 1 to 3 as Spec-Bench runs them)."""
+    """Drawn from softmax(logits), without temperature and top-p.
+
+    hemingkx/Spec-Bench, evaluate_posterior in model/eagle, eagle2 and eagle3, utils.py.
+    """
 
     def bonus(self, draft, target, p):
         batch = torch.arange(len(p), device=p.device)
@@ -17,7 +20,11 @@ class UnprocessedBonus(TokenSteps):
 
 
 class ArgmaxBonus(TokenSteps):
-    """The likeliest token, at any temperature (Medusa's root token)."""
+    """The likeliest token, at any temperature.
+
+    FasterDecoding/Medusa, generate_candidates in medusa/model/utils.py with its default fast=True: the root of the next
+    tree, which is this step's bonus token. (Medusa's typical acceptance, in its turn, is declared lossy.)
+    """
 
     def bonus(self, draft, target, p):
         return torch.nn.functional.one_hot(p.argmax(dim=-1), p.shape[1]).double()

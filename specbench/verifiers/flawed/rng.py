@@ -13,7 +13,7 @@ from specbench.verifiers.flawed.base import TokenSteps
 
 
 class ReusedAcceptUniform(TokenSteps):
-    """The recovered token is drawn with the uniform that refused the drafted one (vllm-ascend issue 16370)."""
+    """The recovered token is drawn with the uniform that refused the drafted one (vllm-ascend PR 16370)."""
 
     def emit(self, weights, draft, streams, num_accepted):
         offset = num_accepted.minimum((draft.num_draft_tokens - 1).clamp(min=0))
@@ -24,21 +24,32 @@ class ReusedAcceptUniform(TokenSteps):
 
 
 class ReseededDraws(TokenSteps):
-    """The generator is seeded before every draw, so that all draws of a position are one (feifeibear's loop)."""
+    """The generator is seeded before every accept test, so that all tests of a block share one number.
+
+    feifeibear/LLMSpeculativeSampling, sampling/speculative_sampling.py, where it is given a seed; in Rapid-MLX PR 2140
+    one number was drawn for the block.
+    """
 
     def accept_uniforms(self, draft, streams):
-        return streams.uniform(Stream.DRAFT)[draft.request_of_row, batched.offsets(draft)]
+        return streams.uniform(Stream.ACCEPT)[draft.request_of_row, 0]
 
 
 class ReseededSteps(TokenSteps):
-    """The generator is seeded at every step: its numbers do not depend on the position (feifeibear, seeded runs)."""
+    """The generator is seeded at every step: its numbers do not depend on the position.
+
+    feifeibear/LLMSpeculativeSampling, as above: a run with a seed tests every position against the same number.
+    """
 
     def read(self, draft, target, streams):
         return draft, target, dataclasses.replace(streams, positions=torch.zeros_like(streams.positions))
 
 
 class SeedOfFirstRow(TokenSteps):
-    """The seed covers row 0 of the batch, and all rows draw its numbers (FlashInfer, chain speculative sampling)."""
+    """The seed covers row 0 of the batch, and all rows draw its numbers.
+
+    TensorRT-LLM issue 19487: requests without a seed draw the same numbers. In FlashInfer (PR 4861) row 0's seed is all
+    rows' too, but the row is part of the counter, so that its rows differ and are only not reproducible.
+    """
 
     def accept_uniforms(self, draft, streams):
         return streams.uniform(Stream.ACCEPT)[0, batched.offsets(draft)]
@@ -48,7 +59,7 @@ class SeedOfFirstRow(TokenSteps):
 
 
 class SharedGumbel(TokenSteps):
-    """Draft and recovered token are argmaxima over the same Gumbel noise (vLLM issue 54282).
+    """Draft and recovered token are argmaxima over the same Gumbel noise (vLLM PRs 47386 and 54282).
 
     The refused token won the draft with that noise, so the noise says something about the others.
     """

@@ -13,7 +13,7 @@ from specbench.verifiers.flawed.base import TokenSteps
 
 
 class WritesOtherRows(TokenSteps):
-    """out[:, num_accepted] = emitted writes every request's column in every row (flash-attention PR 2779)."""
+    """out[:, num_accepted] = emitted writes every request's column in every row (Dao-AILab/flash-attention PR 2779)."""
 
     def output(self, draft, num_accepted, emitted):
         sound = super().output(draft, num_accepted, emitted)
@@ -27,14 +27,16 @@ class WritesOtherRows(TokenSteps):
 
 
 class ReturnsArgmax(TokenSteps):
-    """The sampling path ends in an argmax (mistral.rs PR 2424)."""
+    """The sampling path ends in an argmax of the probabilities it made (EricLBuehler/mistral.rs PR 2424)."""
 
     def emit(self, weights, draft, streams, num_accepted):
         return weights.argmax(dim=-1)
 
 
 class LostPenalty(TokenSteps):
-    """Penalties are not carried along the draft: tokens drafted before are scored as if they were not (vLLM 18902).
+    """Penalties are not carried along the draft: tokens drafted before are scored as if they were not.
+
+    mlx-lm issue 1175, comments (one context for all positions), and sglang PR 22049 (one penalty for all, on purpose).
 
     Args:
         penalty: what the target's logits of such tokens lack.
@@ -53,7 +55,7 @@ class LostPenalty(TokenSteps):
 
 
 class TrimmedContext(TokenSteps):
-    """The draft's cache loses a token too many: what it writes stands, but it is accepted less (mlxcel issue 994).
+    """The draft's cache loses two entries too many: what it writes stands, but is accepted less (mlxcel issue 994).
 
     Lossless: only the share of accepted tokens tells. The lost context is imitated by halving the draft's logits.
     """
@@ -64,8 +66,25 @@ class TrimmedContext(TokenSteps):
         return inverse_cdf(worse.probs(), u), worse
 
 
+class OtherRequestsRows(TokenSteps):
+    """The target's rows are cut into requests by their draft lengths in another order than the rows have.
+
+    vLLM PR 14645; invisible where all requests draft as many tokens. The other order is here that of one place on.
+    """
+
+    def read(self, draft, target, streams):
+        lengths = draft.num_draft_tokens + 1
+        first, wrong = (each.cumsum(0) - each for each in (lengths, lengths.roll(1)))
+        shift = (wrong - first).repeat_interleave(lengths)
+        rows = torch.arange(len(target), device=shift.device) + shift
+        return draft, target.select(rows.clamp(0, len(target) - 1)), streams
+
+
 class CountsAfterRejection(TokenSteps):
-    """num_accepted counts the tests passed behind the first refusal too (FlashInfer's accepted_num)."""
+    """num_accepted counts the tests passed behind the first refusal too.
+
+    vLLM PR 2658. FlashInfer's output_accepted_token_num counts so by its documentation, beside an output that does not.
+    """
 
     def output(self, draft, num_accepted, emitted):
         sound = super().output(draft, num_accepted, emitted)

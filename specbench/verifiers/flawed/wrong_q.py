@@ -10,6 +10,7 @@ from specbench.sampling import inverse_cdf
 from specbench.types import LogitRows
 from specbench.verifiers import batched
 from specbench.verifiers.flawed.base import TokenSteps
+from specbench.verifiers.flawed.rng import gumbel
 
 
 def unprocessed(rows: LogitRows) -> LogitRows:
@@ -26,7 +27,7 @@ class RawDraft(TokenSteps):
 
 
 class RawTarget(TokenSteps):
-    """The request's sampling parameters are not applied to the target (vLLM issue 9834)."""
+    """The request's sampling parameters are not applied to the target (vLLM issue 9834, mended by PR 10198)."""
 
     def read(self, draft, target, streams):
         return draft, unprocessed(target), streams
@@ -41,15 +42,39 @@ class ArgmaxDraft(TokenSteps):
 
 
 class HalfPrecisionDraft(TokenSteps):
-    """Drafted from bfloat16 probabilities, tested against float32 ones (DeepSpec issue 31)."""
+    """Drafted from bfloat16 probabilities, tested against float32 ones (deepseek-ai/DeepSpec issue 31)."""
 
     def draft_tokens(self, rows, u):
         """The drafted tokens, and the rows they are said to be from."""
         return inverse_cdf(rows.probs().bfloat16().double(), u), rows
 
 
+class NoisyDraft(TokenSteps):
+    """q is what drawing from it left behind: each probability divided, in place, by its exponential noise.
+
+    vLLM PR 16952.
+    """
+
+    def draft_tokens(self, rows, u):
+        """The drafted tokens, and the rows they are said to be from."""
+        noisy = rows.probs().log() + gumbel(u, rows.logits.shape[1])
+        zero, one = torch.zeros_like(u), torch.ones_like(u)
+        return noisy.argmax(dim=-1), LogitRows(noisy, one, torch.full_like(u, -torch.inf), zero)
+
+
+class OverwrittenTarget(TokenSteps):
+    """Without draft rows, p of the drafted token is 0 when it is tested: masked for the residual, and not put back.
+
+    vllm-ascend PR 2881: the value kept for putting it back was a view of what was overwritten.
+    """
+
+    def drafted(self, draft, target):
+        p, q = super().drafted(draft, target)
+        return torch.zeros_like(p) if draft.rows is None else p, q
+
+
 class LateDraftRow(TokenSteps):
-    """The draft's rows are read one late. A mutant: no thread known, invisible where rows are equal."""
+    """The draft's rows are read one late. A mutant: no thread known for it, invisible where rows are equal."""
 
     def read(self, draft, target, streams):
         if draft.rows is None or len(draft.token_ids) == 0:
