@@ -72,7 +72,8 @@ def compare(
         one, two = (verified_steps(verifier, fixture, streams) for verifier in (first, second))
         differ = (_visible(one) != _visible(two)).any(dim=1)
         for b in differ.nonzero()[:, 0].tolist():
-            comparison.divergences.append(explain(fixture, first.rule, one, two, streams, b))
+            variant = fixture.variant(int(seeds[b]) % fixture.variants)
+            comparison.divergences.append(explain(variant, first.rule, one, two, streams, b))
         comparison.requests += len(seeds)
     return comparison
 

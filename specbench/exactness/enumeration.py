@@ -181,20 +181,22 @@ def joint_tv(fixture: Fixture, ends: Ends) -> float:
 
 
 def rule_error(rule: str, fixture: Fixture) -> float:
-    """The largest total variation of a rule's joint from the target's, over the draft lengths of the fixture."""
+    """The largest total variation of a rule's joint from the target's, over draft lengths and variants."""
     errors = []
-    for count in sorted(set(fixture.counts)):
-        drafts = all_drafts(fixture, count)
-        errors.append(joint_tv(fixture, law_ends(fixture, drafts, law_of(rule)(drafts))))
+    for variant in map(fixture.variant, range(fixture.variants)):
+        for count in sorted(set(fixture.counts)):
+            drafts = all_drafts(variant, count)
+            errors.append(joint_tv(variant, law_ends(variant, drafts, law_of(rule)(drafts))))
     return max(errors)
 
 
 def rule_lengths(rule: str, fixture: Fixture) -> Float64[Tensor, "classes lengths"]:
     """The probability of accepting 0..gamma tokens, by num_draft_tokens."""
     lengths = torch.zeros(fixture.gamma + 1, fixture.gamma + 1, dtype=torch.float64)
-    for count in set(fixture.counts):
-        drafts = all_drafts(fixture, count)
-        lengths[count, : count + 1] = drafts.weight @ law_of(rule)(drafts).length
+    for variant in map(fixture.variant, range(fixture.variants)):
+        for count in set(fixture.counts):
+            drafts = all_drafts(variant, count)
+            lengths[count, : count + 1] += drafts.weight @ law_of(rule)(drafts).length / fixture.variants
     return lengths
 
 

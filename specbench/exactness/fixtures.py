@@ -32,6 +32,7 @@ class Fixture:
         states: how many states each position 0..gamma has. A position's state is that of the one before it times V plus
             the token, modulo the number of states: the whole prefix where there are V^i of them.
         counts: num_draft_tokens of the requests, in turn.
+        variants: sets of sampling parameters of the requests, in turn; the tables hold all positions once for each.
         deterministic: drafts are the argmax of q and come without rows.
     """
 
@@ -42,6 +43,7 @@ class Fixture:
     gamma: int
     states: tuple[int, ...]
     counts: tuple[int, ...]
+    variants: int = 1
     deterministic: bool = False
 
     @property
@@ -56,6 +58,19 @@ class Fixture:
     @cached_property
     def first_row(self) -> tuple[int, ...]:
         return tuple(sum(self.states[:i]) for i in range(len(self.states)))
+
+    @property
+    def rows(self) -> int:
+        """Table rows of one variant."""
+        return sum(self.states)
+
+    def variant(self, number: int) -> Fixture:
+        """The fixture with the requests of one variant alone."""
+        if self.variants == 1:
+            return self
+        first, device = number * self.rows, self.target.logits.device
+        own = torch.arange(first, first + self.rows, device=device)
+        return dataclasses.replace(self, target=self.target.select(own), draft=self.draft.select(own), variants=1)
 
     def advance(self, position: int, state: Int64[Tensor, ...], token: Int64[Tensor, ...]) -> Int64[Tensor, ...]:
         """The state of position + 1, where ``token`` follows ``state`` at ``position``."""
@@ -97,15 +112,21 @@ def _fixture(
     *,
     states: tuple[int, ...] | None = None,
     counts: tuple[int, ...] | None = None,
-    params: SamplingParams | None = None,
+    params: tuple[SamplingParams, ...] = (),
     deterministic: bool = False,
 ) -> Fixture:
     vocabulary = p_logits.shape[1]
     states = states or tuple(vocabulary**i for i in range(gamma + 1))
+    variants = params or (SamplingParams(),)
+    if len(variants) > 1:  # rows that nothing is drafted from, so that both tables repeat at the same length
+        q_logits = torch.cat([q_logits, p_logits[len(q_logits) :]])
     target, draft = (
-        logit_rows(logits, RowParams.of([params or SamplingParams()] * len(logits))) for logits in (p_logits, q_logits)
+        logit_rows(
+            logits.repeat(len(variants), 1), RowParams.of([each for each in variants for _ in range(len(logits))])
+        )
+        for logits in (p_logits, q_logits)
     )
-    return Fixture(name, reason, target, draft, gamma, states, counts or (gamma,), deterministic)
+    return Fixture(name, reason, target, draft, gamma, states, counts or (gamma,), len(variants), deterministic)
 
 
 def _logits(
@@ -141,10 +162,17 @@ def small_fixtures() -> tuple[Fixture, ...]:
             "temperature and top-p: raw and processed distributions mixed up",
             *_logits(4, 1, seed=7, spread=1.0),
             1,
-            params=SamplingParams(temperature=0.6, top_p=0.95),
+            params=(SamplingParams(temperature=0.6, top_p=0.95),),
         ),
         _fixture(
             "ragged", "requests that draft 0, 1 and 2 tokens in one batch", *_logits(3, 2, seed=8), 2, counts=(2, 0, 1)
+        ),
+        _fixture(
+            "mixed",
+            "two sets of sampling parameters in one batch: another request's temperature or cutoff",
+            *_logits(3, 2, seed=9, spread=1.0, closeness=0.8),
+            2,
+            params=(SamplingParams(temperature=0.7), SamplingParams(temperature=1.4, top_p=0.85)),
         ),
     )
 
@@ -161,7 +189,7 @@ def greedy_fixture() -> Fixture:
     """Temperature 0 with ties: one sequence has all the probability, and anything else is forbidden."""
     p, q = _logits(3, 2, seed=17, closeness=1.0)
     p[::2] = p[::2].clamp(max=0.2)  # ties, where the lowest index wins
-    return _fixture("greedy", "temperature 0 with ties", p, q, 2, params=SamplingParams(temperature=0.0))
+    return _fixture("greedy", "temperature 0 with ties", p, q, 2, params=(SamplingParams(temperature=0.0),))
 
 
 def large_fixture(vocabulary: int, classes: int = 4, gamma: int = 2) -> Fixture:

@@ -94,13 +94,25 @@ def _evaluate(verifier: Verifier, fixture: Fixture, given: Float64[Tensor, "s n 
     counts = torch.full((given.shape[1],), count, device=device)
     sampler = getattr(verifier, "draft_tokens", None)
     streams = GivenStreams.of(given.to(device))
-    draft, target = make_draft(_of_length(fixture, count), streams.given[Stream.DRAFT], counts, sampler)
+    of_length = dataclasses.replace(fixture, counts=(count,))
+    draft, target = make_draft(of_length, streams.given[Stream.DRAFT], counts, sampler)
     return follow(fixture, draft, target, verifier.verify(draft, target, streams)).cpu()
 
 
-def _of_length(fixture: Fixture, count: int) -> Fixture:
-    """The fixture with drafts of one length."""
-    return dataclasses.replace(fixture, counts=(count,))
+def _in_company(verifier: Verifier, fixture: Fixture, given: Float64[Tensor, "s n width"], count: int) -> Steps:
+    """The same with a stranger behind each request: of the fixture's other draft lengths and sampling parameters."""
+    device, n = fixture.p.device, given.shape[1]
+    others = [each for each in fixture.counts if each != count] or [count]
+    strangers = torch.tensor(others, device=device)[torch.arange(n, device=device) % len(others)]
+    counts = torch.stack([torch.full_like(strangers, count), strangers], 1).flatten()
+    base = torch.tensor([0, fixture.rows * (fixture.variants - 1)], device=device).repeat(n)
+    sampler = getattr(verifier, "draft_tokens", None)
+    streams = GivenStreams.of(given.repeat_interleave(2, dim=1).to(device))
+    both = dataclasses.replace(fixture, counts=(count, *others))
+    draft, target = make_draft(both, streams.given[Stream.DRAFT], counts, sampler, base)
+    steps = follow(fixture, draft, target, verifier.verify(draft, target, streams), base).cpu()
+    names = ("rows", "tokens", "emitted", "malformed")
+    return dataclasses.replace(steps, **{name: getattr(steps, name)[0::2] for name in names})
 
 
 def _code(steps: Steps) -> Int64[Tensor, " n"]:
@@ -304,9 +316,9 @@ def _mispredicted(
             index = index * (len(values) + 1) + place
         chosen[own] = index + first
         first += boxes[i]
-    # In parts and backwards: a request that depends on its batch will do something else.
+    # In parts, backwards and among strangers: a request that depends on its batch will do something else.
     order = torch.arange(len(owner) - 1, -1, -1)
-    parts = [_evaluate(verifier, fixture, given[:, part].contiguous(), count) for part in order.chunk(5)]
+    parts = [_in_company(verifier, fixture, given[:, part].contiguous(), count) for part in order.chunk(5)]
     got_tokens = torch.cat([torch.where(part.emitted, part.tokens, -1) for part in parts]).flip(0)
     got_malformed = torch.cat([part.malformed for part in parts]).flip(0)
     for i in torch.linspace(0, len(owner) - 1, _ALONE).long().unique().tolist():

@@ -56,8 +56,17 @@ def num_draft_tokens(fixture: Fixture, seeds: Int64[Tensor, " B"]) -> Int64[Tens
     return torch.tensor(fixture.counts, device=seeds.device)[seeds % len(fixture.counts)]
 
 
+def first_rows(fixture: Fixture, seeds: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """Where each request's variant begins in the tables: a function of its seed as well."""
+    return seeds % fixture.variants * fixture.rows
+
+
 def make_draft(
-    fixture: Fixture, uniforms: Float64[Tensor, "B width"], counts: Int64[Tensor, " B"], sampler: DraftSampler | None
+    fixture: Fixture,
+    uniforms: Float64[Tensor, "B width"],
+    counts: Int64[Tensor, " B"],
+    sampler: DraftSampler | None,
+    base: Int64[Tensor, " B"] | int = 0,
 ) -> tuple[Draft, LogitRows]:
     """A draft for each request and the target's rows for it.
 
@@ -65,12 +74,13 @@ def make_draft(
         uniforms: of the DRAFT stream, used at offset i for drafted token i.
         counts: tokens drafted by each request, at most gamma.
         sampler: draws the tokens in place of the fixture's own rows.
+        base: of first_rows.
     """
     batch, device = len(counts), counts.device
     state = torch.zeros(batch, dtype=torch.int64, device=device)
     tokens, draft_rows, target_rows, stated = [], [], [], []
     for i in range(fixture.gamma):
-        rows = fixture.first_row[i] + state
+        rows = base + fixture.first_row[i] + state
         if sampler is not None and not fixture.deterministic:
             token, said = sampler(fixture.draft.select(rows), uniforms[:, i])
             stated.append(said)
@@ -82,7 +92,7 @@ def make_draft(
         draft_rows.append(rows)
         target_rows.append(rows)
         state = fixture.advance(i, state, token)
-    target_rows.append(fixture.first_row[fixture.gamma] + state)
+    target_rows.append(base + fixture.first_row[fixture.gamma] + state)
     token_ids, target_index = torch.stack(tokens, 1).flatten(), torch.stack(target_rows, 1).flatten()
     draft_index = torch.stack(draft_rows, 1).flatten()
     rows = LogitRows.interleave(stated) if stated else None
@@ -97,7 +107,13 @@ def make_draft(
     return Draft(token_ids, rows, counts, fixture.gamma), fixture.target.select(target_index)
 
 
-def follow(fixture: Fixture, draft: Draft, target: LogitRows, result: Verification) -> Steps:
+def follow(
+    fixture: Fixture,
+    draft: Draft,
+    target: LogitRows,
+    result: Verification,
+    base: Int64[Tensor, " B"] | int = 0,
+) -> Steps:
     """Finds the table row of every emitted token, and results that no rule can give."""
     accepted, width = result.num_accepted, fixture.gamma + 1
     offsets = torch.arange(width, device=accepted.device)
@@ -114,7 +130,7 @@ def follow(fixture: Fixture, draft: Draft, target: LogitRows, result: Verificati
     state = torch.zeros_like(accepted)
     rows = []
     for i in range(width):
-        rows.append(fixture.first_row[i] + state)
+        rows.append(base + fixture.first_row[i] + state)
         if i < fixture.gamma:
             state = fixture.advance(i, state, tokens[:, i])
     return Steps(draft, target, result, torch.stack(rows, 1), tokens, emitted & inside, malformed)
@@ -123,9 +139,10 @@ def follow(fixture: Fixture, draft: Draft, target: LogitRows, result: Verificati
 def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams) -> Steps:
     """One step of every request of the streams."""
     counts = num_draft_tokens(fixture, streams.seeds)
+    base = first_rows(fixture, streams.seeds)
     sampler = getattr(verifier, "draft_tokens", None)
-    draft, target = make_draft(fixture, streams.uniform(Stream.DRAFT), counts, sampler)
-    return follow(fixture, draft, target, verifier.verify(draft, target, streams))
+    draft, target = make_draft(fixture, streams.uniform(Stream.DRAFT), counts, sampler, base)
+    return follow(fixture, draft, target, verifier.verify(draft, target, streams), base)
 
 
 def node_counts(fixture: Fixture, steps: Steps) -> Int64[Tensor, "classes rows V"]:

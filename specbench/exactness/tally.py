@@ -65,22 +65,30 @@ class Tally:
         return float((lengths * np.arange(lengths.shape[1])).sum() / lengths.sum())
 
     def observed_tv(self) -> float:
-        """Total variation of the empirical joint from the target's, the largest over draft lengths; noise included."""
-        nodes = torch.from_numpy(self.nodes())
+        """Total variation of the empirical joint from the target's, noise included.
+
+        The largest over draft lengths and variants.
+        """
         return max(
-            joint_tv(self.fixture, counted_ends(self.fixture, nodes[c]))
+            joint_tv(variant, counted_ends(variant, nodes[c]))
+            for variant, nodes in self.by_variant()
             for c in set(self.fixture.counts)
             if c or nodes[c].sum()
         )
+
+    def by_variant(self) -> list[tuple[Fixture, torch.Tensor]]:
+        """Each variant of the fixture with the counts of its own rows."""
+        parts = torch.from_numpy(self.nodes()).chunk(self.fixture.variants, dim=1)
+        return [(self.fixture.variant(i), part) for i, part in enumerate(parts)]
 
 
 def joint_dof(fixture: Fixture) -> int:
     """Degrees of freedom of :meth:`Tally.joint` with many draws."""
     total = 0
-    support = fixture.p.cpu().numpy()
-    for count in set(fixture.counts):
-        reachable = _reachable(fixture, count)
-        total += expected_dof(support, reachable)
+    for variant in map(fixture.variant, range(fixture.variants)):
+        support = variant.p.cpu().numpy()
+        for count in set(fixture.counts):
+            total += expected_dof(support, _reachable(variant, count))
     return total
 
 

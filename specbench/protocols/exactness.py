@@ -111,11 +111,14 @@ def bias_found(certificate: Any) -> bool:
 
 
 def joint_cells(evidence: Evidence) -> list[dict[str, Any]]:
-    """Shares and probabilities of whole steps of the longest draft, completed with the target, by fixture."""
+    """Shares and probabilities of whole steps of the longest draft, completed with the target, by fixture.
+
+    A fixture of several sets of sampling parameters is shown by the first.
+    """
     rows = []
     for name, tally in evidence.tallies.items():
-        fixture = tally.fixture
-        counts = torch.from_numpy(tally.nodes()[fixture.gamma])
+        fixture, nodes = tally.by_variant()[0]
+        counts = nodes[fixture.gamma]
         shares = completed(fixture, counted_ends(fixture, counts)).tolist()
         probs = target_joint(fixture, fixture.gamma + 1).tolist()
         draws = int(counts[0].sum())

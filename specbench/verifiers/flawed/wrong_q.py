@@ -62,6 +62,21 @@ class NoisyDraft(TokenSteps):
         return noisy.argmax(dim=-1), LogitRows(noisy, one, torch.full_like(u, -torch.inf), zero)
 
 
+class OtherRequestsTemperature(TokenSteps):
+    """The draft's temperatures, kept one a token, are read as if they were kept one a request.
+
+    A review finding in TensorRT-LLM PR 12588; invisible where all requests have the same.
+    """
+
+    def read(self, draft, target, streams):
+        if draft.rows is None:
+            return draft, target, streams
+        entry = draft.request_of_row.clamp(max=len(draft.rows) - 1)  # the real buffer is longer than what is in use
+        temperature = draft.rows.temperature[entry]
+        rows = dataclasses.replace(draft.rows, temperature=temperature, log_normalizer=None)
+        return dataclasses.replace(draft, rows=rows), target, streams
+
+
 class OverwrittenTarget(TokenSteps):
     """Without draft rows, p of the drafted token is 0 when it is tested: masked for the residual, and not put back.
 
