@@ -64,12 +64,7 @@ def _certificate(run_dir: Path, job: int) -> dict:
 
 
 def _row(certificate: dict) -> dict:
-    errors = [
-        error
-        for row in certificate["exact"]
-        for error in [row["searched_tv"] if row["injected_error"] is None else row["injected_error"]]
-        if error is not None
-    ]
+    errors = [row["error"] for row in certificate["exact"] if row["error"] is not None]
     return {
         "verifier": certificate["verifier"],
         "rule": certificate["rule"],

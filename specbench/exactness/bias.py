@@ -32,11 +32,13 @@ class BiasRow:
 
 
 def bias_rows(evidence: Evidence, exact: list[ExactRow]) -> list[BiasRow]:
-    """Every small fixture that was drawn on."""
+    """Every small fixture that was drawn on and whose steps can be completed to whole prefixes."""
     errors = {row.fixture: row.error for row in exact}
     dof = {row.fixture: row.dof for row in evidence.rows if row.test == JOINT}
     rows = []
     for name, tally in evidence.tallies.items():
+        if not tally.fixture.whole_prefix:
+            continue
         lengths = rule_lengths("token", tally.fixture).numpy()
         shares = tally.lengths().sum(axis=1) / tally.lengths().sum()
         token_rule = float(

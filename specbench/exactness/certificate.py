@@ -19,8 +19,8 @@ class Certificate:
     """All that one run can say about one verifier.
 
     Attributes:
-        verdict: LOSSLESS (nothing rejected, and the exact tier agrees), NOT_REJECTED (the same without an exact tier),
-            or NOT_LOSSLESS.
+        verdict: LOSSLESS (nothing is rejected or refused, and on every fixture its steps are enumerated or it emits the
+            tokens of its rule's reference), NOT_LOSSLESS (a test or enumeration rejects it), or NOT_REJECTED.
         words: the verdict in sentences.
         tv_upper_bound: the largest of the bounds on the small fixtures; None where none was drawn on.
         detectable_tv: the largest of the biases a step that the draws show with the power asked for.
@@ -84,7 +84,7 @@ def certify(
         seconds=evidence.seconds,
         tv_upper_bound=bound,
         detectable_tv=detectable,
-        exact=[asdict(row) for row in exact],
+        exact=[{**asdict(row), "error": row.error} for row in exact],
         tests=[asdict(row) for row in evidence.rows],
         unsupported=evidence.unsupported,
         bias=bias,
@@ -103,19 +103,30 @@ def _verdict(
     if fault:
         return NOT_LOSSLESS, fault
     if bound is None or detectable is None:
-        return NOT_REJECTED, "No small fixture could be drawn on; nothing was rejected."
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unsupported.items())
+        return NOT_REJECTED, f"No small fixture could be drawn on, so that nothing is known of it. {reasons}".strip()
     words = _what_remains(evidence, settings, bound, detectable)
-    if errors:
-        margin = max((row.margin or 0.0 for row in exact), default=0.0)
-        placed = f", its thresholds placed to within {margin:.0e}" if margin > EXACT else ""
-        lead = f"Lossless: a step's joint, enumerated, is within {max(errors):.1g} of the target's{placed}."
-        return LOSSLESS, f"{lead} {words}"
-    agreed = sum(row.agreement_requests or 0 for row in exact)
+    structural, agreed = (
+        sum(getattr(row, name) or 0 for row in exact) for name in ("structural", "agreement_requests")
+    )
+    if structural:
+        lead = f"It emits other tokens than its rule's reference on the same streams, in {structural:,} of {agreed:,} "
+        lead += "requests, so it is of another rule or draws otherwise: give it a rule of its own."
+        return NOT_REJECTED, f"No sign of a bias. {lead} {words}"
+    enumerated = [row.fixture for row in exact if row.lossless]
+    known = [row.fixture for row in exact if row.lossless or row.agreement_requests]
+    if len(known) < len(exact) or evidence.unsupported or not exact:
+        lead = f"Steps were enumerated on {len(enumerated)} of {len(exact)} fixtures"
+        lead += f" ({', '.join(enumerated)})." if enumerated else "."
+        return NOT_REJECTED, f"No sign of a bias. {lead} {words}"
     if agreed:
         rounding = sum(row.rounding or 0 for row in exact)
         lead = f"It agrees with its rule's reference in {agreed:,} requests but for {rounding} of rounding."
         return LOSSLESS, f"Lossless as far as could be seen. {lead} {words}"
-    return NOT_REJECTED, f"No sign of a bias. {words}"
+    margin = max((row.margin or 0.0 for row in exact if row.searched_tv is None), default=0.0)
+    placed = f", its thresholds placed to within {margin:.0e}" if margin > EXACT else ""
+    lead = f"Lossless: a step's joint, enumerated on {len(exact)} fixtures, is within {max(errors):.1g} of the target's"
+    return LOSSLESS, f"{lead}{placed}. {words}"
 
 
 def _fault(evidence: Evidence, exact: list[ExactRow], errors: list[float], settings: Settings) -> str:
@@ -124,20 +135,19 @@ def _fault(evidence: Evidence, exact: list[ExactRow], errors: list[float], setti
     if caught is not None:
         words = f"Not lossless: the test {caught.test!r} on the fixture {caught.fixture!r} rejects it after"
         words += f" {caught.rejected_at:,} draws (p = {caught.p_value:.2g}, false alarm {settings.false_alarm:g})."
-        if errors:
+        if any(row.lossless is False for row in exact):
             words += f" Largest bias a step by enumeration: TV {max(errors):.4g}."
         return words
     if any(row.lossless is False for row in exact):
         return f"Not lossless by enumeration: a step's joint is TV {max(errors):.4g} from the target's."
-    structural = sum(row.structural or 0 for row in exact)
-    return f"It parts from its rule's reference on the same streams in {structural} requests." if structural else ""
+    return ""
 
 
 def _what_remains(evidence: Evidence, settings: Settings, bound: float, detectable: float) -> str:
     """What would have been seen, and what can still be there."""
     words = f"Nothing was rejected. A bias of {detectable:.2g} a step (total variation) would have been seen on any"
-    words += f" small fixture with probability {settings.power:g}; what remains is at most {bound:.2g} at"
-    words += f" {CONFIDENCE:.0%} confidence on each."
+    words += f" small fixture with probability {settings.power:g}; what remains on them is at most {bound:.2g} at"
+    words += f" {CONFIDENCE:.0%} confidence on all together."
     for row in evidence.rows:
         if row.test == PIT and row.upper_bound is not None:
             words += f" On {row.fixture} the distance along log p/q is at most {row.upper_bound:.2g} after"
@@ -178,12 +188,13 @@ def markdown(certificate: Certificate) -> str:
         ),
         f"detectable: smallest distance shown with probability {c.settings['power']:g} at the run's false alarm of "
         f"{c.settings['false_alarm']:g}; upper_bound: {CONFIDENCE:.0%} upper confidence bound; tv: total variation of "
-        "a whole step's joint distribution, ks: Kolmogorov's distance along log p/q.",
+        "a whole step's joint distribution, averaged over the fixture's requests where they differ (the bound holds "
+        "on all small fixtures together), ks: Kolmogorov's distance along log p/q, no bound on total variation.",
         "## Exact tier",
         _table(c.exact, list(c.exact[0]) if c.exact else []),
         "Total variation of a step's joint from the target's: rule_error by the closed form, injected_error of the "
         "code on the grid of its rule's thresholds (margin: how near to them it still decides right), searched_tv of "
-        "the code with its thresholds found by search.",
+        "the code with its thresholds found by search, which may be off by searched_missed; error the one that counts.",
     ]
     if c.bias:
         lines += ["## Bias and what it bought", _table(c.bias, list(c.bias[0]))]

@@ -11,7 +11,8 @@ JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
 HARD = (FORM, EXTREMES)  # one failure rejects; they have no false alarm
 SUCCESSIVE, LAST_FIRST, NEIGHBOURS = "successive steps", "last and next", "neighbours"
 PIT, LAST_PIT, WITHIN = "pit", "pit of bonus", "within a step"
-SERIAL_TESTS, LARGE_TESTS = (SUCCESSIVE, LAST_FIRST, NEIGHBOURS), (PIT, LAST_PIT, WITHIN)
+TILES, LANES = "tiles of ids", "lanes of ids"
+SERIAL_TESTS, LARGE_TESTS = (SUCCESSIVE, LAST_FIRST, NEIGHBOURS), (PIT, LAST_PIT, WITHIN, TILES, LANES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +20,11 @@ class Settings:
     """How hard to look.
 
     Attributes:
-        detectable_tv: bias of a step, in total variation, that every small fixture shows with probability ``power``.
+        detectable_tv: bias of a step, in total variation and averaged over a fixture's requests, that every small
+            fixture shows with probability ``power``.
         power: see there.
-        false_alarm: chance that anything is rejected where the verifier is exact.
+        false_alarm: chance that a verifier which is exact is rejected. (The tests of acceptance, which reject nothing
+            but the name of its rule, have as much again.)
         draws: steps on each small fixture; 0 takes them from the three numbers above.
         patience: seconds that the small fixtures may take together; 0 is no limit. A verifier that would take longer,
             as its first draws show, gets ``seconds`` instead, and its bounds are those of the draws that fit.
@@ -79,7 +82,7 @@ class Row:
         p_value: of the last look.
         rejected_at: draws at the look that rejected it; None where none did.
         detectable: the smallest distance (``distance``: tv or ks) shown with the power asked for.
-        upper_bound: 99% upper confidence bound on that distance.
+        upper_bound: 99% upper confidence bound on that distance, on all small fixtures together.
         gates: whether its rejection says that the verifier is not lossless (acceptance: that it is another rule).
     """
 

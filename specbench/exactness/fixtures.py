@@ -26,8 +26,9 @@ class Fixture:
 
     Attributes:
         name, reason: what it is, and which mistakes it is there to show.
-        target: the rows p of positions 0..gamma, one a state; position i starts at ``first_row[i]``.
-        draft: the rows q of positions 0..gamma-1, at the same indices.
+        target: the rows p of positions 0..gamma, one a state; position i starts at ``first_row[i]``. As models give
+            them: nobody has computed a normaliser where nothing truncates.
+        draft: the rows q of positions 0..gamma-1, at the same indices; as drafting leaves them, normaliser and all.
         gamma: the longest draft.
         states: how many states each position 0..gamma has. A position's state is that of the one before it times V plus
             the token, modulo the number of states: the whole prefix where there are V^i of them.
@@ -84,7 +85,7 @@ class Fixture:
     @cached_property
     def p(self) -> Float64[Tensor, "rows V"]:
         """The target's probabilities."""
-        return self.target.probs()
+        return dataclasses.replace(self.target).probs()  # of a copy, or the rows would remember their normaliser
 
     @cached_property
     def q(self) -> Float64[Tensor, "draft_rows V"]:
@@ -99,8 +100,8 @@ class Fixture:
 
 
 def _moved(rows: LogitRows, device: torch.device) -> LogitRows:
-    fields = (rows.logits, rows.temperature, rows.cutoff, rows.normalizer)
-    return LogitRows(*(each.to(device) for each in fields))
+    known = None if rows.log_normalizer is None else rows.log_normalizer.to(device)
+    return LogitRows(rows.logits.to(device), rows.temperature.to(device), rows.cutoff.to(device), known)
 
 
 def _fixture(
@@ -112,21 +113,20 @@ def _fixture(
     *,
     states: tuple[int, ...] | None = None,
     counts: tuple[int, ...] | None = None,
-    params: tuple[SamplingParams, ...] = (),
+    params: tuple[SamplingParams, ...] = (SamplingParams(),),
+    draft_params: tuple[SamplingParams, ...] | None = None,
     deterministic: bool = False,
 ) -> Fixture:
     vocabulary = p_logits.shape[1]
     states = states or tuple(vocabulary**i for i in range(gamma + 1))
-    variants = params or (SamplingParams(),)
-    if len(variants) > 1:  # rows that nothing is drafted from, so that both tables repeat at the same length
+    if len(params) > 1:  # rows that nothing is drafted from, so that both tables repeat at the same length
         q_logits = torch.cat([q_logits, p_logits[len(q_logits) :]])
     target, draft = (
-        logit_rows(
-            logits.repeat(len(variants), 1), RowParams.of([each for each in variants for _ in range(len(logits))])
-        )
-        for logits in (p_logits, q_logits)
+        logit_rows(logits.repeat(len(sets), 1), RowParams.of([each for each in sets for _ in range(len(logits))]))
+        for logits, sets in ((p_logits, params), (q_logits, draft_params or params))
     )
-    return Fixture(name, reason, target, draft, gamma, states, counts or (gamma,), len(variants), deterministic)
+    draft = dataclasses.replace(draft, log_normalizer=draft.normalizer)
+    return Fixture(name, reason, target, draft, gamma, states, counts or (gamma,), len(params), deterministic)
 
 
 def _logits(
@@ -169,12 +169,31 @@ def small_fixtures() -> tuple[Fixture, ...]:
         ),
         _fixture(
             "mixed",
-            "two sets of sampling parameters in one batch: another request's temperature or cutoff",
+            "sampling parameters that differ in a batch, and between draft and target: another row's are read",
             *_logits(3, 2, seed=9, spread=1.0, closeness=0.8),
             2,
-            params=(SamplingParams(temperature=0.7), SamplingParams(temperature=1.4, top_p=0.85)),
+            params=(
+                SamplingParams(temperature=0.7),
+                SamplingParams(temperature=1.4, top_p=0.85),
+                SamplingParams(temperature=0.0),
+            ),
+            draft_params=tuple(SamplingParams(temperature=each) for each in (1.1, 0.8, 1.3)),
         ),
+        _fixture("idle", "nobody drafts, though two tokens might be", *_logits(3, 2, seed=10), 2, counts=(0,)),
+        _long_fixture(),
     )
+
+
+def _long_fixture() -> Fixture:
+    """Blocks longer than a kernel's first chunk; a row depends on the last token alone, or there would be thousands."""
+    gamma, vocabulary = 6, 3
+    states = (1, *(vocabulary,) * gamma)
+    generator = torch.Generator().manual_seed(11)
+    p = 1.3 * torch.randn(sum(states), vocabulary, generator=generator)
+    q = p[: sum(states[:-1])] + 0.5 * torch.randn(sum(states[:-1]), vocabulary, generator=generator)
+    reason = "drafts of 5 and 2 tokens where 6 were allowed, logits of 16 bits, a temperature without normalisers"
+    warm = (SamplingParams(temperature=0.7),)
+    return _fixture("long", reason, p.bfloat16(), q.bfloat16(), gamma, states=states, counts=(5, 2), params=warm)
 
 
 def random_fixture(name: str, vocabulary: int, gamma: int, seed: int, identical: bool = False) -> Fixture:

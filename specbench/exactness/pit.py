@@ -1,9 +1,10 @@
 """Probability integral transforms: what a token of a large vocabulary says about the distribution it was drawn from.
 
 A token's values F(x-) + w p(x), with w uniform and F the target's distribution function along some order of the
-vocabulary, are independent and uniform on (0, 1) if every token follows the target given what was emitted before it.
-Ordered by log p/q, whatever favours drafted tokens or the residual moves the values to one side, so that Kolmogorov's
-distance is the total variation of such a mistake (Rosenblatt, "Remarks on a multivariate transformation", 1952).
+vocabulary, are independent and uniform on (0, 1) if every token follows the target given what was emitted before it
+(Rosenblatt, "Remarks on a multivariate transformation", 1952). Ordered by log p/q, whatever favours drafted tokens or
+the residual moves the values to one side: on one row Kolmogorov's distance is the total variation of such a mistake.
+Rows and positions are pooled here, so that mistakes of one of them are diluted; it is no bound on total variation.
 """
 
 from __future__ import annotations

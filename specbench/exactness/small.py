@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from specbench.errors import ArgumentError
 from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, Evidence, Row
@@ -15,10 +17,16 @@ from specbench.rng import Streams
 from specbench.verifiers import Verifier
 
 POSITION = 17  # of the first token that a step emits; any will do
+FAR = 65_521  # how far behind it other requests' steps are: the second and third beyond 16 bits
 BLOCKS = 2**40  # seeds between two runs' seeds: no two runs share a stream
 # Steps in one batch: what a CPU's cache holds, and where a kernel's scan of the batch's layout is still short.
 LARGEST = {"cpu": 2**17, "cuda": 2**16}
 QUICK = 0.5  # seconds; a batch after one as quick is four times as large
+
+
+def positions(seeds: Int64[Tensor, " B"]) -> Int64[Tensor, " B"]:
+    """Where the requests' steps begin in their texts: a function of the seed, so that no result depends on batches."""
+    return POSITION + FAR * (seeds % 3)
 
 
 class SmallTier:
@@ -56,9 +64,9 @@ class SmallTier:
             if deadline is not None and self.drawn and time.perf_counter() > deadline:
                 return True
             started = time.perf_counter()
-            size = min(self.chunk, *(wanted[name] - self.drawn for name in open_))
+            size = min(self.chunk, *(wanted[name] - tally.draws for name, tally in open_.items()))
             seeds = torch.arange(self.drawn, self.drawn + size, device=self.device) + self.first_seed
-            streams = Streams(seeds, torch.full_like(seeds, POSITION), self.width)
+            streams = Streams(seeds, positions(seeds), self.width)
             for name, tally in open_.items():
                 try:
                     tally.add(verified_steps(self.verifier, tally.fixture, streams))

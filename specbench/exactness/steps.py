@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from specbench.errors import ConfigError
 from specbench.exactness.fixtures import Fixture
 from specbench.rng import Stream, Streams
 from specbench.sampling import inverse_cdf
@@ -136,13 +137,30 @@ def follow(
     return Steps(draft, target, result, torch.stack(rows, 1), tokens, emitted & inside, malformed)
 
 
+def check_result(verifier: Verifier, result: object, batch: int) -> None:
+    """Raises ConfigError for what is no Verification of ``batch`` requests at all; a wrong width shows as malformed."""
+    problem = None
+    if not isinstance(result, Verification):
+        problem = f"returned a {type(result).__name__}"
+    elif result.token_ids.ndim != 2 or len(result.token_ids) != batch or result.num_accepted.shape != (batch,):
+        shapes = f"token_ids {list(result.token_ids.shape)} and num_accepted {list(result.num_accepted.shape)}"
+        problem = f"returned {shapes} for {batch} requests"
+    elif result.token_ids.is_floating_point() or result.num_accepted.is_floating_point():
+        problem = f"returned {result.token_ids.dtype} token_ids and {result.num_accepted.dtype} num_accepted"
+    if problem:
+        remedy = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
+        raise ConfigError("verifier", type(verifier).__name__, problem, remedy)
+
+
 def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams) -> Steps:
     """One step of every request of the streams."""
     counts = num_draft_tokens(fixture, streams.seeds)
     base = first_rows(fixture, streams.seeds)
     sampler = getattr(verifier, "draft_tokens", None)
     draft, target = make_draft(fixture, streams.uniform(Stream.DRAFT), counts, sampler, base)
-    return follow(fixture, draft, target, verifier.verify(draft, target, streams), base)
+    result = verifier.verify(draft, target, streams)
+    check_result(verifier, result, len(counts))
+    return follow(fixture, draft, target, result, base)
 
 
 def node_counts(fixture: Fixture, steps: Steps) -> Int64[Tensor, "classes rows V"]:

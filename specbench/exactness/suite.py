@@ -28,7 +28,7 @@ from specbench.exactness.evidence import (
 )
 from specbench.exactness.fixtures import Fixture, greedy_fixture, large_fixture, small_fixtures
 from specbench.exactness.injection import extreme_failures, takes_injected_uniforms
-from specbench.exactness.power import detectable_tv, draws_needed, tv_upper_bound
+from specbench.exactness.power import CONFIDENCE, detectable_tv, draws_needed, tv_upper_bound
 from specbench.exactness.small import SmallTier
 from specbench.exactness.tally import joint_dof
 from specbench.exactness.tests import holm
@@ -118,13 +118,15 @@ def _key(row: Row) -> tuple[str, str]:
 
 
 def _bounded(row: Row, settings: Settings, tests: int) -> Row:
+    """With what it could have seen, and with an upper bound that holds on all small fixtures together."""
     if row.test != JOINT or row.dof == 0:
         return row
+    confidence = 1 - (1 - CONFIDENCE) / len(small_fixtures())
     share = settings.false_alarm * LOOKS[-1][1] / tests
     return replace(
         row,
         detectable=detectable_tv(row.draws, row.dof, settings.power, share),
-        upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws),
+        upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws, confidence),
     )
 
 

@@ -27,8 +27,8 @@ TESTS_SCHEMA = _schema(
     upper_bound=_F, gates=_B,
 )  # fmt: skip
 EXACT_SCHEMA = _schema(
-    fixture=_S, rule_error=_F, injected_error=_F, margin=_F, searched_tv=_F, agreement_requests=_I, rounding=_I,
-    structural=_I,
+    fixture=_S, rule_error=_F, injected_error=_F, margin=_F, searched_tv=_F, searched_missed=_F,
+    agreement_requests=_I, rounding=_I, structural=_I,
 )  # fmt: skip
 CALIBRATION_SCHEMA = _schema(fixture=_S, test=_S, seed=_I, draws=_I, p_value=_F)
 CELLS_SCHEMA = _schema(fixture=_S, sequence=_S, prob=_F, share=_F, draws=_I)

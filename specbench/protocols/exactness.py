@@ -11,7 +11,7 @@ from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.bias import as_dicts, bias_rows
 from specbench.exactness.calibration import p_values
-from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, certify, markdown
+from specbench.exactness.certificate import NOT_LOSSLESS, certify, markdown
 from specbench.exactness.enumeration import completed, counted_ends, target_joint
 from specbench.exactness.evidence import Evidence, Settings
 from specbench.exactness.exact import exact_tier
@@ -20,6 +20,8 @@ from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.provenance import environment
+
+LEAST_SEEDS = 20  # fewer p-values show nothing
 
 
 class ExactnessProtocol:
@@ -30,7 +32,7 @@ class ExactnessProtocol:
         agreement_requests: requests a fixture put before a verifier that draws from its seeds by itself and the
             reference of its rule.
         calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
-            how many steps each; 0 seeds skip it, and so does a verifier too slow for the planned draws.
+            how many steps each; 0 seeds skip it, and so does a verifier too slow for 20 of them.
         calibration_seconds: no further seed is begun after this long; 0 is no limit.
     """
 
@@ -81,8 +83,10 @@ class ExactnessProtocol:
         if certificate.verdict == NOT_LOSSLESS:
             certificate.bias.extend(as_dicts(bias))
         calibration = []
-        if certificate.verdict == LOSSLESS and not evidence.cut:
-            seeds, draws = self.calibration
+        seeds, draws = self.calibration
+        a_seed = evidence.seconds * draws / max((tally.draws for tally in evidence.tallies.values()), default=1)
+        in_time = self.calibration_seconds == 0 or a_seed * LEAST_SEEDS <= self.calibration_seconds
+        if certificate.verdict != NOT_LOSSLESS and in_time:
             calibration = p_values(verifier, seeds, draws, context.seed, device, self.calibration_seconds)
         cells = joint_cells(evidence)
         figures = {"empirical_joint": plots.empirical_joint(cells, context.verifier_name)} if cells else {}
@@ -91,7 +95,7 @@ class ExactnessProtocol:
         bound = certificate.tv_upper_bound
         return Outcome(
             f"{certificate.verdict}"
-            + (f", TV at most {bound:.2g} a step" if bound and not bias_found(certificate) else ""),
+            + (f", TV at most {bound:.2g} a step on small fixtures" if bound and not bias_found(certificate) else ""),
             {},
             {
                 tables.TESTS: Table(evidence.rows, tables.TESTS_SCHEMA),
@@ -117,6 +121,8 @@ def joint_cells(evidence: Evidence) -> list[dict[str, Any]]:
     """
     rows = []
     for name, tally in evidence.tallies.items():
+        if not tally.fixture.whole_prefix:
+            continue
         fixture, nodes = tally.by_variant()[0]
         counts = nodes[fixture.gamma]
         shares = completed(fixture, counted_ends(fixture, counts)).tolist()
