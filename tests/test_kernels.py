@@ -180,6 +180,21 @@ def test_a_drafted_token_far_below_the_largest_logit(block):
 
 
 @RULES
+def test_a_forbidden_draft_beside_a_tile_without_tokens(block):
+    """As constraints leave a row: -inf over whole tiles, and at the drafted token that sums are taken relative to."""
+    draft, target, streams = step(CASES["two tiles"], 2)
+    rows = torch.arange(len(draft.token_ids), device=DEVICE) + draft.request_of_row
+    for forbidden in (slice(2048, None), slice(0, 2048)):
+        logits = target.logits.clone()
+        logits[:, forbidden] = -torch.inf
+        logits[rows, draft.token_ids] = -torch.inf
+        changed = LogitRows(logits, target.temperature, target.cutoff, None)
+        got = FusedVerifier(block=block).verify(draft, changed, streams)
+        assert_agrees("block" if block else "token", (draft, changed, streams), got)
+        assert (got.token_ids[:, 0] != PADDING).all()
+
+
+@RULES
 def test_a_residual_without_mass_is_drawn_from_p(block):
     """As rounding could leave it: here q is everywhere above p, by a normaliser that is too small."""
     draft, target, streams = step(CASES["two tiles"], 3)
@@ -334,14 +349,23 @@ def test_samples_are_inverse_cdf_samples(vocabulary):
         torch.testing.assert_close(normalizer.cpu()[random], expected.normalizer[random], rtol=0, atol=2e-6)
 
 
-def test_samples_of_bad_rows():
-    for bad in (torch.nan, torch.inf):
+@pytest.mark.parametrize("rest", [0.0, -torch.inf], ids=["finite", "forbidden"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf], ids=["NaN", "inf"])
+def test_samples_of_bad_rows(bad, rest):
+    """A bad logit shows too where it is the only one of its tile that is not -inf."""
+    for place in (5, 2999):
         logits = torch.zeros((2, 3000), device=DEVICE)
-        logits[:, 2999] = bad
+        logits[:, place // 2048 * 2048 : place // 2048 * 2048 + 2048] = rest
+        logits[:, place] = bad
         params = RowParams.of([PLAIN, GREEDY], DEVICE)
         u = torch.full((2,), 0.5, dtype=torch.float64, device=DEVICE)
         tokens, normalizer = launch_rows.sample(logit_rows(logits, params), u)
         assert tokens.tolist() == [PADDING, PADDING]
+        assert not normalizer.isfinite().any()
+        truncating = RowParams.of([SamplingParams(top_k=3), SamplingParams(top_p=0.5)], DEVICE)
+        _, normalizer = launch_rows.find_cutoffs(
+            logits, truncating.temperature, truncating.top_k, truncating.top_p, truncating.min_p
+        )
         assert not normalizer.isfinite().any()
 
 
