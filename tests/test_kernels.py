@@ -433,6 +433,19 @@ def test_cutoffs_of_equal_logits_and_bad_rows():
     assert not normalizer[3:].isfinite().any()
 
 
+@pytest.mark.parametrize("order", ["rising", "falling", "tied"])
+def test_cutoffs_among_more_groups_than_are_gathered(order):
+    """128 groups of tokens, of which 64 are looked at: the last ones, the first ones, none."""
+    given = [SamplingParams(top_k=5), SamplingParams(top_p=0.7), SamplingParams(top_k=70, top_p=0.9)]
+    rising = (torch.arange(8192) - 8191) / 8
+    logits = {"rising": rising, "falling": rising.flip(0), "tied": 0 * rising}[order].expand(3, -1).contiguous()
+    params, on_host = RowParams.of(given, DEVICE), RowParams.of(given)
+    found = launch_rows.find_cutoffs(logits.to(DEVICE), params.temperature, params.top_k, params.top_p, params.min_p)
+    cutoff, normalizer = sorted_cutoffs(logits, on_host)
+    assert torch.equal(found[0].cpu(), cutoff)
+    torch.testing.assert_close(found[1].cpu(), normalizer, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("vocabulary", [7, 1000, 4099, pytest.param(128_256, marks=on_a_gpu)])
 def test_samples_are_inverse_cdf_samples(vocabulary):
     logits, params, on_host = cutoff_case(vocabulary, torch.float32)
