@@ -5,6 +5,7 @@ Uninitialised memory is poisoned throughout: what a kernel does not write, or re
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ from tests.cases import MIXED
 
 DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
 GREEDY, PLAIN, WARM = SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(temperature=0.8)
+APART = [WARM, PLAIN, GREEDY, SamplingParams(temperature=2.0)]
 RULES = pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
 on_a_gpu = pytest.mark.skipif(launch.INTERPRETED, reason="CUDA graphs and compilation need a GPU")
 
@@ -35,6 +37,8 @@ class Case:
     dtype: torch.dtype = torch.float32
     one_hot: bool = False
     padding: int = 0  # columns between the rows of a wider matrix
+    slack: int = 0  # by how much max_draft_tokens exceeds every draft
+    by_row: bool = False  # params one after another to rows, p's other than q's; else to requests
 
 
 CASES = {
@@ -57,6 +61,10 @@ CASES = {
     "wide stride": Case([2, 0, 1], 1000, "rows of a padded matrix", dtype=torch.bfloat16, padding=24),
     "cold": Case([3, 3], 2100, "temperature 0.01: sums of one term, weights that underflow", [SamplingParams(0.01)]),
     "hot": Case([3, 3], 2100, "temperature 50: every token weighs the same", [SamplingParams(50.0)]),
+    "rows apart": Case([3, 1, 4], 2100, "each row its own parameters, truncated ones among them", MIXED, by_row=True),
+    "rows apart, not known": Case([3, 1, 4], 2100, "the same where normalisers are not known", APART, by_row=True),
+    "rows apart, one-hot": Case([3, 1, 4], 2100, "the same without q", MIXED, one_hot=True, by_row=True),
+    "bound not reached": Case([2, 0, 1], 300, "no request drafts as many as the host allows for", slack=4),
     "49,152": Case([1], 49_152, "SmolLM2", dtype=torch.bfloat16),
     "128,256": Case([1], 128_256, "Llama 3: not a power of two tiles", dtype=torch.bfloat16),
     "151,936": Case([1], 151_936, "Qwen 3: 75 tiles in lanes for 128", dtype=torch.bfloat16),
@@ -93,19 +101,23 @@ def random_logits(n: int, case: Case, generator: torch.Generator) -> torch.Tenso
 def step(case: Case, seed: int, closeness: float = 0.7) -> tuple[Draft, LogitRows, Streams]:
     """A batch as a decoder hands it over: the draft's normalisers known, the target's only where tokens are cut off."""
     generator = torch.Generator().manual_seed(seed)
-    batch, n, width = len(case.counts), sum(case.counts), max(case.counts)
-    params = RowParams.of([case.params[b % len(case.params)] for b in range(batch)], DEVICE)
+    batch, n, width = len(case.counts), sum(case.counts), max(case.counts) + case.slack
+    params = RowParams.of(case.params, DEVICE)
     counts = torch.tensor(case.counts, device=DEVICE)
     requests = torch.arange(batch, device=DEVICE)
-    streams = Streams(requests + 1000 * seed, torch.full((batch,), 17, device=DEVICE), width + 1)
+    # Seeds of more than 32 bits, and a position for each request.
+    streams = Streams((requests + 1000 * seed) * (2**40 + 1), 17 + 3 * requests, width + 1)
     owner = requests.repeat_interleave(counts)
     offset = torch.cat([torch.arange(count) for count in case.counts]).to(DEVICE)
     q_logits, p_logits = random_logits(n, case, generator), random_logits(n + batch, case, generator)
     noise = torch.randn((n, case.vocabulary), generator=generator).to(DEVICE)
     p_logits[torch.arange(n, device=DEVICE) + owner] = (q_logits + closeness * noise).to(case.dtype)
     uniforms = streams.uniform(Stream.DRAFT)[owner, offset]
-    token_ids, q = draw(logit_rows(q_logits, params.select(owner)), uniforms)
-    target = logit_rows(p_logits, params.select(requests.repeat_interleave(counts + 1)))
+    of_q, of_p = owner, requests.repeat_interleave(counts + 1)
+    if case.by_row:
+        of_q, of_p = (torch.arange(start, start + m, device=DEVICE) for start, m in ((0, n), (2, n + batch)))
+    token_ids, q = draw(logit_rows(q_logits, params.select(of_q % len(case.params))), uniforms)
+    target = logit_rows(p_logits, params.select(of_p % len(case.params)))
     return Draft(token_ids, None if case.one_hot else q, counts, width), target, streams
 
 
@@ -125,6 +137,20 @@ def test_agrees_with_its_twin(case, block):
     for seed in range(1 if case.vocabulary > 10_000 and launch.INTERPRETED else 3):
         arguments = step(case, seed)
         assert_agrees(verifier.rule, arguments, verifier.verify(*arguments))
+
+
+@on_a_gpu
+@RULES
+def test_a_batch_larger_than_a_gpu_holds_at_once(block):
+    """Emitting programs wait for scoring ones that start while others end, and chunks hold several tiles."""
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randint(0, 5, (1500,), generator=generator).tolist()
+    verifier, arguments = FusedVerifier(block=block), step(Case(counts, 4099, "", [WARM, GREEDY]), 0)
+    expected = TWINS[verifier.rule].verify(*arguments)
+    for _ in range(3):
+        differences = classify(verifier.rule, *arguments, expected, verifier.verify(*arguments))
+        assert len(differences.wrong) == 0
+        assert len(differences.requests) < 5  # so many draws next to a step of a cumulative sum are not expected
 
 
 @RULES
@@ -177,6 +203,89 @@ def test_a_drafted_token_far_below_the_largest_logit(block):
         changed = LogitRows(logits, target.temperature, target.cutoff, None)
         got = FusedVerifier(block=block).verify(draft, changed, streams)
         assert_agrees("block" if block else "token", (draft, changed, streams), got)
+
+
+@RULES
+def test_a_forbidden_draft_beside_a_tile_without_tokens(block):
+    """As constraints leave a row: -inf over whole tiles, and at the drafted token that sums are taken relative to."""
+    draft, target, streams = step(CASES["two tiles"], 2)
+    rows = torch.arange(len(draft.token_ids), device=DEVICE) + draft.request_of_row
+    for forbidden in (slice(2048, None), slice(0, 2048)):
+        logits = target.logits.clone()
+        logits[:, forbidden] = -torch.inf
+        logits[rows, draft.token_ids] = -torch.inf
+        changed = LogitRows(logits, target.temperature, target.cutoff, None)
+        got = FusedVerifier(block=block).verify(draft, changed, streams)
+        assert_agrees("block" if block else "token", (draft, changed, streams), got)
+        assert (got.token_ids[:, 0] != PADDING).all()
+
+
+@RULES
+def test_ties_go_to_the_lowest_index(block):
+    """Largest logits tied within a tile and across tiles: in bonus rows, recovered tokens and accept tests."""
+    vocabulary, tied = 4099, (70, 90, 2050, 4098)
+    logits = torch.zeros((6, vocabulary), device=DEVICE)
+    logits[:, tied] = 3.0
+    logits[1, tied[:2]] = 0.0  # the lowest is in the second tile
+    params = RowParams.of([GREEDY] * 6, DEVICE)
+    counts = torch.tensor([1, 1, 1], device=DEVICE)
+    token_ids = torch.tensor([70, 90, 4098], device=DEVICE)  # of three largest logits, the lowest alone is accepted
+    streams = Streams(counts, counts, 2)
+    got = FusedVerifier(block=block).verify(Draft(token_ids, None, counts, 1), logit_rows(logits, params), streams)
+    assert got.token_ids.tolist() == [[70, 2050], [70, PADDING], [70, PADDING]]
+    tokens, _ = launch_rows.sample(logit_rows(logits, params), torch.full((6,), 0.9, device=DEVICE).double())
+    assert tokens.tolist() == [70, 2050, 70, 70, 70, 70]
+
+
+@RULES
+def test_a_draft_whose_normalisers_are_not_known(block):
+    draft, target, streams = step(CASES["greedy and random"], 1)
+    q = LogitRows(draft.rows.logits, draft.rows.temperature, draft.rows.cutoff, None)
+    arguments = Draft(draft.token_ids, q, draft.num_draft_tokens, draft.max_draft_tokens), target, streams
+    assert_agrees("block" if block else "token", arguments, FusedVerifier(block=block).verify(*arguments))
+
+
+def far_rows(n: int, vocabulary: int, columns: int) -> tuple[torch.Tensor, ...]:
+    """Matrices [n, vocabulary] side by side, float16, whose row 2 and later begin beyond 2^31 elements."""
+    stride = 2**30 + 64
+    size = (n - 1) * stride + columns * vocabulary
+    # NumPy's memory takes no place until it is written.
+    held = torch.from_numpy(np.empty(size, np.float16)) if launch.INTERPRETED else torch.empty(size, dtype=torch.half)
+    held = held.to(DEVICE)
+    return tuple(held.as_strided((n, vocabulary), (stride, 1), column * vocabulary) for column in range(columns))
+
+
+def test_rows_beyond_32_bit_offsets():
+    """A row's offset is a product of two 32-bit numbers that 32 bits do not hold: 8,000 rows of 262,144 logits."""
+    if not launch.INTERPRETED and torch.cuda.mem_get_info()[0] < 8 * 2**30:
+        pytest.skip("needs 8 GiB of GPU memory")
+    vocabulary = 300
+    p_far, q_far = far_rows(4, vocabulary, 2)
+    reached = set()
+    for seed in range(4):
+        draft, target, streams = step(Case([3], vocabulary, "", dtype=torch.float16), seed, closeness=0.2)
+        if seed % 2:
+            target.logits[2, draft.token_ids[2]] = -torch.inf
+        p_far.copy_(target.logits)
+        q_far[:3].copy_(draft.rows.logits)
+        far_p = LogitRows(p_far, target.temperature, target.cutoff, None)
+        far_q = LogitRows(q_far[:3], draft.rows.temperature, draft.rows.cutoff, draft.rows.log_normalizer)
+        for block in (False, True):
+            arguments = Draft(draft.token_ids, far_q, draft.num_draft_tokens, 3), far_p, streams
+            got = FusedVerifier(block=block).verify(*arguments)
+            assert_agrees("block" if block else "token", arguments, got)
+            reached.add(int(got.num_accepted[0]))
+    assert {2, 3} <= reached  # tokens were recovered from row 2, and drawn from the bonus row
+    u = torch.full((4,), 0.4, dtype=torch.float64, device=DEVICE)
+    near = LogitRows(target.logits, target.temperature, target.cutoff, None)
+    for one, two in zip(launch_rows.sample(far_p, u), launch_rows.sample(near, u), strict=True):
+        assert torch.equal(one, two)
+    params = RowParams.of([SamplingParams(top_k=5), SamplingParams(top_p=0.8)] * 2, DEVICE)
+    given = (params.temperature, params.top_k, params.top_p, params.min_p)
+    for one, two in zip(
+        launch_rows.find_cutoffs(p_far, *given), launch_rows.find_cutoffs(target.logits, *given), strict=True
+    ):
+        assert torch.equal(one, two)
 
 
 @RULES
@@ -250,12 +359,16 @@ def test_arguments_that_the_kernel_cannot_take():
     refused(r"target", p=rows(elsewhere))
 
 
-def test_values_are_checked_in_debug_mode_and_harmless_without(monkeypatch):
+@pytest.mark.parametrize("bad", [7, -1])
+def test_values_are_checked_in_debug_mode_and_harmless_without(monkeypatch, bad):
     draft, target, streams = step(CASES["tiny"], 0)
     token_ids = draft.token_ids.clone()
-    token_ids[3] = 7
+    token_ids[3] = bad
+    # What lies beyond the row's ends would be accepted.
+    target.logits[3, -1] = target.logits[5, 0] = 30.0
+    draft.rows.logits[2, -1] = draft.rows.logits[4, 0] = -30.0
     outside = Draft(token_ids, draft.rows, draft.num_draft_tokens, draft.max_draft_tokens)
-    with pytest.raises(ArgumentError, match=r"draft.token_ids\[3\] = 7"):
+    with pytest.raises(ArgumentError, match=rf"draft.token_ids\[3\] = {bad} "):
         FusedVerifier(debug=True).verify(outside, target, streams)
     monkeypatch.setenv("SPECBENCH_DEBUG", "1")
     logits = target.logits.clone()
@@ -320,6 +433,19 @@ def test_cutoffs_of_equal_logits_and_bad_rows():
     assert not normalizer[3:].isfinite().any()
 
 
+@pytest.mark.parametrize("order", ["rising", "falling", "tied"])
+def test_cutoffs_among_more_groups_than_are_gathered(order):
+    """128 groups of tokens, of which 64 are looked at: the last ones, the first ones, none."""
+    given = [SamplingParams(top_k=5), SamplingParams(top_p=0.7), SamplingParams(top_k=70, top_p=0.9)]
+    rising = (torch.arange(8192) - 8191) / 8
+    logits = {"rising": rising, "falling": rising.flip(0), "tied": 0 * rising}[order].expand(3, -1).contiguous()
+    params, on_host = RowParams.of(given, DEVICE), RowParams.of(given)
+    found = launch_rows.find_cutoffs(logits.to(DEVICE), params.temperature, params.top_k, params.top_p, params.min_p)
+    cutoff, normalizer = sorted_cutoffs(logits, on_host)
+    assert torch.equal(found[0].cpu(), cutoff)
+    torch.testing.assert_close(found[1].cpu(), normalizer, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("vocabulary", [7, 1000, 4099, pytest.param(128_256, marks=on_a_gpu)])
 def test_samples_are_inverse_cdf_samples(vocabulary):
     logits, params, on_host = cutoff_case(vocabulary, torch.float32)
@@ -332,16 +458,26 @@ def test_samples_are_inverse_cdf_samples(vocabulary):
         assert torch.equal(tokens.cpu(), inverse_cdf(expected.probs(), u))
         random = on_host.temperature > 0
         torch.testing.assert_close(normalizer.cpu()[random], expected.normalizer[random], rtol=0, atol=2e-6)
+        assert (normalizer.cpu()[~random] == 0).all()
 
 
-def test_samples_of_bad_rows():
-    for bad in (torch.nan, torch.inf):
+@pytest.mark.parametrize("rest", [0.0, -torch.inf], ids=["finite", "forbidden"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf], ids=["NaN", "inf"])
+def test_samples_of_bad_rows(bad, rest):
+    """A bad logit shows too where it is the only one of its tile that is not -inf."""
+    for place in (5, 2999):
         logits = torch.zeros((2, 3000), device=DEVICE)
-        logits[:, 2999] = bad
+        logits[:, place // 2048 * 2048 : place // 2048 * 2048 + 2048] = rest
+        logits[:, place] = bad
         params = RowParams.of([PLAIN, GREEDY], DEVICE)
         u = torch.full((2,), 0.5, dtype=torch.float64, device=DEVICE)
         tokens, normalizer = launch_rows.sample(logit_rows(logits, params), u)
         assert tokens.tolist() == [PADDING, PADDING]
+        assert not normalizer.isfinite().any()
+        truncating = RowParams.of([SamplingParams(top_k=3), SamplingParams(top_p=0.5)], DEVICE)
+        _, normalizer = launch_rows.find_cutoffs(
+            logits, truncating.temperature, truncating.top_k, truncating.top_p, truncating.min_p
+        )
         assert not normalizer.isfinite().any()
 
 

@@ -51,7 +51,7 @@ def survey_kernel(
     cell = row * TILES + t
     tl.store(maxima + cell * groups + tl.arange(0, groups), largest)
     reference = tl.max(largest, axis=0) * scale
-    weights = tl.where(reference == float("-inf"), 0.0, on_tiles.exp2(tl.fma(values, scale, -reference)))
+    weights = tl.where(values == float("-inf"), 0.0, on_tiles.exp2(tl.fma(values, scale, -reference)))
     tl.store(references + cell, reference)
     tl.store(totals + cell, tl.sum(weights, axis=0))
 

@@ -113,7 +113,7 @@ def _leave_bonus_masses(row, begin, end, scale, cutoff, vocabulary, references, 
         logits = tl.where(logits < cutoff, float("-inf"), logits)
         reference = tl.max(logits, axis=0) * scale
         weights = on_tiles.exp2(tl.fma(logits, scale, -reference))
-        weights = tl.where(reference == float("-inf"), 0.0, weights)  # an empty tile
+        weights = tl.where(logits == float("-inf"), 0.0, weights)  # all may be -inf, or all but a NaN
         tl.store(references + t, reference)
         on_tiles.leave_group_masses(weights, ws.group + (groups + t) * (TILE // GROUP), TILE, GROUP)
 

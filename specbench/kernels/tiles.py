@@ -63,7 +63,8 @@ def leave_sum(row, t, scale, reference, vocabulary, references, totals, WHOLE, T
     if (total < HUGE) == 0:
         logits = load(row, offsets, vocabulary, WHOLE)
         reference = tl.max(logits, axis=0) * scale
-        total = tl.sum(exp2(tl.fma(logits, scale, -reference)), axis=0)
+        weights = tl.where(logits == float("-inf"), 0.0, exp2(tl.fma(logits, scale, -reference)))  # all may be -inf
+        total = tl.sum(weights, axis=0)
     tl.store(references + t, reference)
     tl.store(totals + t, total)
 

@@ -1,0 +1,116 @@
+"""The numbers that the kernels compute with, one device function at a time: where comparing tokens alone is too coarse.
+
+An error of 1e-6 in a probability changes a token in a million, so that agreement of tokens would not show it.
+"""
+
+import math
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from specbench.kernels import launch, launch_rows
+from specbench.kernels import tiles as on_tiles
+from specbench.kernels.layout import Block, extent
+from specbench.rng import Stream, Streams
+from specbench.sampling import RowParams, SamplingParams, logit_rows
+
+DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
+LARGEST_BELOW_1 = 1 - 2.0**-53  # also the largest uniform of Streams
+
+
+@triton.jit
+def uniforms_kernel(seeds, positions, out, STREAM: tl.constexpr, WIDTH: tl.constexpr):
+    b, i = tl.program_id(0), tl.arange(0, WIDTH)
+    u = on_tiles.uniform(tl.load(seeds + b), tl.load(positions + b), i, STREAM)
+    tl.store(out + b * WIDTH + i, u)
+
+
+@pytest.mark.parametrize("stream", Stream)
+def test_uniforms_are_those_of_the_streams_to_the_last_bit(stream):
+    """Seeds and positions of one word and of more, each seed at a position of its own."""
+    seeds = torch.tensor([0, 1, 2**32 - 1, 2**32, 5 * 2**40 + 7, 2**63 - 1], device=DEVICE)
+    positions = torch.tensor([0, 1, 17, 2**31, 2**32 - 1, 3], device=DEVICE)
+    got = torch.full((len(seeds), 8), torch.nan, dtype=torch.float64, device=DEVICE)
+    launch.run(uniforms_kernel, len(seeds), seeds, positions, got, STREAM=int(stream), WIDTH=8)
+    assert torch.equal(got, Streams(seeds, positions, 8).uniform(stream))
+
+
+@triton.jit
+def probs_kernel(logits, temperatures, normalizers, out, N: tl.constexpr):
+    row, i = tl.program_id(0), tl.arange(0, N)
+    form = on_tiles.exp2_form(tl.load(temperatures + row), tl.load(normalizers + row))
+    power = on_tiles.exp2(tl.fma(tl.load(logits + row * N + i), form[0], -form[1]))
+    tl.store(out + row * N + i, power.to(tl.float64) * form[2])
+
+
+def test_probabilities_of_a_form_are_exact_to_float32():
+    """Also of large logits at low temperatures, where a scale rounded to float32 is off by 1e-5 in the exponent.
+
+    The likely tokens' logits are 32, since the interpreter rounds a product before it adds, and this one is exact.
+    """
+    temperature = torch.tensor([0.3, 0.7, 0.8, 1.0, 1.3, 1.9], dtype=torch.float64)
+    logits = 20 * torch.rand((len(temperature), 64), generator=torch.Generator().manual_seed(0))
+    logits[:, :5] = 32.0
+    scaled = logits.double() / temperature[:, None]
+    normalizer = scaled.logsumexp(dim=1)
+    got = torch.full(scaled.shape, torch.nan, dtype=torch.float64, device=DEVICE)
+    launch.run(
+        probs_kernel, len(logits),
+        logits.to(DEVICE), temperature.to(DEVICE), normalizer.to(DEVICE), got, N=64,
+    )  # fmt: skip
+    expected = (scaled - normalizer[:, None]).exp()
+    assert expected.sum().item() == pytest.approx(len(logits))
+    likely = expected > 0.01  # the form is exact where the mass is
+    assert likely.sum() == 5 * len(logits)
+    assert ((got.cpu() / expected - 1).abs()[likely] < 8e-7).all()
+
+
+@triton.jit(do_not_specialize=["gamma", "uniform"])
+def extent_kernel(block, requests, out, gamma, uniform):
+    request = tl.load(requests + tl.program_id(0))
+    drafted, first = extent(block, request, gamma, uniform)
+    tl.store(out + 2 * tl.program_id(0), drafted)
+    tl.store(out + 2 * tl.program_id(0) + 1, first)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_rows_of_a_request_follow_those_of_hundreds_before(ragged):
+    """A ragged batch's counts are added up 256 at a time."""
+    counts = torch.full((1000,), 4, device=DEVICE)
+    if ragged:
+        counts = torch.randint(0, 5, (1000,), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    requests = torch.tensor([0, 1, 255, 256, 257, 511, 512, 513, 999], dtype=torch.int32, device=DEVICE)
+    got = torch.zeros((len(requests), 2), dtype=torch.int64, device=DEVICE)
+    launch.run(extent_kernel, len(requests), Block(counts, counts, counts, counts), requests, got, 4, int(not ragged))
+    first = counts.cumsum(0) - counts
+    assert torch.equal(got, torch.stack([counts, first], dim=1)[requests.long()])
+
+
+def sampled(logits: torch.Tensor, u: float) -> int:
+    """A token of one row at temperature 1."""
+    rows = logit_rows(logits[None].to(DEVICE), RowParams.of([SamplingParams()], DEVICE))
+    return int(launch_rows.sample(rows, torch.tensor([u], dtype=torch.float64, device=DEVICE))[0])
+
+
+@pytest.mark.parametrize("index", [0, 1, 63, 64, 65, 2047, 2048, 2049, 4095])
+def test_a_uniform_on_a_step_of_the_cumulative_sum_belongs_to_the_next_token(index):
+    """Equal logits, so that every sum is exact, and steps at the edges of groups and tiles."""
+    assert sampled(torch.zeros(4096), index / 4096) == index
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_uniform_next_to_1_draws_the_last_token_with_mass(seed):
+    """Sums of float32 weights may then fall short of what they add up to, and no place's cumulative mass exceed it."""
+    logits = torch.rand(4099, generator=torch.Generator().manual_seed(seed))
+    last = 3000 + 17 * seed
+    logits[last + 1 :] = -torch.inf
+    assert sampled(logits, LARGEST_BELOW_1) == last
+
+
+def test_a_tail_below_the_resolution_of_float32_is_reached():
+    """Tokens of probability 2^-28 in later tiles, beside one of probability next to 1."""
+    logits = torch.full((3 * 2048,), -torch.inf)
+    logits[3], logits[3000], logits[5000] = 0.0, -28 * math.log(2), -28 * math.log(2)
+    assert [sampled(logits, 1 - tail * 2.0**-28) for tail in (2.5, 1.5, 0.5)] == [3, 3000, 5000]
