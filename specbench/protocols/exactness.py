@@ -124,7 +124,7 @@ def joint_cells(evidence: Evidence) -> list[dict[str, Any]]:
         if not tally.fixture.whole_prefix:
             continue
         fixture, nodes = tally.by_variant()[0]
-        counts = nodes[fixture.gamma]
+        counts = nodes[max(fixture.counts)]
         shares = completed(fixture, counted_ends(fixture, counts)).tolist()
         probs = target_joint(fixture, fixture.gamma + 1).tolist()
         draws = int(counts[0].sum())
