@@ -21,7 +21,11 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from specbench.models import Pair, load_pair  # noqa: E402
+from tests import interpreter  # noqa: E402
 from tests.command_lines import SmokeRun, once, run_specbench  # noqa: E402
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    interpreter.replace_once_a_launch()
 
 
 @pytest.fixture(scope="session")
