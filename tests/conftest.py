@@ -20,6 +20,8 @@ hook = install_import_hook("specbench", "beartype.beartype")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from specbench.exactness import exact  # noqa: E402
+from specbench.exactness.fixtures import small_fixtures  # noqa: E402
 from specbench.models import Pair, load_pair  # noqa: E402
 from tests import interpreter  # noqa: E402
 from tests.command_lines import SmokeRun, once, run_specbench  # noqa: E402
@@ -44,6 +46,13 @@ def smoke(tmp_path_factory) -> SmokeRun:
 
     folder = once(tmp_path_factory, "smoke", run)
     return SmokeRun(*json.loads((folder / "ended.json").read_text()), folder / "outputs" / "smoke" / "latest")
+
+
+@pytest.fixture
+def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exact tier of three fixtures: searching for a flawed verifier's thresholds takes half a second on each."""
+    kept = tuple(fixture for fixture in small_fixtures() if fixture.name in ("chain", "ties"))
+    monkeypatch.setattr(exact, "small_fixtures", lambda: kept)
 
 
 @pytest.fixture(autouse=True)

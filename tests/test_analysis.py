@@ -114,6 +114,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", savefig)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a report says: its figures are made, but not laid out."""
+    monkeypatch.setattr(Figure, "savefig", lambda _figure, path, **_: path.touch())
+
+
 def table_of(path: Path) -> list[dict[str, str]]:
     """The lines of the first Markdown table of a file by their headings."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
@@ -168,7 +174,7 @@ def test_the_fastest_setting_and_where_it_ran(folder: Path) -> None:
         assert text in report
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
 def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
     rows = [make_row(job=i, verifier=name) for i, name in enumerate(("block_rule", "50%&more"))]
     latex = (gamma_sweep.report(write_run(tmp_path, rows)).parent / "table.tex").read_text(encoding="utf-8")
@@ -234,7 +240,7 @@ def test_any_part_of_a_sweep_is_reported(module: Any, rows: list[RunRow], tmp_pa
     assert "empirical_against_target" not in figures
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
 def test_a_number_that_is_missing_is_a_dash(tmp_path: Path) -> None:
     gamma_sweep.report(write_run(tmp_path, [make_row(check_draws=0, **UNCHECKED, **NO_OVERLAP, **NO_RATE)]))
     (line,) = table_of(tmp_path / "report" / "table.md")
@@ -243,7 +249,7 @@ def test_a_number_that_is_missing_is_a_dash(tmp_path: Path) -> None:
     assert line["speedup"] == "1.25 [1.20, 1.30]"
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
 def test_what_else_varies_tells_rows_apart(tmp_path: Path) -> None:
     rows = [make_row(job=i, gamma=2, seed=seed, temperature=t) for i, (seed, t) in enumerate([(0, 0.5), (7, 0.5)])]
     report = gamma_sweep.report(write_run(tmp_path, rows))
@@ -251,7 +257,7 @@ def test_what_else_varies_tells_rows_apart(tmp_path: Path) -> None:
     assert set(reports.read_run(tmp_path, "gamma")["series"]) == {"masked, seed 0", "masked, seed 7"}
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
 def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
     rows = [make_row(job=0), make_row(job=1, verifier="greedy_bug", lossless=False, check_tv=0.2, check_p_value=0.001)]
     report = gamma_sweep.report(write_run(tmp_path, rows))
@@ -266,7 +272,7 @@ def test_certain_tokens_are_not_beyond_noise() -> None:
     assert "0 of 1 runs lie beyond" in reports.exactness(frame([make_row(**zero)]).assign(series="masked"))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
 def test_agreement_of_verifiers_that_promise_the_same_tokens(tmp_path: Path) -> None:
     rows = [*gamma_rows(), make_row(job=6, gamma=3, verifier="block", acceptance_histogram=[1, 2, 3, 4])]
     report = gamma_sweep.report(write_run(tmp_path / "same", rows)).read_text(encoding="utf-8")
@@ -277,7 +283,7 @@ def test_agreement_of_verifiers_that_promise_the_same_tokens(tmp_path: Path) -> 
     assert "their acceptance histograms differ at gamma 3: rounding" in report
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
 def test_temperatures_are_ordered_and_their_extremes_named(tmp_path: Path) -> None:
     overlaps = {1.2: 0.7, 0.0: 0.9, 0.85: 0.8}
     rows = [
@@ -292,7 +298,7 @@ def test_temperatures_are_ordered_and_their_extremes_named(tmp_path: Path) -> No
     assert figures == TEMPERATURE_FIGURES | COMMON_FIGURES | {"empirical_against_target"}
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_prints_the_table_and_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

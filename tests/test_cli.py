@@ -172,7 +172,10 @@ GOOD_INPUT = [
     Case("timing steps", (*TINY, *TINY_COST, "protocol=cost"), ("a plain step takes", "Results: "), True),
     Case(
         "replay sweep",
-        (*TINY, "+exp=replay_sweep", "protocol.gammas=[1,2,5]", "protocol.decoded=[2,5]", "protocol.warmup=0"),
+        (
+            *(*TINY, "+exp=replay_sweep", "sampler.temperature=1.0"),
+            *("protocol.gammas=[1,2,5]", "protocol.decoded=[2,5]", "protocol.warmup=0"),
+        ),
         ("3 draft lengths replayed, 2 decoded", "Report: outputs/replay_sweep/"),
         needs_model=True,
     ),
@@ -206,6 +209,14 @@ GOOD_INPUT = [
 SWEEP = Case("sweep with a bad job", ("-m", *QUICK, *QUICK_CHECK, "gamma=-1,1"), (), True)
 CLASSES = "builtins.object,specbench.verifiers.naive.NaiveVerifier"
 BUG = Case("sweep with a bug", ("-m", *QUICK, *QUICK_CHECK, f"verifier._target_={CLASSES}"), (), True)
+JUDGED = Case(
+    "verifier judged",
+    (
+        *("protocol=exactness", "verifier=flawed/previous_row_bonus", "tracking.mode=disabled"),
+        *("protocol.suite.draws=10000", "protocol.suite.serial_draws=0", "protocol.suite.vocabulary=0"),
+    ),
+    ("not lossless",),
+)
 HELP = Case("help", ("--help",), ("gamma_sweep", "naive", "masked", "prompt_lookup"))
 
 
@@ -224,7 +235,7 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> dict[str, Ran]:
     """Every command line of this file that needs no process of its own, by its reason."""
-    cases = [*BAD_INPUT, *GOOD_INPUT, SWEEP, BUG, HELP]
+    cases = [*BAD_INPUT, *GOOD_INPUT, SWEEP, BUG, JUDGED, HELP]
 
     def run(folder: Path) -> None:
         for number, case in enumerate(cases):
@@ -288,13 +299,20 @@ def test_help_lists_what_can_be_chosen_and_leaves_nothing(ran):
     assert list(got.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("argument", "says"), [("gamma=-1", BAD), ("protocol.warmup=abc", "conf/protocol/*.yaml")], ids=lambda text: text
-)
-def test_bad_input_in_a_process_of_its_own(argument, says, tmp_path):
-    done = run_specbench(argument, folder=tmp_path)
+def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):
+    """Its yaml alone: the bonus is taken from the row before."""
+    got = ran[JUDGED.reason]
+    assert got.ended.status == 0, got.ended.text
+    for part in JUDGED.says:
+        assert part in got.ended.text
+    assert list(got.folder.glob("outputs/adhoc/*/0/certificate.md"))
+
+
+def test_bad_input_in_a_process_of_its_own(tmp_path):
+    """Bad input that shows last, when everything is imported."""
+    done = run_specbench("protocol.warmup=abc", folder=tmp_path)
     assert done.returncode == 1
-    assert says in done.stderr
+    assert "conf/protocol/*.yaml" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 

@@ -1,6 +1,7 @@
 """Every yaml under conf composes and says what the schema and the classes can take; names agree across folders."""
 
 import dataclasses
+import functools
 import inspect
 from pathlib import Path
 
@@ -28,7 +29,9 @@ SHARED_MODULES = {"__init__", "metrics", "pages", "report", "sections"}
 MEBIBYTE = 2**20
 
 
+@functools.cache
 def composed(*overrides: str, hydra: bool = False) -> DictConfig:
+    """Not to be changed: composing takes a quarter of a second, so that tests share what comes of it."""
     config.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("config", list(overrides), return_hydra_config=hydra)

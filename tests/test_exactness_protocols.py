@@ -27,7 +27,6 @@ from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.flawed.bonus import ArgmaxBonus, PreviousRowBonus
 from specbench.verifiers.flawed.residual import TargetResidual
 from specbench.verifiers.masked import MaskedVerifier
-from tests.command_lines import run_specbench
 
 SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "stop_when_caught": True}
 
@@ -82,6 +81,7 @@ def test_exactness_of_a_sound_verifier(tmp_path):
     assert files[tables.CALIBRATION]["seed"].nunique() == 2
 
 
+@pytest.mark.usefixtures("few_enumerated")
 def test_exactness_of_a_flawed_verifier(tmp_path):
     outcome = exactness().run(context(PreviousRowBonus()))
     certificate = json.loads(outcome.documents["certificate.json"])
@@ -102,6 +102,7 @@ def test_bad_settings_are_named():
         EprocessProtocol(0, 0.01)
 
 
+@pytest.mark.usefixtures("few_enumerated")
 def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     parts = []
     for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):
@@ -169,14 +170,3 @@ def test_a_wrong_greedy_token_is_no_near_tie(with_models):
     assert (cut.position, cut.cause) == (2, BUG)
     assert triage(made, request, plain, plain).position is None
     assert NEAR_TIE != BUG
-
-
-def test_a_newcomers_verifier_is_judged_from_the_command_line(tmp_path):
-    """Its yaml alone: the bonus is taken from the row before."""
-    done = run_specbench(
-        "protocol=exactness", "verifier=flawed/previous_row_bonus", "protocol.suite.draws=10000",
-        "protocol.suite.serial_draws=0", "protocol.suite.vocabulary=0", folder=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "not lossless" in done.stdout + done.stderr
-    assert list(tmp_path.glob("outputs/adhoc/*/0/certificate.md"))
