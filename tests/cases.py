@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 
 from specbench.rng import Stream, Streams
@@ -10,6 +12,7 @@ from specbench.types import Draft, LogitRows
 from specbench.verifiers import Verifier
 from specbench.verifiers.external.base import ExternalVerifier
 
+Amount = TypeVar("Amount")
 MIXED = [
     SamplingParams(),
     SamplingParams(temperature=0.0),
@@ -24,6 +27,14 @@ def missing_device(verifier: Verifier) -> str:
     if isinstance(verifier, ExternalVerifier) and verifier.limits.device not in (None, "cpu"):
         return f"{verifier.rule} runs on {verifier.limits.device} alone"
     return ""
+
+
+def amount(verifier: Verifier, full: Amount, interpreted: Amount) -> Amount:
+    """How much to ask of a verifier: all, or less of one whose kernels are interpreted for want of a GPU.
+
+    The interpreter takes milliseconds a program, however few numbers it works on.
+    """
+    return interpreted if getattr(verifier, "interpreted", False) else full
 
 
 def ragged_case(

@@ -134,7 +134,7 @@ def assert_agrees(rule: str, arguments: tuple[Draft, LogitRows, Streams], got: V
 def test_agrees_with_its_twin(case, block):
     """Seeds are fixed, and none of these draws lies within rounding of a threshold."""
     verifier = FusedVerifier(block=block)
-    for seed in range(1 if case.vocabulary > 10_000 and launch.INTERPRETED else 3):
+    for seed in range((1 if case.vocabulary > 10_000 else 2) if launch.INTERPRETED else 3):
         arguments = step(case, seed)
         assert_agrees(verifier.rule, arguments, verifier.verify(*arguments))
 
@@ -303,24 +303,22 @@ def test_a_residual_without_mass_is_drawn_from_p(block):
 
 
 @RULES
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf], ids=["NaN", "inf"])
 @pytest.mark.parametrize("greedy", [False, True], ids=["random", "greedy"])
-def test_a_bad_row_yields_no_token(block, bad, greedy):
-    """A row that cannot be drawn from gives padding, whichever it is; the other requests are not touched."""
+def test_a_bad_row_yields_no_token(block, greedy):
+    """A row that cannot be drawn from gives padding, whichever it is; the request between two such is not touched."""
     case = Case([2, 2, 2], 2100, "", [GREEDY if greedy else WARM])
-    draft, target, streams = step(case, 5)
+    draft, target, streams = step(case, 8, closeness=0.1)
     sound = FusedVerifier(block=block).verify(draft, target, streams)
-    for row in (3, 4, 5):  # of the request in the middle: first, second, bonus
+    assert sound.num_accepted.tolist() == [2, 2, 2]
+    for row in range(3):  # of the first request and of the last: first, second, bonus
         logits = target.logits.clone()
-        logits[row, 77] = bad
+        logits[row, 77] = torch.nan if row % 2 else torch.inf
+        logits[6 + row, 77] = torch.inf if row % 2 else torch.nan
         got = FusedVerifier(block=block).verify(
             draft, LogitRows(logits, target.temperature, target.cutoff, None), streams
         )
-        # The block rule looks at all drafted rows before it accepts any.
-        reached = row - 3 <= int(sound.num_accepted[1]) or (block and row < 5 and not greedy)
-        if reached:
-            assert got.token_ids[1, got.num_accepted[1]] == PADDING
-        assert torch.equal(got.token_ids[[0, 2]], sound.token_ids[[0, 2]])
+        assert got.token_ids[[0, 2], got.num_accepted[[0, 2]]].tolist() == [PADDING, PADDING]
+        assert torch.equal(got.token_ids[1], sound.token_ids[1])
 
 
 def test_a_bad_draft_row_yields_no_token():
