@@ -13,6 +13,7 @@ from analysis.flawed_zoo import sensitivity_table
 from specbench.decoding import Completion, Request
 from specbench.errors import ConfigError
 from specbench.exactness import tables
+from specbench.exactness.fixtures import small_fixtures
 from specbench.models import Engine, Pair
 from specbench.plots import exactness as plots
 from specbench.protocols import ModelContext, Outcome, RunContext
@@ -87,7 +88,7 @@ def test_exactness_of_a_flawed_verifier(tmp_path):
     certificate = json.loads(outcome.documents["certificate.json"])
     files = written(outcome, tmp_path)
     assert (certificate["verdict"], outcome.headline) == ("not lossless", "not lossless")
-    assert len(certificate["bias"]) == len(files[tables.BIAS]) == 8
+    assert len(certificate["bias"]) == len(files[tables.BIAS]) == len(small_fixtures())
     assert "## Bias and what it bought" in outcome.documents["certificate.md"]
 
 
