@@ -1,11 +1,18 @@
-"""Ragged batches for the verifier suites."""
+"""What several test files share: ragged batches, the benchmark's cases, the laboratory's fixtures, flawed verifiers."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import TypeVar
 
+import pytest
 import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
+from specbench.benchmark.grid import CaseSpec
+from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import Draft, LogitRows
@@ -20,6 +27,15 @@ MIXED = [
     SamplingParams(temperature=0.9, top_p=0.8),
     SamplingParams(temperature=1.3, top_k=6, top_p=0.9, min_p=0.05),
 ]
+CPU = torch.device("cpu")
+BASE = CaseSpec(16, 501, 4, "bfloat16", "temperature", SamplingParams(temperature=0.8))
+TRUNCATED = dataclasses.replace(
+    BASE, sampler="truncated", sampling=SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
+)
+YAMLS = sorted((Path(__file__).parent.parent / "conf" / "verifier" / "flawed").glob("*.yaml"))
+FLAWED = {f"flawed/{path.stem}": instantiate(OmegaConf.load(path)) for path in YAMLS}
+FIXTURES = {fixture.name: fixture for fixture in (*small_fixtures(), greedy_fixture())}
+every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
 
 
 def missing_device(verifier: Verifier) -> str:
