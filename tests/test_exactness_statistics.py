@@ -114,7 +114,7 @@ def test_p_values_of_a_sound_verifier_are_uniform():
 def test_the_suite_uses_its_false_alarm_and_its_power():
     settings = Settings(vocabulary=0, serial_draws=0)
     needed = planned_draws(FIXTURES["chain"], settings)
-    assert needed == draws_needed(1e-3, 26, 0.99, 1e-6 * 0.97 / 8)
+    assert needed == draws_needed(1e-3, 26, 0.99, 1e-6 * 0.97 / len(small_fixtures()))
     assert planned_draws(FIXTURES["chain"], dataclasses.replace(settings, draws=7)) == 7
     for bad in ({"power": 1.0}, {"draws": -1}, {"vocabulary": 5}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
