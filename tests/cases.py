@@ -1,15 +1,25 @@
-"""Ragged batches for the verifier suites."""
+"""What several test files share: ragged batches, the benchmark's cases, the laboratory's fixtures, flawed verifiers."""
 
 from __future__ import annotations
 
-import torch
+import dataclasses
+from pathlib import Path
+from typing import TypeVar
 
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from specbench.benchmark.grid import CaseSpec
+from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import Draft, LogitRows
 from specbench.verifiers import Verifier
 from specbench.verifiers.external.base import ExternalVerifier
 
+Amount = TypeVar("Amount")
 MIXED = [
     SamplingParams(),
     SamplingParams(temperature=0.0),
@@ -17,6 +27,15 @@ MIXED = [
     SamplingParams(temperature=0.9, top_p=0.8),
     SamplingParams(temperature=1.3, top_k=6, top_p=0.9, min_p=0.05),
 ]
+CPU = torch.device("cpu")
+BASE = CaseSpec(16, 501, 4, "bfloat16", "temperature", SamplingParams(temperature=0.8))
+TRUNCATED = dataclasses.replace(
+    BASE, sampler="truncated", sampling=SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
+)
+YAMLS = sorted((Path(__file__).parent.parent / "conf" / "verifier" / "flawed").glob("*.yaml"))
+FLAWED = {f"flawed/{path.stem}": instantiate(OmegaConf.load(path)) for path in YAMLS}
+FIXTURES = {each.name: each for each in (*small_fixtures(), greedy_fixture()) if each.whole_prefix}
+every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
 
 
 def missing_device(verifier: Verifier) -> str:
@@ -24,6 +43,14 @@ def missing_device(verifier: Verifier) -> str:
     if isinstance(verifier, ExternalVerifier) and verifier.limits.device not in (None, "cpu"):
         return f"{verifier.rule} runs on {verifier.limits.device} alone"
     return ""
+
+
+def amount(verifier: Verifier, full: Amount, interpreted: Amount) -> Amount:
+    """How much to ask of a verifier: all, or less of one whose kernels are interpreted for want of a GPU.
+
+    The interpreter takes milliseconds a program, however few numbers it works on.
+    """
+    return interpreted if getattr(verifier, "interpreted", False) else full
 
 
 def ragged_case(

@@ -20,8 +20,15 @@ hook = install_import_hook("specbench", "beartype.beartype")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from specbench.exactness import exact  # noqa: E402
+from specbench.exactness.fixtures import small_fixtures  # noqa: E402
+from specbench.kernels import launch  # noqa: E402
 from specbench.models import Pair, load_pair  # noqa: E402
+from tests import interpreter  # noqa: E402
 from tests.command_lines import SmokeRun, once, run_specbench  # noqa: E402
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    interpreter.replace_once_a_launch()
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +47,34 @@ def smoke(tmp_path_factory) -> SmokeRun:
 
     folder = once(tmp_path_factory, "smoke", run)
     return SmokeRun(*json.loads((folder / "ended.json").read_text()), folder / "outputs" / "smoke" / "latest")
+
+
+@pytest.fixture
+def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exact tier of three fixtures: searching for a flawed verifier's thresholds takes half a second on each."""
+    kept = tuple(fixture for fixture in small_fixtures() if fixture.name in ("chain", "ties"))
+    monkeypatch.setattr(exact, "small_fixtures", lambda: kept)
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.empty gives NaN, and integers that are no index."""
+    empty = torch.empty
+
+    def poisoned(*args: object, **kwargs: object) -> torch.Tensor:
+        tensor = empty(*args, **kwargs)
+        return tensor.fill_(torch.nan if tensor.is_floating_point() else 2**30 + 12345)
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+
+@pytest.fixture
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted programs cost milliseconds each, so that tiles are shared out among few."""
+    if launch.INTERPRETED:
+        monkeypatch.setattr(launch, "PROGRAMS", 16)
+        monkeypatch.setattr(launch, "SCORE_CHUNK", 128)
+        monkeypatch.setattr(launch, "EMIT_CHUNK", 128)
 
 
 @pytest.fixture(autouse=True)

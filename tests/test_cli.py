@@ -1,212 +1,16 @@
-"""The command line: what a user gets wrong, what a sweep leaves behind, and one whole run from an empty folder."""
+"""The command line: what a user gets wrong and what a sweep leaves behind."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from specbench import results
 from specbench.results import read_results
 from specbench.workloads import load_prompts
-from tests.command_lines import Ended, SmokeRun, once, read_all, run_all, run_specbench
-
-HF = ("pair=hf", "pair.draft=embedded:draft")
-QUICK = ("workload.limit=1", "max_new_tokens=3", "protocol.warmup=0", "tracking.mode=disabled")
-QUICK_CHECK = ("protocol.check.prefixes=1", "protocol.check.draws=4")
-TINY = ("workload.limit=3", "max_new_tokens=7", "tracking.mode=disabled")
-TINY_COST = (
-    *("protocol.batches=[1,2]", "protocol.gammas=[2]", "protocol.contexts=[8]"),
-    *("protocol.steps=2", "protocol.rounds=1"),
-)
-GOOD, BAD = "0 (plain decoding) to 64", "outside 0..64"
-
-
-@dataclass(frozen=True)
-class Case:
-    """Arguments, and what the message must say: the key, the value and a remedy."""
-
-    reason: str
-    arguments: tuple[str, ...]
-    says: tuple[str, ...]
-    needs_model: bool = False
-    files: dict[str, str] = field(default_factory=dict)
-
-
-def file_case(reason: str, content: str | None, *says: str) -> Case:
-    files = {} if content is None else {"prompts.jsonl": content}
-    return Case(
-        reason, ("workload=file", "workload.path=prompts.jsonl"), ("workload.path=prompts.jsonl", *says), files=files
-    )
-
-
-def folder_case(reason: str, files: list[str], *says: str) -> Case:
-    contents = {f"model/{name}": "{}" for name in files}
-    return Case(reason, (*HF, "pair.target=./model"), ("pair.target=./model", *says), files=contents)
-
-
-HEADER = {"specbench_trace": 1, "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}}
-TEXT = {"prompt_id": "a", "token_ids": [5, 6], "target_logprobs": [-1.0, -2.0], "draft_logprobs": [-1.5, -1.0]}
-TRACE = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(TEXT)}\n"}
-REPLAY = ("protocol=replay", "protocol.trace=trace.jsonl")
-BAD_INPUT = [
-    # Hydra's own messages
-    Case("unknown key", ("gama=3",), ("Could not override 'gama'", "Key 'gama' not in 'Config'")),
-    Case("unknown key of a group", ("sampler.topp=0.5",), ("sampler.topp", "not in 'SamplerConfig'")),
-    Case("unknown choice", ("verifier=nonsense",), ("'verifier/nonsense'", "Available options", "naive", "masked")),
-    Case("unknown experiment", ("+exp=nonsense",), ("'exp/nonsense'", "Available options", "gamma_sweep")),
-    Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
-    Case("fraction", ("gamma=1.5",), ("gamma=1.5", "could not be converted to Integer")),
-    Case("sweep without -m", ("gamma=1,2",), ("gamma=1,2", "add --multirun")),
-    # Keys that a plus smuggles past Hydra
-    Case("unknown key with a plus", ("+gama=3",), ("gama=3: unknown key", "conf/config.yaml")),
-    Case("unknown key of a group with a plus", ("+sampler.topp=0.5",), ("sampler.topp=0.5: unknown key", "conf/")),
-    # Numbers
-    Case("gamma below 0", ("gamma=-1",), ("gamma=-1", BAD, GOOD)),
-    Case("gamma far too large", ("gamma=100000",), ("gamma=100000", BAD, GOOD)),
-    Case("batch of nothing", ("batch_size=0",), ("batch_size=0", "Use 1 to 4096")),
-    Case("no tokens", ("max_new_tokens=0",), ("max_new_tokens=0", "Use 1 or more")),
-    Case("negative seed", ("seed=-1",), ("seed=-1", "Use a whole number from 0")),
-    Case("top_p of 0", ("sampler.top_p=0",), ("sampler.top_p=0.0", "Use 1.0 for off")),
-    Case("top_p above 1", ("sampler.top_p=1.5",), ("sampler.top_p=1.5", "Use 1.0 for off")),
-    Case("top_k below -1", ("sampler.top_k=-2",), ("sampler.top_k=-2", "0 or -1 is off")),
-    Case("negative temperature", ("sampler.temperature=-1",), ("sampler.temperature=-1.0", "Use 0 for greedy")),
-    Case("temperature nan", ("sampler.temperature=nan",), ("sampler.temperature=nan", "Give a number")),
-    Case("min_p of 1", ("sampler.min_p=1",), ("sampler.min_p=1.0", "Use 0.0 for off")),
-    Case("negative limit", ("workload.limit=-1",), ("workload.limit=-1", "Use 0 for all prompts")),
-    Case("negative number of texts", ("tracking.texts=-1",), ("tracking.texts=-1", "Use 0 for no texts")),
-    Case("negative warm-up", ("protocol.warmup=-1",), ("protocol.warmup=-1", "Use 0 for no warm-up")),
-    Case("negative draws", ("protocol.check.draws=-1",), ("protocol.check.draws=-1", "Use a whole number from 0")),
-    Case(
-        "draws not a number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")
-    ),
-    # The pair
-    Case("no target", ("pair=hf",), ("pair.target=???: no value given. Add pair.target=... to the command.",)),
-    Case(
-        "no draft", ("pair=hf", "pair.target=embedded:target"), ("pair.draft=???: no value given. Add pair.draft=...",)
-    ),
-    Case("missing folder", (*HF, "pair.target=/missing/folder"), ("pair.target=/missing/folder", "Give a folder with")),
-    Case("unknown embedded model", ("pair.target=embedded:big",), ("pair.target=embedded:big", "embedded:target")),
-    folder_case("pickled weights", ["config.json", "pytorch_model.bin"], "pytorch_model.bin", "save_pretrained"),
-    folder_case("folder without config", ["model.safetensors"], "no config.json", "save_pretrained"),
-    folder_case("folder without weights", ["config.json"], "no weights", "safetensors"),
-    # The workload
-    Case(
-        "no file given",
-        ("workload=file",),
-        ("workload.path=???: no value given. Add workload.path=... to the command.",),
-    ),
-    file_case("missing file", None, "cannot be read", "Give a UTF-8 file of JSON lines"),
-    file_case("empty file", "\n\n", "no prompts in the file", "Each line must be a JSON object"),
-    file_case("malformed line", '{"prompt": "a"}\n\n{"prompt": \n', "line 3 is not JSON", "Each line must be"),
-    file_case("line without a prompt", '{"prompt": "a"}\n{"text": "b"}\n', "line 2 has no usable prompt", "Each line"),
-    file_case(
-        "duplicate prompt_id",
-        '{"prompt": "a", "prompt_id": "x"}\n{"prompt": "b", "prompt_id": "x"}\n',
-        "line 2: prompt_id 'x' was used before",
-        "unique",
-    ),
-    Case("longer than the context", ("max_new_tokens=100000",), ("max_new_tokens=100000", "context is", "lower"), True),
-    # Tracking, device, dtype
-    Case("unknown tracking", ("tracking.mode=nonsense",), ("tracking.mode=nonsense", "Use offline, online, disabled")),
-    Case("online without a key", ("tracking.mode=online",), ("tracking.mode=online", "Set WANDB_API_KEY", "offline")),
-    Case("name W&B refuses", ("tracking.project=a/b",), ("tracking.project=a/b", "Use")),
-    Case("unknown device", ("device=nonsense",), ("device=nonsense", "Use auto, cpu, cuda")),
-    Case("GPU that is not here", ("device=cuda:99",), ("device=cuda:99", "device=cpu")),
-    Case("unknown dtype", ("dtype=float8",), ("dtype=float8", "Use auto, float32")),
-    # Components
-    Case("argument of no verifier", ("+verifier.foo=1",), ("verifier=", "foo", "conf/verifier/*.yaml")),
-    Case("argument of no drafter", ("+drafter.foo=1",), ("drafter=", "foo", "conf/drafter/*.yaml")),
-    Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
-    Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
-    Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <="), True),
-    Case("unset variable", ("workload.path=${oc.env:NOT_SET}",), ("NOT_SET", "workload.path")),
-    # Traces
-    Case("no trace", ("protocol=replay",), ("protocol.trace=???: no value given. Add protocol.trace=...",)),
-    Case(
-        "missing trace", ("protocol=replay", "protocol.trace=nope.parquet"), ("protocol.trace=nope.parquet", "Record")
-    ),
-    Case(
-        "trace of another sampler",
-        (*REPLAY, "sampler=chat"),
-        ("sampler.temperature=0.7", "Add sampler.temperature=1 to replay it"),
-        files=TRACE,
-    ),
-    Case(
-        "malformed trace",
-        REPLAY,
-        ("protocol.trace=trace.jsonl", "line 2 is not JSON"),
-        files={"trace.jsonl": TRACE["trace.jsonl"].splitlines()[0] + "\n{"},
-    ),
-    Case("gammas no list", (*REPLAY, "protocol.gammas=3"), ("protocol.gammas=3", "such as [1,2,4]"), files=TRACE),
-    Case("gamma twice", (*REPLAY, "protocol.gammas=[3,3]"), ("protocol.gammas=[3, 3]", "repeated"), files=TRACE),
-    Case("power of 1", (*REPLAY, "protocol.power=1"), ("protocol.power=1", "0.9 for power"), files=TRACE),
-    Case("no texts", ("protocol=record", "protocol.samples=0"), ("protocol.samples=0", "Use a whole number from 1")),
-    Case("decoded but not replayed", ("protocol=replay_check", "protocol.gammas=[1]"), ("[2, 4, 8] are not replayed",)),
-    Case(
-        "record without a draft model",
-        ("protocol=record", "drafter=prompt_lookup"),
-        ("drafter=", "drafter=model"),
-        True,
-    ),
-    Case(
-        "batch whose cost is not measured",
-        ("protocol=predict", "batch_size=32"),
-        ("batch_size=32", "protocol.cost.batches"),
-        needs_model=True,
-    ),
-    Case("costs beyond the context", ("protocol=cost", "protocol.contexts=[5000]"), ("contexts=[5000]", "Lower"), True),
-    Case("contexts no list", ("protocol=cost", "protocol.contexts=9"), ("protocol.contexts=9", "such as [1,2,4]")),
-    # Folders and experiments
-    Case(
-        "folder not writable", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")
-    ),
-    Case("default folder not writable", (), ("./outputs", "hydra.sweep.dir"), files={"outputs": "a file"}),
-    Case("folder of one run", ("hydra.run.dir=here",), ("hydra.run.dir=here", "hydra.sweep.dir")),
-    Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
-]
-GOOD_INPUT = [
-    Case("recording", (*TINY, "protocol=record", "protocol.samples=2"), ("tokens recorded in", "Results: "), True),
-    Case("timing steps", (*TINY, *TINY_COST, "protocol=cost"), ("a plain step takes", "Results: "), True),
-    Case(
-        "replay sweep",
-        (*TINY, "+exp=replay_sweep", "protocol.gammas=[1,2,5]", "protocol.decoded=[2,5]", "protocol.warmup=0"),
-        ("3 draft lengths replayed, 2 decoded", "Report: outputs/replay_sweep/"),
-        needs_model=True,
-    ),
-    Case(
-        "predicted speedup",
-        (
-            *TINY,
-            *(each.replace("protocol.", "protocol.cost.") for each in TINY_COST),
-            "+exp=predicted_speedup",
-            "verifier=masked",
-            "batch_size=1,2",
-            "protocol.gammas=[1,2]",
-            "protocol.decoded=[2]",
-            "protocol.warmup=0",
-        ),
-        ("best measured at gamma 2", "Report: outputs/predicted_speedup/"),
-        needs_model=True,
-    ),
-    Case("replay of an engine's log-probabilities", REPLAY, ("2 tokens of 1 texts replayed", "Results: "), files=TRACE),
-    Case("check switched off", (*QUICK, "protocol.check.draws=0"), ("Results: outputs/adhoc/",), True),
-    Case("plain decoding", (*QUICK, *QUICK_CHECK, "gamma=0"), ("Results: ",), True),
-    Case("a single token", (*QUICK, *QUICK_CHECK, "max_new_tokens=1"), ("Results: ",), True),
-    Case(
-        "outputs elsewhere",
-        (*QUICK, *QUICK_CHECK, "hydra.sweep.dir=else/where"),
-        ("Results: else/where/results.parquet",),
-        needs_model=True,
-        files={"outputs": "a file"},
-    ),
-]
-SWEEP = Case("sweep with a bad job", ("-m", *QUICK, *QUICK_CHECK, "gamma=-1,1"), (), True)
-CLASSES = "builtins.object,specbench.verifiers.naive.NaiveVerifier"
-BUG = Case("sweep with a bug", ("-m", *QUICK, *QUICK_CHECK, f"verifier._target_={CLASSES}"), (), True)
-HELP = Case("help", ("--help",), ("gamma_sweep", "naive", "masked", "prompt_lookup"))
+from tests.cli_cases import BAD, BAD_INPUT, BUG, GOOD_INPUT, HELP, JUDGED, SWEEP
+from tests.command_lines import Ended, once, read_all, run_all, run_specbench
 
 
 @dataclass(frozen=True)
@@ -224,7 +28,7 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> dict[str, Ran]:
     """Every command line of this file that needs no process of its own, by its reason."""
-    cases = [*BAD_INPUT, *GOOD_INPUT, SWEEP, BUG, HELP]
+    cases = [*BAD_INPUT, *GOOD_INPUT, SWEEP, BUG, JUDGED, HELP]
 
     def run(folder: Path) -> None:
         for number, case in enumerate(cases):
@@ -288,13 +92,20 @@ def test_help_lists_what_can_be_chosen_and_leaves_nothing(ran):
     assert list(got.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("argument", "says"), [("gamma=-1", BAD), ("protocol.warmup=abc", "conf/protocol/*.yaml")], ids=lambda text: text
-)
-def test_bad_input_in_a_process_of_its_own(argument, says, tmp_path):
-    done = run_specbench(argument, folder=tmp_path)
+def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):
+    """Its yaml alone: the bonus is taken from the row before."""
+    got = ran[JUDGED.reason]
+    assert got.ended.status == 0, got.ended.text
+    for part in JUDGED.says:
+        assert part in got.ended.text
+    assert list(got.folder.glob("outputs/adhoc/*/0/certificate.md"))
+
+
+def test_bad_input_in_a_process_of_its_own(tmp_path):
+    """Bad input that shows last, when everything is imported."""
+    done = run_specbench("protocol.warmup=abc", folder=tmp_path)
     assert done.returncode == 1
-    assert says in done.stderr
+    assert "conf/protocol/*.yaml" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -303,69 +114,3 @@ def test_unicode_line_separators_do_not_end_a_line(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "one\u2028two\x85three"}, ensure_ascii=False) + "\r\n", encoding="utf-8")
     assert [prompt.text for prompt in load_prompts(str(path))] == ["one\u2028two\x85three"]
-
-
-# --- One whole run, shared with test_tracking ---
-
-
-def test_smoke_ends_well(smoke: SmokeRun):
-    assert smoke.status == 0, smoke.text
-    assert "failed" not in smoke.text
-    assert "Results: outputs/smoke/" in smoke.text
-
-
-def test_smoke_has_a_row_for_each_job(smoke: SmokeRun):
-    rows = read_results(smoke.sweep)
-    assert rows["job"].tolist() == [0, 1, 2, 3]
-    assert sorted(zip(rows["gamma"], rows["verifier"], strict=True)) == [
-        (gamma, verifier) for gamma in (1, 3) for verifier in ("masked", "naive")
-    ]
-    assert not rows.select_dtypes("number").isna().any(axis=None)
-    assert (rows["prompts"] == 4).all()
-    assert (rows["exp"] == "smoke").all()
-
-
-def test_smoke_counts_agree_between_tables(smoke: SmokeRun):
-    rows = read_results(smoke.sweep).set_index("job")
-    steps, texts = (results.read_jobs(smoke.sweep, name).groupby("job") for name in (results.STEPS, results.TEXTS))
-    assert (steps["num_emitted"].sum() == rows["tokens"]).all()
-    assert (texts["tokens"].sum() == rows["tokens"]).all()
-    assert (steps["num_accepted"].sum() == rows["accepted"]).all()
-    assert (steps.size() == rows["acceptance_histogram"].map(sum)).all()
-    drawn = results.read_jobs(smoke.sweep, results.EMPIRICAL).groupby(["job", "prefix"])
-    assert (drawn["count"].sum() == 64).all()
-    assert drawn.ngroups == 4 * 2
-
-
-def test_smoke_verifiers_of_one_rule_agree(smoke: SmokeRun):
-    for _, rows in read_results(smoke.sweep).groupby("gamma"):
-        first, second = rows["acceptance_histogram"]
-        assert first.tolist() == second.tolist()
-    texts = results.read_jobs(smoke.sweep, results.TEXTS).merge(read_results(smoke.sweep)[["job", "gamma", "verifier"]])
-    assert (texts.groupby(["gamma", "prompt"])["completion"].nunique() == 1).all()
-
-
-def test_smoke_joint_rates_are_products_of_conditional_ones(smoke: SmokeRun):
-    """Exactly so for blocks of full length, which are counted again here."""
-    steps = results.read_jobs(smoke.sweep, results.STEPS)
-    for row in read_results(smoke.sweep).itertuples():
-        full = steps[(steps["job"] == row.job) & (steps["num_draft_tokens"] == row.gamma)]["num_accepted"].to_numpy()
-        every = steps[steps["job"] == row.job]
-        assert row.joint_rates[0] == row.conditional_rates[0]
-        assert row.joint_rates[-1] == pytest.approx((full == row.gamma).mean())
-        for i, (joint, conditional) in enumerate(zip(row.joint_rates, row.conditional_rates, strict=True)):
-            reached = every[every["num_draft_tokens"] > i]["num_accepted"]
-            assert joint == pytest.approx(conditional * (reached >= i).mean())
-
-
-def test_smoke_leaves_everything_in_each_job_folder(smoke: SmokeRun):
-    for job in range(4):
-        folder = smoke.sweep / str(job)
-        for name in ("acceptance_histogram", "position_rates", "empirical_against_target"):
-            assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert "gamma: " in (folder / "config.yaml").read_text()
-        details = json.loads((folder / "environment.json").read_text())
-        row = read_results(smoke.sweep).set_index("job").loc[job]
-        assert details == {key: row[key].item() if isinstance(row[key], np.generic) else row[key] for key in details}
-        assert not list(folder.glob("error.txt"))
-    assert not [path for path in smoke.sweep.rglob(".*") if path.name != ".hydra"]

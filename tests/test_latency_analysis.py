@@ -25,7 +25,7 @@ from specbench.benchmark.tables import (
 from specbench.errors import ConfigError
 from specbench.plots import latency as plots
 from specbench.results import RESULT_SCHEMA, RESULTS, write_rows
-from tests.test_analysis import make_row, table_of
+from tests.made_up_rows import make_row, table_of
 
 # verifier -> (rule, microseconds at 1 and 64 requests of the base case)
 TIMES = {

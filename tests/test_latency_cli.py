@@ -18,7 +18,7 @@ FEW = ("protocol.vocabulary=97", "protocol.rounds=2", "protocol.replays=3", "pro
 SMALL = (*FEW, GRID, "protocol.cpu_logits=1000000", OFF)
 VERIFIERS = "verifier=masked,block"
 MASKED, ABSENT = "specbench.verifiers.masked.MaskedVerifier", "tests.test_latency_cli.AbsentVerifier"
-BROKEN = ("verifier._target_=tests.test_benchmark.Broken", "+verifier.mistake=one token off")
+BROKEN = ("verifier._target_=tests.test_result_check.Broken", "+verifier.mistake=one token off")
 LINES = {
     "latency": ("+exp=verifier_latency", *SMALL, VERIFIERS),
     "agreement": (

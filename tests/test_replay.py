@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -10,14 +9,11 @@ import pandas as pd
 import pytest
 
 from specbench.decoding import Decoder, Request
-from specbench.errors import ArgumentError, ConfigError
 from specbench.replay import renewal
 from specbench.replay.agreement import agreement, joint_p_value
-from specbench.replay.planning import Setting, compare, plan, prompts_needed
-from specbench.replay.policies import Policy, PolicyPoint, draft_lengths, frontier, gain_over_fixed, try_policy
 from specbench.replay.renewal import replay
 from specbench.replay.simulate import simulate, simulated_steps
-from specbench.replay.summary import by_prompt, lengths_with_intervals, policy_rows, replay_rows
+from specbench.replay.summary import by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 from specbench.sampling import SamplingParams
@@ -206,178 +202,3 @@ def test_simulated_runs_have_the_replayed_mean():
     taken = simulate(trace, accepted, np.random.default_rng(0))
     emitted = np.where(taken >= 0, taken + 1, 0).sum(axis=1)
     assert emitted.tolist() == trace.lengths.tolist()
-
-
-# --- Policies ---
-
-
-def test_policies_stop_where_they_say():
-    p, q = markov_pair(3)
-    trace = trace_of_tokens(p, q, [[0, 1, 2, 0, 1, 2]])
-    trace.columns["log_q"][:] = np.log([0.9, 0.9, 0.2, 0.9, 0.3, 0.9])
-    trace.columns["draft_entropy"][:] = [0.1, 2.0, 0.1, 0.1, 0.1, 2.0]
-    # Behind a token below one half: it is drafted, nothing after it is.
-    assert draft_lengths(trace, Policy("probability", 0.5, 4)).tolist() == [3, 2, 1, 2, 1, 1]
-    # Before a token of high entropy.
-    assert draft_lengths(trace, Policy("entropy", 1.0, 4)).tolist() == [1, 0, 3, 2, 1, 0]
-    assert draft_lengths(trace, Policy("fixed", None, 4)).tolist() == [4, 4, 4, 3, 2, 1]
-
-
-def test_a_policy_that_never_stops_is_the_fixed_length():
-    p, q = markov_pair(5)
-    trace = trace_of_tokens(p, q, sampled_texts(p, 30, 25, seed=1).tolist())
-    for rule in ("token", "block"):
-        fixed = try_policy(trace, rule, Policy("fixed", None, 6))
-        (plain,) = replay(trace, rule, [6])
-        assert fixed.drafted_per_step == pytest.approx(plain.possible.sum() / plain.steps.sum())
-        for kind, threshold in (("probability", 0.0), ("entropy", 100.0)):
-            got = try_policy(trace, rule, Policy(kind, threshold, 6))
-            assert got.replayed.steps == pytest.approx(plain.steps)
-            assert got.drafted_per_step == pytest.approx(fixed.drafted_per_step)
-
-
-def drafted_by_the_draft(q: np.ndarray, policy: Policy, starts: np.ndarray, count: int, seed: int) -> float:
-    """Mean tokens that a free-running draft proposes under a policy, from given last tokens."""
-    rng = np.random.default_rng(seed)
-    last, going, total = np.resize(starts, count), np.ones(count, dtype=bool), 0
-    entropy = -(q * np.log(q)).sum(axis=1)
-    for _ in range(policy.gamma):
-        if policy.kind == "entropy":
-            going &= entropy[last] <= policy.threshold
-        total += going.sum()
-        drawn = (rng.random(count)[:, None] > q[last].cumsum(axis=1)).sum(axis=1).clip(max=len(q) - 1)
-        if policy.kind == "probability":
-            going &= q[last, drawn] >= policy.threshold
-        last = drawn
-    return total / count
-
-
-@pytest.mark.parametrize("policy", [Policy("probability", 0.3, 6), Policy("entropy", 1.58, 6)], ids=lambda p: p.kind)
-def test_drafted_tokens_are_those_of_the_free_running_draft(policy):
-    """Within 2%, where following the text instead of the draft is off by more (asserted), so this sees the weights."""
-    p, q = markov_pair(6, closeness=0.3, seed=11)
-    texts = sampled_texts(p, 400, 300, seed=12)
-    trace = trace_of_tokens(p, q, texts.tolist())
-    lengths = draft_lengths(trace, policy)
-    accepted = survival(trace, "token", policy.gamma, lengths)
-    weights = next(renewal.block_starts(trace, accepted, [policy.gamma]))
-    inner = trace.remaining > policy.gamma  # blocks that no text's end cuts short
-    before = np.concatenate([[0, *text[:-1]] for text in texts.tolist()])
-    rng = np.random.default_rng(13)
-    starts = rng.choice(before[inner], size=200_000, p=weights[inner] / weights[inner].sum())
-    exact = drafted_by_the_draft(q, policy, starts, 200_000, seed=14)
-    naive = float((weights * lengths)[inner].sum() / weights[inner].sum())
-    got = try_policy(trace, "token", policy)
-    short = float((weights * (~inner)).sum() / weights.sum())
-    # The blocks near a text's end draft less; they are a known share, and bound what they can take away.
-    assert exact * (1 - short) * 0.98 <= got.drafted_per_step <= exact * 1.02
-    assert abs(naive - exact) > 0.02 * exact
-
-
-def test_the_frontier_has_fixed_and_adaptive_points():
-    p, q = markov_pair(4)
-    trace = trace_of_tokens(p, q, sampled_texts(p, 10, 20, seed=1).tolist())
-    rows = policy_rows(trace, "block", frontier(trace, "block", [0, 1, 4]))
-    kinds = pd.DataFrame(rows)["policy"].value_counts()
-    assert kinds["fixed"] == 2
-    assert set(kinds.index) == {"fixed", "probability", "entropy"}
-    assert {row["threshold"] for row in rows if row["policy"] == "fixed"} == {None}
-    del trace.columns["draft_entropy"]
-    assert {row["policy"] for row in policy_rows(trace, "token", frontier(trace, "token", [2]))} == {
-        "fixed",
-        "probability",
-    }
-
-
-def test_gain_over_fixed_by_hand():
-    """Fixed lengths at (1 drafted, 1.6 emitted) and (2, 2.0); a policy at 1.5 drafted gains what it has above 1.8."""
-    p, q = markov_pair(3)
-    (blank,) = replay(trace_of_tokens(p, q, [[0, 1]]), "token", [1])
-
-    def point(kind: str, threshold: float | None, drafted: float, length: float) -> PolicyPoint:
-        each = dataclasses.replace(blank, tokens=np.array([length]), steps=np.array([1.0]))
-        return PolicyPoint(Policy(kind, threshold, 2), each, drafted)
-
-    points = [point("fixed", None, 2.0, 2.0), point("fixed", None, 1.0, 1.6), point("entropy", 0.5, 1.5, 1.9)]
-    points += [point("entropy", 0.1, 0.5, 1.2), point("probability", 0.9, 2.5, 9.0)]
-    assert gain_over_fixed(points, "entropy") == pytest.approx((0.1, 0.5))
-    assert gain_over_fixed(points, "probability") is None  # beyond the longest fixed draft nothing is known
-
-
-# --- Intervals and plans ---
-
-
-def test_samples_of_a_prompt_are_resampled_together():
-    """Every text twice is no new information: the interval must not shrink."""
-    p, q = markov_pair(4)
-    texts = sampled_texts(p, 40, 20, seed=1).tolist()
-    once, twice = trace_of_tokens(p, q, texts), trace_of_tokens(p, q, texts + texts)
-    twice = Trace(twice.identity, [*once.prompts, *once.prompts], twice.starts, twice.tokens, twice.columns)
-    (a,), (b,) = (lengths_with_intervals(each, replay(each, "token", [3])) for each in (once, twice))
-    assert (a.low, a.value, a.high) == pytest.approx((b.low, b.value, b.high))
-
-
-def test_rows_of_a_text_too_short_for_its_gamma():
-    p, q = markov_pair(3)
-    (row,) = replay_rows(trace := trace_of_tokens(p, q, [[1, 2]]), replay(trace, "token", [3]))
-    assert row["joint_rates"][1:] == row["conditional_rates"][1:] == [None, None]
-    assert row["full_acceptance_length"] is None
-    assert row["acceptance_length_low"] == row["acceptance_length"] == row["acceptance_length_high"]
-
-
-def test_prompts_needed_by_hand():
-    # (1.959964 + 1.281552)^2 = 10.5074; variance 4, difference 0.5: 168.1
-    assert prompts_needed(4.0, 0.5, alpha=0.05, power=0.9) == 169
-    assert prompts_needed(4.0, -0.5, alpha=0.05, power=0.9) == 169
-    assert prompts_needed(1e-9, 1.0, alpha=0.05, power=0.9) == 2
-    assert prompts_needed(4.0, 0.0, alpha=0.05, power=0.9) is None
-    with pytest.raises(ArgumentError, match=r"power=1.0"):
-        prompts_needed(4.0, 0.5, alpha=0.05, power=1.0)
-
-
-def test_a_plan_has_the_power_it_promises():
-    """Paired replays of the planned number of prompts tell two settings apart in 90% of 300 tries: within 80..97%.
-
-    Binomial(300, 0.9) leaves those bounds with probability below 1e-6. Catches a forgotten square, a one-sided
-    quantile, or an error of the wrong scale.
-    """
-    rng = np.random.default_rng(23)
-    tokens = rng.integers(30, 60, size=4000).astype(float)
-    steps = tokens / 3 + rng.normal(0, 3, size=4000)  # the texts' own variance, which pairing takes out
-    later = steps - 0.5 + rng.normal(0, 2, size=4000)
-    first, second = (Setting(name, tokens, taken, np.full(4000, 4.0)) for name, taken in (("a", steps), ("b", later)))
-    row = compare(first, second, alpha=0.05, power=0.9)
-    needed = row["prompts_replayed"]
-    assert 100 < needed < 300
-    assert row["prompts_decoded"] > 2 * needed
-    found, influence = 0, second.influence - first.influence
-    for _ in range(300):
-        chosen = rng.choice(4000, size=needed)
-        difference = tokens[chosen].sum() / later[chosen].sum() - tokens[chosen].sum() / steps[chosen].sum()
-        found += int(abs(difference) > 1.959964 * influence[chosen].std(ddof=1) / np.sqrt(needed))
-    assert 240 <= found <= 291
-
-
-def test_a_plan_compares_neighbours_and_rules():
-    p, q = markov_pair(4)
-    rows = plan(trace_of_tokens(p, q, sampled_texts(p, 10, 20, seed=1).tolist()), [4, 0, 1], alpha=0.05, power=0.9)
-    assert [(row["first"], row["second"]) for row in rows] == [
-        ("token, gamma 1", "token, gamma 4"),
-        ("block, gamma 1", "block, gamma 4"),
-        ("token, gamma 1", "block, gamma 1"),
-        ("token, gamma 4", "block, gamma 4"),
-    ]
-    assert rows[2]["prompts_replayed"] is None  # at gamma 1 the rules are one
-    assert rows[0]["difference"] > 0
-
-
-def test_unknown_rules_and_gammas_are_refused():
-    p, q = markov_pair(3)
-    trace = trace_of_tokens(p, q, [[0, 1]])
-    with pytest.raises(ArgumentError, match="rule=tree"):
-        survival(trace, "tree", 2)
-    with pytest.raises(ArgumentError, match="gamma=65"):
-        survival(trace, "token", 65)
-    del trace.columns["draft_argmax"]
-    with pytest.raises(ConfigError, match="no draft_argmax"):
-        survival(trace, "argmax", 2)

@@ -9,7 +9,7 @@ import pytest
 from analysis import metrics, predicted_speedup, replay_sweep
 from specbench.errors import ConfigError
 from specbench.results import STEP_SCHEMA, STEPS, write_rows
-from tests.test_analysis import make_row, write_run
+from tests.made_up_rows import make_row, write_run
 
 
 def comparison(**changes: float) -> pd.DataFrame:

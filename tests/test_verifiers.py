@@ -15,7 +15,7 @@ from specbench.types import PADDING, Draft, check_values
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.external.base import ExternalVerifier
 from specbench.verifiers.naive import NaiveVerifier
-from tests.cases import MIXED, missing_device, ragged_case
+from tests.cases import MIXED, amount, missing_device, ragged_case
 
 CONF = Path(__file__).parent.parent / "conf" / "verifier"
 VERIFIERS, ABSENT = {}, []
@@ -58,7 +58,7 @@ def test_agrees_with_its_rules_reference_token_for_token(verifier, counts, one_h
     if verifier.rule not in REFERENCES:
         pytest.skip("a rule of its own")
     reference = REFERENCES[verifier.rule]
-    for seed in range(5):
+    for seed in range(amount(verifier, 5, interpreted=1)):  # test_kernels.py has more of the interpreted
         draft, target, streams = ragged_case(counts, vocabulary=23, one_hot=one_hot, seed=seed)
         expected, got = reference.verify(draft, target, streams), verifier.verify(draft, target, streams)
         assert torch.equal(got.token_ids, expected.token_ids)
@@ -97,17 +97,18 @@ def test_a_request_does_not_depend_on_its_batch(verifier):
 def test_equal_distributions_accept_everything(verifier):
     if verifier.rule == "sample_match":
         pytest.skip("accepts where two independent draws agree")
-    draft, _, streams = ragged_case([4] * 50, vocabulary=13)
-    owner = torch.arange(50).repeat_interleave(5)
-    rows = (torch.arange(250) - owner).clamp(max=199)
+    batch = amount(verifier, 50, interpreted=20)
+    draft, _, streams = ragged_case([4] * batch, vocabulary=13)
+    owner = torch.arange(batch).repeat_interleave(5)
+    rows = (torch.arange(5 * batch) - owner).clamp(max=4 * batch - 1)
     result = verifier.verify(draft, draft.rows.select(rows), streams)
-    assert result.num_accepted.tolist() == [4] * 50
+    assert result.num_accepted.tolist() == [4] * batch
 
 
 @lossless
 def test_disjoint_support_rejects_and_stays_inside_the_target(verifier):
     """p(x) = 0 for every drafted token: each must be rejected, and the recovered token must come from p's support."""
-    vocabulary, batch = 10, 60
+    vocabulary, batch = 10, amount(verifier, 60, interpreted=10)
     upper = torch.arange(vocabulary) >= 5
     q_logits = torch.where(upper, -torch.inf, torch.zeros(vocabulary)).expand(batch, -1).clone()
     p_logits = torch.where(upper, torch.zeros(vocabulary), -torch.inf).expand(2 * batch, -1).clone()

@@ -1,0 +1,164 @@
+"""The statistics of the laboratory: would they see a bias, do they raise false alarms; and evidence over whole texts.
+
+All statistical asserts have fixed seeds and bounds that chance breaks with a probability far below 1e-6.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from specbench.errors import ConfigError
+from specbench.exactness import eprocess
+from specbench.exactness.calibration import p_values
+from specbench.exactness.evidence import ACCEPTANCE, JOINT, Evidence, Settings
+from specbench.exactness.fixtures import large_fixture, small_fixtures
+from specbench.exactness.pit import PitTable
+from specbench.exactness.power import detectable_tv, draws_needed, ks_upper_bound, tv_upper_bound
+from specbench.exactness.small import SmallTier
+from specbench.exactness.steps import verified_steps
+from specbench.exactness.suite import planned_draws
+from specbench.exactness.tests import holm, ks_uniform, node_g_test, pair_g_test
+from specbench.rng import Streams
+from specbench.verifiers.flawed import residual
+from specbench.verifiers.masked import MaskedVerifier
+from tests.cases import CPU, FIXTURES
+
+# --- Tests, power, bounds ---
+
+
+def test_g_test_fails_hard_on_a_forbidden_token():
+    probs = np.array([[0.5, 0.5, 0.0]])
+    assert node_g_test(np.array([[500, 500, 0]]), probs).p_value == 1.0
+    assert node_g_test(np.array([[500, 499, 1]]), probs).p_value == 0.0
+
+
+def test_g_test_agrees_with_scipy_and_pools_rare_cells():
+    counts, probs = np.array([[480, 330, 190]]), np.array([[0.5, 0.3, 0.2]])
+    ours = node_g_test(counts, probs)
+    theirs = stats.power_divergence(counts[0], probs[0] * 1000, lambda_="log-likelihood")
+    assert (ours.statistic, ours.p_value) == pytest.approx((theirs.statistic, theirs.pvalue))
+    pooled = node_g_test(np.array([[500, 497, 2, 1]]), np.array([[0.5, 0.4975, 0.0015, 0.001]]))
+    assert pooled.dof == 1
+    assert pooled.pooled == pytest.approx(0.0025)
+
+
+def test_draws_of_the_power_calculation_have_that_power():
+    """The worst case for two cells: bias of TV 0.02 at power 0.9 and false alarm 0.01, 1,000 experiments."""
+    draws = draws_needed(0.02, 1, 0.9, 0.01)
+    rng = np.random.default_rng(0)
+    counts = rng.binomial(draws, 0.52, 1000)
+    p_values = [node_g_test(np.array([[k, draws - k]]), np.array([[0.5, 0.5]])).p_value for k in counts]
+    assert 0.85 <= np.mean(np.array(p_values) < 0.01) <= 0.95
+    assert detectable_tv(draws, 1, 0.9, 0.01) == pytest.approx(0.02, rel=1e-3)
+    # What a table of the noncentral chi-square gives for TV 1e-3, power 0.99, false alarm 1e-6.
+    assert draws_needed(1e-3, 15, 0.99, 1e-6) == pytest.approx(2.02e7, rel=0.01)
+
+
+@pytest.mark.parametrize("tv", [0.0, 0.01, 0.03])
+def test_upper_bounds_cover(tv):
+    """99% bounds, 200 experiments: fewer than 7% may fail (binomial tail below 1e-7)."""
+    rng = np.random.default_rng(1)
+    true = np.full(8, 1 / 8) + tv / 4 * np.repeat([1, -1], 4)
+    bounds = []
+    for counts in rng.multinomial(20_000, true, 200):
+        test = node_g_test(counts[None], np.full((1, 8), 1 / 8))
+        bounds.append(tv_upper_bound(test.statistic, test.dof, 20_000))
+    assert np.mean(np.array(bounds) < tv) < 0.07
+    assert np.median(bounds) < tv + 0.02  # and they are of use
+
+
+def test_holm_is_stepwise():
+    p = {"a": 1e-9, "b": 2e-8, "c": 4e-7, "d": 0.3}
+    assert holm(p, 1e-6) == ["a", "b", "c"]
+    assert holm({"a": 0.6, "b": 3e-7, "c": 2e-7}, 1e-6) == ["c", "b"]
+    assert holm({"b": 6e-7, "c": 4e-7}, 1e-6) == ["c", "b"]
+    assert holm({"b": 6e-7, "c": 6e-7}, 1e-6) == []
+
+
+def test_pairs_may_be_chosen_by_what_came_first():
+    """The first value selected: no alarm. The second depending on it: alarm."""
+    rng = np.random.default_rng(2)
+    first, second = rng.random(50_000), rng.random(50_000)
+    kept = first < 0.4
+    assert pair_g_test(first[kept], second[kept]).p_value > 1e-7
+    assert pair_g_test(first, np.where(rng.random(50_000) < 0.1, first, second)).p_value < 1e-20
+
+
+def test_pit_is_uniform_and_sees_a_wrong_residual():
+    fixture = large_fixture(2000)
+    table = PitTable(fixture)
+    p_values = []
+    for verifier in (MaskedVerifier(), residual.TargetResidual()):
+        generator = torch.Generator().manual_seed(0)
+        steps = verified_steps(verifier, fixture, Streams(torch.arange(1500), torch.zeros(1500, dtype=torch.int64), 3))
+        values = table.values(steps, generator).flatten().numpy()
+        p_values.append(ks_uniform(values[~np.isnan(values)])[1])
+    assert p_values[0] > 1e-7
+    assert p_values[1] < 1e-12
+    assert ks_upper_bound(0.01, 10_000) == pytest.approx(0.01 + math.sqrt(math.log(200) / 20_000))
+
+
+def test_p_values_of_a_sound_verifier_are_uniform():
+    """13 seeds on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
+    found = p_values(MaskedVerifier(), seeds=13, draws=5000, seed=0, device=CPU)
+    for test in (JOINT, ACCEPTANCE):
+        own = [each.p_value for each in found if each.test == test]
+        assert len(own) == 13 * len(small_fixtures())
+        assert stats.kstest(own, "uniform").pvalue > 1e-7
+
+
+def test_the_suite_uses_its_false_alarm_and_its_power():
+    settings = Settings(vocabulary=0, serial_draws=0)
+    needed = planned_draws(FIXTURES["chain"], settings)
+    assert needed == draws_needed(1e-3, 26, 0.99, 1e-6 * 0.97 / len(small_fixtures()))
+    assert planned_draws(FIXTURES["chain"], dataclasses.replace(settings, draws=7)) == 7
+    for bad in ({"power": 1.0}, {"draws": -1}, {"vocabulary": 5}):
+        with pytest.raises(ConfigError, match=next(iter(bad))):
+            Settings(**bad)
+
+
+def test_runs_of_different_seeds_share_no_stream():
+    tier = [SmallTier(MaskedVerifier(), [FIXTURES["chain"]], seed, CPU, Evidence()) for seed in (0, 1, 2)]
+    assert len({each.first_seed for each in tier}) == 3
+    assert tier[1].first_seed - tier[0].first_seed > 10**12
+
+
+# --- Evidence over whole texts ---
+
+
+def token_evidence(p: np.ndarray, q: np.ndarray, token: int) -> eprocess.TokenEvidence:
+    tempered = tuple(float(np.log((p**a).sum())) for a in eprocess.TEMPERED)
+    return eprocess.TokenEvidence(
+        float(np.log(p[token])), float(np.log(q[token])), bool(token == p.argmax()), tempered, True
+    )
+
+
+def test_bets_are_fair_under_the_target():
+    """Every factor has mean 1 under p, which makes the product a martingale."""
+    rng = np.random.default_rng(3)
+    p, q = rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6))
+    means = sum(p[x] * np.exp(eprocess.log_factors(token_evidence(p, q, x))) for x in range(6))
+    assert means == pytest.approx(np.ones(len(eprocess.bets())))
+
+
+def test_evidence_grows_against_the_draft_and_not_against_the_target():
+    rng = np.random.default_rng(4)
+    reached = {}
+    for name, mix in (("target", 0.0), ("half draft", 0.5)):
+        factors = []
+        for _ in range(800):
+            p, q = rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6))
+            factors.append(eprocess.log_factors(token_evidence(p, q, rng.choice(6, p=(1 - mix) * p + mix * q))))
+        mixture, _ = eprocess.paths(np.array(factors))
+        reached[name] = eprocess.e_value(mixture)
+    assert reached["target"] < 6  # exceeded with probability 1e-6, by Ville's inequality
+    assert reached["half draft"] > 6
+
+
+def test_a_forbidden_token_is_infinite_evidence():
+    forbidden = eprocess.TokenEvidence(-math.inf, -1.0, False, (0.0,) * len(eprocess.TEMPERED), False)
+    assert eprocess.log_factors(forbidden) == [math.inf] * len(eprocess.bets())
