@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -112,36 +113,51 @@ def _run(
     samples = range(max(map(len, chosen)))
     laid_out = [(texts[k], owner) for k in samples for owner, texts in enumerate(chosen) if k < len(texts)]
     numbers, owners = np.array(laid_out).T
-    taken = simulate(trace, accepted, rng)[numbers]
-    lengths, prompts = trace.lengths[numbers], prompt_tokens[numbers]
-    going = taken != NOTHING
-    emitted = np.where(going, taken + 1, 0)
-    before = emitted.cumsum(axis=1) - emitted
-    steps, plain, fed = [], [], []  # of every batch: requests active, tokens drafted, tokens cached; prompt tokens
-    for start in range(0, len(numbers), batch):
-        rows = slice(start, start + batch)
-        active = going[rows].sum(axis=0)
-        active = active[active > 0]
-        here = going[rows, : active.size]
-        room = np.where(here, lengths[rows, None] - before[rows, : active.size] - 1, 0).max(axis=0)
-        cached = np.where(here, prompts[rows, None] + before[rows, : active.size], 0).sum(axis=0) / active
-        steps.append(np.stack([active, np.minimum(gamma, room), cached]))
-        decoding = lengths[rows, None] > np.arange(lengths[rows].max())
-        position = (decoding * prompts[rows, None]).sum(axis=0) / decoding.sum(axis=0) + np.arange(decoding.shape[1])
-        plain.append(np.stack([decoding.sum(axis=0), np.zeros(position.size), position]))
-        # The last token of a prompt is fed by the first step.
-        fed.append(len(np.unique(owners[rows])) * (prompts[rows].max() - 1))
-    times = model.step_seconds(*np.concatenate(steps, axis=1))
-    plain_times = model.step_seconds(*np.concatenate(plain, axis=1))
-    started = model.start_seconds(np.array(fed), drafting=gamma > 0)
+    taken = simulate(trace, accepted, rng, numbers)  # a text that was drawn twice is decoded twice
+    # Everything is [batches, batch]; the last batch is filled up with requests that decode nothing.
+    going = _in_batches(taken != NOTHING, batch, "constant")
+    emitted = np.where(going, _in_batches(taken, batch, "constant") + 1, 0)
+    lengths = _in_batches(trace.lengths[numbers], batch, "constant")
+    prompts, owners = (_in_batches(values, batch, "edge") for values in (prompt_tokens[numbers], owners))
+    before = emitted.cumsum(axis=2) - emitted
+    room = np.where(going, lengths[:, :, None] - before - 1, 0).max(axis=1)
+    times = _step_seconds(model, going, np.minimum(gamma, room), prompts[:, :, None] + before)
+    position = np.arange(lengths.max())
+    decoding = lengths[:, :, None] > position
+    nothing = np.zeros((len(lengths), len(position)))
+    plain = _step_seconds(model, decoding, nothing, prompts[:, :, None] + position)
+    # Equal prompts are fed once, padded to the longest, and without the last token, which the first step feeds.
+    different = 1 + (np.diff(np.sort(owners, axis=1), axis=1) > 0).sum(axis=1)
+    fed = different * (prompts.max(axis=1) - 1)
+    started = model.start_seconds(fed, drafting=gamma > 0)
     return (
         float(lengths.sum()),
         float(times.sum() + started.sum()),
-        float(plain_times.sum() + model.start_seconds(np.array(fed), drafting=False).sum()),
+        float(plain.sum() + model.start_seconds(fed, drafting=False).sum()),
         float(going.sum()),
         float(times.mean()),
         float(started.mean()),
     )
+
+
+def _in_batches(values: np.ndarray, batch: int, fill: Literal["constant", "edge"]) -> np.ndarray:
+    """[n, ...] as [batches, batch, ...]; the last one is filled with zeros, or with more of the last value."""
+    missing = [(0, -len(values) % batch), *[(0, 0)] * (values.ndim - 1)]
+    return np.pad(values, missing, mode=fill).reshape(-1, batch, *values.shape[1:])
+
+
+def _step_seconds(model: CostModel, going: np.ndarray, drafted: np.ndarray, cached: np.ndarray) -> np.ndarray:
+    """Seconds of every step of every batch, in one array.
+
+    Args:
+        going: [batches, batch, steps], whether a request takes the step.
+        drafted: [batches, steps], tokens drafted a request.
+        cached: [batches, batch, steps], tokens cached of a request.
+    """
+    active = going.sum(axis=1)
+    taken = active > 0
+    context = np.where(going, cached, 0).sum(axis=1)[taken] / active[taken]
+    return model.step_seconds(active[taken], drafted[taken], context)
 
 
 def _estimate(value: float, drawn: np.ndarray) -> Estimate:
