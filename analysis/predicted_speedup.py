@@ -123,18 +123,21 @@ def everywhere(both: pd.DataFrame) -> str:
 
 
 def crossover(steady: pd.DataFrame) -> str:
-    """The predicted batch from which speculation no longer pays."""
-    largest = steady[steady["measured"]]["batch"].max()
+    """The predicted batch from which speculation no longer pays: its range over runs and rounds, or "not known"."""
     words = []
     for name, lines in steady.groupby("verifier", sort=False):
-        found = lines["crossover"].dropna()
-        if found.empty:
-            words.append(f"{name}: no crossover up to a batch of 4096")
-        else:
-            words.append(f"{name}: {int(found.min())}" + (f" to {int(found.max())}" if found.nunique() > 1 else ""))
+        runs = lines.drop_duplicates("job")
+        known = runs.dropna(subset="crossover")
+        text = "not known"
+        if len(known):
+            text = f"{int(known['crossover_low'].min())} to {int(known['crossover_high'].max())}"
+            text += f", not known by {len(runs) - len(known)} of {len(runs)} runs" if len(known) < len(runs) else ""
+        words.append(f"{name}: {text}")
     return (
-        f"The batch from which a full batch gains nothing at any gamma, by the model: {'; '.join(words)}. Batches up "
-        f"to {largest} were measured."
+        f"The smallest batch that gains nothing at any gamma, if it is always full, by the model: {'; '.join(words)}. "
+        f"Measured up to {steady['tokens_measured'].max()} tokens a call, a batch of "
+        f"{steady[steady['measured']]['batch'].max()}; a crossover is called known up to 4 times that batch, if the "
+        "target's knee was reached, and if every round of cost measurements has it there."
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench.cost.forecast import cost_models, crossover_batch, forecast, steady
+from specbench.cost.forecast import cost_models, forecast
 from specbench.cost.model import CostModel, Line, Roofline, fit, fit_roofline
 from specbench.errors import ArgumentError
 from specbench.replay.renewal import replay
@@ -194,16 +194,3 @@ def test_rounds_of_measurements_widen_the_interval():
     got = forecast(trace, "token", 4, 2, models, prompt_tokens=prompts(trace, 32), runs=40)
     assert got.speedup.high / got.speedup.low == pytest.approx(1.3, rel=0.05)
     assert got.speedup.low <= got.speedup.value <= got.speedup.high
-
-
-def test_full_batches_by_hand():
-    model = flat(0.01, 0.002)
-    assert steady({0: 1.0, 2: 2.0}, 4, model, 32.0) == pytest.approx({0: 1.0, 2: 2 * 0.01 / 0.014})
-    assert crossover_batch({0: 1.0, 2: 2.0}, model, 32.0) is None
-    # Beyond the knee a step of 5 tokens a request costs 5 times a plain one, and emits 3.
-    bound = CostModel(
-        **{**vars(model), "target": Roofline(0.01, 0.001, 10.0, 0.0), "draft": Roofline(0.0, 0.0, None, 0.0)}
-    )
-    found = crossover_batch({0: 1.0, 4: 3.0}, bound, 32.0)
-    assert found is not None
-    assert steady({4: 3.0}, found, bound, 32.0)[4] <= 1 < steady({4: 3.0}, found - 1, bound, 32.0)[4]

@@ -54,6 +54,18 @@ def test_a_miss_has_an_address(changes, fault):
     assert fault in text
 
 
+def test_a_crossover_is_a_range_or_not_known():
+    each = {"batch": 4, "measured": True, "tokens_measured": 36}
+    runs = [(0, "masked", 9, 8, 11), (1, "masked", 12, 10, 13), (2, "block", None, None, None)]
+    names = ["job", "verifier", "crossover", "crossover_low", "crossover_high"]
+    rows = pd.DataFrame([{**each, **dict(zip(names, run, strict=True)), "gamma": g} for run in runs for g in (1, 4)])
+    text = predicted_speedup.crossover(rows)
+    assert "masked: 8 to 13; block: not known." in text
+    assert "Measured up to 36 tokens a call, a batch of 4" in text
+    rows.loc[rows["job"] == 1, names[2:]] = None
+    assert "masked: 8 to 11, not known by 1 of 2 runs" in predicted_speedup.crossover(rows)
+
+
 def test_joint_tests_in_words():
     points = pd.DataFrame({"difference_p": [0.2, 0.01], "same_text_p": [0.5, 1e-5]})
     text = replay_sweep.agrees(points)

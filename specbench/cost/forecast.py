@@ -3,8 +3,8 @@
 ``forecast`` draws whole runs from the trace (replay/simulate.py): texts go into batches in the order of their requests,
 prompts are padded to the longest of a batch and fed once where they are equal, a batch takes steps until its slowest
 text is done, and each step costs what the model says of the requests still active and the tokens still drafted.
-Intervals hold resampled prompts, accept/reject noise, and the spread between rounds of the measured costs. ``steady``
-is the closed form for a batch that is always full.
+Intervals hold resampled prompts, accept/reject noise, and the spread between rounds of the measured costs; they do not
+hold what the cost model's shape gets wrong, nor a machine that is faster or slower by the time of the decoding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 
 RUNS = 200
-LARGEST_BATCH = 4096
 
 
 @dataclass(frozen=True)
@@ -164,32 +163,3 @@ def _estimate(value: float, drawn: np.ndarray) -> Estimate:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Estimate(float(value), float(low), float(high))
-
-
-def steady(lengths: dict[int, float], batch: int, model: CostModel, context: float) -> dict[int, float]:
-    """Speedup of each gamma over plain decoding in a batch that is always full: E[tokens] t(B, 0) / t(B, gamma).
-
-    Args:
-        lengths: tokens a step of each gamma.
-    """
-    gammas = np.array(list(lengths))
-    sizes = np.full(len(gammas), batch)
-    plain = model.step_seconds(np.array([batch]), np.array([0]), context)[0]
-    times = model.step_seconds(sizes, gammas, context)
-    return {int(g): float(lengths[int(g)] * plain / t) for g, t in zip(gammas, times, strict=True)}
-
-
-def crossover_batch(lengths: dict[int, float], model: CostModel, context: float) -> int | None:
-    """The smallest batch at which no gamma above 0 is faster than plain decoding; None if there is none up to 4096.
-
-    Beyond the measured batches this rests on the rooflines' shape alone.
-    """
-    batches = np.arange(1, LARGEST_BATCH + 1)
-    plain = model.step_seconds(batches, np.zeros(len(batches)), context)
-    best = np.zeros(len(batches))
-    for gamma, length in lengths.items():
-        if gamma > 0:
-            times = model.step_seconds(batches, np.full(len(batches), gamma), context)
-            best = np.maximum(best, length * plain / times)
-    lost = np.flatnonzero(best <= 1)
-    return int(batches[lost[0]]) if len(lost) else None

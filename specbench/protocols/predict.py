@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from specbench.cost.forecast import Forecast, cost_models, crossover_batch, forecast, steady
+from specbench.cost.forecast import Forecast, cost_models, forecast
 from specbench.cost.model import COST, COST_SCHEMA, CostModel
+from specbench.cost.steady import crossover, steady
 from specbench.decoding import Decoder, Request
 from specbench.errors import ConfigError
 from specbench.metrics.intervals import speedup
@@ -34,6 +35,7 @@ from specbench.replay.trace import TRACE, Trace
 
 PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.parquet"
 SPEEDUP = ("speedup", "speedup_low", "speedup_high")
+CROSSOVER = ("crossover", "crossover_low", "crossover_high")
 PREDICTED_SCHEMA = pa.schema(
     [
         ("gamma", pa.int64()),
@@ -60,7 +62,10 @@ STEADY_SCHEMA = pa.schema(
         ("gamma", pa.int64()),
         ("speedup", pa.float64()),
         ("measured", pa.bool_()),  # whether the batch lies within the measured ones
-        ("crossover", pa.int64()),  # the batch from which no gamma pays, of all gammas; null: none up to 4096
+        # The smallest batch at which no gamma pays, and its range over the rounds of measured costs; null: there is
+        # none, or the measurements do not tell (cost/steady.py).
+        *((name, pa.int64()) for name in CROSSOVER),
+        ("tokens_measured", pa.int64()),  # the most tokens a call whose cost was measured
     ]
 )
 
@@ -116,7 +121,7 @@ class PredictProtocol:
             for gamma in self.gammas
         ]
         measured = [measure(context, gamma, requests, self.warmup) for gamma in track(self.decoded, "decoding")]
-        steady_rows = full_batches(kept.trace, rule, self.gammas, models[0], prompt, max(self.cost.batches))
+        steady_rows = full_batches(kept.trace, rule, self.gammas, models, prompt)
         best = max(measured, key=lambda row: row["speedup"])
         said = next(row for row in predicted if row["gamma"] == best["gamma"])
         frames = [pd.DataFrame(rows).assign(verifier=context.verifier_name) for rows in (predicted, measured)]
@@ -208,24 +213,24 @@ def _start_seconds(
 
 
 def full_batches(
-    trace: Trace, rule: str, gammas: Sequence[int], model: CostModel, prompt: float, largest: int
+    trace: Trace, rule: str, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
 ) -> list[dict[str, Any]]:
-    """Rows of STEADY_SCHEMA: powers of two up to 8 times the largest measured batch, a few gammas."""
-    replayed = replay(trace, rule, gammas)
-    lengths = {each.gamma: each.acceptance_length for each in replayed}
-    context = prompt + float(trace.lengths.mean()) / 2
-    crossover = crossover_batch(lengths, model, context)
+    """Rows of STEADY_SCHEMA: powers of two up to 8 times the largest measured batch, a few gammas.
+
+    Args:
+        models: of cost_models.
+        prompt: mean tokens of a prompt.
+    """
+    lengths = {each.gamma: each.acceptance_length for each in replay(trace, rule, gammas)}
+    context, largest = prompt + float(trace.lengths.mean()) / 2, int(models[0].batches.max())
+    found = crossover(lengths, models, context)
+    every = {
+        **dict(zip(CROSSOVER, [None] * 3 if found is None else dataclasses.astuple(found), strict=True)),
+        "tokens_measured": int(largest * (models[0].gammas.max() + 1)),
+    }
     shown = sorted(set(np.unique(np.geomspace(1, max(*gammas, 1), 4).round().astype(int)).tolist()) & set(gammas))
-    rows = []
-    for batch in (2**i for i in range(int(np.log2(largest)) + 4)):
-        for gamma, value in steady({g: lengths[g] for g in shown}, batch, model, context).items():
-            rows.append(
-                {
-                    "batch": batch,
-                    "gamma": gamma,
-                    "speedup": value,
-                    "measured": batch <= largest,
-                    "crossover": crossover,
-                }
-            )
-    return rows
+    return [
+        {"batch": batch, "gamma": gamma, "speedup": value, "measured": batch <= largest, **every}
+        for batch in (2**i for i in range(int(np.log2(largest)) + 4))
+        for gamma, value in steady({g: lengths[g] for g in shown}, batch, models[0], context).items()
+    ]
