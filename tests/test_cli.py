@@ -188,7 +188,7 @@ GOOD_INPUT = [
             "protocol.decoded=[2]",
             "protocol.warmup=0",
         ),
-        ("best measured at gamma 2", "Report: outputs/predicted_speedup/"),
+        ("recommended: gamma ", "; best measured: gamma ", "Report: outputs/predicted_speedup/"),
         needs_model=True,
     ),
     Case("replay of an engine's log-probabilities", REPLAY, ("2 tokens of 1 texts replayed", "Results: "), files=TRACE),
