@@ -23,9 +23,10 @@ from specbench.errors import ConfigError
 from specbench.metrics.intervals import speedup
 from specbench.plots import cost as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.decode import Timed, decode_timed
+from specbench.protocols.prechecks import check_draft_model, check_rule
 from specbench.protocols.record import record, repeated
 from specbench.protocols.replay_check import RULES
 from specbench.protocols.scoring import draft_engine
@@ -97,20 +98,27 @@ class PredictProtocol:
         self.warmup = check_count("protocol.warmup", warmup, least=0)
         self.cost = CostProtocol(**cost)
 
-    def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+    def precheck(self, context: RunContext) -> None:
+        """See :class:`specbench.protocols.base.Prechecked`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
                 without a model.
         """
-        rule, size = context.verifier.rule, context.batch_size
-        if rule not in RULES:
-            remedy = f"Use a verifier of rule {' or '.join(RULES)}."
-            raise ConfigError("verifier", context.verifier_name, f"its rule, {rule}, has no replay", remedy)
-        if size > max(self.cost.batches):
+        check_rule(context, RULES)
+        check_draft_model(context)
+        size, largest = context.batch_size, max(self.cost.batches)
+        if size > largest:
             remedy = "Add it to protocol.cost.batches."
-            raise ConfigError("batch_size", size, f"costs are measured up to {max(self.cost.batches)}", remedy)
+            raise ConfigError("batch_size", size, f"costs are measured up to {largest}", remedy)
+
+    def run(self, context: ModelContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+
+        Raises:
+            ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
+        """
+        rule, size = context.verifier.rule, context.batch_size
         draft_engine(context)  # fails before anything is timed
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
