@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.errors import ConfigError, SpecbenchError
+from specbench.metrics.intervals import CONFIDENCE, FEW, coverage
 from specbench.plots.style import style
 
 NONE = "-"
@@ -41,6 +42,22 @@ def find_run(exp: str, run_dir: Path | None) -> Path:
 def number(value: float | None, form: str = ".2f") -> str:
     """A number as text; a dash for None and NaN."""
     return NONE if pd.isna(value) else format(value, form)
+
+
+def few_units(units: Mapping[str, int]) -> str:
+    """A sentence on intervals by bootstrap over few units, given how many of each kind; empty where all are enough.
+
+    Args:
+        units: such as {"prompts": 12}.
+    """
+    few = [
+        f"{name} number {count}, with which a nominal {CONFIDENCE:.0%} holds about {coverage(count):.0%}"
+        if count > 1
+        else f"{name} number {count}, which gives no interval"
+        for name, count in units.items()
+        if count < FEW
+    ]
+    return f"Intervals over few units are too narrow: {'; '.join(few)}." if few else ""
 
 
 def interval(row: pd.Series, name: str, form: str = ".2f") -> str:

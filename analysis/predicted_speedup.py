@@ -7,23 +7,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
+from scipy import stats
 
-from analysis.pages import Illustration
+from analysis.pages import Illustration, few_units, interval
 from analysis.sections import main, read_rows, read_table, write_page
 from specbench.cost.model import COST, fit
+from specbench.metrics.intervals import CONFIDENCE
 from specbench.plots import cost as plots
 
 WITHIN = 0.1
+SURPRISE = 0.01  # so few points inside, had each a chance of 95%, are no accident
 QUESTION = """\
 A trace says how many tokens a step emits at every gamma, a cost model how long a step takes at every gamma and batch.
 Together they predict the speedup before anything is decoded speculatively. How close is that to what is measured, and
 where it is not close, which term is at fault?"""
 NOTE = """\
-Speedup over plain decoding, end to end, prompts included; brackets hold 95% intervals: of the prediction over resampled
-prompts, accept/reject noise and rounds of cost measurements, of the measurement by bootstrap over timed batches. The
-last four columns are measured over predicted: tokens a step of a request, seconds a step of a batch, the same of plain
+Speedup over plain decoding, end to end, prompts included; brackets hold nominal 95% intervals: of the prediction over
+resampled prompts, accept/reject noise and rounds of cost measurements, of the measurement by bootstrap over timed
+batches. Best: the gamma of the highest predicted and of the highest measured speedup of those decoded. Regret: speedup
+lost against the highest measured, which is picked among noisy numbers, so that a small regret may be none. The last
+four columns are measured over predicted: tokens a step of a request, seconds a step of a batch, the same of plain
 decoding, and seconds of feeding a batch's prompts. A speedup is too high by what makes the first too low, the second
-too high and the third too low."""
+too high and the third too low. table.csv holds every column, unrounded."""
 SPEEDUPS = "Lines and bands are predicted from a recorded trace and measured costs; points are decoded runs."
 STEPS = """\
 Seconds of a forward pass against the tokens of all requests in it. Up to the knee further tokens are free."""
@@ -49,21 +54,32 @@ def report(run_dir: Path) -> Path:
     measured = read_table(run_dir, "measured.parquet", rows, ["verifier"])
     both = compared(predicted, measured)
     steady = read_table(run_dir, "steady.parquet", rows, ["verifier"])
-    findings = [best_points(both), everywhere(both), crossover(steady)]
+    findings = [headline(both), recommendations(both), everywhere(both), crossover(steady)]
     costs = read_table(run_dir, COST, rows, ["verifier"])
+    units = {"prompts": int(rows["prompts"].min()), "timed batches": int(measured["batches"].min())}
     return write_page(
-        run_dir, "Predicted against measured speedup", QUESTION, findings, rendered(both), NOTE,
+        run_dir, "Predicted against measured speedup", QUESTION, findings, rendered(both), f"{NOTE} {few_units(units)}",
         _illustrations(predicted, measured, costs, steady), rows, both,
     )  # fmt: skip
 
 
 def compared(predicted: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """One line a decoded setting: both speedups, and measured over predicted of every term."""
+    """One line a decoded setting: both speedups, and measured over predicted of every term.
+
+    Columns of its own: ``error`` = predicted / measured - 1; ``inside``, whether the measured speedup lies in the
+    predicted interval; ``recommended``, the highest predicted speedup of its job, and ``best``, the highest measured
+    one; ``regret`` = the highest measured speedup - this one's.
+    """
     both = measured.merge(predicted, on=["job", "verifier", "batch", "gamma"], suffixes=("", "_predicted"))
     for term in TERMS:
         both[f"{term}_ratio"] = both[term] / both[f"{term}_predicted"]
     both["error"] = both["speedup_predicted"] / both["speedup"] - 1
-    return both.sort_values(["verifier", "batch", "gamma"], ignore_index=True)
+    both["inside"] = both["speedup"].between(both["speedup_low_predicted"], both["speedup_high_predicted"])
+    jobs = both.groupby("job")
+    both["recommended"] = jobs["speedup_predicted"].transform("idxmax") == both.index
+    both["best"] = jobs["speedup"].transform("idxmax") == both.index
+    both["regret"] = jobs["speedup"].transform("max") - both["speedup"]
+    return both.sort_values(["verifier", "batch", "job", "gamma"], ignore_index=True)
 
 
 def rendered(both: pd.DataFrame) -> pd.DataFrame:
@@ -74,10 +90,11 @@ def rendered(both: pd.DataFrame) -> pd.DataFrame:
                 "verifier": row["verifier"],
                 "batch": str(row["batch"]),
                 "gamma": str(row["gamma"]),
-                "predicted": f"{row['speedup_predicted']:.2f} "
-                f"[{row['speedup_low_predicted']:.2f}, {row['speedup_high_predicted']:.2f}]",
-                "measured": f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]",
+                "predicted": _predicted(row),
+                "measured": interval(row, "speedup"),
                 "error": f"{row['error']:+.1%}",
+                "best": ", ".join(w for w, c in (("predicted", "recommended"), ("measured", "best")) if row[c]),
+                "regret": f"{row['regret']:.2f}",
                 "tokens/step": f"{row['tokens_per_step_ratio']:.2f}",
                 "s/step": f"{row['step_seconds_ratio']:.2f}",
                 "plain s/step": f"{row['plain_step_seconds_ratio']:.2f}",
@@ -88,19 +105,38 @@ def rendered(both: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def best_points(both: pd.DataFrame) -> str:
-    """The prediction at the best measured gamma of each verifier and batch, and what is at fault where it misses."""
-    sentences = []
-    for _, points in both.groupby(["verifier", "batch"], sort=False):
-        best = points.loc[points["speedup"].idxmax()]
+def headline(both: pd.DataFrame) -> str:
+    """What relying on the prediction costs; and, apart from it, how close it is at gammas known by hindsight."""
+    chosen, best = both[both["recommended"]], both[both["best"]]
+    lost = chosen["regret"] / (chosen["speedup"] + chosen["regret"])
+    close, hindsight = (int((each["error"].abs() <= WITHIN).sum()) for each in (chosen, best))
+    return (
+        f"At the gamma that the prediction recommends it is within {WITHIN:.0%} of the measured speedup in {close} of "
+        f"{len(chosen)} settings. Decoding at that gamma loses {lost.median():.1%} of the best measured speedup "
+        f"(median), {lost.max():.1%} at most. At the best measured gamma, which only hindsight knows, it is within "
+        f"{WITHIN:.0%} in {hindsight} of {len(best)}."
+    )
+
+
+def recommendations(both: pd.DataFrame) -> str:
+    """Of each setting: the recommended gamma, the prediction's error there, its regret; what is at fault in a miss."""
+    lines = []
+    for _, points in both.groupby("job", sort=False):
+        chosen, best = (points[points[name]].iloc[0] for name in ("recommended", "best"))
         text = (
-            f"{best['verifier']}, batch {best['batch']}: best measured at gamma {best['gamma']}, "
-            f"{best['speedup']:.2f}; predicted {best['speedup_predicted']:.2f}, {best['error']:+.1%}"
+            f"{chosen['verifier']}, batch {chosen['batch']}: recommended is gamma {chosen['gamma']}, predicted "
+            f"{_predicted(chosen)}, measured {interval(chosen, 'speedup')}, error {chosen['error']:+.1%}"
         )
-        if abs(best["error"]) > WITHIN:
-            text += f" (**a miss**, chiefly by {fault(best)})"
-        sentences.append(text + ".")
-    return "\n".join(f"- {sentence}" for sentence in sentences)
+        if abs(chosen["error"]) > WITHIN:
+            text += f" (**a miss**, chiefly by {fault(chosen)})"
+        text += f"; best measured is gamma {best['gamma']}, {interval(best, 'speedup')}, regret {chosen['regret']:.2f}"
+        lines.append(f"- {text}.")
+    return "\n".join(lines)
+
+
+def _predicted(row: pd.Series) -> str:
+    names = [f"speedup{end}" for end in ("", "_low", "_high")]
+    return interval(pd.Series({name: row[f"{name}_predicted"] for name in names}), "speedup")
 
 
 def fault(row: pd.Series) -> str:
@@ -112,29 +148,38 @@ def fault(row: pd.Series) -> str:
 
 
 def everywhere(both: pd.DataFrame) -> str:
-    """How far off the predictions are over all settings."""
-    off = both["error"].abs()
-    inside = (both["speedup"] >= both["speedup_low_predicted"]) & (both["speedup"] <= both["speedup_high_predicted"])
-    return (
-        f"Over all {len(both)} settings the prediction is off by {off.median():.1%} (median) and at most "
-        f"{off.max():.1%}; {int((off <= WITHIN).sum())} lie within {WITHIN:.0%}, and {int(inside.sum())} of the "
-        "measured speedups lie in the predicted interval."
+    """How far off the predictions are over all settings, and whether their intervals are what they are called."""
+    off, inside, count = both["error"].abs(), int(both["inside"].sum()), len(both)
+    text = (
+        f"Over all {count} decoded points the prediction is off by {off.median():.1%} (median) and at most "
+        f"{off.max():.1%}, and too high in {int((both['error'] > 0).sum())}; {int((off <= WITHIN).sum())} lie within "
+        f"{WITHIN:.0%}. {inside} of the {count} measured speedups ({inside / count:.0%}) lie in the predicted interval."
     )
+    if stats.binom.cdf(inside, count, CONFIDENCE) < SURPRISE:
+        text += (
+            f" **They are no {CONFIDENCE:.0%} intervals**: they hold the sampling of prompts, the noise of acceptance "
+            "and the rounds of cost measurements, not what the cost model gets wrong, a machine that is slower or "
+            "faster by then, or the measurement's own noise."
+        )
+    return text
 
 
 def crossover(steady: pd.DataFrame) -> str:
-    """The predicted batch from which speculation no longer pays."""
-    largest = steady[steady["measured"]]["batch"].max()
+    """The predicted batch from which speculation no longer pays: its range over runs and rounds, or "not known"."""
     words = []
     for name, lines in steady.groupby("verifier", sort=False):
-        found = lines["crossover"].dropna()
-        if found.empty:
-            words.append(f"{name}: no crossover up to a batch of 4096")
-        else:
-            words.append(f"{name}: {int(found.min())}" + (f" to {int(found.max())}" if found.nunique() > 1 else ""))
+        runs = lines.drop_duplicates("job")
+        known = runs.dropna(subset="crossover")
+        text = "not known"
+        if len(known):
+            text = f"{int(known['crossover_low'].min())} to {int(known['crossover_high'].max())}"
+            text += f", not known by {len(runs) - len(known)} of {len(runs)} runs" if len(known) < len(runs) else ""
+        words.append(f"{name}: {text}")
     return (
-        f"The batch from which a full batch gains nothing at any gamma, by the model: {'; '.join(words)}. Batches up "
-        f"to {largest} were measured."
+        f"The smallest batch that gains nothing at any gamma, if it is always full, by the model: {'; '.join(words)}. "
+        f"Measured up to {steady['tokens_measured'].max()} tokens a call, a batch of "
+        f"{steady[steady['measured']]['batch'].max()}; a crossover is called known up to 4 times that batch, if the "
+        "target's knee was reached, and if every round of cost measurements has it there."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import shlex
@@ -26,7 +27,7 @@ from specbench.folders import begin_sweep, draw_figures, write_tables
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
 from specbench.progress import say
-from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.protocols import MeasurementProtocol, ModelContext, Outcome, Prechecked, RunContext
 from specbench.provenance import environment, request_seed
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
@@ -151,7 +152,7 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
         command=job.command,
     )
     if protocol.needs_models:
-        context = with_models(context, config, session)
+        context = with_models(context, config, session, protocol)
     outcome: Outcome = protocol.run(context)
 
     row = results.RunRow(
@@ -180,12 +181,15 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
     return outcome.headline
 
 
-def with_models(context: RunContext, config: Config, session: Session) -> ModelContext:
+def with_models(context: RunContext, config: Config, session: Session, protocol: MeasurementProtocol) -> ModelContext:
     """Adds the pair, the drafter and the requests. All that can be known without a model is checked first."""
     prompts = load_prompts(config.workload.path, config.workload.limit)
     for name in ("target", "draft"):
         locate(f"pair.{name}", getattr(config.pair, name))
     drafter = _build("drafter", config.drafter)
+    context = dataclasses.replace(context, drafter_class=getattr(drafter, "func", None))
+    if isinstance(protocol, Prechecked):
+        protocol.precheck(context)
     pair = session.pair(config)
     torch.set_num_threads(config.threads or default_threads(pair))
     return ModelContext(

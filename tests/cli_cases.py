@@ -138,14 +138,25 @@ BAD_INPUT = [
     Case(
         "record without a draft model",
         ("protocol=record", "drafter=prompt_lookup"),
-        ("drafter=", "drafter=model"),
-        True,
+        ("drafter=PromptLookupDrafter", "drafter=model"),
     ),
     Case(
         "batch whose cost is not measured",
         ("protocol=predict", "batch_size=32"),
         ("batch_size=32", "protocol.cost.batches"),
-        needs_model=True,
+    ),
+    # The pair is not in the hub cache: what is wrong with the protocol is said before it is looked for.
+    *(
+        Case(
+            f"{name} with a verifier that has no replay",
+            (*HF, "pair.target=no-such-owner/model", f"protocol={name}", "verifier=control/coupled"),
+            ("verifier=control/coupled", "has no replay", "token or block"),
+        )
+        for name in ("predict", "replay_check")
+    ),
+    *(
+        Case(f"{name} without a draft model", (f"protocol={name}", "drafter=prompt_lookup"), ("drafter=model",))
+        for name in ("predict", "replay_check")
     ),
     Case("costs beyond the context", ("protocol=cost", "protocol.contexts=[5000]"), ("contexts=[5000]", "Lower"), True),
     Case("contexts no list", ("protocol=cost", "protocol.contexts=9"), ("protocol.contexts=9", "such as [1,2,4]")),
@@ -181,7 +192,7 @@ GOOD_INPUT = [
             "protocol.decoded=[2]",
             "protocol.warmup=0",
         ),
-        ("best measured at gamma 2", "Report: outputs/predicted_speedup/"),
+        ("recommended: gamma ", "; best measured: gamma ", "Report: outputs/predicted_speedup/"),
         needs_model=True,
     ),
     Case("replay of an engine's log-probabilities", REPLAY, ("2 tokens of 1 texts replayed", "Results: "), files=TRACE),

@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench.cost.forecast import cost_models, crossover_batch, forecast, steady
+from specbench.cost.forecast import cost_models, forecast
 from specbench.cost.model import CostModel, Line, Roofline, fit, fit_roofline
 from specbench.errors import ArgumentError
 from specbench.replay.renewal import replay
+from specbench.replay.simulate import simulated_steps
+from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 from tests.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
@@ -160,6 +162,28 @@ def test_forecast_agrees_with_replay_and_waits_for_the_slowest():
     assert together.speedup.value < 0.95 * alone.speedup.value
 
 
+def test_noise_is_counted_once():
+    """24 identical texts: resampled prompts add nothing, so the interval is a run's own 95% range (its width within a
+    tenth; a prompt drawn twice with the noise of one drawing would make it 1.41 times as wide)."""
+    p, q = markov_pair(6, closeness=0.3, seed=3)
+    trace = trace_of_tokens(p, q, sampled_texts(p, 1, 40, seed=1).tolist() * 24)
+    got = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace), runs=1000)
+    steps = simulated_steps(trace, survival(trace, "token", 4), 2000).sum(axis=1)
+    low, high = np.quantile(24 * 40 / steps, [0.025, 0.975])
+    assert got.speedup.high - got.speedup.low == pytest.approx(high - low, rel=0.1)
+
+
+def test_the_last_batch_is_smaller():
+    """5 texts of certain acceptance in batches of 2, where a step costs a second a cached token."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 5, 20, seed=0).tolist())
+    model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
+    got = forecast(trace, "token", 4, 2, [model], prompt_tokens=prompts(trace, 10), runs=1)
+    # Cached at a text's steps: 10, 15, 20, 25 speculatively, 10, 11, ..., 29 plainly.
+    assert got.tokens_per_second.value == pytest.approx(100 / (5 * 70))
+    assert got.plain_tokens_per_second == pytest.approx(100 / (5 * 390))
+
+
 def test_rounds_of_measurements_widen_the_interval():
     p, _ = markov_pair(4)
     trace = trace_of_tokens(p, p, sampled_texts(p, 10, 20, seed=0).tolist())
@@ -170,16 +194,3 @@ def test_rounds_of_measurements_widen_the_interval():
     got = forecast(trace, "token", 4, 2, models, prompt_tokens=prompts(trace, 32), runs=40)
     assert got.speedup.high / got.speedup.low == pytest.approx(1.3, rel=0.05)
     assert got.speedup.low <= got.speedup.value <= got.speedup.high
-
-
-def test_full_batches_by_hand():
-    model = flat(0.01, 0.002)
-    assert steady({0: 1.0, 2: 2.0}, 4, model, 32.0) == pytest.approx({0: 1.0, 2: 2 * 0.01 / 0.014})
-    assert crossover_batch({0: 1.0, 2: 2.0}, model, 32.0) is None
-    # Beyond the knee a step of 5 tokens a request costs 5 times a plain one, and emits 3.
-    bound = CostModel(
-        **{**vars(model), "target": Roofline(0.01, 0.001, 10.0, 0.0), "draft": Roofline(0.0, 0.0, None, 0.0)}
-    )
-    found = crossover_batch({0: 1.0, 4: 3.0}, bound, 32.0)
-    assert found is not None
-    assert steady({4: 3.0}, found, bound, 32.0)[4] <= 1 < steady({4: 3.0}, found - 1, bound, 32.0)[4]

@@ -107,7 +107,8 @@ def test_p_values_of_a_sound_verifier_are_uniform():
     found = p_values(MaskedVerifier(), seeds=13, draws=5000, seed=0, device=CPU)
     for test in (JOINT, ACCEPTANCE):
         own = [each.p_value for each in found if each.test == test]
-        assert len(own) == 13 * len(small_fixtures())
+        idle = test == ACCEPTANCE  # where nobody drafts there is nothing to accept
+        assert len(own) == 13 * (len(small_fixtures()) - idle)
         assert stats.kstest(own, "uniform").pvalue > 1e-7
 
 

@@ -7,7 +7,7 @@ from scipy import stats
 
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.empirical import distance_check, pooled
-from specbench.metrics.intervals import ratio_of_sums, speedup
+from specbench.metrics.intervals import coverage, ratio_of_sums, speedup
 from specbench.protocols.decode import acceptance_fields
 
 GAMMA = 3
@@ -73,6 +73,16 @@ def test_fields_of_a_row_without_drafts():
 
 
 # --- Intervals ---
+
+
+@pytest.mark.parametrize("units", [4, 8, 16])
+def test_what_intervals_over_few_units_hold(units):
+    """600 means of normal units, whose share inside has a standard deviation of at most 0.016: a band of 3 of them."""
+    rng = np.random.default_rng(units)
+    found = [ratio_of_sums(rng.normal(10, 1, size=units), np.ones(units), seed=i) for i in range(600)]
+    inside = np.mean([each is not None and each.low <= 10 <= each.high for each in found])
+    assert inside == pytest.approx(coverage(units), abs=0.048)
+    assert coverage(1) == 0 < coverage(units) < coverage(2 * units) < 0.95
 
 
 def test_ratio_pools_units_of_different_size():

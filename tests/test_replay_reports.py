@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import metrics, predicted_speedup, replay_sweep
+from analysis.pages import few_units
 from specbench.errors import ConfigError
 from specbench.results import STEP_SCHEMA, STEPS, write_rows
 from tests.made_up_rows import make_row, write_run
@@ -15,12 +16,13 @@ from tests.made_up_rows import make_row, write_run
 def comparison(**changes: float) -> pd.DataFrame:
     """Predicted and measured tables of one job, gammas 1 and 4; gamma 4 is best. Changes go into measured gamma 4."""
     common = {"batch": 1, "verifier": "masked", "job": 0}
-    terms = {
+    terms: dict[str, float] = {
         "speedup": 1.2, "speedup_low": 1.1, "speedup_high": 1.3, "tokens_per_second": 100.0,
         "plain_tokens_per_second": 80.0, "tokens_per_step": 2.0, "step_seconds": 0.02, "plain_step_seconds": 0.01,
         "start_seconds": 0.02,
     }  # fmt: skip
     predicted = pd.DataFrame([{**common, **terms, "gamma": gamma} for gamma in (1, 4)])
+    predicted["speedup"] += [-0.01, 0.0]
     measured = pd.DataFrame([{**common, **terms, "gamma": gamma, "batch_seconds": 0.6} for gamma in (1, 4)])
     measured["speedup"] = [1.19, 1.25]
     for name, value in changes.items():
@@ -30,10 +32,12 @@ def comparison(**changes: float) -> pd.DataFrame:
 
 def test_a_close_prediction_is_no_miss():
     both = comparison()
-    text = predicted_speedup.best_points(both)
-    assert "best measured at gamma 4, 1.25; predicted 1.20, -4.0%" in text
+    text = predicted_speedup.recommendations(both)
+    assert "recommended is gamma 4, predicted 1.20 [1.10, 1.30], measured 1.25 [1.10, 1.30], error -4.0%" in text
+    assert "best measured is gamma 4, 1.25 [1.10, 1.30], regret 0.00." in text
     assert "miss" not in text
-    assert predicted_speedup.rendered(both)["error"].tolist() == ["+0.8%", "-4.0%"]
+    assert predicted_speedup.rendered(both)["error"].tolist() == ["+0.0%", "-4.0%"]
+    assert predicted_speedup.rendered(both)["best"].tolist() == ["", "predicted, measured"]
     assert "2 lie within 10%" in predicted_speedup.everywhere(both)
 
 
@@ -49,9 +53,66 @@ def test_a_close_prediction_is_no_miss():
     ids=["step", "acceptance", "plain", "prompts do not matter"],
 )
 def test_a_miss_has_an_address(changes, fault):
-    text = predicted_speedup.best_points(comparison(**changes))
+    text = predicted_speedup.recommendations(comparison(**changes))
     assert "**a miss**" in text
     assert fault in text
+
+
+def test_the_regret_is_that_of_the_recommended_gamma():
+    """Gamma 4 is recommended, and gamma 1 turns out better: close at the latter, 20% too high at the former."""
+    both = comparison(speedup=1.0)
+    assert both[["gamma", "recommended", "best"]].to_numpy().tolist() == [[1, False, True], [4, True, False]]
+    assert both["regret"].tolist() == pytest.approx([0, 0.19])
+    text = predicted_speedup.recommendations(both)
+    assert "recommended is gamma 4, predicted 1.20 [1.10, 1.30], measured 1.00" in text
+    assert "error +20.0% (**a miss**" in text
+    assert "best measured is gamma 1, 1.19 [1.10, 1.30], regret 0.19." in text
+    text = predicted_speedup.headline(both)
+    assert "recommends it is within 10% of the measured speedup in 0 of 1 settings" in text
+    assert "loses 16.0% of the best" in text
+    assert "only hindsight knows, it is within 10% in 1 of 1" in text
+
+
+def test_settings_have_their_own_best():
+    """The same table as two jobs; the second's speedups are all higher."""
+    both = comparison(speedup=1.0)
+    common = ["job", "verifier", "batch", "gamma", "batch_seconds"]
+    names = [n for n in both if n not in common and f"{n}_predicted" in both]
+    measured = pd.concat([both[common + names].assign(job=job, speedup=both["speedup"] + job) for job in (0, 1)])
+    predicted = both[["verifier", "batch", "gamma"]].join(
+        both[[f"{n}_predicted" for n in names]].set_axis(names, axis=1)
+    )
+    again = predicted_speedup.compared(pd.concat([predicted.assign(job=job) for job in (0, 1)]), measured)
+    assert again.sort_values(["job", "gamma"])["regret"].tolist() == pytest.approx([0, 0.19, 0, 0.19])
+    assert again["best"].sum() == again["recommended"].sum() == 2
+
+
+@pytest.mark.parametrize(("inside", "called"), [(20, False), (18, False), (15, True)])
+def test_intervals_that_hold_too_little_are_called_that(inside, called):
+    """Of 20 points; 18 or fewer happen in 26% of such pages, 15 or fewer in 0.3%."""
+    both = pd.concat([comparison()] * 10, ignore_index=True)
+    both["inside"] = np.arange(20) < inside
+    text = predicted_speedup.everywhere(both)
+    assert f"{inside} of the 20 measured speedups ({inside / 20:.0%}) lie in the predicted interval" in text
+    assert ("**They are no 95% intervals**" in text) == called
+
+
+def test_few_units_are_named():
+    assert few_units({"prompts": 32, "timed batches": 40}) == ""
+    text = few_units({"prompts": 12, "timed batches": 1})
+    assert "prompts number 12, with which a nominal 95% holds about 91%; timed batches number 1, which gives no" in text
+
+
+def test_a_crossover_is_a_range_or_not_known():
+    each = {"batch": 4, "measured": True, "tokens_measured": 36}
+    runs = [(0, "masked", 9, 8, 11), (1, "masked", 12, 10, 13), (2, "block", None, None, None)]
+    names = ["job", "verifier", "crossover", "crossover_low", "crossover_high"]
+    rows = pd.DataFrame([{**each, **dict(zip(names, run, strict=True)), "gamma": g} for run in runs for g in (1, 4)])
+    text = predicted_speedup.crossover(rows)
+    assert "masked: 8 to 13; block: not known." in text
+    assert "Measured up to 36 tokens a call, a batch of 4" in text
+    rows.loc[rows["job"] == 1, names[2:]] = None
+    assert "masked: 8 to 11, not known by 1 of 2 runs" in predicted_speedup.crossover(rows)
 
 
 def test_joint_tests_in_words():

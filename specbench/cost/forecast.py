@@ -3,14 +3,15 @@
 ``forecast`` draws whole runs from the trace (replay/simulate.py): texts go into batches in the order of their requests,
 prompts are padded to the longest of a batch and fed once where they are equal, a batch takes steps until its slowest
 text is done, and each step costs what the model says of the requests still active and the tokens still drafted.
-Intervals hold resampled prompts, accept/reject noise, and the spread between rounds of the measured costs. ``steady``
-is the closed form for a batch that is always full.
+Intervals hold resampled prompts, accept/reject noise, and the spread between rounds of the measured costs; they do not
+hold what the cost model's shape gets wrong, nor a machine that is faster or slower by the time of the decoding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,6 @@ from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 
 RUNS = 200
-LARGEST_BATCH = 4096
 
 
 @dataclass(frozen=True)
@@ -112,68 +112,54 @@ def _run(
     samples = range(max(map(len, chosen)))
     laid_out = [(texts[k], owner) for k in samples for owner, texts in enumerate(chosen) if k < len(texts)]
     numbers, owners = np.array(laid_out).T
-    taken = simulate(trace, accepted, rng)[numbers]
-    lengths, prompts = trace.lengths[numbers], prompt_tokens[numbers]
-    going = taken != NOTHING
-    emitted = np.where(going, taken + 1, 0)
-    before = emitted.cumsum(axis=1) - emitted
-    steps, plain, fed = [], [], []  # of every batch: requests active, tokens drafted, tokens cached; prompt tokens
-    for start in range(0, len(numbers), batch):
-        rows = slice(start, start + batch)
-        active = going[rows].sum(axis=0)
-        active = active[active > 0]
-        here = going[rows, : active.size]
-        room = np.where(here, lengths[rows, None] - before[rows, : active.size] - 1, 0).max(axis=0)
-        cached = np.where(here, prompts[rows, None] + before[rows, : active.size], 0).sum(axis=0) / active
-        steps.append(np.stack([active, np.minimum(gamma, room), cached]))
-        decoding = lengths[rows, None] > np.arange(lengths[rows].max())
-        position = (decoding * prompts[rows, None]).sum(axis=0) / decoding.sum(axis=0) + np.arange(decoding.shape[1])
-        plain.append(np.stack([decoding.sum(axis=0), np.zeros(position.size), position]))
-        # The last token of a prompt is fed by the first step.
-        fed.append(len(np.unique(owners[rows])) * (prompts[rows].max() - 1))
-    times = model.step_seconds(*np.concatenate(steps, axis=1))
-    plain_times = model.step_seconds(*np.concatenate(plain, axis=1))
-    started = model.start_seconds(np.array(fed), drafting=gamma > 0)
+    taken = simulate(trace, accepted, rng, numbers)  # a text that was drawn twice is decoded twice
+    # Everything is [batches, batch]; the last batch is filled up with requests that decode nothing.
+    going = _in_batches(taken != NOTHING, batch, "constant")
+    emitted = np.where(going, _in_batches(taken, batch, "constant") + 1, 0)
+    lengths = _in_batches(trace.lengths[numbers], batch, "constant")
+    prompts, owners = (_in_batches(values, batch, "edge") for values in (prompt_tokens[numbers], owners))
+    before = emitted.cumsum(axis=2) - emitted
+    room = np.where(going, lengths[:, :, None] - before - 1, 0).max(axis=1)
+    times = _step_seconds(model, going, np.minimum(gamma, room), prompts[:, :, None] + before)
+    position = np.arange(lengths.max())
+    decoding = lengths[:, :, None] > position
+    nothing = np.zeros((len(lengths), len(position)))
+    plain = _step_seconds(model, decoding, nothing, prompts[:, :, None] + position)
+    # Equal prompts are fed once, padded to the longest, and without the last token, which the first step feeds.
+    different = 1 + (np.diff(np.sort(owners, axis=1), axis=1) > 0).sum(axis=1)
+    fed = different * (prompts.max(axis=1) - 1)
+    started = model.start_seconds(fed, drafting=gamma > 0)
     return (
         float(lengths.sum()),
         float(times.sum() + started.sum()),
-        float(plain_times.sum() + model.start_seconds(np.array(fed), drafting=False).sum()),
+        float(plain.sum() + model.start_seconds(fed, drafting=False).sum()),
         float(going.sum()),
         float(times.mean()),
         float(started.mean()),
     )
 
 
+def _in_batches(values: np.ndarray, batch: int, fill: Literal["constant", "edge"]) -> np.ndarray:
+    """[n, ...] as [batches, batch, ...]; the last one is filled with zeros, or with more of the last value."""
+    missing = [(0, -len(values) % batch), *[(0, 0)] * (values.ndim - 1)]
+    return np.pad(values, missing, mode=fill).reshape(-1, batch, *values.shape[1:])
+
+
+def _step_seconds(model: CostModel, going: np.ndarray, drafted: np.ndarray, cached: np.ndarray) -> np.ndarray:
+    """Seconds of every step of every batch, in one array.
+
+    Args:
+        going: [batches, batch, steps], whether a request takes the step.
+        drafted: [batches, steps], tokens drafted a request.
+        cached: [batches, batch, steps], tokens cached of a request.
+    """
+    active = going.sum(axis=1)
+    taken = active > 0
+    context = np.where(going, cached, 0).sum(axis=1)[taken] / active[taken]
+    return model.step_seconds(active[taken], drafted[taken], context)
+
+
 def _estimate(value: float, drawn: np.ndarray) -> Estimate:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Estimate(float(value), float(low), float(high))
-
-
-def steady(lengths: dict[int, float], batch: int, model: CostModel, context: float) -> dict[int, float]:
-    """Speedup of each gamma over plain decoding in a batch that is always full: E[tokens] t(B, 0) / t(B, gamma).
-
-    Args:
-        lengths: tokens a step of each gamma.
-    """
-    gammas = np.array(list(lengths))
-    sizes = np.full(len(gammas), batch)
-    plain = model.step_seconds(np.array([batch]), np.array([0]), context)[0]
-    times = model.step_seconds(sizes, gammas, context)
-    return {int(g): float(lengths[int(g)] * plain / t) for g, t in zip(gammas, times, strict=True)}
-
-
-def crossover_batch(lengths: dict[int, float], model: CostModel, context: float) -> int | None:
-    """The smallest batch at which no gamma above 0 is faster than plain decoding; None if there is none up to 4096.
-
-    Beyond the measured batches this rests on the rooflines' shape alone.
-    """
-    batches = np.arange(1, LARGEST_BATCH + 1)
-    plain = model.step_seconds(batches, np.zeros(len(batches)), context)
-    best = np.zeros(len(batches))
-    for gamma, length in lengths.items():
-        if gamma > 0:
-            times = model.step_seconds(batches, np.full(len(batches), gamma), context)
-            best = np.maximum(best, length * plain / times)
-    lost = np.flatnonzero(best <= 1)
-    return int(batches[lost[0]]) if len(lost) else None

@@ -1,4 +1,9 @@
-"""Intervals by bootstrap over prompts: tokens of one text are dependent, texts are not."""
+"""Intervals by bootstrap over prompts: tokens of one text are dependent, texts are not.
+
+They are percentile intervals, which are too narrow over few units (prompts, timed batches): a nominal 95% holds the
+truth in about 89% of runs with 8 units, 92% with 16 and 94% with 32, and less where few units carry most of the sum
+(``coverage``; Hesterberg, "What teachers should know about the bootstrap", arXiv 1411.5279). Reports say so below FEW.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+FEW = 32  # units below which a report says what its intervals hold
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,18 @@ class Estimate:
     value: float
     low: float
     high: float
+
+
+def coverage(units: int) -> float:
+    """How often a percentile interval over so many units holds the truth: P(|t_(n-1)| <= z sqrt((n - 1) / n)).
+
+    Of a mean of normal units: the resamples' spread has n for n - 1, and z stands where Student's t is due. 0 below two
+    units, whose interval is the number itself.
+    """
+    if units < 2:
+        return 0.0
+    z = stats.norm.ppf((1 + CONFIDENCE) / 2)
+    return float(2 * stats.t.cdf(z * np.sqrt((units - 1) / units), units - 1) - 1)
 
 
 def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0) -> Estimate | None:

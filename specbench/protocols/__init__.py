@@ -1,5 +1,5 @@
 """Protocols: what a run measures. One a file, chosen by ``protocol=<yaml name>``."""
 
-from specbench.protocols.base import MeasurementProtocol, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import MeasurementProtocol, ModelContext, Outcome, Prechecked, RunContext, Table
 
-__all__ = ["MeasurementProtocol", "ModelContext", "Outcome", "RunContext", "Table"]
+__all__ = ["MeasurementProtocol", "ModelContext", "Outcome", "Prechecked", "RunContext", "Table"]

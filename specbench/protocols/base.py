@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,6 +25,7 @@ class RunContext:
         verifier_name: the choice of conf/verifier, as in results.parquet.
         title: what tells this job from the others of its sweep.
         command: the command line that repeats this job alone.
+        drafter_class: what makes the drafter once there are models; None where that is not known.
     """
 
     verifier: Verifier
@@ -37,6 +38,7 @@ class RunContext:
     dtype: torch.dtype
     title: str
     command: str
+    drafter_class: Callable[..., Drafter] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,4 +95,13 @@ class MeasurementProtocol(Protocol):
 
     def run(self, context: Any) -> Outcome:
         """Measures in a ModelContext or RunContext. Raises SpecbenchError for anything the user can mend."""
+        ...
+
+
+@runtime_checkable
+class Prechecked(Protocol):
+    """A protocol with models that knows without them what it cannot run with (prechecks.py)."""
+
+    def precheck(self, context: RunContext) -> None:
+        """Called before models are loaded. Raises ConfigError."""
         ...

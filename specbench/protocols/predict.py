@@ -1,7 +1,8 @@
 """The protocol ``predict``: measure costs, record a trace, predict every gamma's speedup; then decode some and compare.
 
-The prediction is complete before anything is decoded speculatively. What went into it is kept beside what was measured,
-term by term, so that a miss has an address: steps taken, seconds a step, seconds a plain step, seconds of the prompts.
+The prediction is complete before anything is decoded speculatively. The gamma that it recommends is always decoded,
+since it is the one that a user of predictions has. What went into a prediction is kept beside what was measured, term
+by term, so that a miss has an address: steps taken, seconds a step, seconds a plain step, seconds of the prompts.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from specbench.cost.forecast import Forecast, cost_models, crossover_batch, forecast, steady
+from specbench.cost.forecast import Forecast, cost_models, forecast
 from specbench.cost.model import COST, COST_SCHEMA, CostModel
-from specbench.decoding import Decoder, Request
+from specbench.cost.steady import crossover, steady
+from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.metrics.intervals import speedup
 from specbench.plots import cost as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.decode import Timed, decode_timed
+from specbench.protocols.prechecks import check_draft_model, check_rule
 from specbench.protocols.record import record, repeated
-from specbench.protocols.replay_check import RULES, decoder
+from specbench.protocols.replay_check import RULES
 from specbench.protocols.scoring import draft_engine
 from specbench.protocols.settings import check_count, check_gammas
 from specbench.provenance import request_seed
@@ -34,6 +37,7 @@ from specbench.replay.trace import TRACE, Trace
 
 PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.parquet"
 SPEEDUP = ("speedup", "speedup_low", "speedup_high")
+CROSSOVER = ("crossover", "crossover_low", "crossover_high")
 PREDICTED_SCHEMA = pa.schema(
     [
         ("gamma", pa.int64()),
@@ -50,6 +54,7 @@ PREDICTED_SCHEMA = pa.schema(
 MEASURED_SCHEMA = pa.schema(
     [
         *((field.name, field.type) for field in PREDICTED_SCHEMA),
+        ("batches", pa.int64()),  # timed; what the interval of the speedup resamples
         ("batch_seconds", pa.float64()),  # of decoding a batch speculatively, prompts included
         *((f"seconds_{phase}", pa.float64()) for phase in ("draft", "target", "verify")),
     ]
@@ -60,7 +65,10 @@ STEADY_SCHEMA = pa.schema(
         ("gamma", pa.int64()),
         ("speedup", pa.float64()),
         ("measured", pa.bool_()),  # whether the batch lies within the measured ones
-        ("crossover", pa.int64()),  # the batch from which no gamma pays, of all gammas; null: none up to 4096
+        # The smallest batch at which no gamma pays, and its range over the rounds of measured costs; null: there is
+        # none, or the measurements do not tell (cost/steady.py).
+        *((name, pa.int64()) for name in CROSSOVER),
+        ("tokens_measured", pa.int64()),  # the most tokens a call whose cost was measured
     ]
 )
 
@@ -70,7 +78,7 @@ class PredictProtocol:
 
     Args:
         gammas: draft lengths to predict.
-        decoded: those of them that are decoded too.
+        decoded: those of them that are decoded too, beside the one of the highest predicted speedup.
         samples: texts a prompt.
         warmup: batches decoded both ways before the clock starts.
         cost: settings of the protocol cost; its batches must hold the run's batch_size.
@@ -90,20 +98,27 @@ class PredictProtocol:
         self.warmup = check_count("protocol.warmup", warmup, least=0)
         self.cost = CostProtocol(**cost)
 
-    def run(self, context: ModelContext) -> Outcome:
-        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+    def precheck(self, context: RunContext) -> None:
+        """See :class:`specbench.protocols.base.Prechecked`.
 
         Raises:
             ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
                 without a model.
         """
-        rule, size = context.verifier.rule, context.batch_size
-        if rule not in RULES:
-            remedy = f"Use a verifier of rule {' or '.join(RULES)}."
-            raise ConfigError("verifier", context.verifier_name, f"its rule, {rule}, has no replay", remedy)
-        if size > max(self.cost.batches):
+        check_rule(context, RULES)
+        check_draft_model(context)
+        size, largest = context.batch_size, max(self.cost.batches)
+        if size > largest:
             remedy = "Add it to protocol.cost.batches."
-            raise ConfigError("batch_size", size, f"costs are measured up to {max(self.cost.batches)}", remedy)
+            raise ConfigError("batch_size", size, f"costs are measured up to {largest}", remedy)
+
+    def run(self, context: ModelContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`.
+
+        Raises:
+            ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
+        """
+        rule, size = context.verifier.rule, context.batch_size
         draft_engine(context)  # fails before anything is timed
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
@@ -115,14 +130,17 @@ class PredictProtocol:
             predicted_row(forecast(kept.trace, rule, gamma, size, models, prompts), models[0], prompt)
             for gamma in self.gammas
         ]
-        measured = [measure(context, gamma, requests, self.warmup) for gamma in track(self.decoded, "decoding")]
-        steady_rows = full_batches(kept.trace, rule, self.gammas, models[0], prompt, max(self.cost.batches))
+        said = max(predicted, key=lambda row: row["speedup"])
+        decoded = sorted({*self.decoded, said["gamma"]})
+        measured = [measure(context, gamma, requests, self.warmup) for gamma in track(decoded, "decoding")]
+        steady_rows = full_batches(kept.trace, rule, self.gammas, models, prompt)
         best = max(measured, key=lambda row: row["speedup"])
-        said = next(row for row in predicted if row["gamma"] == best["gamma"])
+        got = next(row for row in measured if row["gamma"] == said["gamma"])
         frames = [pd.DataFrame(rows).assign(verifier=context.verifier_name) for rows in (predicted, measured)]
         return Outcome(
-            f"best measured at gamma {best['gamma']}: {best['speedup']:.3f} times plain decoding, predicted "
-            f"{said['speedup']:.3f} [{said['speedup_low']:.3f}, {said['speedup_high']:.3f}]",
+            f"recommended: gamma {said['gamma']}, predicted {said['speedup']:.3f} [{said['speedup_low']:.3f}, "
+            f"{said['speedup_high']:.3f}] times plain decoding, measured {got['speedup']:.3f}; best measured: gamma "
+            f"{best['gamma']}, {best['speedup']:.3f}",
             tables={
                 TRACE: kept.table,
                 COST: Table(costs, COST_SCHEMA),
@@ -155,15 +173,30 @@ def predicted_row(found: Forecast, model: CostModel, prompt: float) -> dict[str,
     }
 
 
+class StartTimed(Decoder):
+    """A decoder that knows how long feeding prompts took; ``start_seconds`` adds up over batches."""
+
+    start_seconds = 0.0
+
+    def start(self, requests: Sequence[Request]) -> list[Completion]:
+        """See :class:`specbench.decoding.Decoder`."""
+        before = sum(self.stopwatch.seconds.values())
+        completions = super().start(requests)
+        self.start_seconds += sum(self.stopwatch.seconds.values()) - before
+        return completions
+
+
 def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> dict[str, Any]:
     """A row of MEASURED_SCHEMA: batches decoded plainly and speculatively in turns."""
-    size = context.batch_size
-    speculative, plain = decoder(context, gamma), Decoder(context.target, None, None, 0, context.pair.stop_ids)
+    size, stops = context.batch_size, context.pair.stop_ids
+    speculative = StartTimed(context.target, context.drafter, context.verifier, gamma, stops)
+    plain = StartTimed(context.target, None, None, 0, stops)
     batches = [requests[i : i + size] for i in range(0, len(requests), size)]
     for _ in range(warmup):
         plain.run(batches[0])
         speculative.run(batches[0])
     speculative.stopwatch.seconds.clear()
+    plain.start_seconds = speculative.start_seconds = 0.0
     timed: dict[str, list[Timed]] = {"plain": [], "speculative": []}
     for number, batch in enumerate(batches):
         ways = [("plain", plain), ("speculative", speculative)]
@@ -177,7 +210,6 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
     steps = [len(c.steps) for run in timed["speculative"] for c in run.completions]
     widest = sum(max(len(c.steps) for c in run.completions) for run in timed["speculative"])
     plain_widest = sum(max(len(c.steps) for c in run.completions) for run in timed["plain"])
-    start = _start_seconds(context, batches, speculative)
     return {
         "gamma": gamma,
         "batch": size,
@@ -185,47 +217,34 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
         "tokens_per_second": float(tokens / seconds),
         "plain_tokens_per_second": float(plain_tokens / plain_seconds),
         "tokens_per_step": float(tokens / sum(steps)),
-        "step_seconds": float((seconds - start["both"]) / widest),
-        "plain_step_seconds": float((plain_seconds - start["target"]) / plain_widest),
-        "start_seconds": start["both"] / len(batches),
+        "step_seconds": float((seconds - speculative.start_seconds) / widest),
+        "plain_step_seconds": float((plain_seconds - plain.start_seconds) / plain_widest),
+        "start_seconds": speculative.start_seconds / len(batches),
+        "batches": len(batches),
         "batch_seconds": float(seconds / len(batches)),
         **{f"seconds_{phase}": speculative.stopwatch.seconds[phase] for phase in ("draft", "target", "verify")},
     }
 
 
-def _start_seconds(
-    context: ModelContext, batches: Sequence[Sequence[Request]], speculative: Decoder
-) -> dict[str, float]:
-    """Seconds of feeding all batches' prompts again, to the target and to both models."""
-    kept = dict(speculative.stopwatch.seconds)
-    speculative.stopwatch.seconds.clear()
-    for batch in batches:
-        speculative.start(batch)
-    seconds = dict(speculative.stopwatch.seconds)
-    speculative.stopwatch.seconds.clear()
-    speculative.stopwatch.seconds.update(kept)
-    return {"target": seconds["target"], "both": seconds["target"] + seconds.get("draft", 0.0)}
-
-
 def full_batches(
-    trace: Trace, rule: str, gammas: Sequence[int], model: CostModel, prompt: float, largest: int
+    trace: Trace, rule: str, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
 ) -> list[dict[str, Any]]:
-    """Rows of STEADY_SCHEMA: powers of two up to 8 times the largest measured batch, a few gammas."""
-    replayed = replay(trace, rule, gammas)
-    lengths = {each.gamma: each.acceptance_length for each in replayed}
-    context = prompt + float(trace.lengths.mean()) / 2
-    crossover = crossover_batch(lengths, model, context)
+    """Rows of STEADY_SCHEMA: powers of two up to 8 times the largest measured batch, a few gammas.
+
+    Args:
+        models: of cost_models.
+        prompt: mean tokens of a prompt.
+    """
+    lengths = {each.gamma: each.acceptance_length for each in replay(trace, rule, gammas)}
+    context, largest = prompt + float(trace.lengths.mean()) / 2, int(models[0].batches.max())
+    found = crossover(lengths, models, context)
+    every = {
+        **dict(zip(CROSSOVER, [None] * 3 if found is None else dataclasses.astuple(found), strict=True)),
+        "tokens_measured": int(largest * (models[0].gammas.max() + 1)),
+    }
     shown = sorted(set(np.unique(np.geomspace(1, max(*gammas, 1), 4).round().astype(int)).tolist()) & set(gammas))
-    rows = []
-    for batch in (2**i for i in range(int(np.log2(largest)) + 4)):
-        for gamma, value in steady({g: lengths[g] for g in shown}, batch, model, context).items():
-            rows.append(
-                {
-                    "batch": batch,
-                    "gamma": gamma,
-                    "speedup": value,
-                    "measured": batch <= largest,
-                    "crossover": crossover,
-                }
-            )
-    return rows
+    return [
+        {"batch": batch, "gamma": gamma, "speedup": value, "measured": batch <= largest, **every}
+        for batch in (2**i for i in range(int(np.log2(largest)) + 4))
+        for gamma, value in steady({g: lengths[g] for g in shown}, batch, models[0], context).items()
+    ]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from specbench.decoding import Completion, Decoder, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
 from specbench.protocols.settings import check_count
 from specbench.provenance import request_seed
@@ -49,6 +50,10 @@ class RecordProtocol:
 
     def __init__(self, samples: int):
         self.samples = check_count("protocol.samples", samples)
+
+    def precheck(self, context: RunContext) -> None:
+        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for a drafter without a model."""
+        check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""

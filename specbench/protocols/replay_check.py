@@ -19,7 +19,8 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_draft_model, check_rule
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.settings import check_count, check_gammas
 from specbench.provenance import request_seed
@@ -70,6 +71,11 @@ class ReplayCheckProtocol:
             raise ConfigError("protocol.decoded", self.decoded, f"{sorted(missing)} are not replayed", remedy)
         self.samples = check_count("protocol.samples", samples)
         self.warmup = check_count("protocol.warmup", warmup, least=0)
+
+    def precheck(self, context: RunContext) -> None:
+        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError as run does."""
+        check_rule(context, RULES)
+        check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`.

@@ -14,14 +14,19 @@ NOTHING = -1
 
 
 def simulate(
-    trace: Trace, accepted: Float64[np.ndarray, "T gamma1"], rng: np.random.Generator
+    trace: Trace,
+    accepted: Float64[np.ndarray, "T gamma1"],
+    rng: np.random.Generator,
+    texts: Int64[np.ndarray, " n"] | None = None,
 ) -> Int64[np.ndarray, "n steps"]:
     """Accepted drafted tokens of each step of each text, with -1 behind its last step.
 
     Args:
         accepted: P(tau >= i | text) of each token (survival.py).
+        texts: numbers of the texts, each as often as it is to be decoded, with noise of its own every time; None: all.
     """
-    at, ends, columns = trace.starts[:-1].copy(), trace.starts[1:], []
+    numbers = np.arange(len(trace.prompts)) if texts is None else texts
+    at, ends, columns = trace.starts[numbers], trace.starts[numbers + 1], []
     going = np.flatnonzero(at < ends)
     while len(going):
         here = accepted[at[going], 1:]
