@@ -14,6 +14,7 @@ from scipy import stats
 from specbench.errors import ConfigError
 from specbench.exactness import eprocess
 from specbench.exactness.calibration import p_values
+from specbench.exactness.enumeration import rule_lengths
 from specbench.exactness.evidence import ACCEPTANCE, JOINT, Evidence, Settings
 from specbench.exactness.fixtures import large_fixture, small_fixtures
 from specbench.exactness.pit import PitTable
@@ -21,6 +22,7 @@ from specbench.exactness.power import detectable_tv, draws_needed, ks_upper_boun
 from specbench.exactness.small import SmallTier
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.suite import planned_draws
+from specbench.exactness.tally import Tally
 from specbench.exactness.tests import holm, ks_uniform, node_g_test, pair_g_test
 from specbench.rng import Streams
 from specbench.verifiers.flawed import residual
@@ -110,6 +112,18 @@ def test_p_values_of_a_sound_verifier_are_uniform():
         idle = test == ACCEPTANCE  # where nobody drafts there is nothing to accept
         assert len(own) == 13 * (len(small_fixtures()) - idle)
         assert stats.kstest(own, "uniform").pvalue > 1e-7
+
+
+@pytest.mark.parametrize(("odd", "rejected"), [(2, False), (200, True)])
+def test_acceptance_may_differ_by_rounding(odd, rejected, monkeypatch):
+    """On rows p = q nothing is ever refused: 2 refusals in 3 million steps are rounding, 200 are another rule."""
+    tally = Tally(FIXTURES["ties"], "token")
+    lengths = 3_000_000 * rule_lengths("token", FIXTURES["ties"]).numpy()
+    lengths[2, 0] = odd
+    monkeypatch.setattr(tally, "lengths", lambda: lengths)
+    test = tally.acceptance()
+    assert test is not None
+    assert (test.p_value < 1e-9) is rejected
 
 
 def test_the_suite_uses_its_false_alarm_and_its_power():
