@@ -9,9 +9,12 @@ and each further line holds one text that the target sampled, without its prompt
 
     {"prompt_id": "a", "sample": 0, "token_ids": [5, 17, 2], "target_logprobs": [...], "draft_logprobs": [...]}
 
-``sample`` may be left out where a prompt has one text. A log-probability may be a number; SGLang's
-[logprob, token_id, text] (``input_token_logprobs``); or vLLM's {"17": {"logprob": -0.4, ...}, ...}
-(``prompt_logprobs``), of which the entry of the token at hand is taken. -Infinity is allowed for the draft.
+``sample`` may be left out where a prompt has one text. Where texts end by a stop token, say ``max_new_tokens`` on their
+lines, the most tokens that the engine would have sampled, and leave the stop token in: replay/trace.py says why.
+
+A log-probability may be a number; SGLang's [logprob, token_id, text] (``input_token_logprobs``); or vLLM's {"17":
+{"logprob": -0.4, ...}, ...} (``prompt_logprobs``), of which the entry of the token at hand is taken. -Infinity is
+allowed for the draft.
 
 Engines report log-probabilities of the model's raw logits unless told otherwise (vLLM: --logprobs-mode
 processed_logprobs), which are those of the sampler at temperature 1 without truncation alone. Texts must have been
@@ -28,7 +31,7 @@ from typing import Any
 import pyarrow as pa
 
 from specbench.errors import ConfigError
-from specbench.replay.trace import FIELDS, KEY, OPTIONAL, SAMPLER, VERSION, Identity, Trace, read_trace, trace_of
+from specbench.replay.trace import FIELDS, KEY, LIMIT, OPTIONAL, SAMPLER, VERSION, Identity, Trace, read_trace, trace_of
 
 _FORMAT = "See specbench/replay/imports.py for the lines that are expected."
 
@@ -89,6 +92,10 @@ def _rows(entry: Mapping[str, Any], number: int, path: str | Path) -> list[dict[
     tokens, log_p, log_q = (values or [] for values in lists)
     if not len(tokens) == len(log_p) == len(log_q):
         raise ConfigError(KEY, path, f"line {number}: lists of different lengths", _FORMAT)
+    limit = entry.get(LIMIT)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < len(tokens)):
+        problem = f"line {number}: {LIMIT} {limit!r} is no number of at least the text's {len(tokens)} tokens"
+        raise ConfigError(KEY, path, problem, _FORMAT)
     rows = []
     for position, token in enumerate(tokens):
         if isinstance(token, bool) or not isinstance(token, int):
@@ -102,6 +109,7 @@ def _rows(entry: Mapping[str, Any], number: int, path: str | Path) -> list[dict[
                 "log_p": _logprob(log_p[position], token, number, path),
                 "log_q": _logprob(log_q[position], token, number, path),
                 **dict.fromkeys(OPTIONAL),
+                LIMIT: limit,
             }
         )
     return rows

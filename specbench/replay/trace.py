@@ -10,6 +10,11 @@ One line a token, in the order of the text, with these columns (float32; those m
     target_entropy*, draft_entropy*    nats, of p and q
     argmax_agree*           whether p and q have the same most likely token (1 or 0)
     draft_argmax*           whether the token is q's most likely one (1 or 0): what greedy drafting would have proposed
+    max_new_tokens*         the most tokens that the text could have had, the same on all its lines
+
+A text of fewer tokens than its max_new_tokens ended by a stop token, which is its last one. Decoding learns of a stop
+token only when it has verified it: it drafts whole blocks up to there, past the end as well, where it drafts fewer
+tokens near max_new_tokens. Without the column every text is taken to have ended by length, at its last token.
 
 The parquet metadata holds, under the key ``specbench.trace``, a JSON object with the format's version and an Identity.
 """
@@ -35,6 +40,7 @@ KEY = "protocol.trace"
 _METADATA = b"specbench.trace"
 REQUIRED = ("log_p", "log_q")
 OPTIONAL = ("overlap", "target_entropy", "draft_entropy", "argmax_agree", "draft_argmax")
+LIMIT = "max_new_tokens"
 SAMPLER = ("temperature", "top_k", "top_p", "min_p")
 _REMEDY = "Record one with protocol=record, or see specbench/replay/trace.py for the format."
 
@@ -44,6 +50,7 @@ FIELDS = [
     ("position", pa.int64()),
     ("token", pa.int64()),
     *((name, pa.float32()) for name in (*REQUIRED, *OPTIONAL)),
+    (LIMIT, pa.int64()),
 ]
 
 
@@ -79,6 +86,7 @@ class Trace:
         prompts: the name of each text's prompt; texts of one prompt share it, and are resampled together.
         starts: index of each text's first token, and T at the end.
         columns: log_p and log_q, and those of OPTIONAL that the trace has.
+        limits: the most tokens that each text could have had; None: as many as it has.
     """
 
     identity: Identity
@@ -86,6 +94,7 @@ class Trace:
     starts: Int64[np.ndarray, " n1"]
     tokens: Int64[np.ndarray, " T"]
     columns: Mapping[str, Float32[np.ndarray, " T"]]
+    limits: Int64[np.ndarray, " n"] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -99,6 +108,17 @@ class Trace:
     def remaining(self) -> Int64[np.ndarray, " T"]:
         """Tokens from each one to the end of its text, itself included."""
         return np.repeat(self.starts[1:], self.lengths) - np.arange(len(self))
+
+    @property
+    def room(self) -> Int64[np.ndarray, " T"]:
+        """The most tokens that a block which starts at each one drafts: one less than may still be emitted."""
+        spare = np.zeros(len(self.lengths), dtype=np.int64) if self.limits is None else self.limits - self.lengths
+        return self.remaining - 1 + np.repeat(spare, self.lengths)
+
+    @property
+    def known(self) -> Int64[np.ndarray, " T"]:
+        """Of those, the ones that the text tells of: nothing is known behind a stop token."""
+        return np.minimum(self.room, self.remaining)
 
     def column(self, name: str, purpose: str) -> Float32[np.ndarray, " T"]:
         """A column that not every trace has.
@@ -119,6 +139,7 @@ class Trace:
             self.starts[first : last + 1] - self.starts[first],
             self.tokens[span],
             {name: values[span] for name, values in self.columns.items()},
+            None if self.limits is None else self.limits[first:last],
         )
 
 
@@ -179,7 +200,22 @@ def trace_of(table: pa.Table, identity: Identity, path: str | Path) -> Trace:
     present = [name for name in OPTIONAL if name in table.column_names and not table[name].null_count]
     columns = {name: table[name].to_numpy().astype(np.float32) for name in (*REQUIRED, *present)}
     _check_values(columns, path)
-    return Trace(identity, [name for name, _ in texts], starts, tokens, columns)
+    return Trace(identity, [name for name, _ in texts], starts, tokens, columns, _limits(table, starts, path))
+
+
+def _limits(table: pa.Table, starts: np.ndarray, path: str | Path) -> np.ndarray | None:
+    if LIMIT not in table.column_names or table[LIMIT].null_count == table.num_rows:
+        return None
+    lengths = np.diff(starts)
+    written = table[LIMIT].fill_null(-1).to_numpy()
+    limits = written[starts[:-1]]
+    limits = np.where(limits == -1, lengths, limits)
+    wrong = (written != np.repeat(written[starts[:-1]], lengths)) | (np.repeat(limits < lengths, lengths))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        problem = f"{LIMIT} is {written[row]} in line {row}, another than before in its text or below the text's length"
+        raise ConfigError(KEY, path, problem, "Write the same number on all lines of a text, at least its tokens.")
+    return limits
 
 
 def _check_values(columns: Mapping[str, np.ndarray], path: str | Path) -> None:
