@@ -29,6 +29,7 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
     lines = [
         {"prompt": prompt, "sample": sample, "position": position, "token": i, **dict.fromkeys(NUMBERS, 0.5)}
         | {"log_p": -1.0 - i, "log_q": -0.5 * i, "max_new_tokens": 2}
+        | {"argmax_agree": 1.0, "draft_argmax": 0.0}
         for i, (prompt, sample, position) in enumerate(places)
     ]
     lines[1] |= changes
@@ -85,7 +86,7 @@ def test_files_that_are_no_traces(tmp_path):
     path = written(tmp_path, rows())
     table = pq.read_table(path)
     cases = {
-        "missing.parquet": (None, "cannot be read"),
+        "missing.parquet": (None, "no such file"),
         "empty.parquet": (table.slice(0, 0), "the trace is empty"),
         "columns.parquet": (table.drop_columns(["log_q", "position"]), "no column position, log_q"),
         "anonymous.parquet": (table.replace_schema_metadata({}), "does not say what it is a trace of"),

@@ -25,6 +25,7 @@ class RunContext:
         verifier_name: the choice of conf/verifier, as in results.parquet.
         title: what tells this job from the others of its sweep.
         command: the command line that repeats this job alone.
+        asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
     """
 
     verifier: Verifier
@@ -37,6 +38,7 @@ class RunContext:
     dtype: torch.dtype
     title: str
     command: str
+    asked_pair: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

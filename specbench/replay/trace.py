@@ -33,15 +33,14 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
 from specbench.errors import ConfigError
+from specbench.replay.values import KEY, SAMPLER, Where, check_tokens, check_values, numbers, place_of, sampler_of
 
 TRACE = "trace.parquet"
 VERSION = 1
-KEY = "protocol.trace"
 _METADATA = b"specbench.trace"
 REQUIRED = ("log_p", "log_q")
 OPTIONAL = ("overlap", "target_entropy", "draft_entropy", "argmax_agree", "draft_argmax")
 LIMIT = "max_new_tokens"
-SAMPLER = ("temperature", "top_k", "top_p", "min_p")
 _REMEDY = "Record one with protocol=record, or see specbench/replay/trace.py for the format."
 
 FIELDS = [
@@ -149,6 +148,7 @@ def read_trace(path: str | Path) -> Trace:
     Raises:
         ConfigError: no such file, not a trace, missing columns, or values that cannot be (see trace_of).
     """
+    check_file(path)
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
@@ -159,86 +159,105 @@ def read_trace(path: str | Path) -> Trace:
     return trace_of(table, _identity(table.schema.metadata or {}, path), path)
 
 
+def check_file(path: str | Path) -> None:
+    """Raises ConfigError for a path that cannot be a trace by its looks."""
+    path = Path(path)
+    if path.is_dir():
+        inside = path / TRACE
+        remedy = f"Give {TRACE} in it: protocol.trace={inside}" if inside.is_file() else _REMEDY
+        raise ConfigError(KEY, path, "a folder", remedy)
+    if not path.is_file():
+        raise ConfigError(KEY, path, "no such file", _REMEDY)
+    if path.suffix == ".json":
+        raise ConfigError(KEY, path, "not a parquet file by its name", "If it holds JSON lines, name it .jsonl.")
+
+
 def _identity(metadata: Mapping[bytes, bytes], path: str | Path) -> Identity:
     try:
         written = json.loads(metadata[_METADATA])
         if written.pop("version") != VERSION:
             raise ConfigError(KEY, path, f"not of the trace format's version {VERSION}", _REMEDY)
-        identity = Identity(**written)
-        if set(identity.sampler) != set(SAMPLER):
-            raise ValueError(f"sampler of {sorted(identity.sampler)}")
+        return dataclasses.replace(Identity(**written), sampler=sampler_of(written["sampler"]))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         problem = f"its metadata does not say what it is a trace of ({type(error).__name__}: {error})"
         raise ConfigError(KEY, path, problem, _REMEDY) from error
-    return identity
 
 
-def trace_of(table: pa.Table, identity: Identity, path: str | Path) -> Trace:
+def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Sequence[int] | None = None) -> Trace:
     """A trace of a table with at least the required columns.
 
+    Args:
+        lines: for messages, the line of the file that each row stands on; None: rows are counted from 0.
+
     Raises:
-        ConfigError: an empty table; positions that do not count 0, 1, 2, ...; log_p not finite or above 0; log_q NaN
-            or above 0; a null in a required column; an optional column out of its range.
+        ConfigError: an empty table; a text that occurs twice; positions that do not count 0, 1, 2, ...; a null in a
+            required column; values that a column cannot have (values.py); a limit below its text's length.
     """
     if table.num_rows == 0:
         raise ConfigError(KEY, path, "the trace is empty", _REMEDY)
     for name in ("prompt", "sample", "position", "token", *REQUIRED):
         if table[name].null_count:
             raise ConfigError(KEY, path, f"{table[name].null_count} nulls in {name}", _REMEDY)
-    prompt = np.asarray(table["prompt"].to_pylist(), dtype=object)
-    sample, position, tokens = (table[name].to_numpy().astype(np.int64) for name in ("sample", "position", "token"))
-    begins = np.append(True, (prompt[1:] != prompt[:-1]) | (sample[1:] != sample[:-1]))
-    starts = np.append(np.flatnonzero(begins), len(tokens)).astype(np.int64)
-    expected = np.arange(len(tokens)) - np.repeat(starts[:-1], np.diff(starts))
+    where = place_of(lines)
+    prompt = np.asarray([str(name) for name in table["prompt"].to_pylist()], dtype=object)
+    sample, position, tokens = (numbers(table, name, pa.int64(), path) for name in ("sample", "position", "token"))
+    starts = _starts(prompt, sample, position, path, where)
+    check_tokens(tokens, path, where)
+    present = [name for name in OPTIONAL if name in table.column_names and not table[name].null_count]
+    columns = {name: numbers(table, name, pa.float32(), path) for name in (*REQUIRED, *present)}
+    check_values(columns, path, where)
+    limits = _limits(table, starts, path, where)
+    return Trace(identity, prompt[starts[:-1]].tolist(), starts, tokens, columns, limits)
+
+
+def _starts(
+    prompt: np.ndarray, sample: np.ndarray, position: np.ndarray, path: str | Path, where: Where
+) -> Int64[np.ndarray, " n1"]:
+    """Where texts begin, and the number of rows at the end."""
+    begins = np.append(True, (prompt[1:] != prompt[:-1]) | (sample[1:] != sample[:-1]) | (position[1:] == 0))
+    starts = np.append(np.flatnonzero(begins), len(prompt)).astype(np.int64)
+    seen = set()
+    for row in starts[:-1].tolist():
+        text = (prompt[row], int(sample[row]))
+        if text in seen:
+            problem = f"prompt {text[0]!r}, sample {text[1]}, occurs twice, again in {where(row)}"
+            raise ConfigError(KEY, path, problem, "Number the samples of a prompt, and keep a text's lines together.")
+        seen.add(text)
+    expected = np.arange(len(prompt)) - np.repeat(starts[:-1], np.diff(starts))
     if (position != expected).any():
         row = int(np.flatnonzero(position != expected)[0])
-        problem = f"line {row} has position {position[row]} where {expected[row]} is due"
+        problem = f"{where(row)} has position {position[row]} where {expected[row]} is due"
         raise ConfigError(KEY, path, problem, "Positions of each text must count 0, 1, 2, ...")
-    texts = list(zip(prompt[starts[:-1]].tolist(), sample[starts[:-1]].tolist(), strict=True))
-    if len(set(texts)) < len(texts):
-        raise ConfigError(KEY, path, "a (prompt, sample) occurs twice", "Number the samples of a prompt.")
-    present = [name for name in OPTIONAL if name in table.column_names and not table[name].null_count]
-    columns = {name: table[name].to_numpy().astype(np.float32) for name in (*REQUIRED, *present)}
-    _check_values(columns, path)
-    return Trace(identity, [name for name, _ in texts], starts, tokens, columns, _limits(table, starts, path))
+    return starts
 
 
-def _limits(table: pa.Table, starts: np.ndarray, path: str | Path) -> np.ndarray | None:
+def _limits(table: pa.Table, starts: np.ndarray, path: str | Path, where: Where) -> np.ndarray | None:
     if LIMIT not in table.column_names or table[LIMIT].null_count == table.num_rows:
         return None
     lengths = np.diff(starts)
-    written = table[LIMIT].fill_null(-1).to_numpy()
+    filled = table.set_column(table.column_names.index(LIMIT), LIMIT, table[LIMIT].fill_null(-1))
+    written = numbers(filled, LIMIT, pa.int64(), path)
     limits = written[starts[:-1]]
     limits = np.where(limits == -1, lengths, limits)
     wrong = (written != np.repeat(written[starts[:-1]], lengths)) | (np.repeat(limits < lengths, lengths))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        problem = f"{LIMIT} is {written[row]} in line {row}, another than before in its text or below the text's length"
+        problem = f"{LIMIT} is {written[row]} in {where(row)}, unlike before in its text or below the text's length"
         raise ConfigError(KEY, path, problem, "Write the same number on all lines of a text, at least its tokens.")
     return limits
 
 
-def _check_values(columns: Mapping[str, np.ndarray], path: str | Path) -> None:
-    for name, values in columns.items():
-        high = {"log_p": 0.0, "log_q": 0.0, "overlap": 1 + 1e-5}.get(name, np.inf)
-        low = -np.inf if name in REQUIRED else -1e-5
-        wrong = np.isnan(values) | (values > high) | (values < low)
-        if name == "log_p":  # a sampled token had a probability; a draft may have given it none
-            wrong |= np.isneginf(values)
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            problem = f"{name} is {values[row]} in line {row} (and {int(wrong.sum()) - 1} more are impossible)"
-            raise ConfigError(KEY, path, problem, "log_p must be finite, neither log above 0 or NaN.")
-
-
 def check_sampler(trace: Trace, wanted: Mapping[str, float | int], path: str | Path) -> None:
     """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
+    held, asked = trace.identity.sampler, sampler_of(wanted)
+    if held["temperature"] == asked["temperature"] == 0:
+        return  # greedy, whatever else is said
     for name in SAMPLER:
-        held, asked = (max(0.0, float(sampler[name])) for sampler in (trace.identity.sampler, wanted))  # top_k -1 is 0
-        if held != asked:
+        if held[name] != asked[name]:
             raise ConfigError(
                 f"sampler.{name}",
                 wanted[name],
-                f"the trace {path} was sampled with {name} {held:g}, and one sampler's acceptance is not another's",
-                f"Add sampler.{name}={held:g} to replay it, or record another trace.",
+                f"the trace {path} was sampled with {name} {held[name]:g}, and one sampler's acceptance is not "
+                "another's",
+                f"Add sampler.{name}={held[name]:g} to replay it, or record another trace.",
             )
