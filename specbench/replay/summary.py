@@ -67,10 +67,14 @@ def by_prompt(trace: Trace, replayed: Sequence[Replayed]) -> tuple[np.ndarray, n
 
     Samples of a prompt are summed first, since they are alike.
     """
+    steps = [sums_by_prompt(trace, each.steps) for each in replayed]
+    return sums_by_prompt(trace, trace.lengths), np.stack(steps, axis=1)
+
+
+def sums_by_prompt(trace: Trace, values: np.ndarray) -> np.ndarray:
+    """Numbers of texts added up by prompt, in the order in which prompts come first."""
     number = {name: i for i, name in enumerate(dict.fromkeys(trace.prompts))}
-    prompt = np.array([number[name] for name in trace.prompts])
-    tokens = np.bincount(prompt, weights=trace.lengths)
-    return tokens, np.stack([np.bincount(prompt, weights=each.steps) for each in replayed], axis=1)
+    return np.bincount([number[name] for name in trace.prompts], weights=values)
 
 
 def lengths_with_intervals(trace: Trace, replayed: Sequence[Replayed]) -> list[Estimate]:
