@@ -76,6 +76,7 @@ class JobInfo:
     exp: str
     choices: dict[str, str]
     command: str
+    names_pair: bool  # whether the command line says anything of a pair
 
     @staticmethod
     def current() -> JobInfo:
@@ -92,6 +93,7 @@ class JobInfo:
             choices.get("exp", "adhoc"),
             choices,
             shlex.join(["python", "-m", "specbench", "hydra.mode=RUN", *overrides]),
+            any(o.lstrip("+").startswith(("pair=", "pair.")) for o in overrides),
         )
 
 
@@ -150,18 +152,19 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
         dtype=choose_dtype(config.dtype, device),
         title=job.label,
         command=job.command,
+        asked_pair=(config.pair.target, config.pair.draft) if job.names_pair else None,
     )
     if protocol.needs_models:
         context = with_models(context, config, session, protocol)
     outcome: Outcome = protocol.run(context)
 
-    row = results.RunRow(
-        **environment(device),  # ty: ignore[invalid-argument-type]
+    known: dict[str, Any] = {
+        **environment(device),
         **_identity(config, job, context),
-        dtype=str(context.dtype).removeprefix("torch."),
-        lossless=bool(getattr(verifier, "lossless", False)),
-        **outcome.measured,
-    )
+        "dtype": str(context.dtype).removeprefix("torch."),
+        "lossless": bool(getattr(verifier, "lossless", False)),
+    }
+    row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
     write_tables(job.folder, row, outcome)
     draw_figures(job.folder, outcome)
     results.collect(job.folder.parent)

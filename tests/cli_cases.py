@@ -37,9 +37,15 @@ def folder_case(reason: str, files: list[str], *says: str) -> Case:
     return Case(reason, (*HF, "pair.target=./model"), ("pair.target=./model", *says), files=contents)
 
 
-HEADER = {"specbench_trace": 1, "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}}
+HEADER = {
+    "specbench_trace": 1,
+    "target": "T",
+    "draft": "D",
+    "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+}
 TEXT = {"prompt_id": "a", "token_ids": [5, 6], "target_logprobs": [-1.0, -2.0], "draft_logprobs": [-1.5, -1.0]}
 TRACE = {"trace.jsonl": f"{json.dumps(HEADER)}\n{json.dumps(TEXT)}\n"}
+SWAPPED = json.dumps(TEXT | {"target_logprobs": [-4.0, -9.0], "draft_logprobs": [-0.1, -0.1]})
 REPLAY = ("protocol=replay", "protocol.trace=trace.jsonl")
 BAD_INPUT = [
     # Hydra's own messages
@@ -133,6 +139,21 @@ BAD_INPUT = [
     Case("gammas no list", (*REPLAY, "protocol.gammas=3"), ("protocol.gammas=3", "such as [1,2,4]"), files=TRACE),
     Case("gamma twice", (*REPLAY, "protocol.gammas=[3,3]"), ("protocol.gammas=[3, 3]", "repeated"), files=TRACE),
     Case("power of 1", (*REPLAY, "protocol.power=1"), ("protocol.power=1", "0.9 for power"), files=TRACE),
+    Case(
+        "plan of no drafts", (*REPLAY, "protocol.planned=[0]"), ("protocol.planned=[0]", "Add one above 0"), files=TRACE
+    ),
+    Case(
+        "policy of no drafts", (*REPLAY, "protocol.policies=[0]"), ("protocol.policies=[0]", "or give []"), files=TRACE
+    ),
+    Case(
+        "trace of another pair", (*REPLAY, "pair=smollm2"), ("pair=", "of target T and draft D", "Leave"), files=TRACE
+    ),
+    Case(
+        "folder as a trace",
+        ("protocol=replay", "protocol.trace=."),
+        ("trace.parquet in it",),
+        files={"trace.parquet": ""},
+    ),
     Case("no texts", ("protocol=record", "protocol.samples=0"), ("protocol.samples=0", "Use a whole number from 1")),
     Case("decoded but not replayed", ("protocol=replay_check", "protocol.gammas=[1]"), ("[2, 4, 8] are not replayed",)),
     Case(
@@ -196,6 +217,18 @@ GOOD_INPUT = [
         needs_model=True,
     ),
     Case("replay of an engine's log-probabilities", REPLAY, ("2 tokens of 1 texts replayed", "Results: "), files=TRACE),
+    Case(
+        "replay of plain decoding",
+        (*REPLAY, "protocol.gammas=[0]"),
+        ("target T, draft D", "1.00 tokens a"),
+        files=TRACE,
+    ),
+    Case(
+        "columns swapped",
+        REPLAY,
+        ("log_q swapped", "Results: "),
+        files={"trace.jsonl": json.dumps(HEADER) + "\n" + SWAPPED},
+    ),
     Case("check switched off", (*QUICK, "protocol.check.draws=0"), ("Results: outputs/adhoc/",), True),
     Case("plain decoding", (*QUICK, *QUICK_CHECK, "gamma=0"), ("Results: ",), True),
     Case("a single token", (*QUICK, *QUICK_CHECK, "max_new_tokens=1"), ("Results: ",), True),

@@ -62,6 +62,16 @@ def test_unusual_input_that_works(case, ran):
     assert len(list(got.folder.rglob("0/results.parquet"))) == 1
 
 
+def test_a_replay_says_what_it_replayed(ran):
+    (folder,) = ran["columns swapped"].folder.glob("outputs/adhoc/latest/0")
+    written = json.loads((folder / "trace.json").read_text())
+    assert (written["target"], written["draft"], written["dtype"]) == ("T", "D", "unknown")
+    assert (written["texts"], written["tokens"], written["sampler"]["temperature"]) == (1, 2, 1.0)
+    assert written["path"].endswith("trace.jsonl")
+    assert "log_q swapped" in written["warning"]
+    assert ran["columns swapped"].rows["dtype"].tolist() == ["unknown"]
+
+
 def test_a_bad_job_does_not_cost_the_sweep_its_others(ran):
     got = ran[SWEEP.reason]
     assert got.ended.status == 1

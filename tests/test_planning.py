@@ -33,9 +33,9 @@ def test_rows_of_a_text_too_short_for_its_gamma():
 
 
 def test_prompts_needed_by_hand():
-    # (1.959964 + 1.281552)^2 = 10.5074; variance 4, difference 0.5: 168.1
-    assert prompts_needed(4.0, 0.5, alpha=0.05, power=0.9) == 169
-    assert prompts_needed(4.0, -0.5, alpha=0.05, power=0.9) == 169
+    # (1.974017 + 1.286556)^2 = 10.6313 at 169 degrees of freedom; variance 4, difference 0.5: 170.1, so 171 by t
+    assert prompts_needed(4.0, 0.5, alpha=0.05, power=0.9) == 171
+    assert prompts_needed(4.0, -0.5, alpha=0.05, power=0.9) == 171
     assert prompts_needed(1e-9, 1.0, alpha=0.05, power=0.9) == 2
     assert prompts_needed(4.0, 0.0, alpha=0.05, power=0.9) is None
     with pytest.raises(ArgumentError, match=r"power=1.0"):

@@ -28,7 +28,8 @@ def rows(**changes: Any) -> list[dict[str, Any]]:
     places = [("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("b", 0, 0)]
     lines = [
         {"prompt": prompt, "sample": sample, "position": position, "token": i, **dict.fromkeys(NUMBERS, 0.5)}
-        | {"log_p": -1.0 - i, "log_q": -0.5 * i}
+        | {"log_p": -1.0 - i, "log_q": -0.5 * i, "max_new_tokens": 2}
+        | {"argmax_agree": 1.0, "draft_argmax": 0.0}
         for i, (prompt, sample, position) in enumerate(places)
     ]
     lines[1] |= changes
@@ -46,10 +47,13 @@ def test_round_trip(tmp_path):
     assert list(trace.prompts) == ["a", "a", "b"]
     assert trace.starts.tolist() == [0, 2, 3, 4]
     assert trace.remaining.tolist() == [2, 1, 1, 1]
+    assert trace.room.tolist() == [1, 0, 1, 1]
+    assert trace.known.tolist() == [1, 0, 1, 1]  # the last two are stop tokens, which could be drafted
     assert trace.columns["log_p"].tolist() == [-1, -2, -3, -4]
     assert trace.columns["log_q"].tolist() == [0, -np.inf, -1, -1.5]
     assert set(trace.columns) == set(NUMBERS)
     part = trace.texts(1, 3)
+    assert part.room.tolist() == [1, 1]
     assert (list(part.prompts), part.starts.tolist(), part.tokens.tolist()) == (["a", "b"], [0, 1, 2], [2, 3])
 
 
@@ -64,6 +68,7 @@ def test_round_trip(tmp_path):
         ({"log_q": None}, "1 nulls in log_q"),
         ({"overlap": 1.5}, "overlap is 1.5"),
         ({"draft_entropy": -0.5}, "draft_entropy is -0.5"),
+        ({"max_new_tokens": 1}, "max_new_tokens is 1 in line 1"),
         ({"position": 2}, "line 1 has position 2 where 1 is due"),
         ({"prompt": "b", "position": 0}, "line 2 has position 0"),
     ],
@@ -81,7 +86,7 @@ def test_files_that_are_no_traces(tmp_path):
     path = written(tmp_path, rows())
     table = pq.read_table(path)
     cases = {
-        "missing.parquet": (None, "cannot be read"),
+        "missing.parquet": (None, "no such file"),
         "empty.parquet": (table.slice(0, 0), "the trace is empty"),
         "columns.parquet": (table.drop_columns(["log_q", "position"]), "no column position, log_q"),
         "anonymous.parquet": (table.replace_schema_metadata({}), "does not say what it is a trace of"),
@@ -144,9 +149,9 @@ def test_rows_of_scored_texts():
     scored[1]["log_p"] = torch.tensor([-3.0])
     for columns in scored:
         columns |= {name: torch.zeros(len(columns["token"])) for name in NUMBERS if name not in columns}
-    got = trace_table([("a", 0), ("a", 1)], scored, IDENTITY).to_pylist()
-    assert [(r["prompt"], r["sample"], r["position"], r["token"], r["log_p"]) for r in got] == [
-        ("a", 0, 0, 7, -1.0), ("a", 0, 1, 8, -2.0), ("a", 1, 0, 9, -3.0),
+    got = trace_table([("a", 0), ("a", 1)], [2, 5], scored, IDENTITY).to_pylist()
+    assert [(r["prompt"], r["sample"], r["position"], r["token"], r["log_p"], r["max_new_tokens"]) for r in got] == [
+        ("a", 0, 0, 7, -1.0, 2), ("a", 0, 1, 8, -2.0, 2), ("a", 1, 0, 9, -3.0, 5),
     ]  # fmt: skip
 
 

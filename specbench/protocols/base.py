@@ -26,6 +26,7 @@ class RunContext:
         title: what tells this job from the others of its sweep.
         command: the command line that repeats this job alone.
         drafter_class: what makes the drafter once there are models; None where that is not known.
+        asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
     """
 
     verifier: Verifier
@@ -39,6 +40,7 @@ class RunContext:
     title: str
     command: str
     drafter_class: Callable[..., Drafter] | None = None
+    asked_pair: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

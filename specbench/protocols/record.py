@@ -106,5 +106,10 @@ def recorded(context: ModelContext, requests: Sequence[Request], completions: Se
     prompts = len(context.requests)
     order = sorted(range(len(requests)), key=lambda i: (i % prompts, i))
     identity = identity_of(context)
-    table = trace_table([(requests[i].name, i // prompts) for i in order], [scored[i] for i in order], identity)
+    table = trace_table(
+        [(requests[i].name, i // prompts) for i in order],
+        [requests[i].max_new_tokens for i in order],
+        [scored[i] for i in order],
+        identity,
+    )
     return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), order)

@@ -1,7 +1,13 @@
-"""The protocol ``replay``: every gamma, rule and policy from a trace. It loads no model."""
+"""The protocol ``replay``: every gamma, rule and policy from a trace. It loads no model.
+
+What was replayed is kept beside the tables, in trace.json: the identity that the trace has, its file and its size. The
+row's dtype is the trace's.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,15 +15,20 @@ import pandas as pd
 
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
+from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.settings import check_gammas
 from specbench.replay.imports import read_any
 from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan
+from specbench.replay.plausible import warning
 from specbench.replay.policies import frontier
 from specbench.replay.renewal import replay
 from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCHEMA, policy_rows, replay_rows
 from specbench.replay.survival import RULES
-from specbench.replay.trace import SAMPLER, check_sampler
+from specbench.replay.trace import Trace, check_sampler
+from specbench.replay.values import SAMPLER
+
+DOCUMENT = "trace.json"
 
 
 class ReplayProtocol:
@@ -44,8 +55,8 @@ class ReplayProtocol:
     ):
         self.path = Path(trace).expanduser()
         self.gammas = check_gammas("protocol.gammas", gammas, least=1)
-        self.policies = check_gammas("protocol.policies", policies)
-        self.planned = check_gammas("protocol.planned", planned)
+        self.policies = drafting("protocol.policies", policies)
+        self.planned = drafting("protocol.planned", planned)
         for name, value in (("alpha", alpha), ("power", power)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
                 raise ConfigError(f"protocol.{name}", value, "not inside (0, 1)", "Use 0.05 for alpha, 0.9 for power.")
@@ -55,10 +66,13 @@ class ReplayProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
-            ConfigError: a trace that cannot be read, or of another sampler than the run's.
+            ConfigError: a trace that cannot be read, or of another sampler or pair than was asked for.
         """
         trace = read_any(self.path)
+        check_pair(trace, context.asked_pair, self.path)
         check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path)
+        if doubt := warning(trace):
+            say(f"{self.path}: {doubt}", style="yellow")
         rules = [rule for rule in RULES if rule != "argmax" or "draft_argmax" in trace.columns]
         rows = [row for rule in rules for row in replay_rows(trace, replay(trace, rule, self.gammas))]
         tried = [
@@ -73,12 +87,49 @@ class ReplayProtocol:
             figures["policies"] = plots.policy_frontier(pd.DataFrame(tried))
         best = max(rows, key=lambda row: row["acceptance_length"])
         return Outcome(
-            f"{len(trace)} tokens of {len(trace.prompts)} texts replayed at {len(rows)} settings; up to "
+            f"{len(trace)} tokens of {len(trace.prompts)} texts replayed at {len(rows)} settings "
+            f"(target {trace.identity.target}, draft {trace.identity.draft}); up to "
             f"{best['acceptance_length']:.2f} tokens a step at gamma {best['gamma']} by rule {best['rule']}",
+            measured={"dtype": trace.identity.dtype},
             tables={
                 REPLAY: Table(rows, REPLAY_SCHEMA),
                 POLICIES: Table(tried, POLICY_SCHEMA),
                 PLAN: Table(planned, PLAN_SCHEMA),
             },
             figures=figures,
+            documents={DOCUMENT: described(trace, self.path, doubt)},
         )
+
+
+def drafting(key: str, values: Sequence[int]) -> list[int]:
+    """Draft lengths, none at all or one above 0 among them.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    gammas = check_gammas(key, values)
+    if gammas and max(gammas) == 0:
+        raise ConfigError(key, gammas, "none of them drafts", "Add one above 0, or give [] for none.")
+    return gammas
+
+
+def check_pair(trace: Trace, asked: tuple[str, str] | None, path: Path) -> None:
+    """Raises ConfigError where a pair was asked for and the trace names another; None: no pair was asked for."""
+    held = (trace.identity.target, trace.identity.draft)
+    if asked is not None and asked != held:
+        problem = f"a replay loads no models, and the trace {path} is of target {held[0]} and draft {held[1]}"
+        raise ConfigError("pair", " and ".join(asked), problem, "Leave pair out, or give a trace of that pair.")
+
+
+def described(trace: Trace, path: Path, doubt: str | None) -> str:
+    """The document: what was replayed, as JSON; ``warning`` is null where the trace raised none."""
+    found = {
+        "path": str(path.resolve()),
+        **dataclasses.asdict(trace.identity),
+        "prompts": len(set(trace.prompts)),
+        "texts": len(trace.prompts),
+        "tokens": len(trace),
+        "stopped": 0 if trace.limits is None else int((trace.lengths < trace.limits).sum()),
+        "warning": doubt,
+    }
+    return json.dumps(found, indent=1)

@@ -2,7 +2,9 @@
 
 The verifier's rule is what is replayed, so this also holds any verifier of a known rule to the acceptance that its rule
 must have. The recorded texts are independent of the decoded ones. Each decoded text is scored as well, outside of the
-timing: given its text, the number of steps that a run took has a known expectation, which is the sharper test.
+timing: given its text, the number of steps that a run took has a known expectation, which is the sharper test. So have
+the tokens that it drafted, and those that it accepted and kept: what a verifier accepted behind a stop token is not
+counted, since the text does not tell of it (replay/summary.py says which numbers equal a decode run's).
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ POINT_SCHEMA = pa.schema(
         ("sample", pa.int64()),
         ("tokens", pa.int64()),
         ("steps", pa.int64()),
-        ("expected_steps", pa.float64()),  # of this very text, replayed
+        ("expected_steps", pa.float64()),  # of this very text, replayed; likewise below
+        ("drafted", pa.int64()),
+        ("expected_drafted", pa.float64()),
+        ("accepted", pa.int64()),  # and kept: nothing behind a stop token
+        ("expected_accepted", pa.float64()),
     ]
 )
 TIMING_SCHEMA = pa.schema(
@@ -124,7 +130,7 @@ class ReplayCheckProtocol:
     def _points(
         self, context: ModelContext, rule: str, gamma: int, own: Recorded, completions: Sequence[Completion]
     ) -> list[dict[str, Any]]:
-        expected = replay(own.trace, rule, [gamma])[0].steps
+        expected = replay(own.trace, rule, [gamma])[0]
         prompts = len(context.requests)
         return [
             {
@@ -134,7 +140,11 @@ class ReplayCheckProtocol:
                 "sample": text // prompts,
                 "tokens": len(completions[text].token_ids),
                 "steps": len(completions[text].steps),
-                "expected_steps": float(expected[place]),
+                "expected_steps": float(expected.steps[place]),
+                "drafted": sum(step.num_draft_tokens for step in completions[text].steps),
+                "expected_drafted": float(expected.drafted[place]),
+                "accepted": sum(min(step.num_accepted, step.num_emitted) for step in completions[text].steps),
+                "expected_accepted": float(expected.accepted[place]),
             }
             for place, text in enumerate(own.order)
         ]

@@ -14,7 +14,7 @@ from specbench.errors import ConfigError
 from specbench.models import Engine, right_padded
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
-from specbench.replay.trace import Identity, trace_schema
+from specbench.replay.trace import LIMIT, Identity, trace_schema
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 
 CELLS = 1 << 24  # logits looked at together: a few float64 copies of them fit anywhere
@@ -108,13 +108,16 @@ def columns_of(target: Tensor, draft: Tensor, tokens: Tensor, sampling: Sampling
     return {name: torch.cat([piece[name] for piece in pieces]).float() for name in pieces[0]}
 
 
-def trace_table(names: Sequence[tuple[str, int]], scored: Sequence[dict[str, Tensor]], identity: Identity) -> pa.Table:
-    """The table of a trace, for (prompt, sample) of each text."""
+def trace_table(
+    names: Sequence[tuple[str, int]], limits: Sequence[int], scored: Sequence[dict[str, Tensor]], identity: Identity
+) -> pa.Table:
+    """The table of a trace, for (prompt, sample) and max_new_tokens of each text."""
     counts = [len(columns["token"]) for columns in scored]
     written: dict[str, Any] = {
         "prompt": [prompt for (prompt, _), count in zip(names, counts, strict=True) for _ in range(count)],
         "sample": np.repeat([sample for _, sample in names], counts),
         "position": np.concatenate([np.arange(count) for count in counts]),
         **{name: torch.cat([columns[name] for columns in scored]).numpy() for name in scored[0]},
+        LIMIT: np.repeat(limits, counts),
     }
     return pa.Table.from_pydict(written, schema=trace_schema(identity))

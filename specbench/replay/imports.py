@@ -9,13 +9,24 @@ and each further line holds one text that the target sampled, without its prompt
 
     {"prompt_id": "a", "sample": 0, "token_ids": [5, 17, 2], "target_logprobs": [...], "draft_logprobs": [...]}
 
-``sample`` may be left out where a prompt has one text. A log-probability may be a number; SGLang's
-[logprob, token_id, text] (``input_token_logprobs``); or vLLM's {"17": {"logprob": -0.4, ...}, ...}
-(``prompt_logprobs``), of which the entry of the token at hand is taken. -Infinity is allowed for the draft.
+``sample`` may be left out where a prompt has one text. Where texts end by a stop token, say ``max_new_tokens`` on their
+lines, the most tokens that the engine would have sampled, and leave the stop token in: replay/trace.py says why.
 
-Engines report log-probabilities of the model's raw logits unless told otherwise (vLLM: --logprobs-mode
-processed_logprobs), which are those of the sampler at temperature 1 without truncation alone. Texts must have been
-sampled by the very sampler that the log-probabilities are of.
+A log-probability may be a number; SGLang's [logprob, token_id, text] (``input_token_logprobs``); or vLLM's {"17":
+{"logprob": -0.4, ...}, ...} (``prompt_logprobs``), of which the entry of the token at hand is taken. -Infinity is
+allowed for the draft.
+
+Texts must have been sampled by the very sampler that the log-probabilities are of. Those that engines give for a prompt
+are of the raw logits, that is of temperature 1 without truncation, whatever sampler the request names:
+
+    vLLM    processed_logprobs and raw_logprobs are alike there, as its own pull request 47680 (July 2026) has it:
+            "processed logprobs is not apply to prompt logprobs"; 37082, open since March 2026, would add a temperature
+    SGLang  log_softmax(logits) "regardless of decoding temperature", says its pull request 36213, open since August
+            2026, which would add one; THUDM/slime 2319 shows equal numbers at temperatures 0.5, 1 and 2
+
+So an engine's numbers will do for texts that were sampled at temperature 1 without truncation. For any other sampler
+score the texts again with code that applies the sampler to all logits, as protocols/scoring.py does. Entries in an
+engine's own form under another sampler are refused.
 """
 
 from __future__ import annotations
@@ -28,9 +39,27 @@ from typing import Any
 import pyarrow as pa
 
 from specbench.errors import ConfigError
-from specbench.replay.trace import FIELDS, KEY, OPTIONAL, SAMPLER, VERSION, Identity, Trace, read_trace, trace_of
+from specbench.replay.trace import (
+    FIELDS,
+    LIMIT,
+    OPTIONAL,
+    VERSION,
+    Identity,
+    Trace,
+    check_file,
+    read_trace,
+    trace_of,
+)
+from specbench.replay.values import KEY, SAMPLER, sampler_of
 
 _FORMAT = "See specbench/replay/imports.py for the lines that are expected."
+_DROP = "Drop the prompt: an engine's first entry has none, and a line holds the continuation alone."
+_RESCORE = (
+    "Score the texts again with the sampler that they were sampled with; where your engine did so, write numbers. "
+    "specbench/replay/imports.py says more."
+)
+_PLAIN = {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
+_LARGEST = 10**30  # of whole numbers, which JSON may have of any size
 
 
 def read_any(path: str | Path) -> Trace:
@@ -44,6 +73,7 @@ def read_any(path: str | Path) -> Trace:
 
 def read_json_lines(path: str | Path) -> Trace:
     """See the module. Raises ConfigError."""
+    check_file(path)
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -52,15 +82,15 @@ def read_json_lines(path: str | Path) -> Trace:
     if not numbered:
         raise ConfigError(KEY, path, "the trace is empty", _FORMAT)
     identity = _identity(numbered[0][1], path)
-    rows = [row for number, entry in numbered[1:] for row in _rows(entry, number, path)]
-    table = pa.Table.from_pylist(rows, schema=pa.schema(FIELDS))
-    return trace_of(table, identity, path)
+    rows = [(number, row) for number, entry in numbered[1:] for row in _rows(entry, identity, number, path)]
+    table = pa.Table.from_pylist([row for _, row in rows], schema=pa.schema(FIELDS))
+    return trace_of(table, identity, path, [number for number, _ in rows])
 
 
 def _parsed(line: str, number: int, path: str | Path) -> dict[str, Any]:
     try:
         entry = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits are ValueErrors too
         raise ConfigError(KEY, path, f"line {number} is not JSON ({error})", _FORMAT) from error
     if not isinstance(entry, dict):
         raise ConfigError(KEY, path, f"line {number} is not a JSON object", _FORMAT)
@@ -74,37 +104,55 @@ def _identity(header: Mapping[str, Any], path: str | Path) -> Identity:
         raise ConfigError(KEY, path, problem, _FORMAT)
     names = {name: str(header.get(name, "unknown")) for name in ("target", "draft", "dtype", "source")}
     try:
-        return Identity(sampler={name: float(value) for name, value in sampler.items()}, **names)
-    except (TypeError, ValueError) as error:
+        return Identity(sampler=sampler_of(sampler), **names)
+    except ValueError as error:
         raise ConfigError(
             KEY, path, f"the sampler of the first line is no set of numbers ({error})", _FORMAT
         ) from error
 
 
-def _rows(entry: Mapping[str, Any], number: int, path: str | Path) -> list[dict[str, Any]]:
+def _rows(entry: Mapping[str, Any], identity: Identity, number: int, path: str | Path) -> list[dict[str, Any]]:
+    def wrong(problem: str, remedy: str = _FORMAT) -> ConfigError:
+        return ConfigError(KEY, path, f"line {number}{problem}", remedy)
+
     lists = [entry.get(name) for name in ("token_ids", "target_logprobs", "draft_logprobs")]
     if "prompt_id" not in entry or not all(isinstance(values, list) for values in lists):
-        problem = f"line {number} lacks prompt_id, token_ids, target_logprobs or draft_logprobs"
-        raise ConfigError(KEY, path, problem, _FORMAT)
+        raise wrong(" lacks prompt_id, token_ids, target_logprobs or draft_logprobs")
     tokens, log_p, log_q = (values or [] for values in lists)
+    prompt, sample, limit = entry["prompt_id"], entry.get("sample", 0), entry.get(LIMIT)
+    if not (isinstance(prompt, str) or _whole(prompt)):
+        raise wrong(f": prompt_id {prompt!r} is no name or number")
+    if not _whole(sample):
+        raise wrong(f": sample {sample!r} is not a whole number")
     if not len(tokens) == len(log_p) == len(log_q):
-        raise ConfigError(KEY, path, f"line {number}: lists of different lengths", _FORMAT)
-    rows = []
-    for position, token in enumerate(tokens):
-        if isinstance(token, bool) or not isinstance(token, int):
-            raise ConfigError(KEY, path, f"line {number}: token {token!r} is not an id", _FORMAT)
-        rows.append(
-            {
-                "prompt": str(entry["prompt_id"]),
-                "sample": int(entry.get("sample", 0)),
-                "position": position,
-                "token": token,
-                "log_p": _logprob(log_p[position], token, number, path),
-                "log_q": _logprob(log_q[position], token, number, path),
-                **dict.fromkeys(OPTIONAL),
-            }
-        )
-    return rows
+        raise wrong(": lists of different lengths")
+    if not tokens:
+        raise wrong(": a text without tokens", "Leave the line out.")
+    if limit is not None and not (_whole(limit) and limit >= len(tokens)):
+        raise wrong(f": {LIMIT} {limit!r} is no number of at least the text's {len(tokens)} tokens")
+    if unlike := [token for token in tokens if not (_whole(token) and token >= 0)]:
+        raise wrong(f": token {unlike[0]!r} is not an id")
+    if log_p[0] is None or log_q[0] is None:
+        raise wrong(f": no log-probability for token {tokens[0]}, the first", _DROP)
+    if identity.sampler != _PLAIN and any(isinstance(value, dict | list) for value in (*log_p, *log_q)):
+        raise wrong(" has an engine's own entries, which are of temperature 1 without truncation", _RESCORE)
+    return [
+        {
+            "prompt": str(prompt),
+            "sample": sample,
+            "position": position,
+            "token": token,
+            "log_p": _logprob(log_p[position], token, number, path),
+            "log_q": _logprob(log_q[position], token, number, path),
+            **dict.fromkeys(OPTIONAL),
+            LIMIT: limit,
+        }
+        for position, token in enumerate(tokens)
+    ]
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _logprob(value: Any, token: int, number: int, path: str | Path) -> float:
@@ -115,6 +163,10 @@ def _logprob(value: Any, token: int, number: int, path: str | Path) -> float:
         if value[1] != token:
             raise ConfigError(KEY, path, f"line {number}: a log-probability of token {value[1]}, not {token}", _FORMAT)
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or (isinstance(value, int) and abs(value) > _LARGEST)
+    ):
         raise ConfigError(KEY, path, f"line {number}: no log-probability for token {token}", _FORMAT)
     return float(value)

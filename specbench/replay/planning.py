@@ -7,7 +7,11 @@ difference T/S1 - T/S2 varies like the mean of the prompts' influences,
 
 so that n prompts tell a difference d apart in a two-sided test of level alpha with power 1 - beta where
 
-    n = ((z_(1 - alpha/2) + z_(1 - beta)) sd(e) / d)^2
+    n = ((t_(1 - alpha/2) + t_(1 - beta)) sd(e) / d)^2
+
+with quantiles of Student's t at n - 1 degrees of freedom, which make few prompts more. Texts of one prompt are alike,
+and are summed before anything is compared. The difference is itself an estimate, and n goes with its square: the n at
+both ends of its 95% interval are given too.
 
 Replay runs both settings on the same texts and sees s as an expectation. Decoding has its own noise on top, in each
 setting anew; its size is found by drawing runs from the trace (simulate.py). Texts are taken to differ between runs of
@@ -27,8 +31,10 @@ import pyarrow as pa
 from scipy import stats
 
 from specbench.errors import ArgumentError
+from specbench.metrics.intervals import CONFIDENCE
 from specbench.replay.renewal import Replayed, replay
 from specbench.replay.simulate import simulated_steps
+from specbench.replay.summary import by_prompt, sums_by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 
@@ -43,13 +49,20 @@ PLAN_SCHEMA = pa.schema(
         ("prompts_decoded", pa.int64()),
         ("alpha", pa.float64()),
         ("power", pa.float64()),
+        ("difference_low", pa.float64()),  # 95% interval over the trace's prompts
+        ("difference_high", pa.float64()),
+        # The prompts at the interval's end that is farther from 0, and at the nearer; null: 0 lies inside.
+        ("prompts_replayed_least", pa.int64()),
+        ("prompts_replayed_most", pa.int64()),
+        ("prompts_decoded_least", pa.int64()),
+        ("prompts_decoded_most", pa.int64()),
     ]
 )
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Tokens [n] of each text, its expected steps [n], and the variance [n] of its steps from run to run."""
+    """Tokens [n] of each prompt, its expected steps [n], and the variance [n] of its steps from run to run."""
 
     name: str
     tokens: np.ndarray
@@ -66,7 +79,7 @@ class Setting:
 
     @property
     def decoded_variance(self) -> float:
-        """Of one text's influence when the setting is decoded."""
+        """Of one prompt's influence when the setting is decoded."""
         noise = (self.length / self.steps.mean()) ** 2 * float(self.noise.mean())
         return float(self.influence.var(ddof=1)) + noise
 
@@ -82,33 +95,44 @@ def prompts_needed(variance: float, difference: float, alpha: float, power: floa
             raise ArgumentError(f"{name}={value}: must lie inside (0, 1)")
     if difference == 0:
         return None
-    quantiles = stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(power)
-    return max(2, math.ceil(quantiles**2 * variance / difference**2))
+    count = 2
+    while True:  # what is needed falls as the quantiles' degrees of freedom rise: a few turns
+        quantiles = stats.t.ppf(1 - alpha / 2, count - 1) + stats.t.ppf(power, count - 1)
+        needed = quantiles**2 * variance / difference**2
+        if needed <= count:
+            return count
+        normal = stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(power)
+        count = max(count + 1, math.ceil(normal**2 * variance / difference**2))
 
 
 def setting(trace: Trace, replayed: Replayed) -> Setting:
-    """A replayed setting with its noise; texts of about one length are best, as decoding with a limit makes them."""
+    """A replayed setting with its noise; prompts of about one length are best, as decoding with a limit makes them."""
     drawn = simulated_steps(trace, survival(trace, replayed.rule, replayed.gamma), RUNS)
-    return Setting(
-        f"{replayed.rule}, gamma {replayed.gamma}", replayed.tokens, replayed.steps, drawn.var(axis=0, ddof=1)
-    )
+    tokens, steps = by_prompt(trace, [replayed])
+    summed = np.stack([sums_by_prompt(trace, run) for run in drawn])
+    return Setting(f"{replayed.rule}, gamma {replayed.gamma}", tokens, steps[:, 0], summed.var(axis=0, ddof=1))
 
 
 def compare(first: Setting, second: Setting, alpha: float, power: float) -> dict[str, Any]:
     """A row of PLAN_SCHEMA."""
-    difference = second.length - first.length
-    paired = float((second.influence - first.influence).var(ddof=1)) if len(first.tokens) > 1 else float("nan")
-    decoded = first.decoded_variance + second.decoded_variance if len(first.tokens) > 1 else float("nan")
-    known = len(first.tokens) > 1
-    return {
+    difference, count = second.length - first.length, len(first.tokens)
+    row: dict[str, Any] = {
         "first": first.name,
         "second": second.name,
         "difference": difference,
-        "prompts_replayed": prompts_needed(paired, difference, alpha, power) if known else None,
-        "prompts_decoded": prompts_needed(decoded, difference, alpha, power) if known else None,
         "alpha": alpha,
         "power": power,
     }
+    if count < 2:  # no variance is known
+        return row | {name: None for name in PLAN_SCHEMA.names if name not in row}
+    paired = float((second.influence - first.influence).var(ddof=1))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * math.sqrt(paired / count)
+    near, far = max(0.0, abs(difference) - half), abs(difference) + half
+    row |= {"difference_low": difference - half, "difference_high": difference + half}
+    for name, variance in (("replayed", paired), ("decoded", first.decoded_variance + second.decoded_variance)):
+        for end, assumed in (("", difference), ("_least", far), ("_most", near)):
+            row[f"prompts_{name}{end}"] = prompts_needed(variance, assumed, alpha, power)
+    return row
 
 
 def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> list[dict[str, Any]]:

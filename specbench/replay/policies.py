@@ -97,15 +97,16 @@ def _drafted(trace: Trace, policy: Policy, starts: np.ndarray, lengths: np.ndarr
     Whether a draft reaches its i-th token depends on the draft's own continuation, x_1..x_(i-1) ~ q, while the text's
     is distributed as p. A text's continuation counts with weight q(x_1..x_(i-1)) / p(x_1..x_(i-1)), self-normalised,
     and cut at WEIGHT_LIMIT, which keeps the variance finite and biases a little towards the text. Tokens that p cannot
-    emit (truncated samplers) are not seen at all. A fixed gamma comes out exactly.
+    emit (truncated samplers) are not seen at all, and what is drafted behind a stop token is taken to be like what is
+    drafted elsewhere. A fixed gamma comes out exactly.
     """
     if policy.kind == "fixed":
-        return float(sum((starts * (trace.remaining > i)).sum() for i in range(1, policy.gamma + 1)))
+        return float((starts * np.minimum(trace.room, policy.gamma)).sum())
     log_ratio = (trace.columns["log_p"] - trace.columns["log_q"]).astype(float)
     weight, total = np.zeros(len(trace)), 0.0
     for i in range(min(policy.gamma, len(trace))):
-        room = starts * (trace.remaining > i + 1)
-        trusted = room * np.minimum(np.exp(-weight), WEIGHT_LIMIT)
+        room = starts * (trace.room > i)
+        trusted = room * (trace.remaining > i) * np.minimum(np.exp(-weight), WEIGHT_LIMIT)
         if trusted.sum() > 0:
             total += float(room.sum() * (trusted * (lengths > i)).sum() / trusted.sum())
         weight[: len(trace) - i] += log_ratio[i:]

@@ -5,8 +5,9 @@ at t and accepts k tokens emits k + 1, so that the next one starts at t + k + 1:
 
     w_s = sum over k of w_(s-1-k) P(tau = k | text, start s-1-k)
 
-This is a triangular system with gamma + 1 bands below a diagonal of ones: one BLAS call (dtbsv) a gamma, whatever the
-texts' lengths. P(tau = k) does not depend on gamma for k < gamma, so that all gammas share one matrix but for a column.
+for s up to the text's last token; a block that accepts a stop token starts no other. This is a triangular system with
+gamma + 1 bands below a diagonal of ones: one BLAS call (dtbsv) a gamma, whatever the texts' lengths. P(tau = k) does
+not depend on gamma for k < gamma, so that all gammas share one matrix but for a column.
 """
 
 from __future__ import annotations
@@ -26,14 +27,20 @@ CHUNK = 1 << 16  # tokens worked on at once: 35 MB at gamma 64
 
 @dataclass(frozen=True)
 class Replayed:
-    """Expected counts of one gamma and rule, given the texts. Blocks cut short by the end of a text are included.
+    """Expected counts of one gamma and rule, given the texts. Blocks cut short by max_new_tokens are included.
+
+    Accepted means kept: an accepted stop token counts, drafted tokens behind it do not, though a verifier may have
+    accepted them (in a step log: min(num_accepted, num_emitted)). Drafted are all.
 
     Attributes:
-        histogram: expected number of steps that kept 0, ..., gamma drafted tokens (that is, emitted one more).
+        histogram: expected number of steps that accepted 0, ..., gamma drafted tokens.
         full_histogram: the same, of the blocks that could draft all gamma tokens.
+        stopped: of the histogram, the steps whose last accepted token was the stop token. They emitted what they
+            accepted, all others one token more.
         possible: by position i = 1..gamma, expected number of blocks that could draft i tokens.
-        tested: of those, the ones that accepted i - 1.
+        tested: of those, the ones that accepted i - 1, none of them the stop token (num_emitted >= i).
         steps: expected number of steps of each text.
+        drafted, accepted: expected number of drafted and accepted tokens of each text.
         tokens: tokens of each text.
     """
 
@@ -41,19 +48,27 @@ class Replayed:
     gamma: int
     histogram: Float64[np.ndarray, " gamma1"]
     full_histogram: Float64[np.ndarray, " gamma1"]
+    stopped: Float64[np.ndarray, " gamma1"]
     possible: Float64[np.ndarray, " gamma"]
     tested: Float64[np.ndarray, " gamma"]
     steps: Float64[np.ndarray, " n"]
+    drafted: Float64[np.ndarray, " n"]
+    accepted: Float64[np.ndarray, " n"]
     tokens: Float64[np.ndarray, " n"]
 
     @property
+    def emitted(self) -> Float64[np.ndarray, " gamma1"]:
+        """Expected number of steps that emitted 1, ..., gamma + 1 tokens."""
+        return self.histogram - self.stopped + np.append(self.stopped[1:], 0.0)
+
+    @property
     def joint(self) -> Float64[np.ndarray, " gamma"]:
-        """Share of the blocks that could draft i tokens that accepted at least i; NaN where no text is that long."""
+        """Share of the blocks that could draft i tokens that accepted at least i; NaN where there are none."""
         return _ratio(_at_least(self.histogram)[1:], self.possible)
 
     @property
     def conditional(self) -> Float64[np.ndarray, " gamma"]:
-        """Share of the blocks that could draft i tokens and accepted i - 1 that accepted i as well."""
+        """Share of the tested blocks that accepted i as well."""
         return _ratio(_at_least(self.histogram)[1:], self.tested)
 
     @property
@@ -63,13 +78,13 @@ class Replayed:
 
     @property
     def full_acceptance_length(self) -> float:
-        """The same of full blocks alone, which a long text would approach; NaN where no text is long enough."""
+        """1 + mean accepted of full blocks, which a long text would approach; NaN where no text is long enough."""
         return _mean_and_variance(self.full_histogram)[0]
 
     @property
     def variance(self) -> float:
         """Variance of the number of tokens that a step emits."""
-        return _mean_and_variance(self.histogram)[1]
+        return _mean_and_variance(self.emitted)[1]
 
 
 def _mean_and_variance(histogram: np.ndarray) -> tuple[float, float]:
@@ -99,7 +114,10 @@ def replay(trace: Trace, rule: str, gammas: Sequence[int]) -> list[Replayed]:
 
 
 def replay_survival(trace: Trace, name: str, accepted: Float64[np.ndarray, "T gamma1"]) -> Replayed:
-    """Replays given survival probabilities, as of an adaptive policy, at the gamma that they reach to."""
+    """Replays given survival probabilities, as of an adaptive policy, at the gamma that they reach to.
+
+    Drafted, possible and tested are then those of a draft of gamma tokens, which the policy may have cut shorter.
+    """
     return next(iter(_replay_chunk(trace, name, accepted, [accepted.shape[1] - 1])))
 
 
@@ -124,8 +142,9 @@ def block_starts(
     bands[:, 0] = 1.0
     bands[:, 1:-1] = accepted[:, 1:] - accepted[:, :-1]
     bands[:, -1] = -accepted[:, -1]
-    ends = np.flatnonzero(remaining <= largest + 1)
-    bands[ends, remaining[ends]] = 0.0  # a step that ends its text starts no other
+    for behind in (0, 1):  # a step that ends its text starts no other, be the last token emitted or an accepted stop
+        ends = np.flatnonzero(remaining + behind <= largest + 1)
+        bands[ends, remaining[ends] + behind] = 0.0
     first = np.zeros(count)
     first[trace.starts[:-1]] = 1.0
     solve = get_blas_funcs("tbsv", dtype=np.float64)
@@ -139,32 +158,42 @@ def block_starts(
 def _replay_chunk(
     trace: Trace, rule: str, accepted: Float64[np.ndarray, "T gamma1"], gammas: Sequence[int]
 ) -> Iterator[Replayed]:
-    remaining, tokens = trace.remaining, trace.lengths.astype(float)
+    room, known, remaining = trace.room, trace.known, trace.remaining
+    tokens = trace.lengths.astype(float)
     starts = np.stack(list(block_starts(trace, accepted, gammas)))
-    has_room = remaining > np.array(gammas)[:, None]
-    reached, full = starts @ accepted, (starts * has_room) @ accepted
-    steps = np.add.reduceat(starts, trace.starts[:-1], axis=1)
+    reached, full = starts @ accepted, (starts * (room >= np.array(gammas)[:, None])) @ accepted
+
+    def by_text(values: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(values, trace.starts[:-1])
+
     for i, gamma in enumerate(gammas):
-        # Blocks by the most tokens that they could draft.
-        room = np.bincount(np.minimum(remaining - 1, gamma), weights=starts[i], minlength=gamma + 1)
-        # Those that accepted i - 1 tokens and had no room for another are the blocks of exactly that room.
-        short = np.flatnonzero(~has_room[i])
-        last = remaining[short] - 1
-        no_room = np.bincount(last, weights=starts[i, short] * accepted[short, last], minlength=gamma)
+        drafted = np.minimum(room, gamma)
+        # Blocks that accepted all that the text tells of, perhaps with the stop token: nothing more was tested.
+        ended = np.flatnonzero(known <= gamma)
+        through = np.zeros(len(trace))
+        through[ended] = starts[i, ended] * accepted[ended, known[ended]]
+        by_stop = through * (known == remaining)
         yield Replayed(
             rule,
             gamma,
             _masses(reached[i, : gamma + 1]),
             _masses(full[i, : gamma + 1]),
-            _at_least(room)[1:],
-            reached[i, :gamma] - no_room[:gamma],
-            steps[i],
+            _counts(known[ended], by_stop[ended], gamma),
+            _at_least(_counts(drafted, starts[i], gamma))[1:],
+            reached[i, :gamma] - _counts(known[ended], through[ended], gamma)[:gamma],
+            by_text(starts[i]),
+            by_text(starts[i] * drafted),
+            tokens - by_text(starts[i]) + by_text(by_stop),
             tokens,
         )
 
 
 def _masses(reached: Float64[np.ndarray, " gamma1"]) -> Float64[np.ndarray, " gamma1"]:
     return reached - np.append(reached[1:], 0.0)
+
+
+def _counts(values: np.ndarray, weights: np.ndarray, gamma: int) -> Float64[np.ndarray, " gamma1"]:
+    return np.bincount(values, weights=weights, minlength=gamma + 1).astype(float)  # whole numbers where it is empty
 
 
 def _at_least(counts: np.ndarray) -> np.ndarray:
@@ -179,7 +208,10 @@ def join(parts: Sequence[Replayed]) -> Replayed:
     """Chunks of one trace as one."""
     summed = {
         name: np.sum([getattr(part, name) for part in parts], axis=0)
-        for name in ("histogram", "full_histogram", "possible", "tested")
+        for name in ("histogram", "full_histogram", "stopped", "possible", "tested")
     }
-    per_text = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("steps", "tokens")}
+    per_text = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("steps", "drafted", "accepted", "tokens")
+    }
     return Replayed(parts[0].rule, parts[0].gamma, **summed, **per_text)

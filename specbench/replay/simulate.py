@@ -21,6 +21,8 @@ def simulate(
 ) -> Int64[np.ndarray, "n steps"]:
     """Accepted drafted tokens of each step of each text, with -1 behind its last step.
 
+    A step emits one token more, but for a last step that accepted the stop token.
+
     Args:
         accepted: P(tau >= i | text) of each token (survival.py).
         texts: numbers of the texts, each as often as it is to be decoded, with noise of its own every time; None: all.

@@ -1,4 +1,19 @@
-"""Replayed counts as rows of a table, with intervals by bootstrap over prompts."""
+"""Replayed counts as rows of a table, with intervals by bootstrap over prompts.
+
+Expected values of what decoding counts, given the texts; in the terms of a step log (results.STEP_SCHEMA; d, a, e are
+num_draft_tokens, num_accepted, num_emitted, and N the steps), where accepted means kept, k = min(a, e):
+
+    steps, tokens, drafted     N, sum e, sum d: a decode run's columns of these names
+    accepted, histogram        sum k, and the steps by k: a run's columns where no stop token is accepted; what a
+                               verifier accepts behind one, a - k, is not in the text
+    acceptance_length          sum e / N: a run's tokens / steps. A run's own acceptance_length is (sum a + N) / N,
+                               which is larger by what was cut off behind stop tokens, at most gamma a text
+    full_acceptance_length     1 + mean k where d = gamma
+    acceptance_rate            sum k / sum d
+    joint_rates                #{k >= i} / #{d >= i}
+    conditional_rates          #{k >= i} / #{d >= i, e >= i}
+    variance                   of e
+"""
 
 from __future__ import annotations
 
@@ -29,6 +44,8 @@ REPLAY_SCHEMA = pa.schema(
         ("histogram", pa.list_(pa.float64())),
         ("joint_rates", pa.list_(pa.float64())),
         ("conditional_rates", pa.list_(pa.float64())),
+        ("drafted", pa.float64()),
+        ("accepted", pa.float64()),
     ]
 )
 POLICY_SCHEMA = pa.schema(
@@ -50,10 +67,14 @@ def by_prompt(trace: Trace, replayed: Sequence[Replayed]) -> tuple[np.ndarray, n
 
     Samples of a prompt are summed first, since they are alike.
     """
+    steps = [sums_by_prompt(trace, each.steps) for each in replayed]
+    return sums_by_prompt(trace, trace.lengths), np.stack(steps, axis=1)
+
+
+def sums_by_prompt(trace: Trace, values: np.ndarray) -> np.ndarray:
+    """Numbers of texts added up by prompt, in the order in which prompts come first."""
     number = {name: i for i, name in enumerate(dict.fromkeys(trace.prompts))}
-    prompt = np.array([number[name] for name in trace.prompts])
-    tokens = np.bincount(prompt, weights=trace.lengths)
-    return tokens, np.stack([np.bincount(prompt, weights=each.steps) for each in replayed], axis=1)
+    return np.bincount([number[name] for name in trace.prompts], weights=values)
 
 
 def lengths_with_intervals(trace: Trace, replayed: Sequence[Replayed]) -> list[Estimate]:
@@ -65,8 +86,7 @@ def replay_rows(trace: Trace, replayed: Sequence[Replayed]) -> list[dict[str, An
     """Rows of REPLAY_SCHEMA. Rates of positions that no text reached are null."""
     rows = []
     for each, length in zip(replayed, lengths_with_intervals(trace, replayed), strict=True):
-        kept = each.tokens.sum() - each.steps.sum()
-        drafted = each.possible.sum()
+        accepted, drafted = float(each.accepted.sum()), float(each.drafted.sum())
         rows.append(
             {
                 "rule": each.rule,
@@ -74,12 +94,14 @@ def replay_rows(trace: Trace, replayed: Sequence[Replayed]) -> list[dict[str, An
                 **_interval(length),
                 "variance": each.variance,
                 "full_acceptance_length": _known(each.full_acceptance_length),
-                "acceptance_rate": _known(kept / drafted) if drafted > 0 else None,
+                "acceptance_rate": accepted / drafted if drafted > 0 else None,
                 "steps": float(each.steps.sum()),
                 "tokens": int(each.tokens.sum()),
                 "histogram": each.histogram.tolist(),
                 "joint_rates": [_known(rate) for rate in each.joint],
                 "conditional_rates": [_known(rate) for rate in each.conditional],
+                "drafted": drafted,
+                "accepted": accepted,
             }
         )
     return rows

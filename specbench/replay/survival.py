@@ -35,8 +35,9 @@ def survival(
 ) -> Float64[np.ndarray, "T gamma1"]:
     """P(tau >= i | text) for i = 0, ..., gamma and a block that starts at each token.
 
-    It is 0 for an i that leaves no token of the text to follow, as where decoding drafts one token less than may still
-    be emitted: the text's last token always ends a step.
+    tau counts what was kept: an accepted stop token, but nothing behind it, of which the text does not tell. A text
+    that ended by length has its last token emitted, never accepted, since decoding drafts one token less than may still
+    be emitted.
 
     Args:
         stops: the most tokens that a block starting at each token drafts (an adaptive policy); None: gamma.
@@ -57,7 +58,7 @@ def survival(
     if rule == "token":
         log_rho = np.maximum(log_rho, 0.0)  # each token answers for itself
     count = len(trace)
-    limit = trace.remaining - 1
+    limit = trace.known
     if stops is not None:
         limit = np.minimum(limit, stops)
     out = np.zeros((count, gamma + 1))

@@ -10,6 +10,11 @@ One line a token, in the order of the text, with these columns (float32; those m
     target_entropy*, draft_entropy*    nats, of p and q
     argmax_agree*           whether p and q have the same most likely token (1 or 0)
     draft_argmax*           whether the token is q's most likely one (1 or 0): what greedy drafting would have proposed
+    max_new_tokens*         the most tokens that the text could have had, the same on all its lines
+
+A text of fewer tokens than its max_new_tokens ended by a stop token, which is its last one. Decoding learns of a stop
+token only when it has verified it: it drafts whole blocks up to there, past the end as well, where it drafts fewer
+tokens near max_new_tokens. Without the column every text is taken to have ended by length, at its last token.
 
 The parquet metadata holds, under the key ``specbench.trace``, a JSON object with the format's version and an Identity.
 """
@@ -28,14 +33,14 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
 from specbench.errors import ConfigError
+from specbench.replay.values import KEY, SAMPLER, Where, check_tokens, check_values, numbers, place_of, sampler_of
 
 TRACE = "trace.parquet"
 VERSION = 1
-KEY = "protocol.trace"
 _METADATA = b"specbench.trace"
 REQUIRED = ("log_p", "log_q")
 OPTIONAL = ("overlap", "target_entropy", "draft_entropy", "argmax_agree", "draft_argmax")
-SAMPLER = ("temperature", "top_k", "top_p", "min_p")
+LIMIT = "max_new_tokens"
 _REMEDY = "Record one with protocol=record, or see specbench/replay/trace.py for the format."
 
 FIELDS = [
@@ -44,6 +49,7 @@ FIELDS = [
     ("position", pa.int64()),
     ("token", pa.int64()),
     *((name, pa.float32()) for name in (*REQUIRED, *OPTIONAL)),
+    (LIMIT, pa.int64()),
 ]
 
 
@@ -79,6 +85,7 @@ class Trace:
         prompts: the name of each text's prompt; texts of one prompt share it, and are resampled together.
         starts: index of each text's first token, and T at the end.
         columns: log_p and log_q, and those of OPTIONAL that the trace has.
+        limits: the most tokens that each text could have had; None: as many as it has.
     """
 
     identity: Identity
@@ -86,6 +93,7 @@ class Trace:
     starts: Int64[np.ndarray, " n1"]
     tokens: Int64[np.ndarray, " T"]
     columns: Mapping[str, Float32[np.ndarray, " T"]]
+    limits: Int64[np.ndarray, " n"] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -99,6 +107,17 @@ class Trace:
     def remaining(self) -> Int64[np.ndarray, " T"]:
         """Tokens from each one to the end of its text, itself included."""
         return np.repeat(self.starts[1:], self.lengths) - np.arange(len(self))
+
+    @property
+    def room(self) -> Int64[np.ndarray, " T"]:
+        """The most tokens that a block which starts at each one drafts: one less than may still be emitted."""
+        spare = np.zeros(len(self.lengths), dtype=np.int64) if self.limits is None else self.limits - self.lengths
+        return self.remaining - 1 + np.repeat(spare, self.lengths)
+
+    @property
+    def known(self) -> Int64[np.ndarray, " T"]:
+        """Of those, the ones that the text tells of: nothing is known behind a stop token."""
+        return np.minimum(self.room, self.remaining)
 
     def column(self, name: str, purpose: str) -> Float32[np.ndarray, " T"]:
         """A column that not every trace has.
@@ -119,6 +138,7 @@ class Trace:
             self.starts[first : last + 1] - self.starts[first],
             self.tokens[span],
             {name: values[span] for name, values in self.columns.items()},
+            None if self.limits is None else self.limits[first:last],
         )
 
 
@@ -128,6 +148,7 @@ def read_trace(path: str | Path) -> Trace:
     Raises:
         ConfigError: no such file, not a trace, missing columns, or values that cannot be (see trace_of).
     """
+    check_file(path)
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
@@ -138,71 +159,105 @@ def read_trace(path: str | Path) -> Trace:
     return trace_of(table, _identity(table.schema.metadata or {}, path), path)
 
 
+def check_file(path: str | Path) -> None:
+    """Raises ConfigError for a path that cannot be a trace by its looks."""
+    path = Path(path)
+    if path.is_dir():
+        inside = path / TRACE
+        remedy = f"Give {TRACE} in it: protocol.trace={inside}" if inside.is_file() else _REMEDY
+        raise ConfigError(KEY, path, "a folder", remedy)
+    if not path.is_file():
+        raise ConfigError(KEY, path, "no such file", _REMEDY)
+    if path.suffix == ".json":
+        raise ConfigError(KEY, path, "not a parquet file by its name", "If it holds JSON lines, name it .jsonl.")
+
+
 def _identity(metadata: Mapping[bytes, bytes], path: str | Path) -> Identity:
     try:
         written = json.loads(metadata[_METADATA])
         if written.pop("version") != VERSION:
             raise ConfigError(KEY, path, f"not of the trace format's version {VERSION}", _REMEDY)
-        identity = Identity(**written)
-        if set(identity.sampler) != set(SAMPLER):
-            raise ValueError(f"sampler of {sorted(identity.sampler)}")
+        return dataclasses.replace(Identity(**written), sampler=sampler_of(written["sampler"]))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         problem = f"its metadata does not say what it is a trace of ({type(error).__name__}: {error})"
         raise ConfigError(KEY, path, problem, _REMEDY) from error
-    return identity
 
 
-def trace_of(table: pa.Table, identity: Identity, path: str | Path) -> Trace:
+def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Sequence[int] | None = None) -> Trace:
     """A trace of a table with at least the required columns.
 
+    Args:
+        lines: for messages, the line of the file that each row stands on; None: rows are counted from 0.
+
     Raises:
-        ConfigError: an empty table; positions that do not count 0, 1, 2, ...; log_p not finite or above 0; log_q NaN
-            or above 0; a null in a required column; an optional column out of its range.
+        ConfigError: an empty table; a text that occurs twice; positions that do not count 0, 1, 2, ...; a null in a
+            required column; values that a column cannot have (values.py); a limit below its text's length.
     """
     if table.num_rows == 0:
         raise ConfigError(KEY, path, "the trace is empty", _REMEDY)
     for name in ("prompt", "sample", "position", "token", *REQUIRED):
         if table[name].null_count:
             raise ConfigError(KEY, path, f"{table[name].null_count} nulls in {name}", _REMEDY)
-    prompt = np.asarray(table["prompt"].to_pylist(), dtype=object)
-    sample, position, tokens = (table[name].to_numpy().astype(np.int64) for name in ("sample", "position", "token"))
-    begins = np.append(True, (prompt[1:] != prompt[:-1]) | (sample[1:] != sample[:-1]))
-    starts = np.append(np.flatnonzero(begins), len(tokens)).astype(np.int64)
-    expected = np.arange(len(tokens)) - np.repeat(starts[:-1], np.diff(starts))
+    where = place_of(lines)
+    prompt = np.asarray([str(name) for name in table["prompt"].to_pylist()], dtype=object)
+    sample, position, tokens = (numbers(table, name, pa.int64(), path) for name in ("sample", "position", "token"))
+    starts = _starts(prompt, sample, position, path, where)
+    check_tokens(tokens, path, where)
+    present = [name for name in OPTIONAL if name in table.column_names and not table[name].null_count]
+    columns = {name: numbers(table, name, pa.float32(), path) for name in (*REQUIRED, *present)}
+    check_values(columns, path, where)
+    limits = _limits(table, starts, path, where)
+    return Trace(identity, prompt[starts[:-1]].tolist(), starts, tokens, columns, limits)
+
+
+def _starts(
+    prompt: np.ndarray, sample: np.ndarray, position: np.ndarray, path: str | Path, where: Where
+) -> Int64[np.ndarray, " n1"]:
+    """Where texts begin, and the number of rows at the end."""
+    begins = np.append(True, (prompt[1:] != prompt[:-1]) | (sample[1:] != sample[:-1]) | (position[1:] == 0))
+    starts = np.append(np.flatnonzero(begins), len(prompt)).astype(np.int64)
+    seen = set()
+    for row in starts[:-1].tolist():
+        text = (prompt[row], int(sample[row]))
+        if text in seen:
+            problem = f"prompt {text[0]!r}, sample {text[1]}, occurs twice, again in {where(row)}"
+            raise ConfigError(KEY, path, problem, "Number the samples of a prompt, and keep a text's lines together.")
+        seen.add(text)
+    expected = np.arange(len(prompt)) - np.repeat(starts[:-1], np.diff(starts))
     if (position != expected).any():
         row = int(np.flatnonzero(position != expected)[0])
-        problem = f"line {row} has position {position[row]} where {expected[row]} is due"
+        problem = f"{where(row)} has position {position[row]} where {expected[row]} is due"
         raise ConfigError(KEY, path, problem, "Positions of each text must count 0, 1, 2, ...")
-    texts = list(zip(prompt[starts[:-1]].tolist(), sample[starts[:-1]].tolist(), strict=True))
-    if len(set(texts)) < len(texts):
-        raise ConfigError(KEY, path, "a (prompt, sample) occurs twice", "Number the samples of a prompt.")
-    present = [name for name in OPTIONAL if name in table.column_names and not table[name].null_count]
-    columns = {name: table[name].to_numpy().astype(np.float32) for name in (*REQUIRED, *present)}
-    _check_values(columns, path)
-    return Trace(identity, [name for name, _ in texts], starts, tokens, columns)
+    return starts
 
 
-def _check_values(columns: Mapping[str, np.ndarray], path: str | Path) -> None:
-    for name, values in columns.items():
-        high = {"log_p": 0.0, "log_q": 0.0, "overlap": 1 + 1e-5}.get(name, np.inf)
-        low = -np.inf if name in REQUIRED else -1e-5
-        wrong = np.isnan(values) | (values > high) | (values < low)
-        if name == "log_p":  # a sampled token had a probability; a draft may have given it none
-            wrong |= np.isneginf(values)
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            problem = f"{name} is {values[row]} in line {row} (and {int(wrong.sum()) - 1} more are impossible)"
-            raise ConfigError(KEY, path, problem, "log_p must be finite, neither log above 0 or NaN.")
+def _limits(table: pa.Table, starts: np.ndarray, path: str | Path, where: Where) -> np.ndarray | None:
+    if LIMIT not in table.column_names or table[LIMIT].null_count == table.num_rows:
+        return None
+    lengths = np.diff(starts)
+    filled = table.set_column(table.column_names.index(LIMIT), LIMIT, table[LIMIT].fill_null(-1))
+    written = numbers(filled, LIMIT, pa.int64(), path)
+    limits = written[starts[:-1]]
+    limits = np.where(limits == -1, lengths, limits)
+    wrong = (written != np.repeat(written[starts[:-1]], lengths)) | (np.repeat(limits < lengths, lengths))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        problem = f"{LIMIT} is {written[row]} in {where(row)}, unlike before in its text or below the text's length"
+        raise ConfigError(KEY, path, problem, "Write the same number on all lines of a text, at least its tokens.")
+    return limits
 
 
 def check_sampler(trace: Trace, wanted: Mapping[str, float | int], path: str | Path) -> None:
     """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
+    held, asked = trace.identity.sampler, sampler_of(wanted)
+    if held["temperature"] == asked["temperature"] == 0:
+        return  # greedy, whatever else is said
     for name in SAMPLER:
-        held, asked = (max(0.0, float(sampler[name])) for sampler in (trace.identity.sampler, wanted))  # top_k -1 is 0
-        if held != asked:
+        if held[name] != asked[name]:
             raise ConfigError(
                 f"sampler.{name}",
                 wanted[name],
-                f"the trace {path} was sampled with {name} {held:g}, and one sampler's acceptance is not another's",
-                f"Add sampler.{name}={held:g} to replay it, or record another trace.",
+                f"the trace {path} was sampled with {name} {held[name]:g}, and one sampler's acceptance is not "
+                "another's",
+                f"Add sampler.{name}={held[name]:g} to replay it, or record another trace.",
             )

@@ -1,0 +1,89 @@
+"""What a trace's columns and its sampler may hold. Every refusal names the file, the line and the value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from specbench.errors import ConfigError
+
+KEY = "protocol.trace"
+SAMPLER = ("temperature", "top_k", "top_p", "min_p")
+_SAMPLER_RANGES = {"temperature": (0.0, math.inf), "top_k": (-1.0, math.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0)}
+_LOG = "Log-probabilities are at most 0, and a token that was sampled had a probability: log_p is finite."
+_FLAG = "Write 1 for yes and 0 for no."
+_ENTROPY = "Entropies are in nats, from 0."
+_LARGEST = float(np.finfo(np.float32).max)
+# name: lowest, highest, and what to do about others
+_RANGES = {
+    "log_p": (-_LARGEST, 0.0, _LOG),
+    "log_q": (-math.inf, 0.0, _LOG),
+    "overlap": (-1e-5, 1 + 1e-5, "It is the sum of min(p, q) over the vocabulary, from 0 to 1."),
+    "target_entropy": (-1e-5, _LARGEST, _ENTROPY),
+    "draft_entropy": (-1e-5, _LARGEST, _ENTROPY),
+    "argmax_agree": (0.0, 1.0, _FLAG),
+    "draft_argmax": (0.0, 1.0, _FLAG),
+}
+Where = Callable[[int], str]
+
+
+def place_of(lines: Sequence[int] | None) -> Where:
+    """Names the place of a row in its file: by the file's lines, or by number where rows are all there is."""
+    return lambda row: f"line {row}" if lines is None else f"line {lines[row]}"
+
+
+def sampler_of(given: Mapping[str, object]) -> dict[str, float]:
+    """The numbers of a sampler, top_k -1 (off) as 0.
+
+    Raises:
+        ValueError: other names than those of SAMPLER, or a value that no sampler has.
+    """
+    if set(given) != set(SAMPLER):
+        raise ValueError(f"sampler of {', '.join(sorted(map(str, given))) or 'nothing'}, not of {', '.join(SAMPLER)}")
+    found = {}
+    for name, (low, high) in _SAMPLER_RANGES.items():
+        value = given[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise ValueError(f"{name} {value!r} is not a number from {low:g} to {high:g}")
+        if value > _LARGEST:
+            raise ValueError(f"{name} is infinite")
+        found[name] = float(value)
+    found["top_k"] = max(0.0, found["top_k"])
+    return found
+
+
+def numbers(table: pa.Table, name: str, kind: pa.DataType, path: str | Path) -> np.ndarray:
+    """A column in a number format, nulls and all.
+
+    Raises:
+        ConfigError: values that do not fit it, such as text, fractions among whole numbers, or 2^63 and above.
+    """
+    try:
+        return table[name].cast(kind).to_numpy()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        problem = f"{name} holds other values than {kind} ({str(error).splitlines()[0]})"
+        raise ConfigError(KEY, path, problem, "See specbench/replay/trace.py for the format.") from error
+
+
+def check_tokens(tokens: np.ndarray, path: str | Path, where: Where) -> None:
+    """Raises ConfigError for a token id below 0."""
+    if (tokens < 0).any():
+        row = int(np.flatnonzero(tokens < 0)[0])
+        raise ConfigError(KEY, path, f"token {tokens[row]} in {where(row)}", "Token ids count from 0.")
+
+
+def check_values(columns: Mapping[str, np.ndarray], path: str | Path, where: Where) -> None:
+    """Raises ConfigError for the first value that its column cannot have."""
+    for name, values in columns.items():
+        low, high, remedy = _RANGES[name]
+        wrong = np.isnan(values) | (values > high) | (values < low)
+        if remedy == _FLAG:
+            wrong |= (values != 0) & (values != 1)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            problem = f"{name} is {values[row]} in {where(row)} (and {int(wrong.sum()) - 1} more are impossible)"
+            raise ConfigError(KEY, path, problem, remedy)
