@@ -20,6 +20,7 @@ from specbench.exactness.elsewhere import elsewhere
 from specbench.exactness.enumeration import LAWS, all_drafts, token_law
 from specbench.exactness.evidence import Settings
 from specbench.exactness.exact import exact_tier
+from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.injection import GivenStreams
 from specbench.exactness.search import searched_tv
 from specbench.exactness.steps import verified_steps
