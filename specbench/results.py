@@ -72,7 +72,7 @@ class RunRow:
     hardware: str
     threads: int
     device: str
-    dtype: str
+    dtype: str  # a replay has that of its trace
     python: str
     torch: str
     transformers: str
