@@ -78,7 +78,7 @@ def support_edge(logits: Shaped[Tensor, "n V"], params: RowParams, tolerance: Fl
 
     k = torch.where(params.top_k > 0, params.top_k, vocabulary).clamp(max=vocabulary)[:, None]
     may, must = within(k) & (ordered > -math.inf), surely(k)
-    # Where top-k is in doubt, so is the mass of which top-p is a share: "may" holds for the most tokens, "must" for none.
+    # Where top-k is in doubt, so is the mass of which top-p is a share: "may" holds for the most tokens, "must" fails.
     unsure = (may & ~must).any(dim=1)
     mass = ordered.masked_fill(~may, -math.inf).div(temperature).softmax(dim=-1)
     before, given = mass.cumsum(dim=-1) - mass, params.top_p[:, None]

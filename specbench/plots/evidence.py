@@ -23,8 +23,8 @@ def eprocess(paths: Rows, false_alarm: float, title: str = "") -> Figure:
     figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.8))
     for name, rows in table.groupby("bet", sort=False):
         if name != "all bets":
-            _path(axes, rows, color=PALE, lw=0.6)
-    _path(axes, table[table["bet"] == "all bets"], color=COLOURS[0], label="all bets, equal stakes")
+            _path(axes, rows, PALE, lw=0.6)
+    _path(axes, table[table["bet"] == "all bets"], COLOURS[0], label="all bets, equal stakes")
     _threshold(axes, false_alarm)
     axes.set(xlabel="tokens decoded", ylabel=r"$\log_{10}$ of the evidence")
     axes.set_title(title, parse_math=False)
@@ -48,7 +48,7 @@ def evidence_paths(paths: pd.DataFrame, false_alarm: float) -> Figure:
             i = names.index(str(name))
             line = "-" if rows["lossless"].all() else "--"
             marks = {"marker": MARKERS[i % len(MARKERS)], "markevery": 0.23, "ms": 3.5}
-            _path(axes, rows, color=COLOURS[i % len(COLOURS)], ls=line, label=str(name), **marks)
+            _path(axes, rows, COLOURS[i % len(COLOURS)], ls=line, label=str(name), **marks)
         _threshold(axes, false_alarm)
         axes.set_yscale("symlog", linthresh=10)
         axes.set(xlabel="tokens decoded")
@@ -77,10 +77,10 @@ def forks(rows: Rows, title: str = "") -> Figure:
     for i, name in enumerate(series.drop_duplicates()):
         for chosen, fill in ((opposed, COLOURS[i % len(COLOURS)]), (~opposed, "white")):
             own = (series == name).to_numpy() & chosen
-            style_of = {"mec": COLOURS[i % len(COLOURS)], "mfc": fill, "mew": 0.9, "ms": 4}
             axes.plot(
-                noise[own].clip(floor), margin[own].clip(floor), MARKERS[i % len(MARKERS)], label=str(name), **style_of
-            )
+                noise[own].clip(floor), margin[own].clip(floor), MARKERS[i % len(MARKERS)], label=str(name), mfc=fill,
+                mec=COLOURS[i % len(COLOURS)], mew=0.9, ms=4,
+            )  # fmt: skip
     ends = np.array([noise.min(initial=1), noise.max(initial=0)]).clip(floor) * (0.5, 2)
     axes.plot(ends, 2 * ends, color=GREY, ls=DASHED, lw=0.9, label="margin twice the noise")
     axes.set(xscale="log", yscale="log", xlabel="largest difference of a logit between the two shapes")
@@ -90,20 +90,19 @@ def forks(rows: Rows, title: str = "") -> Figure:
     return figure
 
 
-def _path(axes: Axes, rows: pd.DataFrame, **look: Any) -> None:
+def _path(axes: Axes, rows: pd.DataFrame, colour: str, **look: Any) -> None:
     """A path up to where it becomes infinite, which is marked by an arrow."""
     token, value = rows["token"].to_numpy(), rows["log10_value"].to_numpy(dtype=float).clip(min=LOWEST)
     finite = np.isfinite(value)
     if finite.any():
-        axes.plot(token[finite], value[finite], **look)
+        axes.plot(token[finite], value[finite], color=colour, **look)
     if not finite.all():
         at = token[~finite][0]
-        place = {"xycoords": axes.get_xaxis_transform(), "textcoords": axes.get_xaxis_transform()}
-        colour = look["color"]
+        place = axes.get_xaxis_transform()
         arrow = {"arrowstyle": "->", "color": colour, "lw": 0.9}
-        axes.annotate("", xy=(at, 0.99), xytext=(at, 0.8), arrowprops=arrow, **place)
+        axes.annotate("", xy=(at, 0.99), xytext=(at, 0.8), arrowprops=arrow, xycoords=place, textcoords=place)
         if not finite.any():  # from the first written point on: a line of no length, for the legend
-            axes.plot([], [], **look)
+            axes.plot([], [], color=colour, **look)
 
 
 def _threshold(axes: Axes, false_alarm: float) -> None:
