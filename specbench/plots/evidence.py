@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.plots.style import COLOURS, DASHED, GREY, MARKERS, PALE, WIDTH, legend, panels, style
+from specbench.plots.style import COLOURS, DASHED, GREY, INK, MARKERS, PALE, WIDTH, legend, panels, style
 
 Rows = pd.DataFrame | Sequence[dict[str, Any]]
 LOWEST = -10.0  # log10 of evidence; single bets sink without end
@@ -75,10 +75,10 @@ def forks(rows: Rows, title: str = "") -> Figure:
     floor = positive.min() / 3 if len(positive) else 1e-9  # where exact ties are drawn on a logarithmic scale
     figure, (axes,) = panels(1, 1, (WIDTH * 0.7, 3.0), margin=0.3)
     for i, name in enumerate(series.drop_duplicates()):
-        for chosen, fill in ((opposed, COLOURS[i % len(COLOURS)]), (~opposed, "white")):
+        for chosen, fill, label in ((opposed, COLOURS[i % len(COLOURS)], str(name)), (~opposed, "white", None)):
             own = (series == name).to_numpy() & chosen
             axes.plot(
-                noise[own].clip(floor), margin[own].clip(floor), MARKERS[i % len(MARKERS)], label=str(name), mfc=fill,
+                noise[own].clip(floor), margin[own].clip(floor), MARKERS[i % len(MARKERS)], label=label, mfc=fill,
                 mec=COLOURS[i % len(COLOURS)], mew=0.9, ms=4,
             )  # fmt: skip
     ends = np.array([noise.min(initial=1), noise.max(initial=0)]).clip(floor) * (0.5, 2)
@@ -86,7 +86,7 @@ def forks(rows: Rows, title: str = "") -> Figure:
     axes.set(xscale="log", yscale="log", xlabel="largest difference of a logit between the two shapes")
     axes.set_ylabel("smaller margin at the fork")
     axes.set_title(title, parse_math=False)
-    legend(figure, columns=3)
+    legend(figure, columns=2)
     return figure
 
 
@@ -107,5 +107,5 @@ def _path(axes: Axes, rows: pd.DataFrame, colour: str, **look: Any) -> None:
 
 def _threshold(axes: Axes, false_alarm: float) -> None:
     level = -np.log10(false_alarm)
-    axes.axhline(level, color=COLOURS[1], ls=DASHED, lw=0.9, label=f"rejected beyond (false alarm {false_alarm:g})")
+    axes.axhline(level, color=INK, ls=DASHED, lw=0.9, label=f"rejected beyond (false alarm {false_alarm:g})")
     axes.axhline(0, color=GREY, lw=0.6)
