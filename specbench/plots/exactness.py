@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from specbench import theory
-from specbench.plots.style import BAND, COLOURS, DASHED, GREY, INK, MARKERS, PALE, WIDTH, legend, panels, style
+from specbench.plots.style import BAND, COLOURS, DASHED, INK, MARKERS, WIDTH, legend, panels, style
 
 Rows = pd.DataFrame | Sequence[dict[str, Any]]
 # Light where few draws suffice would say "weak"; the eye should go to the tests that catch, so few draws are dark.
@@ -24,8 +24,7 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
     """Share of each whole step, divided by the target's probability of it, with the band of sampling noise.
 
     A panel a fixture, likeliest steps first. Shares of short steps are completed with the target, which only lowers
-    their
-    noise: 95% of an exact rule's points, or more, lie in the band.
+    their noise: 95% of an exact rule's points, or more, lie in the band.
     """
     table = pd.DataFrame(cells)
     fixtures = list(table.groupby("fixture", sort=False))
@@ -80,26 +79,6 @@ def qq(calibration: Rows, title: str) -> Figure:
     right.set(xlabel=r"$-\log_{10}$ uniform quantile", ylabel=r"$-\log_{10}$ p")
     left.set_title(title, parse_math=False)
     legend(figure, columns=3)
-    return figure
-
-
-@style()
-def eprocess(paths: Rows, alpha: float, title: str = "") -> Figure:
-    """Evidence against the target token by token: the mixture in front, single bets pale behind it."""
-    table = pd.DataFrame(paths)
-    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.8))
-    for name, rows in table.groupby("bet", sort=False):
-        if name != "all bets":
-            axes.plot(rows["token"], rows["log10_value"].clip(lower=-10), color=PALE, lw=0.6)
-    series = table[table["bet"] == "all bets"]
-    axes.plot(series["token"], series["log10_value"], color=COLOURS[0], label="all bets, equal stakes")
-    axes.axhline(
-        -np.log10(alpha), color=COLOURS[1], ls=DASHED, lw=0.9, label=f"rejected beyond (false alarm {alpha:g})"
-    )
-    axes.axhline(0, color=GREY, lw=0.6)
-    axes.set(xlabel="tokens decoded", ylabel=r"$\log_{10}$ of the evidence")
-    axes.set_title(title, parse_math=False)
-    legend(figure, columns=2)
     return figure
 
 

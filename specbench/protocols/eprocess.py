@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,16 @@ import torch
 from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.exactness import tables
-from specbench.exactness.eprocess import TEMPERED, TokenEvidence, bets, e_value, log_factors, paths
-from specbench.plots import exactness as plots
+from specbench.exactness.eprocess import TokenEvidence, bets, e_value, log_factors, paths, rejected_at
+from specbench.metrics.intervals import Estimate, ratio_of_sums
+from specbench.plots import evidence as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.text_evidence import evidence, rounding
 from specbench.provenance import environment, request_seed
-from specbench.sampling import RowParams, logit_rows
 
 POINTS = 400  # of each path that are written down
+ROUNDED = 8  # texts whose rounding is measured
 
 
 class EprocessProtocol:
@@ -35,16 +37,20 @@ class EprocessProtocol:
     Args:
         tokens: decoded at least, the workload again and again under fresh seeds.
         false_alarm: the evidence at which the verifier is rejected is its reciprocal.
+        tolerance: by how much a scored logit may differ from the one that the verifier saw; None takes it from the
+            logits' dtype and size (exactness/support.py).
     """
 
     needs_models = True
 
-    def __init__(self, tokens: int, false_alarm: float):
+    def __init__(self, tokens: int, false_alarm: float, tolerance: float | None = None):
         if tokens < 1:
             raise ConfigError("protocol.tokens", tokens, "below 1", "Use 1 or more; evidence grows with them.")
         if not 0 < false_alarm < 1:
             raise ConfigError("protocol.false_alarm", false_alarm, "not inside (0, 1)", "Use 1e-6.")
-        self.tokens, self.false_alarm = tokens, false_alarm
+        if tolerance is not None and not 0 < tolerance < math.inf:
+            raise ConfigError("protocol.tolerance", tolerance, "not above 0", "Use null, or 1e-4 (logit units).")
+        self.tokens, self.false_alarm, self.tolerance = tokens, false_alarm, tolerance
 
     @torch.inference_mode()
     def run(self, context: ModelContext) -> Outcome:
@@ -53,34 +59,53 @@ class EprocessProtocol:
             raise ConfigError(
                 "sampler.temperature", 0, "nothing is drawn at temperature 0", "Use a temperature above 0."
             )
-        factors = []
-        for completion in track(list(self._texts(context)), "settling the bets"):
-            factors += [log_factors(token) for token in evidence(context, completion)]
-        mixture, each = paths(np.array(factors))
-        strongest = bets()[int(each.max(axis=0).argmax())]
-        reached = e_value(mixture)
-        rejected = reached >= -math.log10(self.false_alarm)
-        verdict = "rejected" if rejected else "not rejected"
-        words = f"{verdict}: log10 evidence {reached:.2f} after {len(factors):,} tokens, strongest bet {strongest!r}"
-        rows = _rows(mixture, each)
+        completions = list(self._texts(context))
+        target, draft = context.target, context.drafter.engine
+        texts = [evidence(target, draft, each, self.tolerance) for each in track(completions, "settling the bets")]
+        rounded = [rounding(target, each, context.gamma + 1, self.tolerance) for each in completions[:ROUNDED]]
+        return self._outcome(context, texts, tuple(max(values) for values in zip(*rounded, strict=True)))
+
+    def _outcome(
+        self, context: ModelContext, texts: Sequence[Sequence[TokenEvidence]], rounded: tuple[float, ...]
+    ) -> Outcome:
+        factors = [np.array([log_factors(token) for token in text]) for text in texts]
+        mixture, each = paths(np.concatenate(factors))
+        strongest = int(each.max(axis=0).argmax())
+        reached, rejected = e_value(mixture), rejected_at(mixture, self.false_alarm)
+        verdict = "not rejected" if rejected is None else "rejected"
+        found = {
+            "verdict": verdict,
+            "tokens": len(mixture),
+            "texts": len(texts),
+            "without_bet": sum(token.doubtful for text in texts for token in text),
+            "impossible": sum(token.impossible for text in texts for token in text),
+            "log10_e_value": _finite(reached),  # null where it is infinite
+            "rejected_at": rejected,
+            "strongest_bet": bets()[strongest],
+            "growth": _growth(factors, strongest),
+            "tolerance": self.tolerance,  # null: default_tolerance of exactness/support.py
+            "rounding": {"texts": min(ROUNDED, len(texts)), "largest": rounded[0], "over_tolerance": rounded[1]},
+        }
         certificate = {
             "verifier": context.verifier_name,
-            "verdict": verdict,
-            "words": words,
-            "log10_e_value": reached,
-            "log10_e_values_of_bets": dict(zip(bets(), [e_value(path) for path in each.T], strict=True)),
-            "tokens": len(factors),
+            "words": words(found),
+            **found,
+            "log10_e_values_of_bets": dict(zip(bets(), [_finite(e_value(path)) for path in each.T], strict=True)),
             "false_alarm": self.false_alarm,
+            "sampling": dataclasses.asdict(context.sampling),
+            "gamma": context.gamma,
+            "dtype": str(context.dtype).removeprefix("torch."),
             "seed": context.seed,
             "command": context.command,
             "environment": environment(context.device),
         }
+        rows = _rows(mixture, each)
         return Outcome(
-            words,
+            words(found),
             {},
             {tables.EPROCESS: Table(rows, tables.EPROCESS_SCHEMA)},
             {"eprocess": plots.eprocess(rows, self.false_alarm, context.verifier_name)},
-            {"e_certificate.json": json.dumps(certificate, indent=1)},
+            {"e_certificate.json": json.dumps(certificate, indent=1, allow_nan=False)},
         )
 
     def _texts(self, context: ModelContext) -> Iterator[Completion]:
@@ -94,41 +119,37 @@ class EprocessProtocol:
             number += context.batch_size
 
 
+def words(found: dict[str, Any]) -> str:
+    """What was found, in a sentence."""
+    value = found["log10_e_value"]
+    text = f"{found['verdict']}: log10 evidence {'infinite' if value is None else f'{value:.2f}'} after "
+    text += f"{found['tokens']:,} tokens, strongest bet {found['strongest_bet']!r}, no bet at {found['without_bet']:,}"
+    if found["rejected_at"] is not None:
+        text += f", rejected after {found['rejected_at']:,}"
+    if found["impossible"]:
+        text += f", {found['impossible']:,} tokens that the target cannot emit"
+    if found["rounding"]["over_tolerance"] > 1:
+        largest = found["rounding"]["largest"]
+        text += f"; rounding of {largest:.2g} exceeds the tolerance, so set protocol.tolerance above it"
+    return text
+
+
+def _growth(factors: Sequence[np.ndarray], bet: int) -> dict[str, float] | None:
+    """log10 M of a bet in 1,000 tokens, 95% interval by bootstrap over texts; None where it is infinite."""
+    gains = np.array([text[:, bet].sum() / math.log(10) for text in factors])
+    if not np.isfinite(gains).all():
+        return None
+    found: Estimate | None = ratio_of_sums(1000 * gains, np.array([len(text) for text in factors]))
+    return None if found is None else dataclasses.asdict(found)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has no infinity
+
+
 def _fresh(context: ModelContext, number: int) -> Request:
     request = context.requests[number % len(context.requests)]
     return dataclasses.replace(request, seed=request_seed(context.seed, f"eprocess/{number}/{request.name}"))
-
-
-def evidence(context: ModelContext, completion: Completion) -> list[TokenEvidence]:
-    """What the bets need of every emitted token: one teacher-forced pass of both models."""
-    emitted = len(completion.token_ids)
-    device = context.target.device
-    ids = torch.tensor(completion.token_ids, device=device)
-    params = RowParams.of([completion.request.sampling], device)
-    params = params.select(torch.zeros(emitted, dtype=torch.int64, device=device))
-    p = logit_rows(context.target.score(completion.sequence[:-1])[-emitted:], params)
-    probs = p.probs()
-    log_p = p.prob(ids).log().tolist()
-    draft = context.drafter.engine
-    log_q = None
-    if draft is not None:
-        log_q = logit_rows(draft.score(completion.sequence[:-1])[-emitted:], params).prob(ids).log().tolist()
-    log_tempered = torch.stack([probs.pow(a).sum(dim=-1).log() for a in TEMPERED], 1).tolist()
-    top = (p.argmax == ids).tolist()
-    bonus = _bonus(completion)
-    return [
-        TokenEvidence(log_p[i], None if log_q is None else log_q[i], top[i], tuple(log_tempered[i]), bonus[i])
-        for i in range(emitted)
-    ]
-
-
-def _bonus(completion: Completion) -> list[bool]:
-    """Whether each token came after a block that was accepted whole."""
-    flags: list[bool] = []
-    for step in completion.steps:
-        whole = step.num_accepted == step.num_draft_tokens and step.num_emitted == step.num_accepted + 1
-        flags += [False] * (step.num_emitted - 1) + [whole]
-    return flags[: len(completion.token_ids)]
 
 
 def _rows(mixture: np.ndarray, each: np.ndarray) -> list[dict[str, Any]]:

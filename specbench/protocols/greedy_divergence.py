@@ -15,6 +15,7 @@ from scipy import stats
 
 from specbench.decoding import Completion, Decoder, Request
 from specbench.exactness import tables
+from specbench.plots import evidence as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.sampling import SamplingParams
@@ -63,7 +64,9 @@ class GreedyDivergenceProtocol:
         for batch in track(batches, "decoding twice"):
             for request, one, two in zip(batch, plain.run(batch), speculative.run(batch), strict=True):
                 forks.append(triage(context, request, one, two))
-        return Outcome(headline(forks), {}, {tables.GREEDY: Table(forks, tables.GREEDY_SCHEMA)})
+        known = [dataclasses.asdict(fork) for fork in forks if fork.logit_noise is not None]
+        figures = {"forks": plots.forks(known, context.verifier_name)} if known else {}
+        return Outcome(headline(forks), {}, {tables.GREEDY: Table(forks, tables.GREEDY_SCHEMA)}, figures)
 
 
 def headline(forks: list[Fork]) -> str:

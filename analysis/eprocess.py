@@ -1,0 +1,165 @@
+"""Does evidence from whole texts grow against flawed verifiers, and against them alone?"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+from analysis.pages import NONE, Illustration, write_table
+from analysis.sections import main, read_rows, read_table, write_page
+from specbench.errors import ConfigError
+from specbench.plots import evidence as plots
+
+QUESTION = """\
+A verifier that is lossless emits tokens that follow the target's distribution at every prefix. Bets against that,
+placed on each token of whole texts, earn nothing in the long run unless it is false. Which verifiers lose to them,
+after how many tokens?"""
+NOTE = """\
+log10 evidence: the largest value that all bets together, with equal stakes, reached; an exact verifier reaches
+1 / false alarm with at most that probability, however often one looks. Rejected after: tokens, in the order of
+decoding. No bet: positions at which rounding could have moved a token over the edge of top-k, top-p or min-p; bounds
+by Clopper and Pearson, 95%, as if positions were independent. Impossible: emitted tokens that the target cannot emit,
+whatever the rounding. Growth: log10 evidence in 1,000 tokens of the bet that came furthest, 95% by bootstrap over
+texts; that bet was chosen afterwards, which flatters it. Rounding: the largest difference of a logit between the two
+passes on a few texts, and its share of the tolerance."""
+PATHS = """\
+Evidence of all bets together; solid where the verifier says that it is lossless, dashed where it is flawed. The scale
+is logarithmic beyond 10. An arrow marks a token that the target cannot emit: from there on the evidence is infinite."""
+ALONE = "All bets together, and each bet alone (pale), which sinks where it is wrong."
+
+
+def report(run_dir: Path) -> Path:
+    """Writes the report into ``run_dir``/report; returns the path of report.md.
+
+    Raises:
+        ConfigError: a folder without results of this experiment.
+    """
+    rows = read_rows(run_dir)
+    paths = read_table(run_dir, "eprocess.parquet", rows, ["verifier", "lossless"])
+    found = certificates(run_dir, rows)
+    rendered = table(found)
+    write_table(run_dir / "report", "table", rendered, left=("verifier", "sampling", "verdict", "strongest bet"))
+    paths = paths.merge(found[["job", "setting", "false_alarm"]], on="job").sort_values(["job", "bet", "token"])
+    return write_page(
+        run_dir, "Evidence from texts", QUESTION, findings(found), rendered, NOTE, _illustrations(paths), rows, found
+    )
+
+
+def certificates(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """One line a job: what its certificate says, flat, with bounds on the share of positions without a bet.
+
+    Raises:
+        ConfigError: a job without a certificate.
+    """
+    lines = []
+    for _, row in rows.sort_values("job").iterrows():
+        path = run_dir / str(row["job"]) / "e_certificate.json"
+        if not path.is_file():
+            raise ConfigError("RUN_DIR", run_dir, f"no {path.name} of job {row['job']}", "Use protocol=eprocess.")
+        told = json.loads(path.read_text(encoding="utf-8"))
+        share = stats.binomtest(told["without_bet"], told["tokens"]).proportion_ci(method="exact")
+        growth = told["growth"] or dict.fromkeys(("value", "low", "high"))  # None where evidence is infinite
+        keys = ("verdict", "tokens", "texts", "without_bet", "impossible", "rejected_at", "strongest_bet", "dtype")
+        lines.append(
+            {
+                "job": row["job"],
+                "verifier": row["verifier"],
+                "lossless": row["lossless"],
+                "setting": setting(told),
+                **{key: told[key] for key in keys},
+                "log10_e_value": math.inf if told["log10_e_value"] is None else told["log10_e_value"],
+                "without_bet_share": told["without_bet"] / told["tokens"],
+                "without_bet_low": float(share.low),
+                "without_bet_high": float(share.high),
+                **{f"growth_{name}": value for name, value in growth.items()},
+                "rounding": told["rounding"]["largest"],
+                "rounding_over_tolerance": told["rounding"]["over_tolerance"],
+                "false_alarm": told["false_alarm"],
+                "seed": told["seed"],
+                "command": told["command"],
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def setting(told: dict[str, Any]) -> str:
+    """How was sampled, in short: ``T=1 top_p=0.9 float32``."""
+    sampling = told["sampling"]
+    off = {"top_k": (0, -1), "top_p": (1,), "min_p": (0,)}
+    parts = [f"T={sampling['temperature']:g}"]
+    parts += [f"{name}={sampling[name]:g}" for name, values in off.items() if sampling[name] not in values]
+    return " ".join([*parts, told["dtype"]])
+
+
+def findings(found: pd.DataFrame) -> list[str]:
+    """Who was rejected, and who should have been."""
+    rejected = found["verdict"] == "rejected"
+    alarms = found[found["lossless"] & rejected]
+    sound, flawed = found[found["lossless"]], found[~found["lossless"]]
+    sentences = []
+    if len(sound):
+        highest = sound["log10_e_value"].max()
+        sentences.append(
+            f"Sound verifiers: {len(alarms)} of {len(sound)} runs rejected; evidence reached at most 10^{highest:.2f}, "
+            f"where 10^{-math.log10(found['false_alarm'].max()):.0f} rejects."
+        )
+        if len(alarms):
+            sentences[-1] = f"**{sentences[-1]}** " + _names(alarms)
+    if len(flawed):
+        missed = flawed[flawed["verdict"] != "rejected"]
+        text = f"Flawed verifiers: {len(flawed) - len(missed)} of {len(flawed)} runs rejected."
+        sentences.append(text + (f" **Not seen** in so many tokens: {_names(missed)}" if len(missed) else ""))
+    over = found[found["rounding_over_tolerance"] > 1]
+    if len(over):
+        sentences.append(f"**Rounding exceeded the tolerance**, so that rejections prove nothing: {_names(over)}")
+    return sentences
+
+
+def _names(rows: pd.DataFrame) -> str:
+    return (
+        "; ".join(f"{row['verifier']} at {row['setting']} ({row['tokens']:,} tokens)" for _, row in rows.iterrows())
+        + "."
+    )
+
+
+def table(found: pd.DataFrame) -> pd.DataFrame:
+    """The lines as text."""
+    return pd.DataFrame(
+        [
+            {
+                "verifier": row["verifier"],
+                "sampling": row["setting"],
+                "verdict": row["verdict"],
+                "log10 evidence": "infinite" if row["log10_e_value"] == math.inf else f"{row['log10_e_value']:.2f}",
+                "rejected after": NONE if pd.isna(row["rejected_at"]) else f"{int(row['rejected_at']):,}",
+                "tokens": f"{row['tokens']:,}",
+                "no bet": f"{row['without_bet']:,} "
+                f"({row['without_bet_share']:.2%} [{row['without_bet_low']:.2%}, {row['without_bet_high']:.2%}])",
+                "impossible": f"{row['impossible']:,}",
+                "strongest bet": row["strongest_bet"],
+                "growth": NONE
+                if pd.isna(row["growth_value"])
+                else f"{row['growth_value']:.2f} [{row['growth_low']:.2f}, {row['growth_high']:.2f}]",
+                "rounding": f"{row['rounding']:.1e} ({row['rounding_over_tolerance']:.0%})",
+            }
+            for _, row in found.iterrows()
+        ]
+    )
+
+
+def _illustrations(paths: pd.DataFrame) -> Iterator[Illustration]:
+    together = paths[paths["bet"] == "all bets"]
+    yield Illustration("evidence_paths", plots.evidence_paths(together, float(together["false_alarm"].max())), PATHS)
+    for (job, verifier, where), own in paths.groupby(["job", "verifier", "setting"], sort=True):  # ty: ignore[not-iterable]
+        figure = plots.eprocess(own, float(own["false_alarm"].iloc[0]), f"{verifier}, {where}")
+        yield Illustration(f"bets_{job}_{str(verifier).replace('/', '_')}", figure, ALONE)
+
+
+if __name__ == "__main__":
+    main("eprocess", report)

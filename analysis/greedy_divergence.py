@@ -1,0 +1,122 @@
+"""At temperature 0, where do speculative and plain text part, and is it rounding?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+from analysis.pages import NONE, Illustration, write_table
+from analysis.sections import main, read_rows, read_table, write_page
+from specbench.plots import evidence as plots
+
+QUESTION = """\
+At temperature 0 speculative and plain decoding emit the target's argmax, so their texts are equal where arithmetic is
+exact. A block of tokens rounds differently than one token, and where two logits nearly tie the texts part without
+anything being wrong. How often, and is each fork such a tie?"""
+NOTE = """\
+Parted: texts, and 95% bounds of their share (Clopper and Pearson). Tokens a fork: tokens followed up to the forks, over
+forks, with bounds of the same kind. A fork is a near tie where the margins of the two tokens, scored in either shape,
+differ in sign, or where the smaller is within twice the noise: the largest difference of any logit between the two
+shapes; what is not is unexplained. Largest margin: of the smaller margins. Near ties
+of a flawed verifier may be bugs that the noise excuses."""
+FORKS = """\
+Forks whose logits were scored in both shapes: the smaller margin against the noise. Filled where the margins differ in
+sign. Points above the line that are not filled are unexplained. Exact ties are drawn at the bottom."""
+SETTINGS = ["verifier", "dtype", "gamma"]
+
+
+def report(run_dir: Path) -> Path:
+    """Writes the report into ``run_dir``/report; returns the path of report.md.
+
+    Raises:
+        ConfigError: a folder without results of this experiment.
+    """
+    rows = read_rows(run_dir)
+    forks = read_table(run_dir, "greedy_divergence.parquet", rows, [*SETTINGS, "lossless"])
+    found = pd.DataFrame([summary(own) for _, own in forks.groupby("job", sort=True)])
+    rendered = table(found)
+    folder = run_dir / "report"
+    write_table(folder, "table", rendered, left=("verifier", "dtype"))
+    forks[forks["position"].notna()].to_csv(folder / "forks.csv", index=False)
+    title = "Forks of greedy texts"
+    return write_page(
+        run_dir, title, QUESTION, findings(found), rendered, NOTE, _illustrations(forks), rows, found
+    )  # fmt: skip
+
+
+def summary(forks: pd.DataFrame) -> dict[str, Any]:
+    """One job's texts, how many part, one fork in how many tokens, and why."""
+    parted = forks[forks["position"].notna()]
+    # A text is followed up to its fork; what comes after is another text.
+    followed = int(forks["tokens"].where(forks["position"].isna(), forks["position"] + 1).sum())
+    share = stats.binomtest(len(parted), len(forks)).proportion_ci(method="exact")
+    rate = stats.binomtest(len(parted), max(followed, 1)).proportion_ci(method="exact")
+    margins = parted[["plain_margin", "speculative_margin"]].abs()
+    return {
+        **{name: forks[name].iloc[0] for name in ("job", *SETTINGS, "lossless")},
+        "texts": len(forks),
+        "parted": len(parted),
+        "parted_low": float(share.low),
+        "parted_high": float(share.high),
+        "tokens_followed": followed,
+        "fork_rate": len(parted) / max(followed, 1),
+        "fork_rate_low": float(rate.low),
+        "fork_rate_high": float(rate.high),
+        "near_ties": int((parted["cause"] == "near tie").sum()),
+        "unexplained": int((parted["cause"] == "unexplained").sum()),
+        "largest_smaller_margin": margins.min(axis=1).max(),
+        "median_noise": parted["logit_noise"].median(),
+        "largest_noise": parted["logit_noise"].max(),
+    }
+
+
+def findings(found: pd.DataFrame) -> list[str]:
+    """What the verifiers of each kind found, in words."""
+    sentences = []
+    for _, row in found.iterrows():
+        text = (
+            f"{row['verifier']} in {row['dtype']}: {row['parted']} of {row['texts']} texts part, "
+            f"{row['near_ties']} at near ties, {row['unexplained']} unexplained."
+        )
+        # A sound verifier without an explanation and a flawed one with nothing but explanations are both news.
+        surprising = row["unexplained"] > 0 if row["lossless"] else row["unexplained"] == 0
+        sentences.append(f"**{text}**" if surprising else text)
+    return sentences
+
+
+def table(found: pd.DataFrame) -> pd.DataFrame:
+    """The lines as text."""
+    return pd.DataFrame([_line(row) for _, row in found.iterrows()])
+
+
+def _line(row: pd.Series) -> dict[str, str]:
+    most = f"{1 / row['fork_rate_low']:,.0f}" if row["parted"] else "no bound"
+    apart = f"{1 / row['fork_rate']:,.0f}" if row["parted"] else NONE
+    return {
+        "verifier": row["verifier"],
+        "dtype": row["dtype"],
+        "texts": str(row["texts"]),
+        "parted": f"{row['parted']} ({row['parted_low']:.1%} to {row['parted_high']:.1%})",
+        "tokens a fork": f"{apart} ({1 / row['fork_rate_high']:,.0f} to {most})",
+        "near ties": str(row["near_ties"]),
+        "unexplained": str(row["unexplained"]),
+        "largest margin": NONE if pd.isna(row["largest_smaller_margin"]) else f"{row['largest_smaller_margin']:.2g}",
+        "noise, median (largest)": NONE
+        if pd.isna(row["median_noise"])
+        else f"{row['median_noise']:.2g} ({row['largest_noise']:.2g})",
+    }
+
+
+def _illustrations(forks: pd.DataFrame) -> Iterator[Illustration]:
+    known = forks[forks["logit_noise"].notna()]
+    if len(known):
+        series = known["verifier"] + ", " + known["dtype"]
+        yield Illustration("forks", plots.forks(known.assign(series=series)), FORKS)
+
+
+if __name__ == "__main__":
+    main("greedy_divergence", report)

@@ -1,0 +1,87 @@
+"""What the bets of exactness/eprocess.py need of a decoded text: one teacher-forced pass of both models."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float64, Shaped
+from torch import Tensor
+
+from specbench.decoding import Completion
+from specbench.exactness.eprocess import TEMPERED, TokenEvidence
+from specbench.exactness.support import default_tolerance, support_edge
+from specbench.models import Engine
+from specbench.sampling import RowParams, logit_rows
+
+
+def evidence(
+    target: Engine, draft: Engine | None, completion: Completion, tolerance: float | None
+) -> list[TokenEvidence]:
+    """What the bets need of every emitted token.
+
+    Args:
+        draft: None where drafts have no probabilities.
+        tolerance: by how much a logit may differ from the one that the verifier saw; None takes it from the dtype.
+    """
+    emitted = len(completion.token_ids)
+    device = target.device
+    ids = torch.tensor(completion.token_ids, device=device)
+    params = RowParams.of([completion.request.sampling], device)
+    params = params.select(torch.zeros(emitted, dtype=torch.int64, device=device))
+    logits = _scored(target, completion)
+    p = logit_rows(logits, params)
+    edge = support_edge(logits, params, _tolerance(logits, tolerance))
+    outside = (logits.gather(1, ids[:, None])[:, 0].double() < edge.lowest).tolist()
+    doubtful = edge.doubtful.tolist()
+    probs = p.probs()
+    log_p = p.prob(ids).log().tolist()
+    log_q = None
+    if draft is not None:
+        log_q = logit_rows(_scored(draft, completion), params).prob(ids).log().tolist()
+    log_tempered = torch.stack([probs.pow(a).sum(dim=-1).log() for a in TEMPERED], 1).tolist()
+    top = (p.argmax == ids).tolist()
+    bonus = after_whole_blocks(completion)
+    return [
+        TokenEvidence(
+            log_p[i],
+            None if log_q is None else log_q[i],
+            top[i],
+            tuple(log_tempered[i]),
+            bonus[i],
+            doubtful[i],
+            outside[i],
+        )
+        for i in range(emitted)
+    ]
+
+
+def rounding(target: Engine, completion: Completion, width: int, tolerance: float | None) -> tuple[float, float]:
+    """The largest difference of a logit between scoring the whole text and scoring it in blocks of ``width`` tokens, as
+    decoding does; in logit units, and as a multiple of the row's tolerance."""
+    whole = _scored(target, completion)
+    prompt, fed = completion.request.prompt, completion.sequence[len(completion.request.prompt) - 1 : -1]
+    target.start([prompt], len(completion.sequence) + width)
+    blocks = []
+    for start in range(0, len(fed), width):
+        block = torch.tensor([fed[start : start + width]], device=target.device)
+        blocks.append(target.extend(block, [block.shape[1]])[0])
+    apart = (whole.double() - torch.cat(blocks).double()).nan_to_num(nan=0.0).abs().amax(dim=-1)  # -inf in both is same
+    return float(apart.max()), float((apart / _tolerance(whole, tolerance)).max())
+
+
+def after_whole_blocks(completion: Completion) -> list[bool]:
+    """Whether each token came after a block that was accepted whole."""
+    flags: list[bool] = []
+    for step in completion.steps:
+        whole = step.num_accepted == step.num_draft_tokens and step.num_emitted == step.num_accepted + 1
+        flags += [False] * (step.num_emitted - 1) + [whole]
+    return flags[: len(completion.token_ids)]
+
+
+def _scored(engine: Engine, completion: Completion) -> Shaped[Tensor, "n V"]:
+    return engine.score(completion.sequence[:-1])[-len(completion.token_ids) :]
+
+
+def _tolerance(logits: Shaped[Tensor, "n V"], tolerance: float | None) -> Float64[Tensor, " n"]:
+    if tolerance is None:
+        return default_tolerance(logits)
+    return logits.new_full((len(logits),), tolerance, dtype=torch.float64)
