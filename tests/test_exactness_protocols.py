@@ -21,7 +21,7 @@ from specbench.protocols.differential import DifferentialProtocol
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.flawed_zoo import FlawedZooProtocol
-from specbench.protocols.greedy_divergence import BUG, NEAR_TIE, GreedyDivergenceProtocol, triage
+from specbench.protocols.greedy_divergence import BUG, NEAR_TIE, GreedyDivergenceProtocol, cause_of, triage
 from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
@@ -172,3 +172,16 @@ def test_a_wrong_greedy_token_is_no_near_tie(with_models):
     assert (cut.position, cut.cause) == (2, BUG)
     assert triage(made, request, plain, plain).position is None
     assert NEAR_TIE != BUG
+
+
+@pytest.mark.parametrize(
+    ("margins", "noise", "cause"),
+    [
+        ((0.01, -0.02), 0.05, NEAR_TIE),  # each shape has its own winner
+        ((0.01, 0.03), 0.02, NEAR_TIE),
+        ((0.5, 0.4), 0.02, BUG),  # both scorings agree, and one text does otherwise
+        ((12.8, -13.1), 18.6, BUG),  # two passes that do not compute the same thing
+    ],
+)
+def test_a_fork_is_a_near_tie_only_within_rounding(margins, noise, cause):
+    assert cause_of(margins, noise, most=0.1) == cause

@@ -8,6 +8,7 @@ way without anything being wrong. This protocol tells that from a bug by scoring
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.sampling import SamplingParams
 
+ROUNDINGS = 64  # logits of a pass in another shape may differ by so many units in the last place of the largest
 NEAR_TIE, BUG = "near tie", "unexplained"
 
 
@@ -34,7 +36,7 @@ class Fork:
         plain_margin: logit of the plain token over the other's, scored token by token.
         speculative_margin: the same, scored as the first row of a block of gamma + 1 tokens.
         logit_noise: the largest difference of any logit between the two scorings.
-        cause: NEAR_TIE where the margins differ in sign or are within the noise, else BUG.
+        cause: see cause_of.
     """
 
     prompt: str
@@ -101,9 +103,18 @@ def triage(context: ModelContext, request: Request, plain: Completion, speculati
     a, b = one[same], two[same]
     margins = [float(logits[a] - logits[b]) for logits in (single, block)]
     noise = float((single - block).abs().max())
-    # Each text follows its own larger logit: an honest fork has margins of both signs, or of the noise's size.
+    most = ROUNDINGS * torch.finfo(context.dtype).eps * float(single.abs().max())
+    return Fork(request.name, len(one), same, a, b, *margins, noise, cause_of(margins, noise, most))
+
+
+def cause_of(margins: Sequence[float], noise: float, most: float) -> str:
+    """NEAR_TIE where rounding explains a fork.
+
+    Each text follows its own larger logit: an honest fork has margins of both signs, or of the noise's size. And the
+    noise is rounding only up to ``most``: two passes that differ by more do not compute the same thing.
+    """
     explained = margins[0] * margins[1] <= 0 or min(abs(margin) for margin in margins) <= 2 * noise
-    return Fork(request.name, len(one), same, a, b, *margins, noise, NEAR_TIE if explained else BUG)
+    return NEAR_TIE if explained and noise <= most else BUG
 
 
 def _scored(context: ModelContext, prefix: list[int], following: list[int]) -> torch.Tensor:
