@@ -16,12 +16,12 @@ from scipy import stats
 
 from specbench.decoding import Completion, Decoder, Request
 from specbench.exactness import tables
+from specbench.exactness.support import ROUNDING
 from specbench.plots import evidence as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.sampling import SamplingParams
 
-ROUNDINGS = 64  # logits of a pass in another shape may differ by so many units in the last place of the largest
 NEAR_TIE, BUG = "near tie", "unexplained"
 
 
@@ -103,7 +103,8 @@ def triage(context: ModelContext, request: Request, plain: Completion, speculati
     a, b = one[same], two[same]
     margins = [float(logits[a] - logits[b]) for logits in (single, block)]
     noise = float((single - block).abs().max())
-    most = ROUNDINGS * torch.finfo(context.dtype).eps * float(single.abs().max())
+    units = ROUNDING.get(context.dtype, ROUNDING[torch.float32])  # in the last place of the largest logit
+    most = units * torch.finfo(context.dtype).eps * float(single.abs().max())
     return Fork(request.name, len(one), same, a, b, *margins, noise, cause_of(margins, noise, most))
 
 
