@@ -12,12 +12,12 @@ from specbench.results import read_jobs, read_results
 
 QUESTION = "Which tests catch which real bugs, after how many draws, and what do the tests of other projects see?"
 NOTE = """\
-Caught by: the test that rejected it first (the smallest p-value among those of that look) and the steps drawn on its
-fixture by then. Needed: steps after which that catch is sure with power 0.99, estimated from the statistic. True TV:
-total variation a step from the target's joint, enumerated by searching the code's thresholds, the largest over the
-small fixtures; a dash where the code cannot be enumerated (noise hashed from the uniforms, a request that depends on
-its batch), with what was observed in brackets. Distance ratio,
-identical rows, first token: the tests of other projects, re-created from their description."""
+Caught by: what the certificate names, the largest bias that was located, or the test with the strongest evidence.
+Needed: requests after which that catch is sure, for a test with power 0.99, estimated from its statistic. True TV:
+total variation a step from the target's joint with the code's thresholds located, the largest over the small fixtures;
+a dash if they cannot be (noise hashed from the uniforms, a request that depends on its batch), with what was observed
+in brackets. Distance ratio, identical rows, first token: the tests of other projects, re-created from their
+description."""
 HEAT = """\
 Steps that each test needs to catch each bug with power 0.99, estimated from what it saw; white where it saw nothing.
 Dark cells are strong tests. No column is dark everywhere: the fixtures and tests are there for one another. Right:
@@ -31,13 +31,13 @@ def report(run_dir: Path) -> Path:
         ConfigError: a folder without results.
     """
     names = read_results(run_dir).set_index("job")["verifier"]
-    tests, others, exact, bias = (
+    tests, others, bounds, bias = (
         read_jobs(run_dir, f"{name}.parquet")
         .sort_values("job", kind="stable")
         .assign(verifier=lambda rows: rows["job"].map(names))
-        for name in ("sensitivity", "elsewhere", "exact_tier", "bias")
+        for name in ("sensitivity", "elsewhere", "bounds", "bias")
     )
-    table = sensitivity_table(tests, others, exact, bias)
+    table = sensitivity_table(tests, others, bounds, bias)
     folder = run_dir / "report"
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / "table.csv", index=False)
@@ -69,21 +69,16 @@ def _brief(run_dir: Path) -> pd.DataFrame:
 
 
 def sensitivity_table(
-    tests: pd.DataFrame, others: pd.DataFrame, exact: pd.DataFrame, bias: pd.DataFrame
+    tests: pd.DataFrame, others: pd.DataFrame, bounds: pd.DataFrame, bias: pd.DataFrame
 ) -> pd.DataFrame:
     """One line a verifier, as text."""
     rows = []
     for name, its in tests.groupby("verifier", sort=False):
         caught = its[its["rejected_at"].notna()]
-        drawn = caught[caught["test"] != "enumeration"]
-        # The statistical test that caught it first; failing those, what enumeration or acceptance say.
-        drawn = drawn.sort_values(["gates", "rejected_at", "p_value"], ascending=[False, True, True])
-        caught = pd.concat([drawn, caught[caught["test"] == "enumeration"]])
-        first = caught.iloc[0] if len(caught) else None
-        errors = exact[exact["verifier"] == name]
-        drawn_on = errors[errors["fixture"] != "greedy"]
-        enumerated = drawn_on["searched_tv"].fillna(drawn_on["injected_error"])
-        tv = enumerated.max(skipna=False)
+        known = bounds[bounds["verifier"] == name]
+        first = _strongest(caught, known)
+        enumerated = known[(known["method"] == "located") & (known["differing"] == 0)]["located"]
+        tv = enumerated.max() if len(enumerated) > len(known) // 2 else float("nan")
         observed = bias[bias["verifier"] == name]["observed_tv"].max()
         seen = others[others["verifier"] == name].set_index("test")["caught"]
         rows.append(
@@ -98,6 +93,19 @@ def sensitivity_table(
             }
         )
     return pd.DataFrame(rows)
+
+
+def _strongest(caught: pd.DataFrame, bounds: pd.DataFrame) -> pd.Series | None:
+    """The largest bias that was located; failing that, what cannot be chance, and the smallest p-value."""
+    located = caught[caught["test"] == "location"]
+    if len(located):
+        least = bounds.set_index("fixture")["least"]
+        return located.loc[located["fixture"].map(least).idxmax()]
+    if caught.empty:
+        return None
+    hard = caught["test"].isin(["form", "extremes"])
+    order = caught.assign(soft=~hard).sort_values(["gates", "soft", "p_value"], ascending=[False, True, True])
+    return order.iloc[0]
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ class RunRow:
     protocol decode's. What other protocols measure is in tables of their own, beside this one.
     """
 
-    # What ran; pair to drafter, workload, prompts and max_new_tokens are None where a protocol loads no model
+    # What ran; pair to drafter, workload, prompts and max_new_tokens are None where a protocol loads no model, and
+    # dtype, sampler to min_p, gamma and batch_size where it has conditions of its own in their place
     exp: str
     job: int
     protocol: str
@@ -72,7 +73,7 @@ class RunRow:
     hardware: str
     threads: int
     device: str
-    dtype: str  # a replay has that of its trace
+    dtype: str | None  # a replay has that of its trace
     python: str
     torch: str
     transformers: str
@@ -80,17 +81,17 @@ class RunRow:
     target: str | None
     draft: str | None
     drafter: str | None
-    sampler: str
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
+    sampler: str | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
     verifier: str
     lossless: bool
     workload: str | None
     prompts: int | None
-    gamma: int
-    batch_size: int
+    gamma: int | None
+    batch_size: int | None
     max_new_tokens: int | None
     seed: int
 

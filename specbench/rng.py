@@ -103,3 +103,7 @@ class Streams:
     def uniform(self, stream: Stream) -> Float64[Tensor, "B width"]:
         """The uniforms in (0, 1) of a stream at every offset of the block."""
         return self._table[stream]
+
+    def select(self, requests: Int64[Tensor, " m"]) -> Streams:
+        """The streams of some requests."""
+        return Streams(self.seeds[requests], self.positions[requests], self.width)

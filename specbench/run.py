@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import shlex
 import traceback
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
-from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -24,10 +22,12 @@ from specbench.config import Config, check_keys, check_numbers
 from specbench.decoding import Request
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.folders import begin_sweep, draw_figures, write_tables
+from specbench.job import JobInfo, component_name
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
 from specbench.progress import say
-from specbench.protocols import MeasurementProtocol, ModelContext, Outcome, Prechecked, RunContext
+from specbench.protocols import MeasurementProtocol, ModelContext, Outcome, OwnConditions, Prechecked, RunContext
+from specbench.protocols.settings import check_conditions
 from specbench.provenance import environment, request_seed
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
@@ -64,37 +64,6 @@ class Session:
                 download=wanted.download,
             )
         return self._pairs[key]
-
-
-@dataclass(frozen=True)
-class JobInfo:
-    """What Hydra knows of a job."""
-
-    number: int
-    label: str
-    folder: Path
-    exp: str
-    choices: dict[str, str]
-    command: str
-    names_pair: bool  # whether the command line says anything of a pair
-
-    @staticmethod
-    def current() -> JobInfo:
-        hydra = HydraConfig.get()
-        sweeping = hydra.mode == RunMode.MULTIRUN
-        choices = {key: str(value) for key, value in hydra.runtime.choices.items() if not key.startswith("hydra/")}
-        given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # a bad ${...} is reported later
-        overrides: list[str] = given
-        label = ",".join(o for o in overrides if not o.startswith("+exp="))
-        return JobInfo(
-            hydra.job.num if sweeping else 0,
-            label or "defaults",
-            Path(hydra.runtime.output_dir),
-            choices.get("exp", "adhoc"),
-            choices,
-            shlex.join(["python", "-m", "specbench", "hydra.mode=RUN", *overrides]),
-            any(o.lstrip("+").startswith(("pair=", "pair.")) for o in overrides),
-        )
 
 
 def run_job(config: Config, session: Session) -> None:
@@ -138,12 +107,14 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
     tracking.check_settings(config.tracking.mode, config.tracking.project)
     device = choose_device(config.device)
     protocol, verifier = (_build(key, getattr(config, key)) for key in ("protocol", "verifier"))
+    own = protocol.own_conditions if isinstance(protocol, OwnConditions) else ()
+    check_conditions(job.asked, own, job.choices["protocol"])
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
     if getattr(verifier, "interpreted", False):
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
         verifier=verifier,
-        verifier_name=job.choices["verifier"],
+        verifier_name=component_name("verifier", job.choices["verifier"], resolved["verifier"], job.overrides),
         sampling=sampling,
         gamma=config.gamma,
         batch_size=config.batch_size,
@@ -153,6 +124,8 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
         title=job.label,
         command=job.command,
         asked_pair=(config.pair.target, config.pair.draft) if job.names_pair else None,
+        folder=job.folder,
+        asked=job.asked,
     )
     if protocol.needs_models:
         context = with_models(context, config, session, protocol)
@@ -160,8 +133,8 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
 
     known: dict[str, Any] = {
         **environment(device),
-        **_identity(config, job, context),
-        "dtype": str(context.dtype).removeprefix("torch."),
+        **_identity(config, job, context, own),
+        "dtype": None if "dtype" in own else str(context.dtype).removeprefix("torch."),
         "lossless": bool(getattr(verifier, "lossless", False)),
     }
     row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
@@ -181,6 +154,8 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
         outcome=outcome,
         texts=config.tracking.texts,
     )
+    if outcome.failure is not None:
+        session.failures[job.label] = outcome.failure
     return outcome.headline
 
 
@@ -269,25 +244,27 @@ def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:
         ) from error
 
 
-def _identity(config: Config, job: JobInfo, context: RunContext) -> dict[str, Any]:
+def _sampler(name: str, sampling: SamplingParams) -> dict[str, Any]:
+    parameters = {"temperature": float(sampling.temperature), "top_p": float(sampling.top_p)}
+    return {"sampler": name, **parameters, "top_k": sampling.top_k, "min_p": float(sampling.min_p)}
+
+
+def _identity(config: Config, job: JobInfo, context: RunContext, own: Collection[str]) -> dict[str, Any]:
     with_models = isinstance(context, ModelContext)
-    sampling = context.sampling
     return {
         "exp": job.exp,
         "job": job.number,
-        **{key: job.choices[key] for key in ("protocol", "sampler", "verifier")},
+        "protocol": job.choices["protocol"],
+        "verifier": context.verifier_name,
         "pair": config.pair.name if with_models else None,
         "target": config.pair.target if with_models else None,
         "draft": config.pair.draft if with_models else None,
         "drafter": job.choices["drafter"] if with_models else None,
-        "temperature": float(sampling.temperature),
-        "top_k": sampling.top_k,
-        "top_p": float(sampling.top_p),
-        "min_p": float(sampling.min_p),
+        **({} if "sampler" in own else _sampler(job.choices["sampler"], context.sampling)),
         "workload": config.workload.name if with_models else None,
         "prompts": len(context.requests) if with_models else None,
-        "gamma": config.gamma,
-        "batch_size": config.batch_size,
+        "gamma": None if "gamma" in own else config.gamma,
+        "batch_size": None if "batch_size" in own else config.batch_size,
         "max_new_tokens": config.max_new_tokens if with_models else None,
         "seed": config.seed,
     }

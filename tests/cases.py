@@ -34,7 +34,7 @@ TRUNCATED = dataclasses.replace(
 )
 YAMLS = sorted((Path(__file__).parent.parent / "conf" / "verifier" / "flawed").glob("*.yaml"))
 FLAWED = {f"flawed/{path.stem}": instantiate(OmegaConf.load(path)) for path in YAMLS}
-FIXTURES = {each.name: each for each in (*small_fixtures(), greedy_fixture()) if each.whole_prefix}
+FIXTURES = {each.name: each for each in (*small_fixtures(), greedy_fixture()) if each.enumerable}
 every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
 
 

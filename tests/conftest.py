@@ -20,7 +20,7 @@ hook = install_import_hook("specbench", "beartype.beartype")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from specbench.exactness import exact  # noqa: E402
+from specbench.exactness import suite  # noqa: E402
 from specbench.exactness.fixtures import small_fixtures  # noqa: E402
 from specbench.kernels import launch  # noqa: E402
 from specbench.models import Pair, load_pair  # noqa: E402
@@ -51,9 +51,9 @@ def smoke(tmp_path_factory) -> SmokeRun:
 
 @pytest.fixture
 def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exact tier of three fixtures: searching for a flawed verifier's thresholds takes half a second on each."""
+    """Three small fixtures: locating a flawed verifier's thresholds takes half a second on each."""
     kept = tuple(fixture for fixture in small_fixtures() if fixture.name in ("chain", "ties"))
-    monkeypatch.setattr(exact, "small_fixtures", lambda: kept)
+    monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
 
 
 @pytest.fixture

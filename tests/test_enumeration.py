@@ -1,30 +1,34 @@
-"""The exact tier: fixtures, enumeration of rules, injected uniforms, and the search for a verifier's thresholds."""
+"""Fixtures, and the enumeration of rules by their formulas."""
 
 import dataclasses
 
 import pytest
 import torch
 
-from specbench.exactness.enumeration import (
+from specbench.exactness.enumeration.laws import (
     LAWS,
     all_drafts,
     completed,
     counted_ends,
     joint_tv,
     law_ends,
+    prefixes,
     rule_error,
     rule_lengths,
     target_joint,
     token_law,
 )
+from specbench.exactness.enumeration.locate import locate
+from specbench.exactness.enumeration.reference import expected
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.injection import extreme_failures, injected_error
-from specbench.exactness.search import searched_tv
-from specbench.exactness.small import SmallTier
-from specbench.verifiers.flawed import accept, bonus, residual, wrong_q
-from specbench.verifiers.flawed.base import TokenSteps
+from specbench.exactness.fixtures import greedy_fixture, regimes, small_fixtures
+from specbench.exactness.statistics.small import SmallTier
+from specbench.exactness.steps import draw, table_rows, verified
+from specbench.exactness.streams import request_streams
+from specbench.verifiers.block import BlockVerifier
+from specbench.verifiers.flawed import residual
 from specbench.verifiers.masked import MaskedVerifier
-from tests.cases import CPU, FIXTURES, FLAWED, every_fixture
+from tests.cases import CPU, FIXTURES, every_fixture
 
 # --- Fixtures and enumeration ---
 
@@ -77,7 +81,9 @@ def test_enumeration_sees_a_wrong_residual():
     refused = (q - torch.minimum(p, q)).sum()
     by_hand = 0.5 * (torch.minimum(p, q) + refused * p - p).abs().sum()
     assert joint_tv(fixture, law_ends(fixture, drafts, wrong)) == pytest.approx(float(by_hand), abs=1e-12)
-    assert searched_tv(residual.TargetResidual(), fixture) == pytest.approx(float(by_hand), abs=1e-9)
+    found = locate(residual.TargetResidual(), fixture, 1)
+    assert found is not None
+    assert found.tv == pytest.approx(float(by_hand), abs=1e-9)
 
 
 def test_block_verification_accepts_more_than_token_verification():
@@ -97,68 +103,56 @@ def test_counts_give_the_joint_back():
     assert ((joint - expected).abs() <= 6 * (expected / 100_000).sqrt() + 1e-9).all()
 
 
-# --- Injected uniforms and the search for thresholds ---
+def test_prefixes_are_numbered_in_lexicographic_order():
+    for fixture in (FIXTURES["zeros"], next(each for each in small_fixtures() if each.name == "long")):
+        tokens = torch.cartesian_prod(torch.arange(fixture.vocabulary), torch.arange(fixture.vocabulary))
+        rows = table_rows(fixture, torch.zeros(len(tokens), dtype=torch.int64), padded(tokens, fixture.gamma + 1))
+        assert torch.equal(fixture.prefix_rows(2), rows[:, 2])
+        numbers = prefixes(tokens, fixture.vocabulary)
+        assert numbers[:, 2].tolist() == list(range(fixture.vocabulary**2))
+        assert torch.equal(numbers[:, 1], tokens[:, 0])
 
 
-class Float32Thresholds(TokenSteps):
-    """The sound rule in single precision, as a kernel computes it."""
-
-    def accepts(self, p, q, u):
-        return u.float() * q.float() < p.float()
+def padded(tokens: torch.Tensor, width: int) -> torch.Tensor:
+    return torch.nn.functional.pad(tokens, (0, width - tokens.shape[1]))
 
 
-def test_injection_measures_how_exactly_thresholds_are_placed():
-    sound, single = MaskedVerifier(), Float32Thresholds()
-    for fixture in FIXTURES.values():
-        assert injected_error(sound, fixture).margin <= 1e-13
-    errors = [injected_error(single, fixture) for fixture in FIXTURES.values()]
-    assert all(each.error <= 1e-12 for each in errors)  # at the middle of each box it decides right
-    assert 1e-9 <= max(each.margin for each in errors) <= 1e-6
+# --- The reference: what a rule emits, from the tables and the formulas ---
 
 
-@pytest.mark.parametrize("flawed", [accept.Lenient(), bonus.PreviousRowBonus(), residual.UnscaledBlockResidual()])
-def test_injection_on_a_rules_grid_sees_flawed_code(flawed):
-    """At the middle of a box, or beside a threshold that is out of place: UnscaledBlockResidual shows only there."""
-    found = injected_error(flawed, FIXTURES["chain"])
-    assert found.error > 1e-3 or found.margin > 1e-3
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=lambda each: each.rule)
+def test_the_reference_is_the_rule(verifier):
+    """Other code than the verifiers', from other numbers: the tables' probabilities, not the rows that are verified."""
+    for fixture in (*small_fixtures(), greedy_fixture(), *(each.fixture() for each in regimes(997))):
+        streams = request_streams(5, 0, 600 if fixture.gamma < 60 else 60, fixture.gamma + 1, CPU)
+        drawn = draw(verifier, fixture, streams)
+        got, wanted = verified(verifier, fixture, drawn, streams), expected(verifier.rule, fixture, drawn, streams)
+        assert torch.equal(got.verification.token_ids, wanted.token_ids), fixture.name
+        assert torch.equal(got.verification.num_accepted, wanted.num_accepted)
 
 
-def test_searched_tv_of_accepting_everything_is_that_of_the_draft():
-    fixture = FIXTURES["chain"]
-    drafts = all_drafts(fixture, 2)
-    nothing = [torch.zeros(3, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)]
-    ends = [*nothing, (drafts.weight[:, None] * drafts.p[:, 2]).flatten()]
-    assert searched_tv(accept.AcceptsEverything(), fixture) == pytest.approx(joint_tv(fixture, ends), abs=1e-9)
+def test_the_reference_of_one_rule_is_not_that_of_the_other():
+    fixture = FIXTURES["deep"]
+    streams = request_streams(5, 0, 600, fixture.gamma + 1, CPU)
+    drawn = draw(MaskedVerifier(), fixture, streams)
+    token, block = (expected(rule, fixture, drawn, streams) for rule in LAWS)
+    assert not torch.equal(token.num_accepted, block.num_accepted)
+    assert (block.num_accepted.double().mean() > token.num_accepted.double().mean()).item()
 
 
-def test_searched_tv_knows_what_it_cannot_enumerate():
-    for name in ("shared_gumbel", "seed_of_first_row", "writes_other_rows"):
-        assert searched_tv(FLAWED[f"flawed/{name}"], FIXTURES["chain"]) is None
-
-
-def test_draft_samplers_belong_to_the_search():
-    """An argmax draft is one draft, whatever its uniforms."""
-    fixture = FIXTURES["chain"]
-    assert searched_tv(wrong_q.ArgmaxDraft(), fixture) > 0.1
-    assert searched_tv(accept.Lenient(), fixture) == pytest.approx(injected_error_of_lenient(fixture), abs=1e-6)
-
-
-def injected_error_of_lenient(fixture) -> float:
-    drafts = all_drafts(fixture, 2)
-    law = token_law(drafts)
-    accept_prob = (law.accept * 0 + _ratio(drafts) / 0.8).clamp(max=1)
-    reach = torch.cat([torch.ones(len(accept_prob), 1, dtype=torch.float64), accept_prob.cumprod(1)], 1)
-    refuse = torch.cat([1 - accept_prob, torch.ones(len(accept_prob), 1, dtype=torch.float64)], 1)
-    return joint_tv(fixture, law_ends(fixture, drafts, dataclasses.replace(law, length=reach * refuse)))
-
-
-def _ratio(drafts) -> torch.Tensor:
-    chosen = drafts.tokens[:, :, None]
-    return (drafts.p[:, :-1].gather(2, chosen) / drafts.q.gather(2, chosen))[:, :, 0]
-
-
-def test_extremes_find_what_is_too_rare_to_be_drawn():
-    sound = [extreme_failures(MaskedVerifier(), fixture)[1] for fixture in FIXTURES.values()]
-    assert sum(sound) == 0
-    assert extreme_failures(accept.ZeroAcceptsZero(), FIXTURES["zeros"])[1] > 0
-    assert extreme_failures(residual.OutsideVocabulary(), FIXTURES["chain"])[1] > 0
+def test_regimes_are_what_they_say():
+    made = {regime.name: regime.fixture() for regime in regimes(4001)}
+    assert all(fixture.vocabulary <= 4001 for fixture in made.values())
+    assert made["large_bfloat16"].target.logits.dtype == torch.bfloat16
+    assert made["large_float16"].target.logits.dtype == torch.float16
+    assert (made["large_top_k"].p > 0).sum(dim=1).max() == 40
+    assert (made["large_one_hot"].q.amax(dim=1) == 1).all()
+    assert (made["large_greedy"].p.amax(dim=1) == 1).all()
+    assert (made["large_greedy"].q.amax(dim=1) < 0.9).all()
+    assert made["large_peaked"].p.amax(dim=1).min() > 0.97
+    assert made["large_flat"].p.amax() < 10 / 4001
+    assert {made[f"gamma_{g}"].gamma for g in (9, 17, 64)} == {9, 17, 64}
+    assert next(regime for regime in regimes(4001) if regime.name == "batch_512").batch == 512
+    likeliest = made["large"].p.argmax(dim=1)
+    assert len(likeliest.unique()) > 1  # other likely tokens in each row, and not the first ids alone
+    assert likeliest.max() > 1000

@@ -17,7 +17,7 @@ from specbench.decoding import Completion, Request, Step
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
 from specbench.exactness import eprocess
-from specbench.exactness.support import ROUNDING, default_tolerance, support_edge
+from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
 from specbench.models import Engine, Pair
 from specbench.protocols.base import ModelContext
 from specbench.protocols.eprocess import EprocessProtocol

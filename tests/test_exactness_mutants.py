@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 import torch
+from specbench.exactness.enumeration.exact import ExactRow, exact_tier
+from specbench.exactness.enumeration.search import search
 
 from specbench.errors import ArgumentError, ConfigError
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify
 from specbench.exactness.evidence import Settings
-from specbench.exactness.exact import ExactRow, exact_tier
 from specbench.exactness.fixtures import small_fixtures
-from specbench.exactness.search import search
 from specbench.exactness.steps import check_result
 from specbench.exactness.suite import examine
 from specbench.rng import Stream

@@ -13,17 +13,17 @@ from scipy import stats
 
 from specbench.errors import ConfigError
 from specbench.exactness import eprocess
-from specbench.exactness.calibration import p_values
-from specbench.exactness.enumeration import rule_lengths
+from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import ACCEPTANCE, JOINT, Evidence, Settings
 from specbench.exactness.fixtures import large_fixture, small_fixtures
-from specbench.exactness.pit import PitTable
-from specbench.exactness.power import detectable_tv, draws_needed, ks_upper_bound, tv_upper_bound
-from specbench.exactness.small import SmallTier
+from specbench.exactness.statistics.calibration import p_values
+from specbench.exactness.statistics.pit import PitTable
+from specbench.exactness.statistics.power import detectable_tv, draws_needed, ks_upper_bound, tv_upper_bound
+from specbench.exactness.statistics.small import SmallTier
+from specbench.exactness.statistics.tally import Tally
+from specbench.exactness.statistics.tests import holm, ks_uniform, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.suite import planned_draws
-from specbench.exactness.tally import Tally
-from specbench.exactness.tests import holm, ks_uniform, node_g_test, pair_g_test
 from specbench.rng import Streams
 from specbench.verifiers.flawed import residual
 from specbench.verifiers.masked import MaskedVerifier

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specbench.exactness.enumeration import rule_lengths
+from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import JOINT, Evidence
-from specbench.exactness.exact import ExactRow
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class BiasRow:
 
     Attributes:
         fixture: its name.
-        tv: total variation a step by enumeration; None where the code cannot be enumerated.
+        tv: total variation a step with the code's thresholds located; None where that says nothing.
         observed_tv: of the empirical joint; noise included, so an over-estimate of a small bias.
         noise_tv: about what an exact rule shows after as many draws.
         accepted: drafted tokens accepted a step.
@@ -31,13 +30,14 @@ class BiasRow:
     token_rule: float
 
 
-def bias_rows(evidence: Evidence, exact: list[ExactRow]) -> list[BiasRow]:
+def bias_rows(evidence: Evidence) -> list[BiasRow]:
     """Every small fixture that was drawn on and whose steps can be completed to whole prefixes."""
-    errors = {row.fixture: row.error for row in exact}
+    # What was located is the bias where the code does little else.
+    errors = {bound.fixture: bound.located for bound in evidence.bounds if bound.located is not None and bound.least}
     dof = {row.fixture: row.dof for row in evidence.rows if row.test == JOINT}
     rows = []
     for name, tally in evidence.tallies.items():
-        if not tally.fixture.whole_prefix:
+        if not (tally.fixture.whole_prefix and tally.fixture.enumerable) or tally.fixture.name == "greedy":
             continue
         lengths = rule_lengths("token", tally.fixture).numpy()
         shares = tally.lengths().sum(axis=1) / tally.lengths().sum()

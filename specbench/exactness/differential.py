@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specbench.exactness.enumeration import LAWS, StepLaw, one_draft
+from specbench.exactness.enumeration.laws import LAWS, StepLaw, one_draft
 from specbench.exactness.fixtures import Fixture
-from specbench.exactness.small import BLOCKS, POSITION
-from specbench.exactness.steps import Steps, verified_steps
+from specbench.exactness.steps import Steps, draw, variant_of, verified
+from specbench.exactness.streams import COMPARED, request_streams
 from specbench.rng import Stream, Streams
 from specbench.verifiers import Verifier
 
 ROUNDING = 1e-6  # a float32 computation places a threshold this well; a wrong rule misses it by more, almost always
-BATCH = 4096
-SEEDS = 3 * BLOCKS // 4  # where the seeds begin, behind those of the suite
+LARGEST = 4096  # requests in one batch
+_DENSE = 2**22  # logits of a batch
 
 
 @dataclass(frozen=True)
@@ -66,29 +66,25 @@ def compare(
     """Puts the same requests before both and explains every difference. The first one's rule gives the thresholds."""
     comparison = Comparison(fixture.name)
     fixture = fixture.to(device)
-    for start in range(0, requests, BATCH):
-        seeds = torch.arange(start, min(start + BATCH, requests), device=device) + (seed * BLOCKS + SEEDS) % 2**62
-        streams = Streams(seeds, torch.full_like(seeds, POSITION), fixture.gamma + 1)
-        one, two = (verified_steps(verifier, fixture, streams) for verifier in (first, second))
-        differ = (_visible(one) != _visible(two)).any(dim=1)
-        for b in differ.nonzero()[:, 0].tolist():
-            variant = fixture.variant(int(seeds[b]) % fixture.variants)
+    batch = max(1, min(LARGEST, _DENSE // fixture.vocabulary // (fixture.gamma + 1)))
+    for start in range(0, requests, batch):
+        size = min(batch, requests - start)
+        streams = request_streams(seed, COMPARED + start, size, fixture.gamma + 1, device)
+        drawn = draw(first, fixture, streams)
+        one, two = (verified(verifier, fixture, drawn, streams) for verifier in (first, second))
+        variants = variant_of(fixture, streams).tolist()
+        for b in (one.visible != two.visible).any(dim=1).nonzero()[:, 0].tolist():
+            variant = fixture.variant(variants[b])
             comparison.divergences.append(explain(variant, first.rule, one, two, streams, b))
-        comparison.requests += len(seeds)
+        comparison.requests += size
     return comparison
-
-
-def _visible(steps: Steps) -> torch.Tensor:
-    return torch.where(steps.emitted, steps.tokens, -1)
 
 
 def explain(fixture: Fixture, rule: str, one: Steps, two: Steps, streams: Streams, b: int) -> Divergence:
     """What stood at the fork of request b."""
-    g = int(one.draft.num_draft_tokens[b])
-    first_row = int(one.draft.first_row[b])
-    drafted = one.draft.token_ids[first_row : first_row + g].cpu()
+    drafted = one.drawn.tokens[b, : int(one.drawn.counts[b])].cpu()
     a, c = (int(each.verification.num_accepted[b]) for each in (one, two))
-    emitted = [_visible(each)[b][: n + 1].tolist() for each, n in ((one, a), (two, c))]
+    emitted = [each.visible[b][: n + 1].tolist() for each, n in ((one, a), (two, c))]
     law = None if rule not in LAWS else LAWS[rule](one_draft(fixture, drafted))
     threshold = None
     if a != c:

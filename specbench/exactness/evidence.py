@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.exactness.tally import Tally
+from specbench.exactness.statistics.tally import Tally
 
 JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
+PAIRED, CLASSES = "differences", "classes of ids"
+SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS = "successive steps", "last and next", "neighbours", "twins"
 HARD = (FORM, EXTREMES)  # one failure rejects; they have no false alarm
-SUCCESSIVE, LAST_FIRST, NEIGHBOURS = "successive steps", "last and next", "neighbours"
-PIT, LAST_PIT, WITHIN = "pit", "pit of bonus", "within a step"
-TILES, LANES = "tiles of ids", "lanes of ids"
-SERIAL_TESTS, LARGE_TESTS = (SUCCESSIVE, LAST_FIRST, NEIGHBOURS), (PIT, LAST_PIT, WITHIN, TILES, LANES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,55 +19,82 @@ class Settings:
     """How hard to look.
 
     Attributes:
-        detectable_tv: bias of a step, in total variation and averaged over a fixture's requests, that every small
-            fixture shows with probability ``power``.
-        power: see there.
+        draws: steps on each small fixture.
+        seconds: that the small fixtures may take together; 0 is no limit. What fits is what the bounds say.
+        regime_draws, regime_seconds: likewise on each of the regimes, and on all of them together.
+        serial_draws, serial_seconds: pairs of steps in the tests of successive steps; 0 draws skip them.
+        vocabulary: tokens of a regime at most; 0 skips all regimes.
         false_alarm: chance that a verifier which is exact is rejected. (The tests of acceptance, which reject nothing
             but the name of its rule, have as much again.)
-        draws: steps on each small fixture; 0 takes them from the three numbers above.
-        patience: seconds that the small fixtures may take together; 0 is no limit. A verifier that would take longer,
-            as its first draws show, gets ``seconds`` instead, and its bounds are those of the draws that fit.
-        seconds: see there.
-        serial_draws: pairs of steps in the test of successive steps; 0 skips it.
-        vocabulary: tokens of the large fixture; 0 skips it.
-        vocabulary_draws: steps on it.
-        vocabulary_seconds: at most this long on it; 0 is no limit.
+        power: with which the bias that a test is said to show is shown.
+        call_seconds: after which a call of verify is stopped, and the verifier called broken; 0 is no limit.
         stop_when_caught: stop at the look at which something is rejected.
     """
 
-    detectable_tv: float = 1e-3
-    power: float = 0.99
+    draws: int = 10_000_000
+    seconds: float | int = 150
+    regime_draws: int = 100_000
+    regime_seconds: float | int = 60
+    serial_draws: int = 500_000
+    serial_seconds: float | int = 10
+    vocabulary: int = 262_147
     false_alarm: float = 1e-6
-    draws: int = 0
-    patience: float | int = 0
-    seconds: float | int = 30
-    serial_draws: int = 1_000_000
-    vocabulary: int = 151_936
-    vocabulary_draws: int = 20_000
-    vocabulary_seconds: float | int = 15
-    stop_when_caught: bool = False
+    power: float = 0.99
+    call_seconds: float | int = 60
+    stop_when_caught: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("detectable_tv", "power", "false_alarm"):
+        for name in ("false_alarm", "power"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(
                     f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
                 )
-        for name in (
-            "draws",
-            "patience",
-            "seconds",
-            "serial_draws",
-            "vocabulary",
-            "vocabulary_draws",
-            "vocabulary_seconds",
-        ):
+        for name in ("seconds", "regime_seconds", "serial_draws", "serial_seconds", "vocabulary", "call_seconds"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"protocol.{name}", getattr(self, name), "below 0", "Use 0 for the default meaning.")
+                raise ConfigError(f"protocol.{name}", getattr(self, name), "below 0", "Use 0 for none, or no limit.")
+        for name in ("draws", "regime_draws"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"protocol.{name}", getattr(self, name), "below 1", "Use a count of steps.")
         if 0 < self.vocabulary < 100:
             raise ConfigError(
-                "protocol.vocabulary", self.vocabulary, "not large", "Use 100 to 200000, or 0 to skip it."
+                "protocol.vocabulary", self.vocabulary, "not large", "Use 100 to 300000, or 0 to skip the regimes."
             )
+
+
+SUITES = {
+    "quick": Settings(
+        draws=500_000,
+        seconds=15,
+        regime_draws=5000,
+        regime_seconds=20,
+        serial_draws=50_000,
+        serial_seconds=2,
+        vocabulary=16_411,
+    ),
+    "default": Settings(),
+    "deep": Settings(
+        draws=100_000_000, seconds=0, regime_draws=100_000, regime_seconds=900, serial_draws=4_000_000, serial_seconds=0
+    ),
+}
+
+
+def settings_of(suite: object, **given: Any) -> Settings:
+    """The settings of a suite by name, with those given (not None) in the place of its own.
+
+    Raises:
+        ConfigError: no such suite, or a value that cannot work.
+    """
+    if not isinstance(suite, str) or suite not in SUITES:
+        raise ConfigError("protocol.suite", suite, "no such suite", f"Use {', '.join(SUITES)}.")
+    known = [each.name for each in fields(Settings)]
+    whole = {each.name for each in fields(Settings) if each.type == "int"}
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(f"protocol.{name}", value, "no setting of a suite", f"Use one of {', '.join(known)}.")
+        kinds = (bool,) if name == "stop_when_caught" else (int,) if name in whole else (int, float)
+        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+            raise ConfigError(f"protocol.{name}", value, f"not a {kinds[-1].__name__}", "See conf/protocol.")
+    return replace(SUITES[suite], **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -76,13 +102,13 @@ class Row:
     """One test of one fixture.
 
     Attributes:
-        fixture, test: joint, acceptance and form on small fixtures; those of serial.py beside them.
+        fixture, test: see tests.EXPLAINED (certificate/tests.py) for what each compares.
         draws: steps taken.
-        statistic, dof: G and its degrees of freedom, or Kolmogorov's distance and 0.
-        p_value: of the last look.
+        statistic, dof: G and its degrees of freedom; failures and 0; or 0 and 0 for bets.
+        p_value: of the last look; of bets 1 / the largest wealth.
         rejected_at: draws at the look that rejected it; None where none did.
-        detectable: the smallest distance (``distance``: tv or ks) shown with the power asked for.
-        upper_bound: 99% upper confidence bound on that distance, on all small fixtures together.
+        detectable: the smallest total variation a step shown with the power asked for.
+        upper_bound: 99% upper confidence bound on it, on all small fixtures together.
         gates: whether its rejection says that the verifier is not lossless (acceptance: that it is another rule).
     """
 
@@ -92,11 +118,114 @@ class Row:
     statistic: float
     dof: int
     p_value: float
-    rejected_at: int | None
-    distance: str
-    detectable: float | None
-    upper_bound: float | None
-    gates: bool
+    rejected_at: int | None = None
+    detectable: float | None = None
+    upper_bound: float | None = None
+    gates: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """How far from the target a step can be on one small fixture, requests with seeds of their own.
+
+    Attributes:
+        fixture: its name.
+        method: "located", "rule" or "counted" (probes.py).
+        rule_error: total variation of the rule that it names, by its formulas; None where it has none or there are too
+            many sequences.
+        located: total variation of its model; None where there is none.
+        boxes: of the model.
+        proved: whether its operations were run over whole boxes and gave what the model says (enumeration/proof.py).
+        draws: requests since the model was made; all that were counted, if there is none.
+        differing: those on which it did something else than its model, or than its rule.
+        rounding: of those held against the rule, how many rounding explains.
+        explained: requests that an earlier model did not foresee and the last one does.
+        impure: of those that differ from a model, how many do not if the same uniforms are given to it again: it was
+            not the uniforms that made them.
+        hidden: upper bound on the probability of doing something else.
+        tv: upper bound on the total variation a step: located + hidden, or what the counts say.
+        least: lower bound on it that holds with the run's false alarm.
+    """
+
+    fixture: str
+    method: str
+    rule_error: float | None
+    located: float | None
+    boxes: int | None
+    proved: bool
+    draws: int
+    differing: int
+    rounding: int
+    explained: int
+    impure: int
+    hidden: float | None
+    tv: float | None
+    least: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegimeRow:
+    """One regime.
+
+    Attributes:
+        regime, reason, vocabulary, gamma, batch, dtype: as in fixtures/regimes.py.
+        sampling, drafts: the parameters of target and draft, in words.
+        requests: verified, in batches of ``batch``.
+        differing, rounding, structural: those whose tokens are not the rule's; by rounding, and otherwise. None where
+            its rule has no closed form, or it draws drafts of its own.
+        tv: upper bound on the total variation a step, by the coupling with the rule; None likewise.
+        along, few, anywhere: upper bounds on that of a token, by counts of classes (statistics/partitions.py).
+        refused: the verifier's reason for not verifying it.
+    """
+
+    regime: str
+    reason: str
+    vocabulary: int
+    gamma: int
+    batch: int
+    dtype: str
+    sampling: str
+    drafts: str
+    requests: int = 0
+    differing: int | None = None
+    rounding: int | None = None
+    structural: int | None = None
+    tv: float | None = None
+    along: float | None = None
+    few: float | None = None
+    anywhere: float | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What code was seen to depend on, or not.
+
+    Attributes:
+        name: what was changed between two calls that should give the same tokens.
+        requests: put before it twice.
+        differing: that came out otherwise.
+    """
+
+    name: str
+    requests: int
+    differing: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that shows what is wrong, as text for a certificate.
+
+    Attributes:
+        fixture, reason: where, and why that fixture is there.
+        lines: what was drafted, with which distributions and uniforms, what was emitted and what should have been.
+        cause: what usually makes it so; empty where nothing is known.
+    """
+
+    fixture: str
+    reason: str
+    lines: tuple[str, ...]
+    cause: str = ""
 
 
 @dataclass
@@ -105,15 +234,27 @@ class Evidence:
 
     Attributes:
         rows: the tests.
+        bounds: of the small fixtures.
+        regimes: what was verified of each, refusals too.
+        habits: what its tokens depend on.
         tallies: the counts, by small fixture.
         unsupported: fixtures that the verifier refused, with its reason.
-        seconds: how long the tests took.
-        cut: whether ``seconds`` cut the draws.
+        fault: why it is broken; None if it is not.
+        failure: the simplest request that shows a bias.
+        batch: the largest batch of requests on small fixtures.
+        seconds: how long all took.
+        cut: whether the time was up before the draws were there.
     """
 
     rows: list[Row] = field(default_factory=list)
+    bounds: list[Bound] = field(default_factory=list)
+    regimes: list[RegimeRow] = field(default_factory=list)
+    habits: list[Habit] = field(default_factory=list)
     tallies: dict[str, Tally] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
+    fault: str | None = None
+    failure: Failure | None = None
+    batch: int = 0
     seconds: float = 0.0
     cut: bool = False
 
@@ -121,8 +262,3 @@ class Evidence:
     def rejected(self) -> list[Row]:
         """The tests that say the verifier is not lossless."""
         return [row for row in self.rows if row.gates and row.rejected_at is not None]
-
-    @property
-    def first_caught(self) -> Row | None:
-        """The gating test that needed the fewest draws, the one of the smallest p-value among equals."""
-        return min(self.rejected, key=lambda row: (row.rejected_at or 0, row.p_value), default=None)

@@ -1,8 +1,9 @@
 """The suite: every test of a verifier, composed so that one number bounds the chance of a false alarm.
 
-Tests look at the counts after a thousandth, a hundredth, a tenth and all of the draws. Flawed verifiers mostly fall at
-the first look, and the last one has nearly all of the allowed false alarm. At each look Holm's procedure over the
-family of tests keeps its share.
+On small fixtures tests look at the counts after a thousandth, a hundredth, a tenth and all of the draws. Flawed
+verifiers mostly fall at the first look, and the last one has nearly all of the allowed false alarm. At each look Holm's
+procedure over the family of tests keeps its share. What a look found otherwise than foreseen is followed up before the
+next.
 """
 
 from __future__ import annotations
@@ -12,48 +13,38 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from scipy import stats
 
 from specbench.errors import ArgumentError
-from specbench.exactness import serial
-from specbench.exactness.evidence import (
-    ACCEPTANCE,
-    EXTREMES,
-    HARD,
-    JOINT,
-    LARGE_TESTS,
-    SERIAL_TESTS,
-    Evidence,
-    Row,
-    Settings,
+from specbench.exactness import watch
+from specbench.exactness.enumeration.injection import (
+    Point,
+    extreme_failures,
+    seconds_a_request,
+    takes_injected_uniforms,
 )
-from specbench.exactness.fixtures import Fixture, greedy_fixture, large_fixture, small_fixtures
-from specbench.exactness.injection import extreme_failures, takes_injected_uniforms
-from specbench.exactness.power import CONFIDENCE, detectable_tv, draws_needed, tv_upper_bound
-from specbench.exactness.small import SmallTier
-from specbench.exactness.tally import joint_dof
-from specbench.exactness.tests import holm
+from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT, Bound, Evidence, Row, Settings
+from specbench.exactness.examples import simplest_failure
+from specbench.exactness.fixtures import Fixture, Regime, greedy_fixture, small_fixtures
+from specbench.exactness.habits import habits
+from specbench.exactness.probes import COUNTED, Probe, bound_of
+from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
+from specbench.exactness.statistics.serial import serial_rows
+from specbench.exactness.statistics.served import served_rows
+from specbench.exactness.statistics.small import SmallTier
+from specbench.exactness.statistics.tally import Tally
+from specbench.exactness.statistics.tests import holm
 from specbench.verifiers import Verifier
+from specbench.verifiers.agreement import TOLERANCE
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, 0.97))  # share of the draws, share of the false alarm
 FIRST_LOOK = 10_000  # draws; earlier the chi-square limit is far
-GREEDY_DRAWS = 10_000
-
-
-def family_size(settings: Settings) -> int:
-    """Tests that share the false alarm."""
-    return (
-        len(small_fixtures())
-        + (len(SERIAL_TESTS) if settings.serial_draws else 0)
-        + (len(LARGE_TESTS) if settings.vocabulary else 0)
-    )
-
-
-def planned_draws(fixture: Fixture, settings: Settings) -> int:
-    """Steps on a small fixture."""
-    if settings.draws:
-        return settings.draws
-    share = settings.false_alarm * LOOKS[-1][1] / family_size(settings)
-    return draws_needed(settings.detectable_tv, joint_dof(fixture), settings.power, share)
+LOCATING = 0.1  # share of the false alarm that is for bounds from below
+# Seconds that locating may take for one draft length of one fixture, about how many requests that usually is, and the
+# least share of them with which it is begun.
+_LOCATING_SECONDS, _LOCATING_REQUESTS, _LEAST_EFFORT = 2.0, 120_000, 0.02
+_AGAIN = 3  # looks after the last, for models that the last one made anew
+_IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
 
 def examine(
@@ -61,120 +52,227 @@ def examine(
     settings: Settings,
     seed: int,
     device: torch.device,
+    regimes: tuple[Regime, ...] = (),
     report: Callable[[str], None] = lambda _: None,
+    stuck: Callable[[Evidence], None] | None = None,
 ) -> Evidence:
     """Runs the suite.
 
     Args:
         seed: of the run; request seeds follow from it and never overlap with another run's.
+        regimes: to verify batches of; none if a test on small fixtures has rejected the verifier before.
         report: told what is being done.
+        stuck: gets the evidence so far, from another thread, if a call of the verifier never returns and cannot be
+            interrupted; it should save it and end the process.
     """
-    started = time.perf_counter()
     evidence = Evidence()
-    fixtures = [fixture.to(device) for fixture in small_fixtures()]
-    plan = {fixture.name: planned_draws(fixture, settings) for fixture in fixtures}
-    extra = _extra_tests(verifier, settings, seed, device, evidence, report)
-    small = SmallTier(verifier, fixtures, seed, device, evidence)
-    caught: dict[tuple[str, str], int] = {}
-    begun = time.perf_counter()
-    for share, part in LOOKS:
-        wanted = {name: max(int(draws * share), min(FIRST_LOOK, draws)) for name, draws in plan.items()}
-        report(f"{max(wanted.values()):,} draws a fixture")
-        evidence.cut |= small.draw(wanted, _deadline(small, plan, settings, begun))
-        last = share == 1.0 or evidence.cut
-        rows = [*small.rows(), *extra]
-        gate = {_key(row): row.p_value for row in rows if row.gates and row.test not in HARD}
-        alarm = settings.false_alarm * (part if not evidence.cut else LOOKS[-1][1])
-        rejected = {name: None for name in holm(gate, alarm)}
-        for row in rows:
-            if (row.test in HARD and row.p_value == 0) or (
-                row.test == ACCEPTANCE and row.p_value < alarm / len(fixtures)
-            ):
-                rejected[_key(row)] = None
-        for key in rejected:
-            caught.setdefault(key, next(row.draws for row in rows if _key(row) == key))
-        evidence.rows = [replace(row, rejected_at=caught.get(_key(row))) for row in rows]
-        if last or (settings.stop_when_caught and evidence.rejected):
-            break
-    evidence.rows = [_bounded(row, settings, len(gate)) for row in evidence.rows]
-    evidence.tallies = small.tallies
+    examination = _Examination(verifier, settings, seed, device, evidence, report)
+
+    def hanging(fault: watch.VerifierFault) -> None:
+        evidence.fault = str(fault)
+        examination.conclude()
+        assert stuck is not None
+        stuck(evidence)
+
+    started = time.perf_counter()
+    try:
+        watch.check_attributes(verifier)
+        with watch.call_limit(settings.call_seconds, None if stuck is None else hanging):
+            examination.run(regimes)
+    except watch.VerifierFault as fault:
+        evidence.fault = str(fault)
+    examination.finish()
     evidence.seconds = time.perf_counter() - started
     return evidence
 
 
-def _deadline(small: SmallTier, plan: dict[str, int], settings: Settings, begun: float) -> float | None:
-    """When to stop drawing: where the plan would try the patience, after ``seconds``."""
-    if settings.patience == 0:
-        return None
-    if small.drawn >= FIRST_LOOK:
-        projected = (time.perf_counter() - begun) * max(plan.values()) / small.drawn
-        if projected <= settings.patience:
+class _Examination:
+    def __init__(
+        self,
+        verifier: Verifier,
+        settings: Settings,
+        seed: int,
+        device: torch.device,
+        evidence: Evidence,
+        report: Callable[[str], None],
+    ):
+        self.verifier, self.settings, self.seed, self.device = verifier, settings, seed, device
+        self.evidence, self.report = evidence, report
+        self.fixtures = [fixture.to(device) for fixture in (*small_fixtures(), greedy_fixture())]
+        self.probes: dict[str, Probe] = {}
+        self.small: SmallTier | None = None
+        self.extremes: list[Point] = []
+        self.extra: list[Row] = []
+        self.caught: dict[tuple[str, str], int] = {}
+
+    def run(self, regimes: tuple[Regime, ...]) -> None:
+        """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
+        self.report("what its tokens depend on, and where its thresholds are")
+        injectable = self._injectable()
+        company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
+        self.evidence.habits = habits(self.verifier, company, injectable, self.seed)
+        effort = self._effort() if injectable else 0.0
+        for fixture in self.fixtures:
+            self._guarded(fixture.name, lambda fixture=fixture: self._begin(fixture, injectable, effort))
+        self._serial()
+        self._draw()
+        if self.settings.vocabulary and not (self.settings.stop_when_caught and self.rejected):
+            self.evidence.regimes, rows = served_rows(
+                self.verifier,
+                regimes,
+                self.settings.regime_draws,
+                self.settings.regime_seconds,
+                self.seed,
+                self.device,
+                self.report,
+            )
+            self.extra += rows
+        self._look(LOOKS[-1][1])
+
+    def conclude(self) -> None:
+        """What follows from the counts, without another call of the verifier."""
+        self.evidence.rows = [self._bounded(row) for row in self.evidence.rows]
+        if self.small is not None:
+            self.evidence.tallies = {name: tally for name, tally in self.small.tallies.items() if tally.draws}
+
+    def finish(self) -> None:
+        """What only needs to be done once."""
+        self.conclude()
+        if self.evidence.fault is None:
+            self.evidence.bounds = self._bounds()
+        if self.evidence.fault is None and self.rejected:
+            self.evidence.failure = simplest_failure(
+                self.verifier, self.fixtures, self.evidence, self.probes, self.extremes
+            )
+
+    @property
+    def rejected(self) -> bool:
+        """Whether anything says that the verifier is not lossless."""
+        return bool(self.evidence.rejected) or any(bound.least > TOLERANCE for bound in self._bounds())
+
+    def _injectable(self) -> bool:
+        for fixture in self.fixtures:
+            try:
+                return takes_injected_uniforms(self.verifier, fixture)
+            except ArgumentError:
+                continue
+        return False
+
+    def _effort(self) -> float:
+        """How thoroughly thresholds can be looked for in the time there is."""
+        for fixture in self.fixtures:
+            try:
+                seconds = seconds_a_request(self.verifier, fixture)
+            except ArgumentError:
+                continue
+            effort = min(1.0, _LOCATING_SECONDS / (seconds * _LOCATING_REQUESTS))
+            return effort if effort > _LEAST_EFFORT else 0.0
+        return 0.0
+
+    def _begin(self, fixture: Fixture, injectable: bool, effort: float) -> None:
+        if injectable:
+            calls, failures = extreme_failures(self.verifier, fixture)
+            self.extremes += failures
+            row = Row(fixture.name, EXTREMES, calls, float(len(failures)), 0, float(not failures))
+            self.extra.append(row)
+        self.probes[fixture.name] = Probe(self.verifier, fixture, effort)
+
+    def _serial(self) -> None:
+        if self.settings.serial_draws:
+            self.report("successive steps")
+            self._guarded("serial", lambda: self.extra.extend(self._serial_rows()))
+
+    def _serial_rows(self) -> list[Row]:
+        settings = self.settings
+        return serial_rows(self.verifier, settings.serial_draws, self.seed, self.device, settings.serial_seconds)
+
+    def _guarded(self, name: str, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except ArgumentError as error:
+            self.evidence.unsupported[name] = str(error)
+
+    def _draw(self) -> None:
+        """The small fixtures, look after look."""
+        drawn_on = [fixture for fixture in self.fixtures if fixture.name not in self.evidence.unsupported]
+        self.small = SmallTier(self.verifier, drawn_on, self.seed, self.device, self.evidence, probes=self.probes)
+        draws = self.settings.draws
+        deadline = time.perf_counter() + self.settings.seconds if self.settings.seconds else None
+        for share, part in LOOKS:
+            wanted = max(int(draws * share), min(FIRST_LOOK, draws))
+            if wanted > self.small.drawn:
+                self.report(f"{wanted:,} draws a fixture")
+            self.evidence.cut |= self.small.draw({fixture.name: wanted for fixture in drawn_on}, deadline)
+            self._look(part if not self.evidence.cut else LOOKS[-1][1])
+            if self.evidence.cut or (self.settings.stop_when_caught and self.rejected):
+                return
+            self._follow_up(final=share == 1.0, deadline=deadline)
+
+    def _follow_up(self, final: bool, deadline: float | None) -> None:
+        """Models anew where code did otherwise; after the last look they get their draws at once."""
+        assert self.small is not None
+        for _ in range(_AGAIN if final else 1):
+            if deadline is not None and time.perf_counter() > deadline:
+                return
+            anew = [name for name, probe in self.probes.items() if probe.follow_up(self.seed)]
+            if not anew or not final:
+                return
+            self.report(f"followed up on {', '.join(anew)}: {self.settings.draws:,} draws anew")
+            wanted = {name: self.small.tallies[name].draws + self.settings.draws for name in anew}
+            self.evidence.cut |= self.small.draw(wanted, deadline)
+            self._look(LOOKS[-1][1])
+
+    def _look(self, part: float) -> None:
+        """Holm's procedure over all tests so far."""
+        rows = [*(self.small.rows() if self.small is not None else []), *self.extra]
+        gate = {_key(row): row.p_value for row in rows if row.gates and row.test not in HARD}
+        alarm = self.settings.false_alarm * (1 - LOCATING) * part
+        rejected = set(holm(gate, alarm))
+        for row in rows:
+            impossible = row.test in HARD and row.p_value == 0
+            if impossible or (row.test == ACCEPTANCE and row.p_value < alarm / len(self.fixtures)):
+                rejected.add(_key(row))
+        for row in rows:
+            if _key(row) in rejected:
+                self.caught.setdefault(_key(row), row.draws)
+        self.evidence.rows = [replace(row, rejected_at=self.caught.get(_key(row))) for row in rows]
+
+    def _bounds(self) -> list[Bound]:
+        """Of every fixture that was drawn on."""
+        found = []
+        for name, probe in self.probes.items():
+            tally = None if self.small is None else self.small.tallies.get(name)
+            if tally is None or tally.draws == 0:
+                continue
+            alpha = (1 - CONFIDENCE) / len(self.fixtures)
+            least = self.settings.false_alarm * LOCATING / len(self.fixtures)
+            counted = self._counted(name, tally, alpha) if probe.method == COUNTED else None
+            found.append(bound_of(probe, tally.draws, alpha, least, counted))
+        return found
+
+    def _counted(self, name: str, tally: Tally, alpha: float) -> float | None:
+        """The bound by counts alone; where the target allows one sequence, by how often there was another."""
+        row = next((row for row in self.evidence.rows if _key(row) == (name, JOINT)), None)
+        if row is not None:
+            return self._bounded(row).upper_bound
+        impossible = next((row.statistic for row in self.evidence.rows if _key(row) == (name, FORM)), None)
+        if impossible is None:
             return None
-    return begun + settings.seconds
+        return float(stats.beta.isf(alpha, impossible + 1, max(tally.draws - impossible, 1e-9)))
+
+    def _bounded(self, row: Row) -> Row:
+        """With what it could have seen, and with an upper bound that holds on all small fixtures together."""
+        if row.test != JOINT or row.dof == 0:
+            return row
+        confidence = 1 - (1 - CONFIDENCE) / len(self.fixtures)
+        tests = max(1, sum(each.gates and each.test not in HARD for each in self.evidence.rows))
+        share = self.settings.false_alarm * (1 - LOCATING) * LOOKS[-1][1] / tests
+        return replace(
+            row,
+            detectable=detectable_tv(row.draws, row.dof, self.settings.power, share),
+            upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws, confidence),
+        )
 
 
 def _key(row: Row) -> tuple[str, str]:
     return row.fixture, row.test
-
-
-def _bounded(row: Row, settings: Settings, tests: int) -> Row:
-    """With what it could have seen, and with an upper bound that holds on all small fixtures together."""
-    if row.test != JOINT or row.dof == 0:
-        return row
-    confidence = 1 - (1 - CONFIDENCE) / len(small_fixtures())
-    share = settings.false_alarm * LOOKS[-1][1] / tests
-    return replace(
-        row,
-        detectable=detectable_tv(row.draws, row.dof, settings.power, share),
-        upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws, confidence),
-    )
-
-
-def _extra_tests(
-    verifier: Verifier,
-    settings: Settings,
-    seed: int,
-    device: torch.device,
-    evidence: Evidence,
-    report: Callable[[str], None],
-) -> list[Row]:
-    """The tests of successive steps, of the large vocabulary and of temperature 0."""
-    rows = []
-    if settings.serial_draws:
-        report("successive steps")
-        budget = 0.2 * settings.seconds if settings.patience else 0.0
-        rows += _guarded(
-            evidence, "serial", lambda: serial.serial_rows(verifier, settings.serial_draws, seed, device, budget)
-        )
-    if settings.vocabulary:
-        report(f"{settings.vocabulary:,} tokens")
-        fixture = large_fixture(settings.vocabulary).to(device)
-        rows += _guarded(
-            evidence,
-            fixture.name,
-            lambda: serial.large_rows(verifier, fixture, settings.vocabulary_draws, seed, device, settings),
-        )
-    rows += _guarded(evidence, EXTREMES, lambda: _extremes(verifier, device))
-    greedy = greedy_fixture().to(device)
-    tally = SmallTier(verifier, [greedy], seed, device, evidence)
-    tally.draw(
-        {greedy.name: GREEDY_DRAWS}, time.perf_counter() + 0.05 * settings.seconds if settings.patience else None
-    )
-    return [*rows, *(row for row in tally.rows() if row.test in HARD)]
-
-
-def _extremes(verifier: Verifier, device: torch.device) -> list[Row]:
-    fixtures = [fixture.to(device) for fixture in (*small_fixtures(), greedy_fixture())]
-    if not takes_injected_uniforms(verifier, fixtures[0]):
-        return []
-    found = [extreme_failures(verifier, fixture) for fixture in fixtures]
-    calls, failures = (sum(each) for each in zip(*found, strict=True))
-    return [Row("all", EXTREMES, calls, float(failures), 0, float(failures == 0), None, "-", None, None, True)]
-
-
-def _guarded(evidence: Evidence, name: str, rows: Callable[[], list[Row]]) -> list[Row]:
-    try:
-        return rows()
-    except ArgumentError as error:
-        evidence.unsupported[name] = str(error)
-        return []

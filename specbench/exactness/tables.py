@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-TESTS, EXACT, CALIBRATION, CELLS, BIAS = (
+TESTS, BOUNDS, REGIMES, HABITS, CALIBRATION, CELLS, BIAS = (
     "exactness_tests.parquet",
-    "exact_tier.parquet",
+    "bounds.parquet",
+    "regimes.parquet",
+    "habits.parquet",
     "calibration.parquet",
     "joint_cells.parquet",
     "bias.parquet",
@@ -23,13 +25,18 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
 
 
 TESTS_SCHEMA = _schema(
-    fixture=_S, test=_S, draws=_I, statistic=_F, dof=_I, p_value=_F, rejected_at=_I, distance=_S, detectable=_F,
-    upper_bound=_F, gates=_B,
+    fixture=_S, test=_S, draws=_I, statistic=_F, dof=_I, p_value=_F, rejected_at=_I, detectable=_F, upper_bound=_F,
+    gates=_B,
 )  # fmt: skip
-EXACT_SCHEMA = _schema(
-    fixture=_S, rule_error=_F, injected_error=_F, margin=_F, searched_tv=_F, searched_missed=_F,
-    agreement_requests=_I, rounding=_I, structural=_I,
+BOUNDS_SCHEMA = _schema(
+    fixture=_S, method=_S, rule_error=_F, located=_F, boxes=_I, proved=_B, draws=_I, differing=_I, rounding=_I,
+    explained=_I, impure=_I, hidden=_F, tv=_F, least=_F,
 )  # fmt: skip
+REGIMES_SCHEMA = _schema(
+    regime=_S, reason=_S, vocabulary=_I, gamma=_I, batch=_I, dtype=_S, sampling=_S, drafts=_S, requests=_I,
+    differing=_I, rounding=_I, structural=_I, tv=_F, along=_F, few=_F, anywhere=_F, refused=_S,
+)  # fmt: skip
+HABITS_SCHEMA = _schema(name=_S, requests=_I, differing=_I)
 CALIBRATION_SCHEMA = _schema(fixture=_S, test=_S, seed=_I, draws=_I, p_value=_F)
 CELLS_SCHEMA = _schema(fixture=_S, sequence=_S, prob=_F, share=_F, draws=_I)
 BIAS_SCHEMA = _schema(fixture=_S, tv=_F, observed_tv=_F, noise_tv=_F, accepted=_F, token_rule=_F)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -27,6 +28,8 @@ class RunContext:
         command: the command line that repeats this job alone.
         drafter_class: what makes the drafter once there are models; None where that is not known.
         asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
+        folder: the job's; None outside a run.
+        asked: the keys that the command line gives a value, such as "gamma" or "sampler.top_p".
     """
 
     verifier: Verifier
@@ -41,6 +44,8 @@ class RunContext:
     command: str
     drafter_class: Callable[..., Drafter] | None = None
     asked_pair: tuple[str, str] | None = None
+    folder: Path | None = None
+    asked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,7 @@ class Outcome:
         tables: by file name, such as "steps.parquet".
         figures: by name; each becomes a PNG in the job's folder and an image in W&B.
         documents: further files by name, as text; W&B gets them with the tables.
+        failure: why the command should not exit with 0 although all was measured; None where nothing is wrong.
     """
 
     headline: str
@@ -83,6 +89,7 @@ class Outcome:
     tables: Mapping[str, Table] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)
     documents: Mapping[str, str] = field(default_factory=dict)
+    failure: str | None = None
 
 
 @runtime_checkable
@@ -98,6 +105,18 @@ class MeasurementProtocol(Protocol):
     def run(self, context: Any) -> Outcome:
         """Measures in a ModelContext or RunContext. Raises SpecbenchError for anything the user can mend."""
         ...
+
+
+@runtime_checkable
+class OwnConditions(Protocol):
+    """A protocol with conditions of its own in the place of some of the run's.
+
+    Attributes:
+        own_conditions: keys, such as "gamma", that a command line may not give, since they would be ignored; their
+            columns of results.parquet are empty.
+    """
+
+    own_conditions: tuple[str, ...]
 
 
 @runtime_checkable

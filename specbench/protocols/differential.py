@@ -10,7 +10,7 @@ import torch
 from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.differential import Comparison, compare
-from specbench.exactness.fixtures import greedy_fixture, large_fixture, small_fixtures
+from specbench.exactness.fixtures import as_configured, greedy_fixture, small_fixtures
 from specbench.progress import track
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.verifiers import Verifier
@@ -24,11 +24,12 @@ class DifferentialProtocol:
     Args:
         other: the verifier to compare with (``verifier@protocol.other=block`` on the command line).
         requests: put before both, on each small fixture.
-        vocabulary: tokens of the large fixture; 0 leaves it out.
+        vocabulary: tokens of one fixture more, which has the run's own sampler, gamma and dtype.
         vocabulary_requests: put before both on it.
     """
 
     needs_models = False
+    own_conditions = ("batch_size",)
 
     def __init__(self, other: Any, requests: int, vocabulary: int, vocabulary_requests: int):
         if not isinstance(other, Verifier):
@@ -36,7 +37,7 @@ class DifferentialProtocol:
             raise ConfigError("protocol.other", type(other).__name__, "not a verifier", remedy)
         for name, value, least in (
             ("requests", requests, 1),
-            ("vocabulary", vocabulary, 0),
+            ("vocabulary", vocabulary, 2),
             ("vocabulary_requests", vocabulary_requests, 1),
         ):
             if value < least:
@@ -47,9 +48,10 @@ class DifferentialProtocol:
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        dtype = str(context.dtype).removeprefix("torch.")
+        own = as_configured(context.sampling, context.gamma, 1, dtype, self.vocabulary).fixture()
         cases = [(fixture, self.requests) for fixture in (*small_fixtures(), greedy_fixture())]
-        if self.vocabulary:
-            cases.append((large_fixture(self.vocabulary), self.vocabulary_requests))
+        cases.append((own, self.vocabulary_requests))
         found = [
             compare(context.verifier, self.other, fixture, requests, context.seed, context.device)
             for fixture, requests in track(cases, "comparing")

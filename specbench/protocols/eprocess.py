@@ -19,7 +19,7 @@ import torch
 from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.exactness import tables
-from specbench.exactness.eprocess import TokenEvidence, bets, e_value, log_factors, paths, rejected_at
+from specbench.exactness.texts.eprocess import TokenEvidence, bets, e_value, log_factors, paths, rejected_at
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.plots import evidence as plots
 from specbench.progress import track

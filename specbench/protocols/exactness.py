@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from typing import Any
 
 import torch
@@ -10,108 +10,151 @@ import torch
 from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.bias import as_dicts, bias_rows
-from specbench.exactness.calibration import p_values
-from specbench.exactness.certificate import NOT_LOSSLESS, certify, markdown
-from specbench.exactness.enumeration import completed, counted_ends, target_joint
-from specbench.exactness.evidence import Evidence, Settings
-from specbench.exactness.exact import exact_tier
+from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify, markdown
+from specbench.exactness.certificate.verdict import other_tokens
+from specbench.exactness.enumeration.laws import completed, counted_ends, target_joint
+from specbench.exactness.evidence import Evidence, settings_of
+from specbench.exactness.fixtures import Regime, as_configured, regimes
+from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.suite import examine
 from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.settings import check_count
 from specbench.provenance import environment
 
-LEAST_SEEDS = 20  # fewer p-values show nothing
+JSON, PAGE = "certificate.json", "certificate.md"
+CONFIGURED_VOCABULARY = 32_003  # of the regime with the run's own sampler and gamma
 
 
 class ExactnessProtocol:
     """See the module.
 
     Args:
-        suite: fields of exactness.evidence.Settings.
-        agreement_requests: requests a fixture put before a verifier that draws from its seeds by itself and the
-            reference of its rule.
+        suite: the name of a set of settings, exactness.evidence.SUITES.
         calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
-            how many steps each; 0 seeds skip it, and so does a verifier too slow for 20 of them.
+            how many steps each; 0 seeds skip it.
         calibration_seconds: no further seed is begun after this long; 0 is no limit.
+        given: fields of exactness.evidence.Settings, which take the place of the suite's own unless they are None.
+
+    Raises:
+        ConfigError: a value that cannot work.
     """
 
     needs_models = False
 
     def __init__(
         self,
-        suite: Mapping[str, Any],
-        agreement_requests: int,
-        calibration_seeds: int,
-        calibration_draws: int,
-        calibration_seconds: float | int,
+        suite: str = "default",
+        calibration_seeds: int = 0,
+        calibration_draws: int = 20_000,
+        calibration_seconds: float | int = 20,
+        **given: Any,
     ):
-        self.settings = Settings(**suite)
-        for name, value, least in (
-            ("agreement_requests", agreement_requests, 0),
-            ("calibration_seeds", calibration_seeds, 0),
-            ("calibration_draws", calibration_draws, 1),
-            ("calibration_seconds", calibration_seconds, 0),
-        ):
-            if value < least:
-                raise ConfigError(f"protocol.{name}", value, f"below {least}", f"Use {least} or more.")
-        self.agreement_requests = agreement_requests
-        self.calibration = (calibration_seeds, calibration_draws)
+        self.suite, self.settings = suite, settings_of(suite, **given)
+        self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
+        self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
+        if calibration_seconds < 0:
+            raise ConfigError(
+                "protocol.calibration_seconds", calibration_seconds, "below 0", "Use 0 for no limit, or more."
+            )
         self.calibration_seconds = calibration_seconds
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
-        verifier, device = context.verifier, context.device
+
+        def stuck(evidence: Evidence) -> None:
+            """Saves what there is and ends the process, since a call that hangs in compiled code never will."""
+            certificate = self._certificate(context, evidence)
+            if context.folder is not None:
+                (context.folder / JSON).write_text(certificate.json())
+                (context.folder / PAGE).write_text(markdown(certificate))
+            say(f"{certificate.headline}: {' '.join(certificate.words)}\n{_place(context)}", style="bold red")
+            os._exit(1)
+
         evidence = examine(
-            verifier, self.settings, context.seed, device, lambda text: say(f"{context.verifier_name}: {text}")
+            context.verifier,
+            self.settings,
+            context.seed,
+            context.device,
+            regimes=self._regimes(context),
+            report=lambda text: say(f"{context.verifier_name}: {text}"),
+            stuck=stuck,
         )
-        exact = exact_tier(verifier, self.agreement_requests, context.seed, device)
-        bias = bias_rows(evidence, exact)
-        certificate = certify(
-            verifier=context.verifier_name,
-            rule=verifier.rule,
-            declared_lossless=verifier.lossless,
-            evidence=evidence,
-            exact=exact,
-            settings=self.settings,
-            seed=context.seed,
-            command=context.command,
-            environment=environment(device),
-            bias=[],
-        )
-        if certificate.verdict == NOT_LOSSLESS:
-            certificate.bias.extend(as_dicts(bias))
+        certificate = self._certificate(context, evidence)
         calibration = []
-        seeds, draws = self.calibration
-        a_seed = evidence.seconds * draws / max((tally.draws for tally in evidence.tallies.values()), default=1)
-        in_time = self.calibration_seconds == 0 or a_seed * LEAST_SEEDS <= self.calibration_seconds
-        if certificate.verdict != NOT_LOSSLESS and in_time:
-            calibration = p_values(verifier, seeds, draws, context.seed, device, self.calibration_seconds)
+        if self.calibration_seeds and certificate.verdict not in (NOT_LOSSLESS, BROKEN):
+            calibration = p_values(
+                context.verifier,
+                self.calibration_seeds,
+                self.calibration_draws,
+                context.seed,
+                context.device,
+                self.calibration_seconds,
+            )
         cells = joint_cells(evidence)
         figures = {"empirical_joint": plots.empirical_joint(cells, context.verifier_name)} if cells else {}
         if calibration:
             figures["qq"] = plots.qq([vars(each) for each in calibration], context.verifier_name)
-        bound = certificate.tv_upper_bound
         return Outcome(
-            f"{certificate.verdict}"
-            + (f", TV at most {bound:.2g} a step on small fixtures" if bound and not bias_found(certificate) else ""),
+            f"{certificate.headline}; {_place(context)}",
             {},
             {
                 tables.TESTS: Table(evidence.rows, tables.TESTS_SCHEMA),
-                tables.EXACT: Table(exact, tables.EXACT_SCHEMA),
+                tables.BOUNDS: Table(evidence.bounds, tables.BOUNDS_SCHEMA),
+                tables.REGIMES: Table(evidence.regimes, tables.REGIMES_SCHEMA),
+                tables.HABITS: Table(evidence.habits, tables.HABITS_SCHEMA),
                 tables.CALIBRATION: Table(calibration, tables.CALIBRATION_SCHEMA),
                 tables.CELLS: Table(cells, tables.CELLS_SCHEMA),
-                tables.BIAS: Table(bias, tables.BIAS_SCHEMA),
+                tables.BIAS: Table(certificate.bias, tables.BIAS_SCHEMA),
             },
             figures,
-            {"certificate.json": certificate.json(), "certificate.md": markdown(certificate)},
+            {JSON: certificate.json(), PAGE: markdown(certificate)},
+            failure=_failure(certificate, bool(other_tokens(evidence)[0])),
         )
 
+    def _regimes(self, context: RunContext) -> tuple[Regime, ...]:
+        """All of them, the run's own sampler, gamma, batch size and dtype among them."""
+        if not self.settings.vocabulary:
+            return ()
+        dtype = str(context.dtype).removeprefix("torch.")
+        vocabulary = min(CONFIGURED_VOCABULARY, self.settings.vocabulary)
+        own = as_configured(context.sampling, context.gamma, context.batch_size, dtype, vocabulary)
+        return (*regimes(self.settings.vocabulary), own)
 
-def bias_found(certificate: Any) -> bool:
-    """Whether the verdict is that the verifier is not lossless."""
-    return certificate.verdict == NOT_LOSSLESS
+    def _certificate(self, context: RunContext, evidence: Evidence) -> Certificate:
+        verifier: Any = context.verifier
+        certificate = certify(
+            verifier=context.verifier_name,
+            rule=str(getattr(verifier, "rule", "-")),
+            declared_lossless=getattr(verifier, "lossless", None) is True,
+            evidence=evidence,
+            suite=self.suite,
+            settings=self.settings,
+            seed=context.seed,
+            command=context.command,
+            environment=environment(context.device),
+            bias=[],
+        )
+        if certificate.verdict == NOT_LOSSLESS:
+            certificate.bias.extend(as_dicts(bias_rows(evidence)))
+        return certificate
+
+
+def _failure(certificate: Certificate, other_rule: bool) -> str | None:
+    """Why the run should not exit with 0: it is broken, or it is not what it says that it is, lossless or of a rule."""
+    if certificate.verdict == BROKEN:
+        return " ".join(certificate.words)
+    if certificate.verdict == NOT_LOSSLESS and certificate.declared_lossless:
+        return f"it is declared lossless and is {certificate.headline}"
+    if certificate.verdict == NOT_REJECTED and other_rule:
+        return f"it names the rule {certificate.rule} and emits other tokens: {certificate.headline}"
+    return None
+
+
+def _place(context: RunContext) -> str:
+    return f"certificate: {context.folder / PAGE if context.folder is not None else PAGE}"
 
 
 def joint_cells(evidence: Evidence) -> list[dict[str, Any]]:
@@ -121,7 +164,7 @@ def joint_cells(evidence: Evidence) -> list[dict[str, Any]]:
     """
     rows = []
     for name, tally in evidence.tallies.items():
-        if not tally.fixture.whole_prefix:
+        if not (tally.fixture.whole_prefix and tally.fixture.enumerable):
             continue
         fixture, nodes = tally.by_variant()[0]
         counts = nodes[max(fixture.counts)]

@@ -2,90 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from typing import Any
 
 import torch
 
-from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.bias import bias_rows
-from specbench.exactness.elsewhere import elsewhere
-from specbench.exactness.evidence import Evidence, Row, Settings
-from specbench.exactness.exact import ExactRow, exact_tier
-from specbench.exactness.power import needed_noncentrality
+from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.certificate.words import headline
+from specbench.exactness.evidence import Evidence, Row, Settings, settings_of
+from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.exactness.suite import LOOKS, examine
+from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.verifiers.agreement import TOLERANCE
 
 SEEN = 1e-4  # p-value from which the draws that a test needs are estimated
+LOCATION = "location"  # the row of what was located, beside those of the tests
 
 
 class FlawedZooProtocol:
-    """See the module.
+    """See the module; the small fixtures show all of them, so no regimes are run.
 
     Args:
-        suite: fields of exactness.evidence.Settings; it stops at the look that catches the verifier.
-        agreement_requests: as in the protocol exactness.
+        draws: steps on each small fixture, at most: it stops at the look that catches the verifier.
+        serial_draws: pairs of successive steps.
+        false_alarm, power: as in exactness.evidence.Settings.
+
+    Raises:
+        ConfigError: a value that cannot work.
     """
 
     needs_models = False
+    own_conditions = ("gamma", "sampler", "batch_size", "dtype")  # draft lengths and distributions are the fixtures'
 
-    def __init__(self, suite: Mapping[str, Any], agreement_requests: int):
-        self.settings = Settings(**suite)
-        if agreement_requests < 0:
-            raise ConfigError("protocol.agreement_requests", agreement_requests, "below 0", "Use 0 to skip it.")
-        self.agreement_requests = agreement_requests
+    def __init__(self, draws: int, serial_draws: int, false_alarm: float, power: float):
+        given = {"draws": draws, "serial_draws": serial_draws, "false_alarm": false_alarm, "power": power}
+        self.settings = settings_of("default", **given, seconds=0, serial_seconds=0, vocabulary=0)
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         verifier, device = context.verifier, context.device
         evidence = examine(
-            verifier, self.settings, context.seed, device, lambda text: say(f"{context.verifier_name}: {text}")
+            verifier,
+            self.settings,
+            context.seed,
+            device,
+            report=lambda text: say(f"{context.verifier_name}: {text}"),
         )
-        exact = exact_tier(verifier, self.agreement_requests, context.seed, device)
-        others = elsewhere(verifier, context.seed, device)
+        others = {} if evidence.fault else elsewhere(verifier, context.seed, device)
+        words = headline(verdict_of(evidence), evidence)
+        if evidence.failure is not None and evidence.failure.cause:
+            words += f" ({evidence.failure.cause})"
         return Outcome(
-            _headline(evidence, exact),
+            words,
             {},
             {
-                tables.SENSITIVITY: Table(sensitivity(evidence, exact, self.settings), tables.SENSITIVITY_SCHEMA),
+                tables.SENSITIVITY: Table(sensitivity(evidence, self.settings), tables.SENSITIVITY_SCHEMA),
                 tables.ELSEWHERE: Table(
                     [{"test": name, "caught": caught} for name, caught in others.items()], tables.ELSEWHERE_SCHEMA
                 ),
-                tables.EXACT: Table(exact, tables.EXACT_SCHEMA),
-                tables.BIAS: Table(bias_rows(evidence, exact), tables.BIAS_SCHEMA),
+                tables.BOUNDS: Table(evidence.bounds, tables.BOUNDS_SCHEMA),
+                tables.BIAS: Table(bias_rows(evidence), tables.BIAS_SCHEMA),
             },
+            failure=evidence.fault,
         )
 
 
-def _headline(evidence: Evidence, exact: list[ExactRow]) -> str:
-    caught = [row for row in evidence.rows if row.rejected_at is not None]
-    if not caught:
-        return "caught by enumeration alone" if any(row.lossless is False for row in exact) else "not caught"
-    first = evidence.first_caught or min(caught, key=lambda row: row.rejected_at or 0)
-    return f"caught by {first.test} on {first.fixture} after {first.rejected_at:,} draws"
-
-
-def sensitivity(evidence: Evidence, exact: list[ExactRow], settings: Settings) -> list[dict[str, Any]]:
+def sensitivity(evidence: Evidence, settings: Settings) -> list[dict[str, Any]]:
     """The tests, with the draws after which each would catch the verifier with the power asked for.
 
-    Enumeration is the last of them, needs no draws, and rejects at a total variation above what it may miss.
+    What was located comes first, fixture by fixture; it needs as many requests as bring what may hide below it.
     """
-    known = [row for row in exact if row.lossless is not None]
-    wrong = max((row.error or 0.0 for row in known if not row.lossless), default=None)
-    rows = [
-        {
-            "fixture": "all",
-            "test": "enumeration",
-            "draws": 0,
-            "p_value": 1.0 if wrong is None else 0.0,
-            "rejected_at": None if wrong is None else 0,
-            "needed": None if wrong is None else 0.0,
-            "gates": True,
-        }
-    ] * bool(known)
+    rows = []
+    for bound in evidence.bounds:
+        if bound.located is None:
+            continue
+        caught = bound.least > TOLERANCE
+        rows.append(
+            {
+                "fixture": bound.fixture,
+                "test": LOCATION,
+                "draws": bound.draws,
+                "p_value": 0.0 if caught else 1.0,
+                "rejected_at": bound.draws if caught else None,
+                "needed": -math.log(settings.false_alarm) / bound.located if caught else None,
+                "gates": True,
+            }
+        )
     for row in evidence.rows:
         kept = {name: getattr(row, name) for name in ("fixture", "test", "draws", "p_value", "rejected_at", "gates")}
         rows.append({**kept, "needed": _needed(row, settings, len(evidence.rows))})

@@ -16,7 +16,7 @@ from scipy import stats
 
 from specbench.decoding import Completion, Decoder, Request
 from specbench.exactness import tables
-from specbench.exactness.support import ROUNDING
+from specbench.exactness.texts.support import ROUNDING
 from specbench.plots import evidence as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table

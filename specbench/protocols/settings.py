@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from specbench.errors import ConfigError
 from specbench.replay.survival import LARGEST_GAMMA
@@ -29,3 +29,16 @@ def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
     if wrong or len(set(gammas)) < len(gammas) or len(gammas) < least:
         raise ConfigError(key, gammas, f"{wrong} are no draft lengths" if wrong else "empty or repeated", remedy)
     return gammas
+
+
+def check_conditions(asked: Collection[str], own: Collection[str], protocol: str) -> None:
+    """Raises ConfigError for a key on the command line that the protocol has conditions of its own for.
+
+    Args:
+        asked: keys that were given, such as "sampler.top_p".
+        own: keys of the protocol's own, such as "sampler".
+    """
+    for key in sorted(asked):
+        if key.partition(".")[0] in own:
+            remedy = "Leave it out, or use protocol=exactness, which has a regime with the run's own."
+            raise ConfigError(key, "...", f"protocol={protocol} has conditions of its own and would ignore it", remedy)

@@ -7,8 +7,8 @@ from jaxtyping import Float64, Shaped
 from torch import Tensor
 
 from specbench.decoding import Completion
-from specbench.exactness.eprocess import TEMPERED, TokenEvidence
-from specbench.exactness.support import default_tolerance, support_edge
+from specbench.exactness.texts.eprocess import TEMPERED, TokenEvidence
+from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.models import Engine
 from specbench.sampling import RowParams, logit_rows
 

@@ -143,7 +143,7 @@ def only(
     return (
         Draft(draft.token_ids[drafted], rows, counts, draft.max_draft_tokens),
         target.select(scored),
-        Streams(streams.seeds[requests], streams.positions[requests], streams.width),
+        streams.select(requests),
     )
 
 

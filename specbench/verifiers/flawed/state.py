@@ -42,7 +42,7 @@ class LostPenalty(TokenSteps):
         penalty: what the target's logits of such tokens lack.
     """
 
-    def __init__(self, penalty: float):
+    def __init__(self, penalty: float = 0.5):
         self.penalty = penalty
 
     def read(self, draft, target, streams):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from specbench.exactness.enumeration import LAWS, counted_ends, joint_tv, rule_lengths
+from specbench.exactness.enumeration.laws import LAWS, counted_ends, joint_tv, rule_lengths
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.statistics.tests import GTest, node_g_test
 from specbench.exactness.steps import Steps, length_counts, node_counts
-from specbench.exactness.tests import GTest, expected_dof, node_g_test
 
 ROUNDING = 1e-6  # share of steps that may accept a number of tokens which the rule, computed exactly, never does
 
@@ -86,28 +86,3 @@ class Tally:
         """Each variant of the fixture with the counts of its own rows."""
         parts = torch.from_numpy(self.nodes()).chunk(self.fixture.variants, dim=1)
         return [(self.fixture.variant(i), part) for i, part in enumerate(parts)]
-
-
-def joint_dof(fixture: Fixture) -> int:
-    """Degrees of freedom of :meth:`Tally.joint` with many draws."""
-    total = 0
-    for variant in map(fixture.variant, range(fixture.variants)):
-        support = variant.p.cpu().numpy()
-        for count in set(fixture.counts):
-            total += expected_dof(support, _reachable(variant, count))
-    return total
-
-
-def _reachable(fixture: Fixture, count: int) -> np.ndarray:
-    """Rows that a step with ``count`` drafted tokens can reach by accepting tokens that p and q both have."""
-    reached = np.zeros(len(fixture.target), dtype=bool)
-    states = torch.zeros(1, dtype=torch.int64)
-    p, q = fixture.p.cpu(), fixture.q.cpu()
-    for i in range(count + 1):
-        rows = fixture.first_row[i] + states
-        reached[rows.numpy()] = True
-        if i < count:
-            both = (p[rows] > 0) & (q[rows] > 0)
-            row, token = both.nonzero(as_tuple=True)
-            states = torch.unique(fixture.advance(i, states[row], token))
-    return reached

@@ -11,16 +11,14 @@ import numpy as np
 import torch
 
 from specbench.exactness.fixtures import Fixture, random_fixture
-from specbench.exactness.small import BLOCKS, POSITION
+from specbench.exactness.statistics.tests import node_g_test
 from specbench.exactness.steps import node_counts, verified_steps
-from specbench.exactness.tests import node_g_test
-from specbench.rng import Streams
+from specbench.exactness.streams import COMPARED, request_streams
 from specbench.verifiers import Verifier
 
 DRAWS = 100_000
 IMPROVEMENT = 20  # how much faster the distance to the target must fall than that to another distribution
 FALSE_ALARM = 1e-3  # of the two chi-squares: what a project that runs them on every commit can bear
-SEEDS = BLOCKS // 8
 
 
 def elsewhere(verifier: Verifier, seed: int, device: torch.device) -> dict[str, bool]:
@@ -38,8 +36,7 @@ def elsewhere(verifier: Verifier, seed: int, device: torch.device) -> dict[str, 
 def _counts(verifier: Verifier, fixture: Fixture, draws: int, seed: int) -> np.ndarray:
     """[rows, V] of ``draws`` steps."""
     device = fixture.p.device
-    seeds = torch.arange(draws, device=device) + (seed * BLOCKS + SEEDS) % 2**62
-    steps = verified_steps(verifier, fixture, Streams(seeds, torch.full_like(seeds, POSITION), fixture.gamma + 1))
+    steps = verified_steps(verifier, fixture, request_streams(seed, COMPARED, draws, fixture.gamma + 1, device))
     return node_counts(fixture, steps)[fixture.gamma].cpu().numpy()
 
 

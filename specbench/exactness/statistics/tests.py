@@ -78,25 +78,14 @@ def _pooled(observed: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.
     return kept, wanted, share
 
 
-def expected_dof(probs: np.ndarray, reached: np.ndarray) -> int:
-    """Degrees of freedom of :func:`node_g_test` with many draws: [n, V] rows, [n] whether a step can reach them."""
-    return int(((probs > 0).sum(axis=1) - 1)[reached].sum())
-
-
-def ks_uniform(values: np.ndarray) -> tuple[float, float]:
-    """Kolmogorov's distance of values from the uniform distribution on (0, 1), and its p-value."""
-    if len(values) == 0:
-        return 0.0, 1.0
-    result = stats.kstest(values, "uniform")
-    return float(result.statistic), float(result.pvalue)
-
-
 def pair_g_test(first: np.ndarray, second: np.ndarray) -> GTest:
     """Are the second values uniform on (0, 1) whatever the first were? A G-test in each of 4 cells of the first.
 
-    Nothing is asked of the first, so they may be chosen by what was drawn (a step's last token, or its first where a
-    second followed).
+    Pairs of which one is NaN are left out. Nothing is asked of the first, so they may be chosen by what was drawn (a
+    step's last token).
     """
+    kept = ~np.isnan(first) & ~np.isnan(second)
+    first, second = first[kept], second[kept]
     cells = (np.minimum((each * PIT_CELLS).astype(int), PIT_CELLS - 1) for each in (first, second))
     counts = np.zeros((PIT_CELLS, PIT_CELLS))
     np.add.at(counts, tuple(cells), 1)

@@ -119,6 +119,14 @@ def block_law(drafts: Drafts) -> StepLaw:
 LAWS: dict[str, Callable[[Drafts], StepLaw]] = {"token": token_law, "block": block_law}
 
 
+def accepted(rule: str, thresholds: Float64[Tensor, "P g"], u: Float64[Tensor, "P g"]) -> Int64[Tensor, " P"]:
+    """How many tokens a rule of LAWS accepts: up to the first refusal (token), or to the last success (block)."""
+    passed = (u < thresholds).long()
+    if rule == "token" or passed.shape[1] == 0:
+        return passed.cumprod(dim=1).sum(dim=1)
+    return (passed * torch.arange(1, passed.shape[1] + 1, device=u.device)).amax(dim=1)
+
+
 def law_of(rule: str) -> Callable[[Drafts], StepLaw]:
     """The closed form of a rule.
 
@@ -146,24 +154,30 @@ def _residuals(
     return left / left.sum(-1, keepdim=True)
 
 
+def prefixes(tokens: Int64[Tensor, "P n"], vocabulary: int) -> Int64[Tensor, "P lengths"]:
+    """The number of each of the n + 1 prefixes of some sequences, in lexicographic order."""
+    numbers = [torch.zeros_like(tokens[:, 0]) if tokens.shape[1] else tokens.new_zeros(len(tokens))]
+    for i in range(tokens.shape[1]):
+        numbers.append(numbers[-1] * vocabulary + tokens[:, i])
+    return torch.stack(numbers, 1)
+
+
 def law_ends(fixture: Fixture, drafts: Drafts, law: StepLaw) -> Ends:
     """Where a step ends, over all drafts of one length."""
     vocabulary = fixture.vocabulary
-    ends = []
+    prefix, ends = prefixes(drafts.tokens, vocabulary), []
     for i in range(drafts.tokens.shape[1] + 1):
-        state = drafts.rows[:, i] - fixture.first_row[i]
         mass = (drafts.weight * law.length[:, i])[:, None] * law.emit[:, i]
         out = torch.zeros(vocabulary**i, vocabulary, dtype=torch.float64)
-        ends.append(out.index_add_(0, state, mass).flatten())
+        ends.append(out.index_add_(0, prefix[:, i], mass).flatten())
     return ends
 
 
 def completed(fixture: Fixture, ends: Ends) -> Float64[Tensor, " sequences"]:
     """The joint of steps completed with the target's own distribution to the length of the longest."""
-    joint = ends[0]
+    joint, p = ends[0], fixture.p.to(ends[0].device)
     for i in range(1, len(ends)):
-        first = fixture.first_row[i]
-        rows = fixture.p[first : first + fixture.states[i]].to(joint.device)
+        rows = p[fixture.prefix_rows(i).to(p.device)]
         joint = (joint[:, None] * rows).flatten() + ends[i]
     return joint
 
@@ -201,7 +215,10 @@ def rule_lengths(rule: str, fixture: Fixture) -> Float64[Tensor, "classes length
 
 
 def counted_ends(fixture: Fixture, counts: Int64[Tensor, "rows V"]) -> Ends:
-    """Where steps ended, from how often each token was emitted at each row: emitted there, and nothing after it."""
+    """Where steps ended, from how often each token was emitted at each row: emitted there, and nothing after it.
+
+    Only for a fixture whose states are whole prefixes.
+    """
     shares = counts.double() / counts[0].sum().clamp(min=1)
     ends = []
     for i in range(fixture.gamma + 1):

@@ -9,7 +9,7 @@ import torch
 
 from specbench.exactness.evidence import ACCEPTANCE, JOINT, Evidence
 from specbench.exactness.fixtures import small_fixtures
-from specbench.exactness.small import SmallTier
+from specbench.exactness.statistics.small import SmallTier
 from specbench.verifiers import Verifier
 
 FIRST_SEED = 1_000_000  # added to the run's, so that no draw of the suite is seen again

@@ -1,4 +1,4 @@
-"""How many draws a test needs, what it could have seen, and how far from the target a verifier can still be.
+"""What a test could have seen after so many draws, and how far from the target a verifier can still be.
 
 The G statistic of a step (tests.node_g_test) is asymptotically noncentral chi-square with noncentrality 2 N KL, where
 KL is the divergence, a step, of what is emitted from what the target would emit in its place. A step completed with
@@ -34,16 +34,6 @@ def needed_noncentrality(dof: int, power: float, false_alarm: float) -> float:
     return float(optimize.brentq(lambda x: stats.ncx2.sf(critical, dof, x) - power, 0, high))
 
 
-def draws_needed(tv: float, dof: int, power: float, false_alarm: float) -> int:
-    """Steps after which a G-test sees any bias of total variation ``tv`` with probability ``power``.
-
-    Raises:
-        ArgumentError: an argument outside (0, 1).
-    """
-    _check("tv", tv)
-    return math.ceil(needed_noncentrality(dof, power, false_alarm) / (2 * tv) ** 2)
-
-
 def detectable_tv(draws: int, dof: int, power: float, false_alarm: float) -> float:
     """The smallest total variation that ``draws`` steps show with probability ``power``, at most 1."""
     return min(1.0, 0.5 * math.sqrt(needed_noncentrality(dof, power, false_alarm) / draws))
@@ -63,21 +53,3 @@ def tv_upper_bound(statistic: float, dof: int, draws: int, confidence: float = C
         high *= 2
     noncentrality = optimize.brentq(lambda x: stats.ncx2.cdf(statistic, dof, x) - tail, 0, high)
     return min(1.0, 0.5 * math.sqrt(max(float(noncentrality), 0.0) / draws))
-
-
-def detectable_ks(draws: int, power: float, false_alarm: float) -> float:
-    """The smallest Kolmogorov distance that ``draws`` independent values show with probability ``power``, at most 1.
-
-    By the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant, twice: the critical value, and how far below
-    the true distance the observed one may fall.
-    """
-    return min(1.0, _dkw(draws, false_alarm / 2) + _dkw(draws, 1 - power))
-
-
-def ks_upper_bound(distance: float, draws: int, confidence: float = CONFIDENCE) -> float:
-    """An upper confidence bound on the Kolmogorov distance, by the same inequality."""
-    return min(1.0, distance + _dkw(draws, (1 - confidence) / 2))
-
-
-def _dkw(draws: int, tail: float) -> float:
-    return math.sqrt(-math.log(tail) / (2 * max(draws, 1)))

@@ -1,0 +1,104 @@
+"""All that one run can say about one verifier, as a value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specbench.exactness.certificate.scope import covered, not_covered
+from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.certificate.words import headline, sentences
+from specbench.exactness.evidence import Evidence, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """See verdict.py for what ``verdict`` may be.
+
+    Attributes:
+        headline, words: the verdict in a line, and in sentences.
+        suite, settings: by name, and what it stands for.
+        draws: requests on the small fixtures, together.
+        tv_upper_bound, regime_upper_bound: of the total variation a step on the small fixtures and in the regimes, at
+            99% confidence; None where there is none.
+        tv_lower_bound: the largest bias that is known, with the run's false alarm; 0 where none is.
+        bounds, regimes, tests, habits: the rows of evidence.py.
+        covered, not_covered: the scope, in words.
+        failure: the simplest request that shows a bias; None where nothing does.
+        bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
+        command, folder: what repeats this run, and where it was started.
+    """
+
+    verifier: str
+    rule: str
+    declared_lossless: bool
+    verdict: str
+    headline: str
+    words: list[str]
+    command: str
+    seed: int
+    suite: str
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+    draws: int
+    seconds: float
+    tv_upper_bound: float | None
+    regime_upper_bound: float | None
+    tv_lower_bound: float
+    covered: list[str]
+    not_covered: list[str]
+    bounds: list[dict[str, Any]]
+    regimes: list[dict[str, Any]]
+    tests: list[dict[str, Any]]
+    habits: list[dict[str, Any]]
+    failure: dict[str, Any] | None
+    bias: list[dict[str, Any]]
+
+    def json(self) -> str:
+        """The certificate for machines."""
+        return json.dumps(asdict(self), indent=1)
+
+
+def certify(
+    *,
+    verifier: str,
+    rule: str,
+    declared_lossless: bool,
+    evidence: Evidence,
+    suite: str,
+    settings: Settings,
+    seed: int,
+    command: str,
+    environment: Mapping[str, Any],
+    bias: list[dict[str, Any]],
+) -> Certificate:
+    """Draws the conclusion."""
+    verdict = verdict_of(evidence)
+    return Certificate(
+        verifier=verifier,
+        rule=rule,
+        declared_lossless=declared_lossless,
+        verdict=verdict.kind,
+        headline=headline(verdict, evidence),
+        words=sentences(verdict, evidence, settings),
+        command=command,
+        seed=seed,
+        suite=suite,
+        settings=asdict(settings),
+        environment=dict(environment),
+        draws=sum(tally.draws for tally in evidence.tallies.values()),
+        seconds=evidence.seconds,
+        tv_upper_bound=verdict.tv,
+        regime_upper_bound=verdict.regime_tv,
+        tv_lower_bound=max((bound.least for bound in evidence.bounds), default=0.0),
+        covered=covered(evidence),
+        not_covered=not_covered(evidence),
+        bounds=[asdict(bound) for bound in evidence.bounds],
+        regimes=[asdict(regime) for regime in evidence.regimes],
+        tests=[asdict(row) for row in evidence.rows],
+        habits=[asdict(habit) for habit in evidence.habits],
+        failure=None if evidence.failure is None else asdict(evidence.failure),
+        bias=bias,
+    )

@@ -1,0 +1,87 @@
+"""Every test that a certificate names, in plain words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specbench.exactness.evidence import (
+    ACCEPTANCE,
+    CLASSES,
+    EXTREMES,
+    FORM,
+    JOINT,
+    LAST_FIRST,
+    NEIGHBOURS,
+    PAIRED,
+    SUCCESSIVE,
+    TWINS,
+)
+from specbench.exactness.habits import COMPANY, GENERATOR, PLACE, POSITION, SEED, STREAMS, TWICE
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What a test compares, and which bug usually makes it fail."""
+
+    compares: str
+    usual_cause: str
+
+
+EXPLAINED = {
+    FORM: Explained(
+        "whether each result is a prefix of the request's draft, one token of the vocabulary that the target allows, "
+        "and padding (-1)",
+        "an index that is off by one, another request's row, truncation that is not applied",
+    ),
+    EXTREMES: Explained(
+        "the same with uniforms at the very ends of their range, 2^-53 and 1 - 2^-53, for every draft",
+        "<= where < is meant, so that u = 0 accepts a token of probability 0; a sum that u near 1 overruns",
+    ),
+    JOINT: Explained(
+        "how often each token was emitted after each prefix, beside the target's probabilities (a likelihood-ratio "
+        "test of the joint distribution of a whole step)",
+        "a wrong row, a wrong residual, an accept test that is too kind, random numbers used twice",
+    ),
+    PAIRED: Explained(
+        "requests on which its tokens are not those foreseen: do its tokens and the foreseen ones, which are of the "
+        "target's distribution, balance out? (bets on each token)",
+        "a bias in few requests: rare seeds, a place in the batch, a narrow strip of a uniform",
+    ),
+    ACCEPTANCE: Explained(
+        "how many drafted tokens were accepted, beside what its rule accepts; no test of losslessness",
+        "another rule than the one it names, or a draft that is worse than it should be",
+    ),
+    CLASSES: Explained(
+        "how the emitted tokens are spread over classes of ids, by p, by q, by p / q, by block and lane of ids, and at "
+        "random, beside the target (bets on each class)",
+        "a tile of the vocabulary that is never drawn from, an id that overflows, sums that lose a long tail",
+    ),
+    SUCCESSIVE: Explained(
+        "the first tokens of two successive steps of a request: does one say anything about the other",
+        "a generator that is seeded again at every step",
+    ),
+    LAST_FIRST: Explained(
+        "a step's last token and the next step's first: does one say anything about the other",
+        "a uniform that two steps share",
+    ),
+    NEIGHBOURS: Explained(
+        "the first tokens of two requests of a batch, 1, 2, 4, ... places apart: does one say anything about the other",
+        "one seed for the whole batch, or for the requests that a tile of a kernel handles",
+    ),
+    TWINS: Explained(
+        "the first tokens of two requests whose seeds or positions differ in one bit: does one say anything about the "
+        "other",
+        "a seed or a position that is cut to fewer bits, so that both draw the same numbers",
+    ),
+}
+
+# What was changed between two calls, and what code does that comes out otherwise.
+HABITS = {
+    SEED: "reads the request's seed beside its uniforms",
+    POSITION: "reads the request's position beside its uniforms",
+    STREAMS: "does not draw the uniforms that its streams have for a seed and position",
+    TWICE: "keeps something from one call to the next, or draws noise of its own",
+    PLACE: "depends on a request's place in the batch",
+    COMPANY: "depends on the other requests of the batch",
+    GENERATOR: "draws from PyTorch's global generator",
+}

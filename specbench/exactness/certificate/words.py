@@ -1,0 +1,264 @@
+"""The sentences of a certificate. Each is made of numbers that stand in its tables, and says no more than they do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from specbench.exactness.certificate.tests import EXPLAINED, HABITS
+from specbench.exactness.certificate.verdict import (
+    BROKEN,
+    LOSSLESS,
+    MOST,
+    MOST_IN_REGIMES,
+    NOT_LOSSLESS,
+    NOT_REJECTED,
+    ROUNDING,
+    Verdict,
+    other_tokens,
+)
+from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, RegimeRow, Row, Settings
+from specbench.exactness.probes import COUNTED, LOCATED, RULE
+from specbench.exactness.statistics.power import CONFIDENCE
+
+SURE = f"{CONFIDENCE:.0%}"
+EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost
+_REGIMES = "regimes of large vocabularies, long drafts and large batches"
+
+
+def headline(verdict: Verdict, evidence: Evidence) -> str:
+    """The verdict in a line."""
+    if verdict.kind == BROKEN:
+        return f"{BROKEN}: {(evidence.fault or '').split('. ')[0]}"
+    if verdict.kind == LOSSLESS:
+        small, large = most(verdict.tv), most(verdict.regime_tv)
+        return f"{LOSSLESS} up to {small} a step on small vocabularies, {large} in the regimes"
+    if verdict.kind == NOT_REJECTED and evidence.bounds:
+        small, large = (most(tv) if tv is not None else "unknown" for tv in (verdict.tv, verdict.regime_tv))
+        other = ", but not of the rule that it names" if other_tokens(evidence)[0] else ""
+        return f"{NOT_REJECTED}{other}; TV at most {small} a step on small vocabularies, {large} in the regimes"
+    if verdict.located is not None:
+        return f"{NOT_LOSSLESS}: TV {about(verdict.located.located)} a step on {verdict.located.fixture}"
+    if verdict.row is not None:
+        return f"{NOT_LOSSLESS}: rejected by {verdict.row.test} on {verdict.row.fixture}"
+    return verdict.kind
+
+
+def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[str]:
+    """What was found, most important first."""
+    if verdict.kind == BROKEN:
+        return _of_fault(evidence)
+    if verdict.kind == NOT_LOSSLESS:
+        return [*_rejections(verdict, evidence, settings), *_proofs(evidence), *_habits(evidence)]
+    if not evidence.bounds:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unsupported.items())
+        return [f"No small fixture could be drawn on, so that nothing is known of it. {reasons}".strip()]
+    return [
+        f"No test rejected it, at a false alarm of {settings.false_alarm:g} for all of them together.",
+        *_bounds(evidence.bounds),
+        *_of_regimes([regime for regime in evidence.regimes if regime.refused is None]),
+        *_proofs(evidence),
+        *_habits(evidence),
+        *_reservations(verdict, evidence),
+    ]
+
+
+def _of_fault(evidence: Evidence) -> list[str]:
+    drawn = max((row.draws for row in evidence.rows), default=0)
+    seen = f"Until then it had been put {drawn:,} requests; what they showed stands below."
+    return [f"Broken. {evidence.fault}", *([seen] if drawn else [])]
+
+
+def _rejections(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[str]:
+    found = []
+    if verdict.located is not None:
+        bound = verdict.located
+        found.append(
+            f"Not lossless: with its thresholds located, a step on {bound.fixture!r} is of total variation "
+            f"{about(bound.located)} from the target's; it did otherwise in {bound.differing:,} of {bound.draws:,} "
+            f"requests, so that the bias is {least(bound.least)} or more. Up to {ROUNDING:g} would be rounding."
+        )
+    if verdict.row is not None:
+        row, explained = verdict.row, EXPLAINED[verdict.row.test]
+        lead = "It is also rejected" if found else "Not lossless: it is rejected"
+        found.append(
+            f"{lead} by the test {row.test!r} on {row.fixture!r} {_how(row, settings)}. It compares "
+            f"{explained.compares}; usual causes: {explained.usual_cause}."
+        )
+    others = sorted({f"{row.test!r} on {row.fixture!r}" for row in evidence.rejected if row is not verdict.row})
+    if others:
+        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+        found.append(f"Rejected besides by {', '.join(others[:4])}{more}.")
+    return found
+
+
+def _how(row: Row, settings: Settings) -> str:
+    if row.test in HARD:
+        return f"in {row.statistic:,.0f} of {row.draws:,} requests"
+    seen = f"p = {row.p_value:.2g}, false alarm {settings.false_alarm:g} for all tests together"
+    return f"after {row.rejected_at or row.draws:,} requests ({seen})"
+
+
+def _bounds(bounds: list[Bound]) -> list[str]:
+    found = []
+    located, rule, counted = ([each for each in bounds if each.method == name] for name in (LOCATED, RULE, COUNTED))
+    if located:
+        found.append(
+            f"On {_fixtures(located)} its thresholds were located: the bias that they imply is at most "
+            f"{most(_largest(located, 'located'))} a step (total variation). In the {_requests(located)} it did "
+            f"{_otherwise(located)}, which leaves at most {most(_largest(located, 'hidden'))} for what may hide "
+            f"({SURE} on all together)."
+        )
+    if rule:
+        found.append(
+            f"On {_fixtures(rule)} it was held against its rule's formulas: in the {_requests(rule)} it emitted their "
+            f"tokens{_but_for(rule)}, so that a step is at most {most(_largest(rule, 'tv'))} from the target's ({SURE} "
+            "on all together)."
+        )
+    if counted:
+        found.append(
+            f"On {_fixtures(counted)} it could be held against nothing, since it draws by itself, in no order that "
+            f"could be found, or too slowly to look for one: counts of the {_requests(counted)} show no bias, which "
+            f"leaves at most {most(_largest(counted, 'tv'))} a step ({SURE} on all together)."
+        )
+    held = [*located, *rule]
+    rare = min((each.draws for each in held), default=0) / -math.log(1 - CONFIDENCE)
+    if rare >= 2 and not any(each.differing for each in held):
+        found.append(
+            f"A fault that strikes one request in {_rounded(rare)}, by its seed or otherwise, would have been met on "
+            f"each of these with probability {SURE}; a rarer one might not."
+        )
+    return found
+
+
+def _of_regimes(run: list[RegimeRow]) -> list[str]:
+    if not run:
+        return []
+    requests, held = sum(regime.requests for regime in run), [regime for regime in run if regime.tv is not None]
+    if held:
+        largest = max(held, key=lambda each: each.tv or 0.0)
+        return [
+            f"In {len(held)} {_REGIMES} it was held against its rule's formulas: in the {requests:,} requests it "
+            f"emitted their tokens{_but_for(held)}, so that a step is at most {most(largest.tv)} from the target's "
+            f"({SURE} on all together; the largest is of {largest.regime}, with {largest.requests:,} requests)."
+        ]
+    return [
+        f"In {len(run)} {_REGIMES} it could be held against no rule: along classes of ids a token is at most "
+        f"{most(_largest(run, 'along'))} from the target's in the {requests:,} requests. A bias on 100 ids or fewer of "
+        f"a row could be {most(_largest(run, 'few'))}, and one that is spread over more of them could escape."
+    ]
+
+
+def _proofs(evidence: Evidence) -> list[str]:
+    proved = [bound for bound in evidence.bounds if bound.proved and bound.located is not None]
+    if not proved:
+        return []
+    largest = _largest(proved, "located")
+    how = "its own tensor operations were run over whole intervals of its uniforms, which proves a bias of at most"
+    lead = "Exact" if largest <= EXACT else "Proved"
+    return [f"{lead} on {_fixtures(proved)}: {how} {most(largest)} there, if it does the same at every call."]
+
+
+def _habits(evidence: Evidence) -> list[str]:
+    found = [
+        f"It {HABITS[habit.name]}: {habit.differing:,} of {habit.requests:,} requests came out otherwise under "
+        f"{habit.name!r}. Its thresholds say nothing of that, so it is judged by what was drawn with real seeds, in "
+        "batches."
+        for habit in evidence.habits
+        if habit.differing
+    ]
+    return found + [
+        f"On {bound.fixture!r} it did otherwise than its thresholds foresee in {bound.differing:,} of {bound.draws:,} "
+        f"requests; {bound.impure:,} of those that were tried again, with the same uniforms given, came out as "
+        "foreseen: it was their seeds, positions or company, or how often it had been called."
+        for bound in evidence.bounds
+        if bound.impure
+    ]
+
+
+def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
+    found = []
+    wrong, requests, where = other_tokens(evidence)
+    if wrong:
+        found.append(
+            f"It emits other tokens than the rule that it names, in {wrong:,} of {requests:,} requests "
+            f"({', '.join(where)}), which rounding does not explain: it is of another rule, or draws otherwise. Give "
+            "it a rule of its own."
+        )
+    other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
+    if other:
+        found.append(f"It does not accept as the rule does that it names (on {', '.join(other)}).")
+    refused = [*evidence.unsupported, *(each.regime for each in evidence.regimes if each.refused is not None)]
+    if refused:
+        found.append(f"Refused and so not tested: {', '.join(refused)}.")
+    if not evidence.regimes:
+        found.append("Large vocabularies, long drafts and large batches were not tested, so it is not called lossless.")
+    largest = max(evidence.bounds, key=lambda bound: bound.located or 0.0)
+    if (largest.located or 0.0) > ROUNDING:
+        found.append(
+            f"The thresholds located on {largest.fixture!r} imply a bias of {about(largest.located)} a step, more than "
+            f"the {ROUNDING:g} of rounding. What may hide could still make up for it; more requests will tell."
+        )
+    for place, tv, limit in (("small fixtures", verdict.tv, MOST), ("the regimes", verdict.regime_tv, MOST_IN_REGIMES)):
+        if tv is not None and tv > limit:
+            found.append(
+                f"A bound above {limit:g} a step on {place} says too little for the word lossless; more requests that "
+                "come out as foreseen lower it."
+            )
+    if evidence.cut:
+        found.append("The time was up before all requests asked for were drawn; the bounds are of those drawn.")
+    return found
+
+
+def _largest(rows: list[Bound] | list[RegimeRow], name: str) -> float:
+    return max(getattr(row, name) or 0.0 for row in rows)
+
+
+def _fixtures(bounds: list[Bound]) -> str:
+    return f"{len(bounds)} small fixture{'s' if len(bounds) > 1 else ''}"
+
+
+def _requests(bounds: list[Bound]) -> str:
+    draws = [bound.draws for bound in bounds]
+    some = f"{min(draws):,}" if min(draws) == max(draws) else f"{min(draws):,} to {max(draws):,}"
+    return f"{some} requests on each" if len(bounds) > 1 else f"{some} requests"
+
+
+def _otherwise(bounds: list[Bound]) -> str:
+    differing = sum(bound.differing for bound in bounds)
+    return f"otherwise {differing:,} times" if differing else "nothing else"
+
+
+def _but_for(rows: list[Bound] | list[RegimeRow]) -> str:
+    differing, rounding = (sum(getattr(row, name) or 0 for row in rows) for name in ("differing", "rounding"))
+    if not differing:
+        return ""
+    return f" but for {differing:,}, {rounding:,} of them by rounding"
+
+
+def most(value: float | None) -> str:
+    """An upper bound to two digits, rounded up; a dash for None."""
+    return _digits(value, math.ceil)
+
+
+def least(value: float | None) -> str:
+    """A lower bound to two digits, rounded down."""
+    return _digits(value, math.floor)
+
+
+def about(value: float | None) -> str:
+    """An estimate to two digits."""
+    return _digits(value, round)
+
+
+def _digits(value: float | None, to_whole: Callable[[float], int]) -> str:
+    if not value:
+        return "-" if value is None else "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{to_whole(value / unit) * unit:.2g}"
+
+
+def _rounded(value: float) -> str:
+    """A count down to two digits."""
+    unit = 10 ** max(0, int(math.log10(value)) - 1)
+    return f"{int(value / unit) * unit:,}"

@@ -1,0 +1,125 @@
+"""Uniforms are handed to a verifier, and its outputs are weighted by how likely they are. No Monte Carlo."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
+from specbench.exactness.fixtures import Fixture
+from specbench.exactness.steps import Steps, make_draft, verified
+from specbench.exactness.streams import GivenStreams
+from specbench.rng import Stream
+from specbench.verifiers import Verifier
+
+SMALLEST, LARGEST = 2.0**-53, 1 - 2.0**-53  # of the uniforms that a stream can yield
+_CHUNK = 2**16
+_SLOW = 1e-2  # seconds a request
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One request with given uniforms.
+
+    Attributes:
+        fixture: of one variant.
+        count: tokens it drafts.
+        given: [streams, gamma + 1], its uniforms.
+    """
+
+    fixture: Fixture
+    count: int
+    given: Float64[Tensor, "s width"]
+
+
+def inject(
+    verifier: Verifier,
+    fixture: Fixture,
+    given: Float64[Tensor, "s n width"],
+    count: int,
+    asked: set[Stream] | None = None,
+) -> Steps:
+    """One step for each column of uniforms, drafts of ``count`` tokens drawn with them; outcomes on the CPU.
+
+    Args:
+        fixture: of one variant.
+        asked: gets the streams that the verifier read.
+    """
+    device, parts = fixture.p.device, []
+    sampler = getattr(verifier, "draft_tokens", None)
+    of_length = dataclasses.replace(fixture, counts=(count,))
+    for chunk in given.split(_CHUNK, dim=1):
+        streams = GivenStreams.of(chunk.contiguous().to(device))
+        counts = torch.full((chunk.shape[1],), count, device=device)
+        drawn = make_draft(of_length, streams.given[Stream.DRAFT], counts, sampler)
+        parts.append(verified(verifier, of_length, drawn, streams).cpu())
+        if asked is not None:
+            asked |= streams.asked
+    names = ("rows", "tokens", "emitted", "malformed")
+    return dataclasses.replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def takes_injected_uniforms(verifier: Verifier, fixture: Fixture) -> bool:
+    """Whether the verifier draws from the streams it is handed, not from its seeds by itself."""
+    asked: set[Stream] = set()
+    half = torch.full((len(Stream), 1, fixture.gamma + 1), 0.5, dtype=torch.float64)
+    inject(verifier, fixture.variant(0), half, max(fixture.counts), asked)
+    return bool(asked)
+
+
+def seconds_a_request(verifier: Verifier, fixture: Fixture) -> float:
+    """How long the verifier takes for a request of a large batch; of a small one if it is slow."""
+    variant, count, seconds = fixture.variant(0), max(fixture.counts), 0.0
+    for size in (16, 1024):
+        given = torch.rand((len(Stream), size, fixture.gamma + 1), dtype=torch.float64).clamp(min=SMALLEST)
+        started = time.perf_counter()
+        inject(verifier, variant, given, count)
+        seconds = (time.perf_counter() - started) / size
+        if seconds > _SLOW:
+            break
+    return seconds
+
+
+def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Point]]:
+    """Calls at the ends of the uniforms' range: how many, and those that gave what no rule can or the target forbids.
+
+    Every draft, with the accept and the emit uniforms at the smallest and the largest number that a stream can yield. A
+    u = 0 that accepts p = 0, or a sum that u = 1 overruns, is too rare to be met by sampling.
+    """
+    calls, failures = 0, []
+    for variant in map(fixture.variant, range(fixture.variants)):
+        for count in sorted(set(fixture.counts)):
+            drafted = _middles(variant, count)
+            given = torch.full((len(Stream), 4 * len(drafted), fixture.gamma + 1), 0.5, dtype=torch.float64)
+            given[Stream.DRAFT, :, :count] = drafted.repeat(4, 1)
+            ends = torch.tensor([SMALLEST, LARGEST], dtype=torch.float64)
+            corners = torch.cartesian_prod(ends, ends).repeat_interleave(len(drafted), dim=0)
+            given[Stream.ACCEPT], given[Stream.EMIT] = corners[:, :1], corners[:, 1:]
+            steps = inject(verifier, variant, given, count)
+            forbidden = (steps.emitted & (variant.p.cpu()[steps.rows, steps.tokens] == 0)).any(dim=1)
+            calls += len(forbidden)
+            wrong = (forbidden | steps.malformed).nonzero()[:, 0].tolist()
+            failures += [Point(variant, count, given[:, b]) for b in wrong]
+    return calls, failures
+
+
+def _middles(fixture: Fixture, count: int) -> Float64[Tensor, "P count"]:
+    """DRAFT uniforms in the middle of the intervals that yield each draft of the fixture's own rows."""
+    drafts = all_drafts(fixture, count)
+    q = drafts.q.gather(2, drafts.tokens[:, :, None])[:, :, 0]
+    return drafts.q.cumsum(dim=2).gather(2, drafts.tokens[:, :, None])[:, :, 0] - q / 2
+
+
+def ends_of(fixture: Fixture, steps: Steps, weight: Float64[Tensor, " n"], num_draft_tokens: int) -> Ends:
+    """Where weighted steps end; a malformed step's mass is lost, and so counts as an error."""
+    ends = []
+    last, prefix = steps.emitted.sum(dim=1) - 1, prefixes(steps.tokens, fixture.vocabulary)
+    for i in range(num_draft_tokens + 1):
+        here = (last == i) & ~steps.malformed
+        out = torch.zeros(fixture.vocabulary ** (i + 1), dtype=torch.float64)
+        ends.append(out.index_add_(0, prefix[here, i + 1], weight[here]))
+    return ends

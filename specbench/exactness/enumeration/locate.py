@@ -1,0 +1,252 @@
+"""Where code changes what it emits: its thresholds in each of its uniforms, found by bisection.
+
+A verifier is a function of the uniforms it is handed, those that drew the draft included. Along each uniform it changes
+at thresholds; between them it is taken to do what it does in the middle. The thresholds of the rules with a closed form
+are put in beforehand, and every box is probed right beside all its sides, so that a threshold out of place by as little
+as 2e-14 shows, and is bisected in its turn.
+
+A strip that lies in the middle of a box, and is not met by a line, is not found here: how much of the mass that can be
+is for the draws to say (probes.py), which come back with the points at which the code did something else.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from specbench.exactness.enumeration.injection import ends_of, inject
+from specbench.exactness.enumeration.laws import LAWS, joint_tv, one_draft
+from specbench.exactness.enumeration.model import Axis, Boxes, Cuts, Grid, Model
+from specbench.exactness.enumeration.paths import Path, Tree
+from specbench.exactness.fixtures import Fixture
+from specbench.exactness.steps import Steps
+from specbench.rng import Stream
+from specbench.verifiers import Verifier
+
+SAME = 2e-14  # thresholds nearer to one another than this are one
+_BASES, _SCAN, _BISECTIONS = 240, 33, 46  # lines along each uniform, points on each
+_CHECKS, _ROUNDS = 20_000, 10  # random points, and how often those that were not predicted start a new search
+_SIDES = 4  # how often the sides of the boxes are probed for thresholds out of place
+_HOPELESS = 0.2  # share of points not predicted at which there is nothing to search for
+_REDRAWN = 4  # times that each uniform is drawn again, to see whether it makes a difference
+_FOLLOWED = 400  # points not predicted that are followed up at once
+
+
+def locate(verifier: Verifier, fixture: Fixture, count: int, seed: int = 0, effort: float = 1.0) -> Model | None:
+    """The model of code with drafts of ``count`` tokens.
+
+    Args:
+        fixture: of one variant, with few sequences.
+        effort: share of the usual lines and random points, for code that is slow; 1 is some 100,000 requests.
+
+    Returns:
+        None where random points do not do what their box does: the verifier has randomness of its own, or the boxes are
+        not aligned with the uniforms (noise that is hashed from them).
+    """
+    tree = Tree.of(verifier, fixture, count)
+    if tree is None:
+        return None
+    search = _Search(verifier, fixture, count, tree, seed, effort)
+    owner = torch.arange(len(tree.paths)).repeat_interleave(max(2, int(effort * _BASES / len(tree.paths))))
+    return search.run(search.random(owner), owner)
+
+
+def relocate(verifier: Verifier, model: Model, given: Float64[Tensor, "s n width"], seed: int) -> Model | None:
+    """The model again, with what the code does at points that the model did not foresee.
+
+    Returns:
+        None where the code does not do there what it did, or where random points still do not do what their box does.
+    """
+    search = _Search(verifier, model.fixture, model.count, model.grid.tree, seed, 1.0)
+    search.cuts = [dict(each) for each in model.grid.cuts]
+    given = given[:, :_FOLLOWED]
+    return search.run(given, model.grid.tree.path_of(given))
+
+
+class _Search:
+    def __init__(self, verifier: Verifier, fixture: Fixture, count: int, tree: Tree, seed: int, effort: float):
+        self.verifier, self.fixture, self.count, self.tree = verifier, fixture, count, tree
+        self.width = fixture.gamma + 1
+        self.checks = max(64, int(effort * _CHECKS / len(tree.paths)))
+        self.cuts: list[Cuts] = [{} for _ in tree.paths]
+        self.generator = torch.Generator().manual_seed(seed)
+        self.asked: set[Stream] = set()
+
+    def random(self, owner: Int64[Tensor, " m"]) -> Float64[Tensor, "s m width"]:
+        return self.tree.random_points(owner, self.width, self.generator)
+
+    def inject(self, given: Float64[Tensor, "s n width"]) -> Steps:
+        return inject(self.verifier, self.fixture, given, self.count, self.asked)
+
+    def run(self, given: Float64[Tensor, "s m width"], owner: Int64[Tensor, " m"]) -> Model | None:
+        """Rounds of: thresholds on lines through the points, sides of the boxes, random points."""
+        for attempt in range(_ROUNDS):
+            self.add_lines(given, owner)
+            if attempt == 0:
+                self.add_hints()
+            model = self.model()
+            if model is None:
+                return None
+            owner = torch.arange(len(self.tree.paths)).repeat_interleave(self.checks)
+            given = self.random(owner)
+            wrong = (self.inject(given).visible != model.predict(given)).any(dim=1)
+            if not wrong.any():
+                return model
+            if wrong.double().mean() > _HOPELESS:
+                return None
+            chosen = wrong.nonzero()[:_FOLLOWED, 0]
+            given, owner = given[:, chosen], owner[chosen]
+        return None
+
+    def add_lines(self, given: Float64[Tensor, "s m width"], owner: Int64[Tensor, " m"]) -> None:
+        """Adds the thresholds on the lines through the given points, along every uniform that is read."""
+        axes = self.axes(given, owner)
+        if not axes:
+            return
+        bases, n = given.shape[1], _SCAN + 1
+        lines = given[:, None, :, None, :].repeat(1, len(axes), 1, n, 1)
+        for number, (stream, offset) in enumerate(axes):
+            pieces = [path.interval(stream, offset) for path in self.tree.paths]
+            low, high = torch.tensor(pieces, dtype=torch.float64)[owner, :, None].unbind(1)
+            shift = torch.rand((bases, 1), generator=self.generator, dtype=torch.float64)  # each line sees other places
+            scan = low + (high - low) * (torch.arange(_SCAN, dtype=torch.float64) + shift) / _SCAN
+            scan = torch.cat([scan.clamp(2.0**-53, 1 - 2.0**-53), given[stream, :, offset, None]], 1).sort(dim=1).values
+            lines[stream, number, :, :, offset] = scan
+        flat = lines.flatten(1, 3)
+        code = _code(self.inject(flat)).view(len(axes), bases, n)
+        changed = (code[..., 1:] != code[..., :-1]).nonzero()
+        kind = torch.cat([changed[:, :1], owner[changed[:, 1], None], changed[:, 2:]], 1)
+        kind = torch.cat([kind, code[..., :-1][tuple(changed.T)][:, None], code[..., 1:][tuple(changed.T)][:, None]], 1)
+        changed = changed[_first_of_each(kind)]  # one change of a kind near one place is enough
+        index = (changed[:, 0] * bases + changed[:, 1]) * n + changed[:, 2]
+        axis = torch.tensor(axes, dtype=torch.int64).reshape(-1, 2)[changed[:, 0]]
+        self._bisect(flat[:, index], flat[:, index + 1], axis, owner[changed[:, 1]])
+
+    def axes(self, given: Float64[Tensor, "s m width"], owner: Int64[Tensor, " m"]) -> list[Axis]:
+        """The uniforms that make a difference at the given points, and those that did before or do by its rule."""
+        before = self.inject(given).visible  # says which streams are read
+        active = {axis for each in self.cuts for axis in each} | self.of_rule()
+        for stream, offset in [(int(stream), i) for stream in sorted(self.asked) for i in range(self.width)]:
+            for _ in range(_REDRAWN):
+                other = given.clone()
+                other[stream, :, offset] = self.random(owner)[stream, :, offset]
+                if (stream, offset) not in active and not torch.equal(self.inject(other).visible, before):
+                    active.add((stream, offset))
+        return sorted(active)
+
+    def of_rule(self) -> set[Axis]:
+        """The uniforms that the rule reads which the code names: where it rarely refuses, few points show it."""
+        if self.verifier.rule not in LAWS:
+            return set()
+        return {(int(Stream.ACCEPT), i) for i in range(self.count)} | {(int(Stream.EMIT), 0)}
+
+    def _bisect(
+        self,
+        left: Float64[Tensor, "s n width"],
+        right: Float64[Tensor, "s n width"],
+        axis: Int64[Tensor, "n 2"],
+        owner: Int64[Tensor, " n"],
+    ) -> None:
+        """Adds a threshold between each pair of points, which differ along one axis and in what is emitted."""
+        if len(owner) == 0:
+            return
+        number, points = torch.arange(len(owner)), left.clone()
+        stream, offset = axis.T
+        low, high = left[stream, number, offset], right[stream, number, offset]
+        want = _code(self.inject(left))
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            points[stream, number, offset] = middle
+            same = _code(self.inject(points)) == want
+            low, high = torch.where(same, middle, low), torch.where(same, high, middle)
+        for i, place, value in zip(owner.tolist(), map(tuple, axis.tolist()), high.tolist(), strict=True):
+            cuts = self.cuts[i]
+            cuts[place] = _inside(self.tree.paths[i], place, [*cuts.get(place, []), value])
+
+    def add_hints(self) -> None:
+        """Adds the closed forms' thresholds on the axes that have any; a cut too many does no harm."""
+        active = {axis for each in self.cuts for axis in each} | self.of_rule()
+        for path, cuts in zip(self.tree.paths, self.cuts, strict=True):
+            for axis, values in _hints(self.fixture, path).items():
+                if axis in active:
+                    cuts[axis] = _inside(path, axis, [*cuts.get(axis, []), *values])
+
+    def model(self) -> Model | None:
+        """Boxes whose sides are where the code's thresholds are."""
+        for _ in range(_SIDES):
+            grid = Grid.of(self.tree, self.cuts)
+            if grid is None:
+                return None
+            boxes = grid.boxes(self.width)
+            steps = self.inject(boxes.middle)
+            before = grid.num_cuts
+            self._add_beside(boxes, grid.axes, steps)
+            if sum(len(values) for each in self.cuts for values in each.values()) == before:
+                break
+        tv = joint_tv(self.fixture, ends_of(self.fixture, steps, boxes.weight, self.count))
+        # Each side is known to SAME, and so much of the mass may lie on the wrong side of it.
+        share = torch.stack([boxes.weight[boxes.owner == i].sum() for i in range(len(self.tree.paths))])
+        slack = SAME * float(((grid.sizes - 1).sum(dim=1) * share).sum())
+        return Model(self.fixture, self.count, grid, steps.visible, tv + slack)
+
+    def _add_beside(self, boxes: Boxes, axes: list[Axis], steps: Steps) -> None:
+        """Adds thresholds between the middle of a box and a side of it, right beside which the code does otherwise."""
+        middle, found = boxes.middle, []
+        for stream, offset in axes:
+            low, high = boxes.low[stream, :, offset], boxes.high[stream, :, offset]
+            wide = high - low > 4 * SAME
+            for beside in (low + SAME, high - SAME):
+                points = middle.clone()
+                points[stream, :, offset] = torch.where(wide, beside, middle[stream, :, offset])
+                other = (self.inject(points).visible != steps.visible).any(dim=1).nonzero()[:, 0]
+                found.append((other, points[:, other], torch.tensor([[stream, offset]]).repeat(len(other), 1)))
+        if found:
+            boxed, points, axis = (
+                torch.cat(each, dim) for each, dim in zip(zip(*found, strict=True), (0, 1, 0), strict=True)
+            )
+            self._bisect(middle[:, boxed], points, axis, boxes.owner[boxed])
+
+
+def _code(steps: Steps) -> Int64[Tensor, " n"]:
+    """One number for each outcome."""
+    tokens = steps.visible + 1
+    base, code = int(tokens.max()) + 1, steps.malformed.long()
+    for i in range(tokens.shape[1]):
+        code = code * base + tokens[:, i]
+    return code
+
+
+def _hints(fixture: Fixture, path: Path) -> Cuts:
+    """Where the thresholds of the rules lie that have a closed form, and those of drawing from the target's rows."""
+    drafts = one_draft(fixture, torch.tensor(path.tokens, dtype=torch.int64))
+    edges: Cuts = {}
+    for i, row in enumerate(drafts.p[0]):
+        own = row.cumsum(0)[:-1].tolist()
+        edges[int(Stream.EMIT), i] = list(own)
+        edges[int(Stream.DRAFT), i] = list(own)
+    for law_of_rule in LAWS.values():
+        law = law_of_rule(drafts)
+        for i, threshold in enumerate(law.accept[0].tolist()):
+            edges.setdefault((int(Stream.ACCEPT), i), []).append(threshold)
+        edges[int(Stream.EMIT), 0] += law.emit[0].cumsum(-1)[:, :-1].flatten().tolist()
+    return edges
+
+
+def _inside(path: Path, axis: Axis, values: list[float]) -> list[float]:
+    """Those inside the draft's interval, in order, each once."""
+    low, high = path.interval(*axis)
+    found: list[float] = []
+    for value in sorted(values):
+        if low + SAME < value < high - SAME and (not found or value - found[-1] > SAME):
+            found.append(value)
+    return found
+
+
+def _first_of_each(rows: Int64[Tensor, "n k"]) -> Int64[Tensor, " m"]:
+    """The index of the first of each set of equal rows."""
+    if len(rows) == 0:
+        return torch.zeros(0, dtype=torch.int64)
+    unique, inverse = torch.unique(rows, dim=0, return_inverse=True)
+    first = torch.full((len(unique),), len(rows))
+    return first.scatter_reduce(0, inverse, torch.arange(len(rows)), "amin")

@@ -1,0 +1,139 @@
+"""The simplest request that shows what is wrong, in words, and what usually makes it so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from specbench.exactness.enumeration.injection import Point, inject
+from specbench.exactness.enumeration.laws import LAWS
+from specbench.exactness.enumeration.model import Model
+from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
+from specbench.exactness.fixtures import Fixture
+from specbench.exactness.probes import Example, Probe
+from specbench.exactness.statistics.tally import Tally
+from specbench.exactness.zoo.signature import likely_cause
+from specbench.rng import Stream
+from specbench.types import PADDING
+from specbench.verifiers import Verifier
+
+_FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wrong in the same way
+
+
+def simplest_failure(
+    verifier: Verifier,
+    fixtures: list[Fixture],
+    evidence: Evidence,
+    probes: dict[str, Probe],
+    extremes: list[Point],
+) -> Failure | None:
+    """Of what can be shown: calls at the ends of the uniforms, then requests that differ, then counts that do.
+
+    Returns:
+        None if it shows in no request alone (coupled steps) and in no count of a small fixture.
+    """
+    points = sorted(_in_models(verifier, probes), key=lambda each: each[0].count)
+    rejected = {row.test for row in evidence.rejected}
+    if points:
+        # The shortest draft, and of those the largest box.
+        fewest = points[0][0].count
+        point, _ = max((each for each in points if each[0].count == fewest), key=lambda each: each[1])
+        return _of_point(verifier, point, likely_cause(verifier, [each for each, _ in points[:_FOR_THE_CAUSE]]))
+    if EXTREMES in rejected and extremes:
+        return _of_point(verifier, extremes[0], likely_cause(verifier, extremes))
+    drawn = [probe.example for probe in probes.values() if probe.example is not None]
+    if drawn:
+        example = min(drawn, key=lambda each: each.point.count)
+        return _of_point(verifier, example.point, likely_cause(verifier, [each.point for each in drawn]), example)
+    worst = [row.fixture for row in sorted(evidence.rejected, key=lambda row: row.p_value) if row.test in (JOINT, FORM)]
+    for name in worst:
+        tally = evidence.tallies.get(name)
+        if tally is not None:
+            return _of_counts(tally)
+    return None
+
+
+def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[tuple[Point, float]]:
+    """Points at which a model of the code does not do what the rule does that it names, with the share of such."""
+    if verifier.rule in LAWS and not hasattr(verifier, "draft_tokens"):
+        for probe in probes.values():
+            for model in probe.models.values():
+                yield from _in_boxes(verifier.rule, model)
+
+
+def _in_boxes(rule: str, model: Model) -> Iterator[tuple[Point, float]]:
+    boxes = model.grid.boxes(model.fixture.gamma + 1)
+    wanted = expected_of(rule, model.fixture, model.count, boxes.middle)
+    wrong = (model.tokens != wanted).any(dim=1).nonzero()[:, 0]
+    heaviest = wrong[boxes.weight[wrong].argsort(descending=True)][:_FOR_THE_CAUSE]
+    for b in heaviest.tolist():
+        yield Point(model.fixture, model.count, boxes.middle[:, b]), float(boxes.weight[b])
+
+
+def _of_point(verifier: Verifier, point: Point, cause: str, drawn: Example | None = None) -> Failure:
+    """A request in words; what it emitted when it was drawn, or what it emits again."""
+    steps = inject(verifier, point.fixture, point.given[:, None], point.count)
+    drafted, rows = steps.drawn.tokens[0, : point.count].tolist(), steps.drawn.rows[0, : point.count + 1].tolist()
+    p, q = point.fixture.p.cpu(), point.fixture.q.cpu()
+    accept = point.given[Stream.ACCEPT, : point.count].tolist()
+    lines = [f"drafted tokens: {drafted}"]
+    for i, row in enumerate(rows):
+        there = f"p = {_shown(p[row])}"
+        if i < point.count:
+            there += f", q = {_shown(q[row])}" if not point.fixture.deterministic else f", q = 1 for token {drafted[i]}"
+            there += f", accept uniform {accept[i]:.17g}"
+        lines.append(f"{'after ' + str(drafted[:i]) if i else 'first token'}: {there}")
+    lines.append(f"emit uniform: {float(point.given[Stream.EMIT, 0]):.17g}")
+    alone = steps.verification.token_ids[0]
+    if drawn is not None:
+        lines.append(
+            f"emitted: {_tokens(drawn.emitted)}, by the request of seed {drawn.seed} at position {drawn.position}"
+        )
+        lines.append(f"foreseen: {_tokens(drawn.wanted)}")
+        if not torch.equal(steps.visible[0], drawn.emitted):
+            lines.append(f"with the same uniforms, alone and of another seed and position, it emits {_tokens(alone)}")
+        return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
+    lines.append(f"emitted: {_tokens(alone)}, num_accepted {int(steps.verification.num_accepted[0])}")
+    if verifier.rule in LAWS and not hasattr(verifier, "draft_tokens"):
+        wanted = expected_of(verifier.rule, point.fixture, point.count, point.given[:, None])[0]
+        lines.append(f"by the {verifier.rule} rule: {_tokens(wanted)}")
+    return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
+
+
+def _tokens(tokens: Int64[Tensor, " width"]) -> str:
+    """Without the padding at the end."""
+    shown = tokens.tolist()
+    while shown and shown[-1] == PADDING:
+        shown.pop()
+    return str(shown) if shown else "what no rule can give"
+
+
+def _of_counts(tally: Tally) -> Failure:
+    """The token whose count is farthest from what the target makes of it."""
+    counts = torch.from_numpy(tally.nodes()).sum(dim=0).double()
+    reached = counts.sum(dim=1, keepdim=True)
+    p = tally.fixture.p.cpu()
+    share = counts / reached.clamp(min=1)
+    excess = (counts - reached * p).abs() / (reached * p * (1 - p) + 1).sqrt()
+    row, token = divmod(int(excess.argmax()), p.shape[1])
+    position, state = _place(tally.fixture, row)
+    line = (
+        f"token {position + 1} of a step, in state {state}: token {token} is {float(share[row, token]):.6g} of "
+        f"{int(reached[row]):,} emitted there, the target's probability is {float(p[row, token]):.6g}"
+    )
+    return Failure(tally.fixture.name, tally.fixture.reason, (line,))
+
+
+def _place(fixture: Fixture, row: int) -> tuple[int, int]:
+    """The position and the state of a table row."""
+    row %= fixture.rows
+    position = max(i for i, first in enumerate(fixture.first_row) if first <= row)
+    return position, row - fixture.first_row[position]
+
+
+def _shown(row: Float64[Tensor, " V"]) -> str:
+    return "[" + ", ".join(f"{value:.6g}" for value in row.tolist()) + "]"

@@ -1,0 +1,272 @@
+"""How far can code be from the target? What was located of it, plus what may hide between the probes.
+
+Code is a black box, and a strip of its uniforms can hide between any two probes, so that probing proves no equality.
+But it bounds: let a model say what the code emits for each request (the boxes of enumeration/model.py, or the rule that
+the code names). The total variation of a step from the target's is at most that of the model, which is known exactly,
+plus the probability that the code does something else (the coupling inequality); and n requests on which it did what
+the model says leave at most ln(1/alpha)/n for that, at confidence 1 - alpha.
+
+What the code does otherwise is followed up: its strips are located, the model takes them in, and the count of requests
+begins anew. Where that fails (it looks at its seed, its batch or a clock) they stay in the bound, and are bet on: do
+the tokens that it emits in the others' place balance out?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int64
+from scipy import stats
+from torch import Tensor
+
+from specbench.exactness.enumeration.injection import Point, inject
+from specbench.exactness.enumeration.laws import LAWS, rule_error
+from specbench.exactness.enumeration.locate import locate, relocate
+from specbench.exactness.enumeration.model import Model
+from specbench.exactness.enumeration.proof import proved
+from specbench.exactness.enumeration.reference import expected
+from specbench.exactness.evidence import Bound
+from specbench.exactness.fixtures import Fixture
+from specbench.exactness.statistics.bets import DifferenceBets
+from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
+from specbench.exactness.streams import uniforms
+from specbench.rng import Streams
+from specbench.types import PADDING
+from specbench.verifiers import Verifier
+from specbench.verifiers.agreement import TOLERANCE, excess, only
+
+LOCATED, RULE, COUNTED = "located", "rule", "counted"
+_BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
+_KEPT = 400  # points at which the code did something else, kept for a follow-up
+_PHASES = 6  # models of one fixture, one after the other
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request on which code did something else than its model or its rule.
+
+    Attributes:
+        point: the request with its uniforms.
+        seed, position: its own.
+        emitted, wanted: tokens, PADDING behind them; of a malformed result PADDING alone.
+    """
+
+    point: Point
+    seed: int
+    position: int
+    emitted: Int64[Tensor, " width"]
+    wanted: Int64[Tensor, " width"]
+
+
+class Probe:
+    """One fixture.
+
+    Args:
+        verifier: under test.
+        fixture: on the device.
+        effort: how thoroughly to look for its thresholds, as in locate(); 0 if it does not draw from the streams that
+            it is handed, or is too slow.
+
+    Attributes:
+        method: LOCATED (against boxes of its own), RULE (against the rule that it names), COUNTED (against nothing:
+            there is neither, and what is known is what counts of its tokens say).
+        draws, surprises: requests since the model was made, and those on which the code did something else.
+        explained: surprises that were followed up and are in the model.
+        rounding: surprises, of those held against the rule, that rounding explains.
+        impure: surprises that do not come out so if the same uniforms are given again.
+        phase: the number of models there have been.
+    """
+
+    def __init__(self, verifier: Verifier, fixture: Fixture, effort: float):
+        self.verifier, self.fixture = verifier, fixture
+        self.models: dict[tuple[int, int], Model] = {}
+        self.method = RULE if verifier.rule in LAWS and not hasattr(verifier, "draft_tokens") else COUNTED
+        if effort and fixture.enumerable:
+            self._locate(effort)
+        self.draws = self.surprises = self.explained = self.rounding = self.impure = 0
+        self.phase = 1
+        self.fuzzy = self.method != LOCATED  # whether surprises are not followed up
+        self.example: Example | None = None
+        few = verifier.rule in LAWS and fixture.enumerable
+        self.rule_error = rule_error(verifier.rule, fixture) if few else None
+        self._proved: bool | None = None
+        self._pending: dict[tuple[int, int], list[Float64[Tensor, "s n width"]]] = {}
+        self._rate = 0.0
+        self._bets = DifferenceBets(fixture.p.numel(), 1.0, fixture.p.device)
+
+    def _locate(self, effort: float) -> None:
+        for v in range(self.fixture.variants):
+            for count in sorted(set(self.fixture.counts)):
+                model = locate(self.verifier, self.fixture.variant(v), count, effort=effort)
+                if model is None:
+                    self.models = {}
+                    return
+                self.models[v, count] = model
+        self.method = LOCATED
+
+    @property
+    def located(self) -> float | None:
+        """Total variation of the model: the largest over draft lengths and sampling parameters; 0 of a rule of LAWS."""
+        if self.method == LOCATED:
+            return max(model.tv for model in self.models.values())
+        return 0.0 if self.method == RULE else None
+
+    @property
+    def proved(self) -> bool:
+        """Whether the code was run over whole boxes, and gave in each what the model says."""
+        if self._proved is None:
+            models = self.models.values()
+            self._proved = self.method == LOCATED and all(proved(self.verifier, model) for model in models)
+        return self._proved
+
+    @property
+    def boxes(self) -> int | None:
+        """Of the model."""
+        return sum(len(model.tokens) for model in self.models.values()) if self.method == LOCATED else None
+
+    def hidden(self, alpha: float) -> float | None:
+        """Upper bound on the probability that the code does something else, with false alarm alpha at any model.
+
+        A model's share of alpha is half of that of the one before it.
+        """
+        if self.method == COUNTED:
+            return None
+        if self.draws == 0:
+            return 1.0
+        share = alpha * 0.5**self.phase
+        return float(stats.beta.isf(share, self.surprises + 1, max(self.draws - self.surprises, 1e-9)))
+
+    @property
+    def paired_p_value(self) -> float | None:
+        """Of the bets on the requests that differ; None if none did."""
+        return self._bets.p_value if self._rate else None
+
+    def check(self, steps: Steps, streams: Streams) -> None:
+        """Takes verified steps of requests with streams of their own."""
+        if self.method == COUNTED:
+            return
+        wanted = self._wanted(steps, streams)
+        differ = (steps.visible != wanted).any(dim=1)
+        found = differ.nonzero()[:, 0]
+        self.draws += len(differ)
+        self.surprises += len(found)
+        if len(found):
+            self._bet(steps, wanted, differ)
+            self._keep(steps, wanted, streams, found)
+        self._rate = max(len(found) / len(differ), 0.5 * self._rate)
+
+    def _wanted(self, steps: Steps, streams: Streams) -> Int64[Tensor, "B width"]:
+        if self.method == RULE:
+            return expected(self.verifier.rule, self.fixture, steps.drawn, streams).token_ids
+        given = uniforms(streams)
+        if len(self.models) == 1:
+            return next(iter(self.models.values())).predict(given)
+        wanted = torch.empty_like(steps.tokens)
+        classes = self._classes(streams)
+        for key, model in self.models.items():
+            own = (classes == self._class(key)).nonzero()[:, 0]
+            wanted[own] = model.predict(given[:, own])
+        return wanted
+
+    def _class(self, key: tuple[int, int]) -> int:
+        return key[0] * (self.fixture.gamma + 1) + key[1]
+
+    def _classes(self, streams: Streams) -> Int64[Tensor, " B"]:
+        """Sampling parameters and draft length of each request, as one number."""
+        counts = num_draft_tokens(self.fixture, streams)
+        return variant_of(self.fixture, streams) * (self.fixture.gamma + 1) + counts
+
+    def _bet(self, steps: Steps, wanted: Int64[Tensor, "B width"], differ: Tensor) -> None:
+        """Bets on the first requests of the batch, so many that about _BET_ON of them should differ."""
+        most = len(differ) if self._rate * len(differ) <= _BET_ON else int(_BET_ON / self._rate)
+        chosen = differ[:most].nonzero()[:, 0]
+        for part in chosen.split(_BET_ON):
+            got, other = steps.visible[part], wanted[part]
+            base = steps.drawn.base[part]
+            self._bets.add(self._excess(base, got) - self._excess(base, other))
+
+    def _excess(self, base: Int64[Tensor, " m"], tokens: Int64[Tensor, "m width"]) -> Float64[Tensor, "m cells"]:
+        """Each request's tokens by table row and id, less what the target has there."""
+        p, there = self.fixture.p, tokens != PADDING
+        rows = table_rows(self.fixture, base, tokens)
+        reached = torch.zeros((len(tokens), len(p)), dtype=torch.float64, device=p.device)
+        reached.scatter_add_(1, rows, there.double())
+        cells = -(reached[:, :, None] * p).flatten(1)
+        return cells.scatter_add_(1, rows * p.shape[1] + tokens.clamp(min=0), there.double())
+
+    def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], streams: Streams, found: Tensor) -> None:
+        if self.method == RULE:
+            drawn = steps.drawn
+            one = only(found[:_KEPT], drawn.draft, drawn.target, streams)
+            chosen = type(steps.verification)(
+                steps.verification.token_ids[found[:_KEPT]], steps.verification.num_accepted[found[:_KEPT]]
+            )
+            by_rounding = excess(self.verifier.rule, *one, chosen) <= TOLERANCE
+            self.rounding += int(by_rounding.sum())
+            found = found[:_KEPT][~by_rounding]
+        classes = self._classes(streams)
+        given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
+        for key in {(int(c) // (self.fixture.gamma + 1), int(c) % (self.fixture.gamma + 1)) for c in classes[found]}:
+            own = found[classes[found] == self._class(key)][:_KEPT]
+            self._pending.setdefault(key, []).append(given[:, own])
+            for b in own.tolist() if self.example is None else ():
+                tokens = [each[b].cpu() for each in (steps.visible, wanted)]
+                point = Point(self.fixture.variant(key[0]), key[1], given[:, b].cpu())
+                self.example = Example(point, int(streams.seeds[b]), int(streams.positions[b]), *tokens)
+                break
+
+    def follow_up(self, seed: int) -> bool:
+        """Takes what the code did otherwise into the model; returns whether there is another one, with no draws yet."""
+        if self.fuzzy or not self.surprises:
+            return False
+        for key, parts in self._pending.items():
+            given = torch.cat(parts, dim=1)[:, :_KEPT].cpu()
+            model = self.models[key]
+            again = inject(self.verifier, model.fixture, given, model.count).visible
+            found, same = None, (again != model.predict(given)).any(dim=1)
+            self.impure += int((~same).sum())
+            if same.all():
+                found = relocate(self.verifier, model, given, seed + self.phase)
+            if found is None or self.phase == _PHASES:
+                self.fuzzy = True  # it is not the uniforms that made it: a seed, the company, the hour
+                return False
+            self.models[key] = found
+        self._proved = None
+        self.explained += self.surprises
+        self.draws = self.surprises = 0
+        self.phase += 1
+        self._pending.clear()
+        self.example = None
+        return True
+
+
+def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, counted_tv: float | None) -> Bound:
+    """What is known of a probe's fixture.
+
+    Args:
+        counted: requests drawn in all.
+        alpha, least_alpha: false alarm of the bound from above and of that from below.
+        counted_tv: the bound by counts alone, for a verifier that is held against nothing.
+    """
+    hidden, located = probe.hidden(alpha), probe.located
+    tv, least = counted_tv, 0.0
+    if hidden is not None and located is not None:
+        tv = min(1.0, located + hidden)
+        least = max(0.0, located - (probe.hidden(least_alpha) or 0.0))
+    return Bound(
+        fixture=probe.fixture.name,
+        method=probe.method,
+        rule_error=probe.rule_error,
+        located=located,
+        boxes=probe.boxes,
+        proved=probe.proved,
+        draws=probe.draws if hidden is not None else counted,
+        differing=probe.surprises,
+        rounding=probe.rounding,
+        explained=probe.explained,
+        impure=probe.impure,
+        hidden=hidden,
+        tv=tv,
+        least=least,
+    )

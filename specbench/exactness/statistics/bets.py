@@ -1,0 +1,73 @@
+"""Bets against a verifier: sequential tests that hold whenever one looks, and for any number of draws.
+
+A bet multiplies what was staked by a factor whose mean is 1 if the verifier emits the target's distribution. What has
+grown to W proves a bias with a false alarm of at most 1 / W, however often one looked (Ville's inequality; Ramdas et
+al., "Game-theoretic statistics and safe anytime-valid inference", Statistical Science 38, 2023). Stakes are spread
+evenly over bets of several sizes, in both directions, on every cell, so that nobody has to know the bias beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+SIZES = (0.5, 0.2, 0.08, 0.03, 0.01)  # of bets on differences, as shares of the largest that cannot go bankrupt
+TILTS = (0.02, 0.06, 0.2, 0.6, 1.8)  # of bets on classes: by how much their log-odds are taken to be off
+
+
+class DifferenceBets:
+    """Bets on differences of mean 0 that are rarely anything else.
+
+    Args:
+        cells: how many numbers each difference consists of.
+        largest: bound on their absolute values.
+    """
+
+    def __init__(self, cells: int, largest: float, device: torch.device):
+        sizes = torch.tensor([sign * size / largest for size in SIZES for sign in (1, -1)], dtype=torch.float64)
+        self._sizes, self._log = sizes.to(device), torch.zeros((len(sizes), cells), dtype=torch.float64, device=device)
+        self._peak = 0.0
+
+    def add(self, differences: Float64[Tensor, "m cells"]) -> None:
+        """Independent draws' differences; those that are all 0 may be left out."""
+        for i, size in enumerate(self._sizes):
+            self._log[i] += torch.log1p(size * differences).sum(dim=0)
+        self._peak = max(self._peak, _mean_log(self._log))
+
+    @property
+    def p_value(self) -> float:
+        """1 / the largest wealth so far."""
+        return min(1.0, math.exp(-self._peak))
+
+
+class ClassBets:
+    """Bets on the classes of tokens whose probabilities are known.
+
+    Args:
+        probs: [rows, classes], the target's; classes of several partitions may stand side by side.
+    """
+
+    def __init__(self, probs: Float64[Tensor, "rows classes"]):
+        tilts = torch.tensor([sign * size for size in TILTS for sign in (1, -1)], dtype=torch.float64)
+        self._tilts = tilts.to(probs.device)
+        self._normalizer = torch.log1p(probs * torch.expm1(self._tilts)[:, None, None])
+        self._peak = 0.0
+
+    def look(self, counts: Int64[Tensor, "rows classes"], reached: Int64[Tensor, " rows"]) -> None:
+        """Takes the counts so far: tokens of each class at each row, and tokens at each row in all."""
+        log = self._tilts[:, None] * counts.sum(dim=0).double()
+        log = log - (reached.double()[:, None] * self._normalizer).sum(dim=1)
+        self._peak = max(self._peak, _mean_log(log))
+
+    @property
+    def p_value(self) -> float:
+        """1 / the largest wealth so far."""
+        return min(1.0, math.exp(-self._peak))
+
+
+def _mean_log(log: Float64[Tensor, "bets cells"]) -> float:
+    """The log of the mean wealth."""
+    return float(log.flatten().logsumexp(dim=0)) - math.log(log.numel())

@@ -1,0 +1,129 @@
+"""Tests of what one step cannot show: are successive steps of a request, and those of other requests, independent?"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from specbench.exactness.evidence import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
+from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.statistics.pit import PitTable, first_and_last
+from specbench.exactness.statistics.tests import GTest, pair_g_test
+from specbench.exactness.steps import Steps, verified_steps
+from specbench.exactness.streams import SERIAL, request_streams
+from specbench.rng import Streams
+from specbench.verifiers import Verifier
+
+LARGEST = {"cpu": 2**15, "cuda": 2**20}  # requests in one batch
+TWINS_SHARE = 0.5  # of the pairs, and of the time, that are for twins
+_BITS = [*((bit, 0) for bit in range(63)), *((0, bit) for bit in range(32))]  # of the seed, of the position
+_LEAST = 100  # pairs of twins a bit: with fewer there is no test
+
+
+class _Serial:
+    def __init__(self, verifier: Verifier, seed: int, device: torch.device):
+        self.verifier, self.seed, self.device = verifier, seed, device
+        self.fixture = small_fixtures()[0].to(device)
+        self.table, self.generator = PitTable(self.fixture), torch.Generator(device).manual_seed(seed % 2**63)
+        self.malformed = 0
+
+    def steps(self, streams: Streams) -> Steps:
+        steps = verified_steps(self.verifier, self.fixture, streams)
+        self.malformed += int(steps.malformed.sum())
+        return steps
+
+    def values(self, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+        """Of the first and the last token of each step; uniform on (0, 1) if they are the target's."""
+        first, last = first_and_last(self.table.values(steps, self.generator))
+        return first.cpu().numpy(), last.cpu().numpy()
+
+    def streams(self, first: int, size: int) -> Streams:
+        streams = request_streams(self.seed, SERIAL + first, size, self.fixture.gamma + 1, self.device)
+        # A step at the last position has none after it.
+        return Streams(streams.seeds, streams.positions.clamp(max=2**32 - 256), streams.width)
+
+
+def serial_rows(verifier: Verifier, draws: int, seed: int, device: torch.device, seconds: float | int) -> list[Row]:
+    """Pairs of steps that nothing should connect; a malformed one is left out.
+
+    Args:
+        draws: pairs of successive steps; half as many of twins.
+        seconds: at most this long; 0 is no limit.
+
+    Raises:
+        ArgumentError, VerifierFault: as steps.verified_steps.
+    """
+    serial = _Serial(verifier, seed, device)
+    rows, done = _successive(serial, draws, seconds * (1 - TWINS_SHARE))
+    twins, more = _twins(serial, max(1, int(draws * TWINS_SHARE) // len(_BITS)), draws, seconds * TWINS_SHARE)
+    form = Row("serial", FORM, done + more, float(serial.malformed), 0, float(serial.malformed == 0))
+    return [form, *rows, *twins]
+
+
+def _successive(serial: _Serial, draws: int, seconds: float | int) -> tuple[list[Row], int]:
+    started, done, chunk = time.perf_counter(), 0, 32
+    firsts, lasts, nexts = [], [], []
+    neighbours: dict[int, list[np.ndarray]] = {}
+    while done < draws and not (seconds and done and time.perf_counter() - started > seconds):
+        size = min(chunk, draws - done + (draws - done) % 2)
+        streams = serial.streams(done, size)
+        one = serial.steps(streams)
+        positions = streams.positions + one.verification.num_accepted.clamp(0, serial.fixture.gamma) + 1
+        two = serial.steps(Streams(streams.seeds, positions, streams.width))
+        (first, last), (following, _) = serial.values(one), serial.values(two)
+        firsts.append(first)
+        lasts.append(last)
+        nexts.append(following)
+        for distance, pairs in _neighbours(first).items():
+            neighbours.setdefault(distance, []).append(pairs)
+        done += size
+        chunk = min(chunk * 2, LARGEST[serial.device.type])
+    first, last, following = (np.concatenate(each) for each in (firsts, lasts, nexts))
+    pairs = [np.concatenate(each, axis=1) for each in neighbours.values()]
+    tests = [pair_g_test(*each) for each in pairs if each.shape[1] >= _LEAST]
+    rows = [
+        _row(SUCCESSIVE, done, [pair_g_test(first, following)]),
+        _row(LAST_FIRST, done, [pair_g_test(last, following)]),
+        *([_row(NEIGHBOURS, done, tests)] if tests else []),
+    ]
+    return rows, done
+
+
+def _neighbours(first: np.ndarray) -> dict[int, np.ndarray]:
+    """[2, pairs] of one batch, by distance 1, 2, 4, ... of their places; no request is in two pairs of a distance."""
+    found, distance = {}, 1
+    while 2 * distance <= len(first):
+        pairs = first[: len(first) // (2 * distance) * 2 * distance].reshape(-1, 2, distance)
+        found[distance] = pairs.transpose(1, 0, 2).reshape(2, -1)
+        distance *= 2
+    return found
+
+
+def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> tuple[list[Row], int]:
+    """Requests whose seeds or positions differ in one bit, which a generator of fewer bits takes for the same."""
+    if pairs < _LEAST:
+        return [], 0
+    values: list[tuple[np.ndarray, np.ndarray]] = []
+    started = time.perf_counter()
+    for number, (seed_bit, position_bit) in enumerate(_BITS):
+        streams = serial.streams(first + number * pairs, pairs)
+        of_seed = number < 63
+        other = Streams(
+            streams.seeds ^ (1 << seed_bit if of_seed else 0),
+            streams.positions ^ (0 if of_seed else 1 << position_bit),
+            streams.width,
+        )
+        one, two = (serial.values(serial.steps(each))[0] for each in (streams, other))
+        values.append((one, two))
+        if seconds and time.perf_counter() - started > seconds and number < len(_BITS) // 2:
+            return [], 2 * pairs * len(values)  # too slow for all bits, so it is tested on none
+    tests = [pair_g_test(*each) for each in values]
+    return [_row(TWINS, pairs * len(tests), tests)], 2 * pairs * len(tests)
+
+
+def _row(name: str, draws: int, tests: list[GTest]) -> Row:
+    """The test of the smallest p-value, which counts as often as there are tests."""
+    worst = min(tests, key=lambda test: test.p_value)
+    return Row("serial", name, draws, worst.statistic, worst.dof, min(1.0, len(tests) * worst.p_value))

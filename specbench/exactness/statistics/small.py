@@ -1,0 +1,113 @@
+"""Steps drawn on small fixtures: counted, and held against what a model of the code foresees."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from specbench.errors import ArgumentError
+from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
+from specbench.exactness.fixtures import Fixture
+from specbench.exactness.probes import Probe
+from specbench.exactness.statistics.tally import Tally
+from specbench.exactness.steps import check_pure, verified_steps
+from specbench.exactness.streams import COUNTED, request_streams
+from specbench.rng import Streams
+from specbench.verifiers import Verifier
+
+SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have streams of their own, which cost more
+# Steps in one batch: what a CPU's cache holds, and where a kernel's scan of the batch's layout is still short.
+LARGEST = {"cpu": 2**17, "cuda": 2**16}
+QUICK = 0.5  # seconds; a batch after one as quick is four times as large
+
+
+class SmallTier:
+    """Draws steps on small fixtures side by side, on the same streams.
+
+    Sharing the streams saves the most expensive part of a draw; tests of different fixtures are then dependent, which
+    Holm's procedure allows.
+
+    Args:
+        probes: by fixture; those without one are only counted.
+        chunk: steps in the first batch; later ones are larger while they are quick. ``chunk`` is then the last one's.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        fixtures: list[Fixture],
+        seed: int,
+        device: torch.device,
+        evidence: Evidence,
+        chunk: int = 32,
+        probes: dict[str, Probe] | None = None,
+    ):
+        self.verifier, self.device, self.evidence, self.seed = verifier, device, evidence, seed
+        self.tallies = {fixture.name: Tally(fixture, verifier.rule) for fixture in fixtures}
+        self.probes = probes or {}
+        self.drawn = 0
+        self.chunk = chunk
+
+    def draw(self, wanted: dict[str, int], deadline: float | None) -> bool:
+        """Draws until every fixture has as many steps as wanted; returns whether the deadline cut that short.
+
+        A fixture that is not named in ``wanted`` is left alone.
+        """
+        while True:
+            open_ = {
+                name: tally
+                for name, tally in self.tallies.items()
+                if name not in self.evidence.unsupported and tally.draws < wanted.get(name, 0)
+            }
+            if not open_:
+                return False
+            if deadline is not None and self.drawn and time.perf_counter() > deadline:
+                return True
+            started = time.perf_counter()
+            size = min(self.chunk, *(wanted[name] - tally.draws for name, tally in open_.items()))
+            streams = {}
+            for name, tally in open_.items():
+                width = max(SHORT, tally.fixture.gamma + 1)
+                if width not in streams:
+                    streams[width] = request_streams(self.seed, COUNTED + self.drawn, size, width, self.device)
+                self._add(name, tally, streams[width])
+            self.drawn += size
+            self.evidence.batch = max(self.evidence.batch, size)
+            self._grow(time.perf_counter() - started)
+
+    def _add(self, name: str, tally: Tally, streams: Streams) -> None:
+        try:
+            if tally.draws == 0:
+                check_pure(self.verifier, tally.fixture, streams)
+            steps = verified_steps(self.verifier, tally.fixture, streams)
+        except ArgumentError as error:
+            self.evidence.unsupported[name] = str(error)
+            return
+        tally.add(steps)
+        if name in self.probes:
+            self.probes[name].check(steps, streams)
+
+    def _grow(self, seconds: float) -> None:
+        """Larger batches while they are quick: a slow verifier stays near its deadline, a fast one wastes no time."""
+        if seconds < QUICK:
+            self.chunk = min(self.chunk * 4, LARGEST[self.device.type])
+
+    def rows(self) -> list[Row]:
+        """The tests of what was drawn so far."""
+        rows = []
+        for name, tally in self.tallies.items():
+            if tally.draws == 0:
+                continue
+            joint, acceptance = tally.joint(), tally.acceptance()
+            impossible = tally.num_malformed() + joint.forbidden
+            rows.append(Row(name, FORM, tally.draws, float(impossible), 0, float(impossible == 0)))
+            if joint.dof:
+                rows.append(Row(name, JOINT, tally.draws, joint.statistic, joint.dof, joint.p_value))
+            if acceptance is not None and acceptance.dof:
+                statistic, p = acceptance.statistic, acceptance.p_value
+                rows.append(Row(name, ACCEPTANCE, tally.draws, statistic, acceptance.dof, p, gates=False))
+            paired = self.probes[name].paired_p_value if name in self.probes else None
+            if paired is not None:
+                rows.append(Row(name, PAIRED, tally.draws, 0.0, 0, paired))
+        return rows

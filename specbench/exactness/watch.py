@@ -1,0 +1,216 @@
+"""Calls of the verifier under test: whatever it does wrong is named with the fixture and the request it did it on.
+
+A verifier is somebody's code: it may raise, return something else, or never return. All calls go through ``verify``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specbench.errors import ArgumentError, SpecbenchError
+from specbench.exactness.fixtures import Fixture
+from specbench.rng import Stream, Streams
+from specbench.types import Draft, LogitRows, Verification
+from specbench.verifiers import Verifier
+from specbench.verifiers.agreement import only
+
+RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
+_SLOW = "Raise protocol.call_seconds if it is only slow."
+_TRIED = 48  # requests of a failing batch that are tried alone
+
+
+class VerifierFault(SpecbenchError):
+    """The verifier under test did what no verifier may.
+
+    Attributes:
+        fixture: the name of the fixture that it was verifying; "-" before the first.
+        problem: what it did, and what to do instead.
+        request: the request that shows it, in words; empty where none does alone.
+    """
+
+    def __init__(self, fixture: str, problem: str, request: str = ""):
+        super().__init__(f"On the fixture {fixture!r}: {problem}" + (f" Shown by {request}." if request else ""))
+        self.fixture, self.problem, self.request = fixture, problem, request
+
+
+class _TooLongError(BaseException):
+    """Not an Exception, which the verifier's own code may catch."""
+
+
+@dataclass
+class _Limit:
+    seconds: float | int = 0
+    fixture: str = "-"
+    begun: float | None = None  # of the call under way
+
+
+_LIMIT = _Limit()
+
+
+@contextlib.contextmanager
+def call_limit(seconds: float | int, stuck: Callable[[VerifierFault], None] | None = None) -> Generator[None]:
+    """Calls inside may take so long each; 0 is no limit. A call is interrupted in Python code of the main thread.
+
+    Args:
+        stuck: called from another thread where a call still has not ended after twice as long, since it hangs in
+            compiled code, which Python cannot interrupt; it should save what there is and end the process.
+    """
+    before, _LIMIT.seconds = _LIMIT.seconds, seconds
+    ended = threading.Event()
+    if seconds and stuck is not None:
+        threading.Thread(target=_watch, args=(ended, stuck), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        _LIMIT.seconds = before
+
+
+def _watch(ended: threading.Event, stuck: Callable[[VerifierFault], None]) -> None:
+    while not ended.wait(min(1.0, _LIMIT.seconds)):
+        begun = _LIMIT.begun
+        if begun is not None and time.monotonic() - begun > 2 * _LIMIT.seconds:
+            stuck(
+                VerifierFault(_LIMIT.fixture, f"verify never returned within {2 * _LIMIT.seconds:g} seconds. {_SLOW}")
+            )
+            return
+
+
+def check_attributes(verifier: object) -> None:
+    """Raises VerifierFault for what is no verifier at all."""
+    for name, kind, example in (("rule", str, 'rule = "token"'), ("lossless", bool, "lossless = True")):
+        value = getattr(verifier, name, None)
+        if not isinstance(value, kind):
+            found = "has no attribute" if value is None else f"has {value!r} as its attribute"
+            raise VerifierFault("-", f"{type(verifier).__name__} {found} {name}. Write {example} into the class.")
+    if not callable(getattr(verifier, "verify", None)):
+        problem = f"{type(verifier).__name__} has no method verify(draft, target, streams)."
+        raise VerifierFault("-", f"{problem} See verifiers/base.py.")
+
+
+def verify(verifier: Verifier, fixture: Fixture, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+    """What the verifier makes of a batch.
+
+    Raises:
+        ArgumentError: the verifier's own, by which it refuses what it is not made for.
+        VerifierFault: anything else that it raised or returned, or that it did not return.
+    """
+    _LIMIT.fixture = fixture.name
+    problem = _problem(verifier, draft, target, streams)
+    if isinstance(problem, Verification):
+        return problem
+    requests = torch.arange(min(len(streams.seeds), _TRIED), device=streams.seeds.device)
+    if "never returned" not in problem:
+        for b in requests:
+            one = only(b[None], draft, target, streams)
+            if not isinstance(_problem(verifier, *one), Verification):
+                raise VerifierFault(fixture.name, problem, described(*one))
+    raise VerifierFault(fixture.name, problem, f"a batch of {len(streams.seeds):,} requests")
+
+
+def check_pure(verifier: Verifier, fixture: Fixture, draft: Draft, target: LogitRows, streams: Streams) -> None:
+    """Calls the verifier and looks whether it altered what it was given, or a later call what an earlier one returned.
+
+    Raises:
+        ArgumentError, VerifierFault: as verify; the latter names the argument that was altered.
+    """
+    given = {name: tensor for name, tensor in _tensors(draft, target, streams).items() if tensor is not None}
+    before = {name: tensor.clone() for name, tensor in given.items()}
+    result = verify(verifier, fixture, draft, target, streams)
+    kept = [result.token_ids.clone(), result.num_accepted.clone()]
+    for name, tensor in given.items():
+        if not torch.equal(tensor.nan_to_num(), before[name].nan_to_num()):
+            problem = (
+                f"verify altered {name} in place. Its arguments are the engine's own; write into tensors of its own."
+            )
+            raise VerifierFault(fixture.name, problem)
+    order = torch.arange(len(streams.seeds), device=streams.seeds.device).roll(1)
+    verify(verifier, fixture, *only(order, draft, target, streams))
+    if not all(
+        torch.equal(one, other) for one, other in zip((result.token_ids, result.num_accepted), kept, strict=True)
+    ):
+        raise VerifierFault(fixture.name, "verify overwrites the tensors that it returned before. Return new ones.")
+
+
+def _tensors(draft: Draft, target: LogitRows, streams: Streams) -> dict[str, torch.Tensor | None]:
+    found = {"draft.token_ids": draft.token_ids, "draft.num_draft_tokens": draft.num_draft_tokens}
+    for name, rows in (("target", target), ("draft.rows", draft.rows)):
+        if rows is not None:
+            parts = ("logits", "temperature", "cutoff", "log_normalizer")
+            found |= {f"{name}.{part}": getattr(rows, part) for part in parts}
+    found |= {"streams.seeds": streams.seeds, "streams.positions": streams.positions}
+    return found | {f"streams.uniform({stream.name})": streams.uniform(stream) for stream in Stream}
+
+
+def described(draft: Draft, target: LogitRows, streams: Streams) -> str:
+    """One request in words."""
+    rows = "one-hot drafts" if draft.rows is None else f"{draft.rows.logits.dtype} draft logits"
+    return (
+        f"a request of seed {int(streams.seeds[0])} at position {int(streams.positions[0])} that drafted "
+        f"{draft.token_ids.tolist()} of {target.logits.shape[1]:,} tokens ({rows}, max_draft_tokens "
+        f"{draft.max_draft_tokens}, target temperature {float(target.temperature[0]):g})"
+    )
+
+
+def _problem(verifier: Verifier, draft: Draft, target: LogitRows, streams: Streams) -> Verification | str:
+    """The verification, or what is wrong with it."""
+    try:
+        with _interrupted(_LIMIT.seconds):
+            result: Any = verifier.verify(draft, target, streams)
+    except ArgumentError:
+        raise
+    except SystemExit as error:
+        return f"verify ended the program (SystemExit: {error})."
+    except _TooLongError:
+        return f"verify never returned: it was stopped after {_LIMIT.seconds:g} seconds. {_SLOW}"
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"verify raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno})."
+    return malformed(result, len(draft.num_draft_tokens), draft.max_draft_tokens + 1, target.logits.device) or result
+
+
+def malformed(result: object, batch: int, width: int, device: torch.device) -> str:
+    """What makes a result no Verification of the batch; values (a wrong id, a hole) are for steps.follow to find."""
+    if not isinstance(result, Verification):
+        return f"verify returned a {type(result).__name__}. {RETURN}"
+    for name, shape in (("token_ids", (batch, width)), ("num_accepted", (batch,))):
+        tensor = getattr(result, name)
+        if not isinstance(tensor, torch.Tensor):
+            return f"verify returned a {type(tensor).__name__} as {name}. {RETURN}"
+        if tuple(tensor.shape) != shape:
+            return f"verify returned {name} {list(tensor.shape)}, expected {list(shape)}. {RETURN}"
+        if tensor.dtype != torch.int64:
+            return f"verify returned {tensor.dtype} {name}. {RETURN}"
+        if tensor.device != device:
+            return f"verify returned {name} on {tensor.device}, its arguments are on {device}. {RETURN}"
+    return ""
+
+
+@contextlib.contextmanager
+def _interrupted(seconds: float | int) -> Generator[None]:
+    """Raises _TooLong in Python code that runs longer; what hangs in a compiled function is not interrupted."""
+    if not seconds or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    _LIMIT.begun = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        _LIMIT.begun = None

@@ -1,0 +1,214 @@
+"""Where code's thresholds lie, what bias they imply, what follows a surprise, and proofs over whole boxes."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from specbench.exactness.enumeration.injection import Point, extreme_failures, inject
+from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, token_law
+from specbench.exactness.enumeration.locate import locate, relocate
+from specbench.exactness.enumeration.proof import proved
+from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.zoo.signature import likely_cause
+from specbench.rng import Stream
+from specbench.sampling import inverse_cdf
+from specbench.verifiers import batched
+from specbench.verifiers.block import BlockVerifier
+from specbench.verifiers.flawed import accept, residual, wrong_q
+from specbench.verifiers.flawed.base import TokenSteps
+from specbench.verifiers.masked import MaskedVerifier
+from specbench.verifiers.matching import MatchingVerifier
+from tests.cases import CPU, FIXTURES, FLAWED
+
+
+class Mantissa(TokenSteps):
+    """The residual's weights rounded to some bits, as float16 (10) or bfloat16 (7) arithmetic would."""
+
+    def __init__(self, bits: int):
+        self.bits = bits
+
+    def residual(self, p, q):
+        mantissa, exponent = torch.frexp(batched.residual(p, q))
+        return torch.ldexp((mantissa * 2.0 ** (self.bits + 1)).round() / 2.0 ** (self.bits + 1), exponent)
+
+
+class Strip(TokenSteps):
+    """Right, but for a strip of the emit uniform in the middle of nowhere, in which it emits token 0."""
+
+    low, high = 0.41237, 0.41247
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return torch.where((u > self.low) & (u < self.high), 0, inverse_cdf(weights, u))
+
+
+class Backwards(TokenSteps):
+    """Right, with the emitted token drawn from the last to the first."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        reverse = inverse_cdf(weights.flip(1).contiguous(), streams.uniform(Stream.EMIT)[:, 0])
+        return weights.shape[1] - 1 - reverse
+
+
+def tv_of(verifier, name: str = "chain") -> float | None:
+    fixture = FIXTURES[name]
+    found = [locate(verifier, fixture, count) for count in sorted(set(fixture.counts))]
+    return None if None in found else max(model.tv for model in found if model is not None)
+
+
+def by_formula(fixture, bits: int) -> float:
+    """Total variation of the token rule with the residual of Mantissa, summed over drafts."""
+    drafts = all_drafts(fixture, fixture.gamma)
+    law, rounded = token_law(drafts), Mantissa(bits)
+    emit = law.emit.clone()
+    for i in range(fixture.gamma):
+        weights = rounded.residual(drafts.p[:, i], drafts.q[:, i])
+        emit[:, i] = weights / weights.sum(dim=1, keepdim=True)
+    return joint_tv(fixture, law_ends(fixture, drafts, dataclasses.replace(law, emit=emit)))
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16, 18, 20])
+@pytest.mark.parametrize("name", ["chain", "zeros", "one_hot"])
+def test_a_bias_far_below_what_draws_show_is_located(bits, name):
+    """At 12 bits strips are 1e-4 of a uniform wide, at 20 bits 1e-6; the formula's total variation to a thousandth."""
+    wanted = by_formula(FIXTURES[name], bits)
+    assert tv_of(Mantissa(bits), name) == pytest.approx(wanted, rel=1e-3, abs=1e-12)
+    assert 2.0 ** -(bits + 8) < wanted < 2.0**-bits
+
+
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), Backwards()])
+def test_sound_code_has_no_bias_wherever_its_thresholds_are(verifier):
+    for name in ("chain", "deep", "ties", "ragged"):
+        assert tv_of(verifier, name) < 1e-12
+
+
+def test_every_variant_and_draft_length_has_a_model_of_its_own():
+    fixture = FIXTURES["mixed"]
+    tvs = [locate(accept.Lenient(), fixture.variant(v), 2).tv for v in range(fixture.variants)]
+    assert len({round(tv, 6) for tv in tvs}) == 3
+    assert tvs[2] == 0  # greedy
+
+
+def test_what_cannot_be_located_is_said_to_be():
+    for name in ("shared_gumbel", "noisy_draft"):
+        assert tv_of(FLAWED[f"flawed/{name}"]) is None
+
+
+def test_draft_samplers_belong_to_the_code():
+    """An argmax draft is one draft, whatever its uniforms."""
+    fixture = FIXTURES["chain"]
+    model = locate(wrong_q.ArgmaxDraft(), fixture, 2)
+    assert len(model.grid.tree.paths) == 1
+    assert model.tv > 0.1
+
+
+def test_accepting_everything_is_as_far_from_the_target_as_the_draft():
+    fixture = FIXTURES["chain"]
+    drafts = all_drafts(fixture, 2)
+    nothing = [torch.zeros(3, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)]
+    ends = [*nothing, (drafts.weight[:, None] * drafts.p[:, 2]).flatten()]
+    assert tv_of(accept.AcceptsEverything()) == pytest.approx(joint_tv(fixture, ends), abs=1e-9)
+
+
+def test_a_model_foresees_what_code_emits():
+    """On 20,000 points that it was not made from; the points of one box have one outcome, those of others others."""
+    fixture = FIXTURES["zeros"]
+    for verifier in (MaskedVerifier(), BlockVerifier(), accept.Lenient(), MatchingVerifier(coupled=True)):
+        model = locate(verifier, fixture, 2)
+        given = torch.rand((3, 20_000, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+        assert torch.equal(model.predict(given), inject(verifier, fixture, given, 2).visible)
+        assert len(model.tokens.unique(dim=0)) > 5
+
+
+def test_a_strip_that_lines_miss_is_taken_in_when_a_draw_meets_it():
+    """1e-4 of the emit uniform: lines and random checks may miss it; one point inside gives its width and its bias."""
+    fixture, verifier = FIXTURES["chain"], Strip()
+    sound = locate(TokenSteps(), fixture, 2)
+    given = torch.full((3, 1, 3), 0.5, dtype=torch.float64)
+    given[Stream.EMIT, 0, 0] = 0.4124
+    assert not torch.equal(sound.predict(given), inject(verifier, fixture, given, 2).visible)
+    found = relocate(verifier, sound, given, seed=1)
+    width = Strip.high - Strip.low
+    assert 0.2 * width < found.tv < width
+    assert torch.equal(found.predict(given), inject(verifier, fixture, given, 2).visible)
+
+
+def test_extremes_find_what_is_too_rare_to_be_drawn():
+    assert not any(extreme_failures(MaskedVerifier(), fixture)[1] for fixture in FIXTURES.values())
+    assert extreme_failures(accept.ZeroAcceptsZero(), FIXTURES["zeros"])[1]
+    calls, failures = extreme_failures(residual.OutsideVocabulary(), FIXTURES["mixed"])
+    assert calls == 4 * 9 * 3
+    assert {point.fixture.params for point in failures} > {FIXTURES["mixed"].params[1:2]}  # every variant is tried
+
+
+# --- Proofs ---
+
+
+class Branches(TokenSteps):
+    """Sound, by plain tensor operations but one: it asks in Python how many are accepted."""
+
+    def accepts(self, p, q, u):
+        return torch.tensor([a * b < c for a, b, c in zip(u.tolist(), q.tolist(), p.tolist(), strict=True)])
+
+
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), MatchingVerifier(coupled=False)])
+@pytest.mark.parametrize("name", ["chain", "zeros", "one_hot", "mixed", "greedy"])
+def test_plain_tensor_operations_are_proved(verifier, name):
+    fixture = FIXTURES[name].variant(0)
+    model = locate(verifier, fixture, 2)
+    assert proved(verifier, model)
+    assert model.tv < 1e-12
+
+
+def test_a_proof_is_of_the_code_and_of_the_whole_box():
+    fixture = FIXTURES["chain"]
+    sound = locate(TokenSteps(), fixture, 2)
+    assert proved(TokenSteps(), sound)
+    assert not proved(Strip(), sound)  # right at the middle of every box, and not everywhere in it
+    assert not proved(accept.Lenient(), sound)  # another model's boxes
+    assert not proved(Branches(), sound)  # numbers taken out of tensors prove nothing, right as they are
+    lenient = locate(accept.Lenient(), fixture, 2)
+    assert proved(accept.Lenient(), lenient)  # a bias can be proved too
+    assert lenient.tv > 0.1
+    changed = dataclasses.replace(sound, tokens=sound.tokens.roll(1, dims=0))
+    assert not proved(TokenSteps(), changed)
+
+
+# --- Likely causes ---
+
+
+def wrong_points(verifier, name: str, count: int = 2) -> list[Point]:
+    fixture = FIXTURES[name]
+    given = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    differ = (inject(verifier, fixture, given, count).visible != expected_of(verifier.rule, fixture, count, given)).any(
+        1
+    )
+    return [Point(fixture, count, given[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
+
+
+def test_code_with_a_known_bug_is_told_which():
+    class Mine(accept.Lenient):
+        """Somebody's code, which happens to have that bug."""
+
+    cause = likely_cause(Mine(), wrong_points(Mine(), "chain"))
+    assert "lenience" in cause
+    assert "flawed/lenient does in 100 of 100" in cause
+    assert "replaced by a plain draw" in likely_cause(
+        residual.TargetResidual(), wrong_points(residual.TargetResidual(), "chain")
+    )
+
+
+def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
+    wide = Strip()
+    wide.low, wide.high = 0.2, 0.8
+    assert likely_cause(wide, wrong_points(wide, "chain")) == ""
+    assert (
+        likely_cause(MaskedVerifier(), [Point(FIXTURES["chain"], 2, torch.full((3, 3), 0.3, dtype=torch.float64))])
+        == ""
+    )
+
+
+def test_points_run_where_the_fixture_is():
+    steps = inject(MaskedVerifier(), FIXTURES["chain"].to(CPU), torch.full((3, 2, 3), 0.5, dtype=torch.float64), 2)
+    assert steps.tokens.device == CPU
