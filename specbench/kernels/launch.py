@@ -134,7 +134,7 @@ def verify(
         out.num_accepted,
         batch,
         gamma,
-        int(len(draft.token_ids) == batch * gamma),
+        len(draft.token_ids),
         vocabulary,
         tiles,
         score_chunk,
