@@ -26,6 +26,7 @@ _ROUNDS = 10
 CPU_PART = 4096  # requests
 
 MAX_SEED = 2**63 - 1
+MAX_POSITION = 2**32 - 1
 
 
 class Stream(IntEnum):
@@ -68,9 +69,13 @@ def to_uniform(high: Tensor, low: Tensor) -> Float64[Tensor, ...]:
 class Streams:
     """The random numbers of one verification step of B requests.
 
+    Verifiers refuse seeds and positions outside of what is said here (arguments.py). Where nobody has looked, host and
+    kernels (kernels/tiles.py) still draw the same numbers: all 64 bits of a seed count, those of a negative one in
+    two's complement, and the lowest 32 of a position, so that 2^32 draws what 0 does.
+
     Attributes:
         seeds: request seeds, 0 to 2^63 - 1.
-        positions: index in the sequence (prompt included) of the first token that this step will emit.
+        positions: index in the sequence (prompt included) of the first token that this step will emit, 0 to 2^32 - 1.
         width: how many offsets ``uniform`` may be asked for, at least max_draft_tokens + 1.
     """
 
@@ -90,7 +95,7 @@ class Streams:
         for seeds, positions in zip(
             self.seeds[None, :, None].split(size, 1), self.positions[None, :, None].split(size, 1), strict=True
         ):
-            words = (seeds & _LOW32, seeds >> 32 & _LOW32, positions, offsets, streams, zero)
+            words = (seeds & _LOW32, seeds >> 32 & _LOW32, positions & _LOW32, offsets, streams, zero)
             if device.type == "cpu":  # NumPy starts an operation in a third of the time
                 arrays = [np.atleast_1d(word.numpy()) for word in words]
                 high, low, _, _ = philox((arrays[0], arrays[1]), (arrays[2], arrays[3], arrays[4], arrays[5]))

@@ -15,8 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from specbench.errors import ArgumentError
-
 PADDING = -1
 
 
@@ -145,31 +143,3 @@ class Verification:
 
     token_ids: Int64[Tensor, "B width"]
     num_accepted: Int64[Tensor, " B"]
-
-
-def check_shapes(draft: Draft, target: LogitRows, batch: int) -> None:
-    """Raises ArgumentError where the shapes of a verifier's arguments do not fit together. Reads no device data."""
-    n, requests = len(draft.token_ids), len(draft.num_draft_tokens)
-    if requests != batch:
-        raise ArgumentError(f"streams: {batch} request seeds for a draft of {requests} requests")
-    if len(target) != n + requests:
-        raise ArgumentError(f"target: {len(target)} rows; {n} draft tokens of {requests} requests need {n + requests}")
-    if draft.rows is not None and draft.rows.logits.shape != (n, target.logits.shape[1]):
-        expected = (n, target.logits.shape[1])
-        raise ArgumentError(f"draft.rows: logits of shape {tuple(draft.rows.logits.shape)}, expected {expected}")
-
-
-def check_values(draft: Draft, target: LogitRows) -> None:
-    """Raises ArgumentError for values no verifier can handle. Copies to the host, so it is for tests and debugging."""
-    vocabulary = target.logits.shape[1]
-    outside = (draft.token_ids < 0) | (draft.token_ids >= vocabulary)
-    if outside.any():
-        row = int(outside.nonzero()[0])
-        raise ArgumentError(
-            f"draft.token_ids[{row}] = {int(draft.token_ids[row])} is outside the vocabulary of {vocabulary}"
-        )
-    for name, rows in (("target", target), ("draft.rows", draft.rows)):
-        if rows is not None and not rows.finite().all():
-            raise ArgumentError(f"{name}: row {int((~rows.finite()).nonzero()[0])} holds NaN or infinite logits")
-    if (draft.num_draft_tokens > draft.max_draft_tokens).any() or (draft.num_draft_tokens < 0).any():
-        raise ArgumentError(f"draft.num_draft_tokens: outside 0..max_draft_tokens={draft.max_draft_tokens}")

@@ -3,13 +3,19 @@
 It replaces the functions of triton.language by its own before a launch, and again before every device function that the
 kernel calls, where nothing is left to replace: a third of the time of an interpreted test. Here that search is made
 only where something is not replaced yet. What kernels compute is not touched.
+
+And watched: which memory a kernel reads and writes, where it would go unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
+import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
@@ -28,3 +34,43 @@ def replace_once_a_launch() -> None:
         return scope()
 
     interpreter._patch_lang = replace_if_needed
+
+
+@contextmanager
+def only_within(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Raises IndexError where an interpreted kernel reads or writes memory that belongs to none of these tensors.
+
+    A read whose value is not used changes no result, and on a GPU can still end in an illegal address.
+    """
+    rows = [row for tensor in tensors for row in (tensor if tensor.dim() == 2 else [tensor]) if len(row)]
+    first = np.array(sorted(row.data_ptr() for row in rows), dtype=np.uint64)
+    sizes = {row.data_ptr(): len(row) * row.element_size() for row in rows}
+    end = first + np.array([sizes[int(pointer)] for pointer in first], dtype=np.uint64)
+
+    def check(pointers: Any, mask: Any) -> None:
+        used = np.atleast_1d(pointers.data)[np.atleast_1d(mask.data).astype(bool)]
+        place = np.searchsorted(first, used, side="right").astype(np.int64) - 1
+        if ((place < 0) | (used >= end[place])).any():
+            raise IndexError("a kernel went outside of its tensors")
+
+    builder = interpreter.InterpreterBuilder
+    load, store, atomic = builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw
+
+    def watched_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+        check(pointers, mask)
+        return load(self, pointers, mask, *rest)
+
+    def watched_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        check(pointers, mask)
+        return store(self, pointers, value, mask, *rest)
+
+    def watched_atomic(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        check(pointers, mask)
+        return atomic(self, operation, pointers, value, mask, *rest)
+
+    with (
+        mock.patch.object(builder, "create_masked_load", watched_load),
+        mock.patch.object(builder, "create_masked_store", watched_store),
+        mock.patch.object(builder, "create_atomic_rmw", watched_atomic),
+    ):
+        yield

@@ -29,9 +29,12 @@ def uniforms_kernel(seeds, positions, out, STREAM: tl.constexpr, WIDTH: tl.const
 
 @pytest.mark.parametrize("stream", Stream)
 def test_uniforms_are_those_of_the_streams_to_the_last_bit(stream):
-    """Seeds and positions of one word and of more, each seed at a position of its own."""
-    seeds = torch.tensor([0, 1, 2**32 - 1, 2**32, 5 * 2**40 + 7, 2**63 - 1], device=DEVICE)
-    positions = torch.tensor([0, 1, 17, 2**31, 2**32 - 1, 3], device=DEVICE)
+    """Seeds and positions of one word and of more, and such as verifiers refuse."""
+    sound = torch.cartesian_prod(
+        torch.tensor([0, 1, 2**32 - 1, 2**32, 2**63 - 1]), torch.tensor([0, 2**31 - 1, 2**31, 2**32 - 1])
+    )
+    beyond = torch.tensor([[-1, 2**32], [-(2**63), -1], [5 * 2**40 + 7, 2**63 - 1], [-(2**32), -(2**63)]])
+    seeds, positions = torch.cat([sound, beyond]).to(DEVICE).T.contiguous()
     got = torch.full((len(seeds), 8), torch.nan, dtype=torch.float64, device=DEVICE)
     launch.run(uniforms_kernel, len(seeds), seeds, positions, got, STREAM=int(stream), WIDTH=8)
     assert torch.equal(got, Streams(seeds, positions, 8).uniform(stream))
@@ -67,25 +70,29 @@ def test_probabilities_of_a_form_are_exact_to_float32():
     assert ((got.cpu() / expected - 1).abs()[likely] < 8e-7).all()
 
 
-@triton.jit(do_not_specialize=["gamma", "uniform"])
-def extent_kernel(block, requests, out, gamma, uniform):
+@triton.jit(do_not_specialize=["batch", "gamma", "n"])
+def extent_kernel(block, requests, out, batch, gamma, n):
     request = tl.load(requests + tl.program_id(0))
-    drafted, first = extent(block, request, gamma, uniform)
+    drafted, first = extent(block, request, batch, gamma, n)
     tl.store(out + 2 * tl.program_id(0), drafted)
     tl.store(out + 2 * tl.program_id(0) + 1, first)
 
 
-@pytest.mark.parametrize("ragged", [False, True])
-def test_rows_of_a_request_follow_those_of_hundreds_before(ragged):
-    """A ragged batch's counts are added up 256 at a time."""
-    counts = torch.full((1000,), 4, device=DEVICE)
-    if ragged:
-        counts = torch.randint(0, 5, (1000,), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+@pytest.mark.parametrize("counts", ["even", "ragged", "wild", "wild, of few tokens"])
+def test_rows_of_a_request_follow_those_of_hundreds_before(counts):
+    """A ragged batch's counts are added up 256 at a time, wild ones as the most or the fewest that there can be."""
+    ragged = torch.randint(0, 5, (1000,), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    wild = ragged.clone()
+    wild[::7], wild[1::5], wild[2::5] = -3, 9, 2**62
+    given = {"even": torch.full_like(ragged, 4), "ragged": ragged}.get(counts, wild)
+    sound = given.clamp(0, 4)
+    n = int(sound.sum()) if counts != "wild, of few tokens" else 1200  # the others' turn comes when none is left
     requests = torch.tensor([0, 1, 255, 256, 257, 511, 512, 513, 999], dtype=torch.int32, device=DEVICE)
     got = torch.zeros((len(requests), 2), dtype=torch.int64, device=DEVICE)
-    launch.run(extent_kernel, len(requests), Block(counts, counts, counts, counts), requests, got, 4, int(not ragged))
-    first = counts.cumsum(0) - counts
-    assert torch.equal(got, torch.stack([counts, first], dim=1)[requests.long()])
+    launch.run(extent_kernel, len(requests), Block(given, given, given, given), requests, got, 1000, 4, n)
+    end = sound.cumsum(0).clamp(max=n)
+    first = torch.cat([end.new_zeros(1), end[:-1]])
+    assert torch.equal(got, torch.stack([end - first, first], dim=1)[requests.long()])
 
 
 def sampled(logits: torch.Tensor, u: float) -> int:

@@ -49,6 +49,16 @@ def test_numbers_do_not_depend_on_batch_or_width():
     assert torch.equal(wide.uniform(Stream.EMIT)[1, :2], alone.uniform(Stream.EMIT)[0])
 
 
+def test_seeds_and_positions_beyond_their_range_are_those_of_their_lowest_bits():
+    seeds, positions = torch.tensor([7, 7, 7]), torch.tensor([2**32 - 1, 0, 5])
+    beyond = Streams(seeds, torch.tensor([-1, 2**32, 2**63 - 2**32 + 5]), 4)
+    assert torch.equal(beyond.uniform(Stream.ACCEPT), Streams(seeds, positions, 4).uniform(Stream.ACCEPT))
+    signed = torch.tensor([-1, 2**63 - 1, -(2**63), 0])  # the sign is a bit like others
+    values = Streams(signed, torch.zeros_like(signed), 4).uniform(Stream.ACCEPT)
+    assert values.unique().numel() == 16
+    assert ((values > 0) & (values < 1)).all()
+
+
 def test_uniforms_are_uniform_and_uncorrelated_between_streams():
     # 60,000 draws: the mean's standard error is 0.0012, a correlation's 0.004; 6 sigma is a false alarm below 1e-8.
     streams = Streams(torch.arange(20_000), torch.zeros(20_000, dtype=torch.int64), 3)

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import PADDING, Draft, check_values
+from specbench.types import PADDING, Draft
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.external.base import ExternalVerifier
 from specbench.verifiers.naive import NaiveVerifier
@@ -132,18 +132,6 @@ def test_shapes_that_do_not_fit_are_refused(verifier):
     narrow = logit_rows(torch.randn(3, 6), RowParams.of([SamplingParams()] * 3))
     with pytest.raises(ArgumentError, match=r"draft\.rows"):
         verifier.verify(Draft(draft.token_ids, narrow, draft.num_draft_tokens, 2), target, streams)
-
-
-def test_check_values_names_the_argument():
-    draft, target, _ = ragged_case([2, 1], vocabulary=7)
-    check_values(draft, target)
-    outside = Draft(torch.tensor([1, 7, 2]), draft.rows, draft.num_draft_tokens, 2)
-    with pytest.raises(ArgumentError, match=r"draft.token_ids\[1\] = 7"):
-        check_values(outside, target)
-    logits = target.logits.clone()
-    logits[3, 2] = torch.nan
-    with pytest.raises(ArgumentError, match="target: row 3"):
-        check_values(draft, logit_rows(logits, RowParams.of([SamplingParams()] * 5)))
 
 
 def test_mixed_parameters_are_really_mixed():

@@ -12,13 +12,13 @@ BY_MASS = tl.constexpr(-1)  # outcome of a request whose tau depends on its resi
 
 @triton.jit
 def draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA):
-    """What the accept tests need of the draft: (token ids, logits, temperatures, normalisers, cutoffs, seed, position).
+    """What the accept tests need of the draft: (ids, logits, temperatures, normalisers, cutoffs, seed, position).
 
     Loaded ahead of a request's scores, since each of these costs a trip to memory.
     """
     i = tl.arange(0, GAMMA)
     rows, valid = first + i, i < drafted
-    x = tl.load(block.token_ids + rows, mask=valid, other=0)
+    x = drafted_ids(block, rows, valid, vocabulary)
     seed, position = tl.load(block.seeds + request), tl.load(block.positions + request)
     logit = tl.full((GAMMA,), 0.0, tl.float64)
     temperature, normalizer, cutoff = logit, logit, logit
@@ -26,15 +26,21 @@ def draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA):
         temperature = tl.load(q.temperature + rows, mask=valid, other=0.0).to(tl.float64)
         normalizer = tl.load(q.log_normalizer + rows, mask=valid, other=0.0).to(tl.float64)
         cutoff = tl.load(q.cutoff + rows, mask=valid, other=0.0).to(tl.float64)
-        logit = _logit(q, rows, x, valid, vocabulary)
+        logit = _logit(q, rows, x)
     return x, logit, temperature, normalizer, cutoff, seed, position
 
 
 @triton.jit
-def _logit(source, rows, x, valid, vocabulary):
-    """Each row's logit of its drafted token, float64; a bad id is refused, not followed out of its row."""
-    inside = valid & (x >= 0) & (x < vocabulary)
-    return tl.load(source.logits + rows * source.stride + x, mask=inside, other=float("-inf")).to(tl.float64)
+def drafted_ids(block, rows, valid, vocabulary):
+    """The drafted tokens of some rows, int32; -1 for no row, and for an id outside of the vocabulary."""
+    x = tl.load(block.token_ids + rows, mask=valid, other=-1)
+    return tl.where((x >= 0) & (x < vocabulary), x, -1).to(tl.int32)
+
+
+@triton.jit
+def _logit(source, rows, x):
+    """Each row's logit of its drafted token, float64; -inf where there is none."""
+    return tl.load(source.logits + rows * source.stride + x, mask=x >= 0, other=float("-inf")).to(tl.float64)
 
 
 @triton.jit
@@ -52,7 +58,7 @@ def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, voc
         logits = p.logits + row * p.stride
         temperature = tl.load(p.temperature + row).to(tl.float64)
         # The drafted token's logit is rarely far below the largest, and spares looking for that.
-        logit = _logit(p, row, tl.load(block.token_ids + first + i), i < drafted, vocabulary).to(tl.float32)
+        logit = _logit(p, row, drafted_ids(block, first + i, i < drafted, vocabulary)).to(tl.float32)
         if temperature == 0:
             on_tiles.leave_largest(logits, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
         elif not KNOWN:
@@ -81,7 +87,7 @@ def draft_probs(given, HAS_Q, GAMMA):
 
 
 @triton.jit
-def accept(p, x, of_draft, ws, request, drafted, first, tiles, vocabulary, BLOCK, KNOWN, TILES, GAMMA):
+def accept(p, x, of_draft, ws, request, drafted, first, tiles, BLOCK, KNOWN, TILES, GAMMA):
     """The accept tests of a scored request; leaves the form of its rows and returns its outcome."""
     i = tl.arange(0, GAMMA)
     valid = i < drafted
@@ -90,7 +96,8 @@ def accept(p, x, of_draft, ws, request, drafted, first, tiles, vocabulary, BLOCK
     tl.store(ws.form + 8 * slots + 3, q_scale, mask=valid)
     tl.store(ws.form + 8 * slots + 4, q_reference, mask=valid)
     tl.store(ws.form + 8 * slots + 5, q_factor.to(tl.float32), mask=valid)
-    p_x = _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, vocabulary, KNOWN, TILES)
+    p_x = _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, KNOWN, TILES)
+    p_x = tl.where(x < 0, 0.0, p_x)  # refused, also in a row that no probability comes of
     if BLOCK:
         outcome = _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u)
     else:
@@ -100,9 +107,9 @@ def accept(p, x, of_draft, ws, request, drafted, first, tiles, vocabulary, BLOCK
 
 
 @triton.jit
-def _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, vocabulary, KNOWN, TILES):
+def _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, KNOWN, TILES):
     """p of each drafted token, float64; leaves each row's form, or its argmax."""
-    logit = _logit(p, rows, x, valid, vocabulary)
+    logit = _logit(p, rows, x)
     temperature = tl.load(p.temperature + rows, mask=valid, other=1.0).to(tl.float64)
     t = tl.arange(0, TILES)
     cells, present = slots[:, None] * TILES + t[None, :], valid[:, None] & (t < tiles)[None, :]

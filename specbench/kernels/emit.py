@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from specbench.kernels import tiles as on_tiles
-from specbench.kernels.accept import ACCEPT
+from specbench.kernels.accept import ACCEPT, drafted_ids
 from specbench.kernels.tiles import NO_INDEX, STAGES
 
 EMIT = tl.constexpr(2)  # rng.Stream.EMIT
@@ -18,7 +18,7 @@ GROUP = tl.constexpr(64)  # tokens among which the last level chooses
 
 
 @triton.jit
-def row_form(p, q, block, ws, request, first, tau, subtract, BLOCK, HAS_Q, GAMMA):
+def row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, HAS_Q, GAMMA):
     """The form of the drafted row ``tau`` of a request; p's alone without ``subtract``.
 
     (p's, q's, drafted token, whether q is dense, whether p is greedy, p's argmax, pi); p's and q's are (row, cutoff,
@@ -31,7 +31,7 @@ def row_form(p, q, block, ws, request, first, tau, subtract, BLOCK, HAS_Q, GAMMA
     q_scale = tl.load(ws.form + 8 * slot + 3, cache_modifier=".cg")
     q_reference = tl.load(ws.form + 8 * slot + 4, cache_modifier=".cg")
     q_factor = tl.load(ws.form + 8 * slot + 5, cache_modifier=".cg")
-    x = tl.load(block.token_ids + draft, mask=subtract, other=-1).to(tl.int32)
+    x = drafted_ids(block, draft, subtract, vocabulary)
     cutoff, q_cutoff = tl.load(p.cutoff + row).to(tl.float32), tl.full((), 0.0, tl.float32)
     dense = subtract & (q_factor != 0)
     if HAS_Q:
@@ -88,7 +88,7 @@ def leave_masses(
         else:
             on_tiles.leave_largest(logits, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
     elif BLOCK | (temperature > 0):  # the token rule's recovered token at temperature 0 is the argmax, known already
-        form = row_form(p, q, block, ws, request, first, tau, tau < drafted, BLOCK, HAS_Q, GAMMA)
+        form = row_form(p, q, block, ws, request, first, tau, tau < drafted, vocabulary, BLOCK, HAS_Q, GAMMA)
         whole = tl.minimum(end, vocabulary // TILE)
         for t in tl.range(begin, whole, num_stages=STAGES):
             _leave_mass(form, t, ws, cells, groups, vocabulary, BLOCK, HAS_Q, True, TILE)
@@ -170,7 +170,7 @@ def draw(
         total = tl.sum(masses, axis=0)
         subtract = total != 0
         if (tau < drafted) & (total == 0):  # p equals q but for rounding: drawn from p
-            form = row_form(p, q, block, ws, request, first, tau, subtract, BLOCK, HAS_Q, GAMMA)
+            form = row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, HAS_Q, GAMMA)
             for k in range(0, tiles):
                 weights = weigh(form, k * TILE + tl.arange(0, TILE), vocabulary, BLOCK, HAS_Q, False)
                 on_tiles.leave_group_masses(weights, groups + k * (TILE // GROUP), TILE, GROUP)
@@ -189,7 +189,7 @@ def draw(
             kept = logits >= tl.load(p.cutoff + row).to(tl.float32)
             weights = tl.where(kept, on_tiles.exp2(tl.fma(logits, on_tiles.exp2_scale(temperature), -most)), 0.0)
         else:
-            form = row_form(p, q, block, ws, request, first, tau, subtract, BLOCK, HAS_Q, GAMMA)
+            form = row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, HAS_Q, GAMMA)
             weights = weigh(form, offsets, vocabulary, BLOCK, HAS_Q, False)
         place, _ = on_tiles.pick(weights.to(tl.float64), rest, GROUP)
         token = tl.where((total > 0) & (total < float("inf")), start + place, -1)

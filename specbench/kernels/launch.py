@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
+from specbench import arguments
 from specbench.errors import ArgumentError
 from specbench.kernels.emit import GROUP
 from specbench.kernels.layout import Block, Rows, Scratch
 from specbench.kernels.verify import verify_kernel as _verify_kernel
 from specbench.rng import Streams
-from specbench.types import Draft, LogitRows, Verification, check_shapes
+from specbench.types import Draft, LogitRows, Verification
 
 LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TILE = 2048  # logits a tile: fixed, since a row's sums must not depend on the batch
@@ -59,7 +61,7 @@ class Workspace:
             raise ArgumentError("workspace: too small inside a CUDA graph capture; call verify once before it")
         self.cells, self.groups, self.slots, self.batch = map(max, wanted, held)
 
-        def empty(size: int, dtype: torch.dtype) -> torch.Tensor:
+        def empty(size: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype, device=device)
 
         self._scratch = Scratch(
@@ -88,26 +90,38 @@ def verify(
 ) -> Verification:
     """Verifies a batch in one launch; see kernels/verify.py. Never waits for the device.
 
+    So ids, counts, positions, seeds and logits are not looked at here, and what plain verifiers refuse
+    (specbench/arguments.py) has a defined result instead. Whatever they are, the launch ends, reads and writes nothing
+    outside of the tensors given, emits ids of the vocabulary or PADDING, and leaves the workspace fit for the next:
+
+    - A drafted id outside of the vocabulary is refused, as one that p gives no probability; the token in its place is
+      drawn from max(p - q, 0), where such an id takes nothing from p (one-hot q).
+    - Of n = B * max_draft_tokens drafted tokens every request drafted max_draft_tokens: counts are not read.
+    - Of fewer tokens, a count below 0 is read as 0, one above max_draft_tokens as that. Requests take their tokens and
+      rows one after another as far as these last; what is left over at the end is not read.
+    - A seed counts by all of its 64 bits, a position by its lowest 32 (rng.Streams).
+    - A row with NaN or +inf logits that a token was to be drawn from yields PADDING in its place.
+
     Args:
         target: rows with or without log_normalizer.
         draft: drafted from ``rows``; a log_normalizer that drafting did not leave is computed here, slowly.
         block: the block rule instead of the token rule.
-        out: where to write; token_ids [B, max_draft_tokens + 1] and num_accepted [B], int64.
-
-    Returns:
-        Verification. A row with NaN or +inf logits that a token was to be drawn from yields PADDING in its place.
+        out: where to write; token_ids [B, max_draft_tokens + 1] and num_accepted [B], int64, contiguous.
 
     Raises:
         ArgumentError: names the argument whose shape, dtype, device or stride does not fit.
     """
-    batch, gamma, vocabulary = len(draft.num_draft_tokens), draft.max_draft_tokens, target.logits.shape[1]
     check(draft, target, streams)
+    batch, gamma, vocabulary = len(draft.num_draft_tokens), draft.max_draft_tokens, target.logits.shape[1]
     device = target.logits.device
     if out is None:
         out = Verification(
             torch.empty((batch, gamma + 1), dtype=torch.int64, device=device),
             torch.empty(batch, dtype=torch.int64, device=device),
         )
+    else:
+        check_array("out.token_ids", out.token_ids, torch.int64, (batch, gamma + 1), target.logits)
+        check_array("out.num_accepted", out.num_accepted, torch.int64, (batch,), target.logits)
     if batch == 0:
         return out
     tile, tiles, tile_lanes = row_tiles(vocabulary)
@@ -134,7 +148,7 @@ def verify(
         out.num_accepted,
         batch,
         gamma,
-        int(len(draft.token_ids) == batch * gamma),
+        len(draft.token_ids),
         vocabulary,
         tiles,
         score_chunk,
@@ -178,44 +192,55 @@ def chunk_of(tiles: int, rows: int, most: int) -> int:
     return max(1, min(tiles, most, tiles * rows // PROGRAMS))
 
 
-def rows_of(rows: LogitRows, normalizer: torch.Tensor | None = None) -> Rows:
+def rows_of(rows: LogitRows, normalizer: Tensor | None = None) -> Rows:
     """Rows on the device; without a normaliser a pointer that no kernel follows stands in its place."""
     known = rows.temperature if normalizer is None else normalizer
     return Rows(rows.logits, rows.logits.stride(0), rows.temperature, rows.cutoff, known)
 
 
 def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
-    """Raises ArgumentError for what the kernel cannot take, as far as the host knows it."""
-    check_shapes(draft, target, len(streams.seeds))
+    """Raises ArgumentError for what the kernel cannot take, as far as the host knows it. Reads no device data."""
+    arguments.check(draft, target, streams, values=False)
     device = target.logits.device
     if (device.type == "cpu") != INTERPRETED:
         remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
         raise ArgumentError(f"target: logits on {device}; to run the kernels there, {remedy}")
-    tensors = {
-        "draft.token_ids": draft.token_ids,
-        "draft.num_draft_tokens": draft.num_draft_tokens,
-        "streams.seeds": streams.seeds,
-        "streams.positions": streams.positions,
-    }
-    for name, tensor in tensors.items():
-        if tensor.dtype != torch.int64 or not tensor.is_contiguous():
-            raise ArgumentError(f"{name}: {tensor.dtype}, contiguous={tensor.is_contiguous()}; contiguous int64 needed")
-    for name, rows in (("target", target), ("draft.rows", draft.rows)):
-        if rows is None:
-            continue
-        if rows.logits.dtype not in LOGIT_DTYPES:
-            raise ArgumentError(f"{name}: logits of {rows.logits.dtype}; bfloat16, float16 or float32 needed")
-        if rows.logits.stride(1) != 1 and rows.logits.shape[1] > 1:
-            raise ArgumentError(f"{name}: logits with stride {rows.logits.stride(1)} along the vocabulary; 1 needed")
-        for part in ("temperature", "cutoff", "log_normalizer"):
-            tensor = getattr(rows, part)
-            if tensor is not None:
-                tensors[f"{name}.{part}"] = tensor
-                if tensor.shape != (len(rows),) or not tensor.is_contiguous() or not tensor.is_floating_point():
-                    raise ArgumentError(
-                        f"{name}.{part}: {tensor.dtype} {tuple(tensor.shape)}; contiguous floats [{len(rows)}] needed"
-                    )
-        tensors[f"{name}.logits"] = rows.logits
-    for name, tensor in tensors.items():
-        if tensor.device != device:
-            raise ArgumentError(f"{name}: on {tensor.device}, but target.logits is on {device}")
+    for name, tensor in (
+        ("draft.token_ids", draft.token_ids),
+        ("draft.num_draft_tokens", draft.num_draft_tokens),
+        ("streams.seeds", streams.seeds),
+        ("streams.positions", streams.positions),
+    ):
+        if not tensor.is_contiguous():
+            raise ArgumentError(f"{name}: stride {tensor.stride(0)}; contiguous integers needed")
+    check_layout("target", target)
+    if draft.rows is not None:
+        check_layout("draft.rows", draft.rows)
+
+
+def check_layout(name: str, rows: LogitRows) -> None:
+    """Raises ArgumentError for rows in a dtype or with strides that no kernel can take."""
+    check_logits(name, rows.logits)
+    for part in ("temperature", "cutoff", "log_normalizer"):
+        tensor = getattr(rows, part)
+        if tensor is not None and not tensor.is_contiguous():
+            raise ArgumentError(f"{name}.{part}: stride {tensor.stride(0)}; contiguous floats needed")
+
+
+def check_logits(name: str, logits: Tensor) -> None:
+    """Raises ArgumentError for logits in a dtype or with strides that no kernel can take."""
+    if logits.dtype not in LOGIT_DTYPES:
+        raise ArgumentError(f"{name}: logits of {logits.dtype}; bfloat16, float16 or float32 needed")
+    if logits.dim() != 2:
+        raise ArgumentError(f"{name}: logits of shape {tuple(logits.shape)}; (rows, vocabulary) needed")
+    if logits.stride(1) != 1 and logits.shape[1] > 1:
+        raise ArgumentError(f"{name}: logits with stride {logits.stride(1)} along the vocabulary; 1 needed")
+
+
+def check_array(name: str, array: Tensor, dtype: torch.dtype, shape: tuple[int, ...], like: Tensor) -> None:
+    """Raises ArgumentError for anything but a contiguous tensor of this dtype and shape, on the device of ``like``."""
+    if array.dtype != dtype or array.shape != shape or not array.is_contiguous() or array.device != like.device:
+        raise ArgumentError(
+            f"{name}: {array.dtype} {tuple(array.shape)} on {array.device}, contiguous={array.is_contiguous()}; "
+            f"contiguous {dtype} {shape} on {like.device} needed"
+        )

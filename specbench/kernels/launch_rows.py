@@ -10,10 +10,23 @@ import triton
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
+from specbench import arguments
 from specbench.kernels import cutoff
 from specbench.kernels import sample as sampler
 from specbench.kernels.emit import GROUP
-from specbench.kernels.launch import EMIT_CHUNK, GAMMA_LANES, WARPS, Workspace, chunk_of, row_tiles, rows_of, run
+from specbench.kernels.launch import (
+    EMIT_CHUNK,
+    GAMMA_LANES,
+    WARPS,
+    Workspace,
+    check_array,
+    check_layout,
+    check_logits,
+    chunk_of,
+    row_tiles,
+    rows_of,
+    run,
+)
 from specbench.kernels.layout import Block
 from specbench.types import LogitRows
 
@@ -38,8 +51,16 @@ def find_cutoffs(
 
     Returns:
         -inf and the full row's normaliser where a row truncates nothing; a normaliser of NaN for NaN or +inf logits.
+        A top_k below 1 or beyond the vocabulary truncates nothing.
+
+    Raises:
+        ArgumentError: names the argument whose shape, dtype, device or stride does not fit.
     """
+    check_logits("logits", logits)
     n, vocabulary = logits.shape
+    check_array("top_k", top_k, torch.int64, (n,), logits)
+    for name, given in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        check_array(name, given, torch.float64, (n,), logits)
     tile, tiles, lanes = row_tiles(vocabulary)
     device = logits.device
     maxima = torch.empty((n, lanes * tile // GROUP.value), dtype=torch.float32, device=device)
@@ -75,7 +96,13 @@ def sample(
 
     Returns:
         Tokens (-1 for a row with NaN or +inf logits) and normalisers (0 for a greedy row, NaN for a bad one).
+
+    Raises:
+        ArgumentError: names the argument whose shape, dtype, device or stride does not fit.
     """
+    arguments.check_rows("rows", rows, rows.logits.device)
+    check_layout("rows", rows)
+    check_array("u", u, torch.float64, (len(rows),), rows.logits)
     n, vocabulary = rows.logits.shape
     tile, tiles, lanes = row_tiles(vocabulary)
     device = rows.logits.device

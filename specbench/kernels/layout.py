@@ -41,9 +41,14 @@ class Scratch(NamedTuple):
 
 
 @triton.jit
-def extent(block, request, gamma, uniform):
-    """(tokens drafted, first draft row) of a request, int64; uniform: 1 where every request drafted gamma tokens."""
-    if uniform != 0:
+def extent(block, request, batch, gamma, n):
+    """(tokens drafted, first draft row) of a request, int64: within rows 0 to n - 1, whatever the counts are.
+
+    Of n = batch * gamma drafted tokens every request drafted gamma, and no count is read. Otherwise a count below 0 is
+    read as 0 and one above gamma as gamma, and a request that finds fewer tokens left has those. So all programs of a
+    request agree on how many rows it has, and none waits for one that nobody scores.
+    """
+    if n == batch * gamma:
         drafted = gamma.to(tl.int64)
         first = request.to(tl.int64) * drafted
     else:
@@ -51,6 +56,8 @@ def extent(block, request, gamma, uniform):
         first = tl.zeros((), tl.int64)
         for start in range(0, request, 256):
             before = start + lanes
-            first += tl.sum(tl.load(block.num_draft_tokens + before, mask=before < request, other=0), axis=0)
-        drafted = tl.load(block.num_draft_tokens + request)
+            counts = tl.load(block.num_draft_tokens + before, mask=before < request, other=0)
+            first += tl.sum(tl.minimum(tl.maximum(counts, 0), gamma), axis=0)
+        first = tl.minimum(first, n)
+        drafted = tl.minimum(tl.maximum(tl.load(block.num_draft_tokens + request), 0), tl.minimum(gamma, n - first))
     return drafted, first

@@ -23,16 +23,16 @@ from specbench.kernels.emit import EMIT, draw, leave_masses, length_by_mass, wri
 from specbench.kernels.layout import extent
 
 
-@triton.jit(do_not_specialize=["batch", "gamma", "uniform", "tiles", "score_chunk", "emit_chunk", "lag"])
+@triton.jit(do_not_specialize=["batch", "gamma", "n", "tiles", "score_chunk", "emit_chunk", "lag"])
 def verify_kernel(
-    p, q, block, ws, token_ids, num_accepted, batch, gamma, uniform, vocabulary, tiles, score_chunk, emit_chunk, lag,
+    p, q, block, ws, token_ids, num_accepted, batch, gamma, n, vocabulary, tiles, score_chunk, emit_chunk, lag,
     BLOCK: tl.constexpr, HAS_Q: tl.constexpr, KNOWN: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
     GAMMA: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """See the module. p, q, block, ws: Rows, Rows, Block, Scratch.
 
-    token_ids [B, gamma + 1], num_accepted [B]: int64, written whole. gamma bounds num_draft_tokens; uniform: 1
-    where every request drafted so many. vocabulary: V; tiles: of TILE logits in a row;
+    token_ids [B, gamma + 1], num_accepted [B]: int64, written whole. gamma bounds num_draft_tokens; n: drafted
+    tokens, at most B * gamma. vocabulary: V; tiles: of TILE logits in a row;
     score_chunk, emit_chunk: tiles a program. TILES, GAMMA: powers of two that bound tiles and gamma; SLOTS: 1, or for
     the block rule GAMMA; KNOWN: p.log_normalizer is given; HAS_Q: q is (else drafts are one-hot). The grid is B *
     (gamma * scoring chunks in a row + slots * emitting chunks), with gamma slots for the block rule, one for the token
@@ -57,7 +57,7 @@ def verify_kernel(
     elif ahead >= 0:
         request, item = batch - lag + (ahead - paired) // emitting, (ahead - paired) % emitting
 
-    drafted, first = extent(block, request, gamma, uniform)
+    drafted, first = extent(block, request, batch, gamma, n)
     if scores:
         given = draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA)
         before = score(
@@ -66,9 +66,7 @@ def verify_kernel(
         )  # fmt: skip
         of_draft = draft_probs(given, HAS_Q, GAMMA)  # while the count is on its way
         if before == drafted * score_chunks - 1:
-            outcome = accept(
-                p, given[0], of_draft, ws, request, drafted, first, tiles, vocabulary, BLOCK, KNOWN, TILES, GAMMA
-            )
+            outcome = accept(p, given[0], of_draft, ws, request, drafted, first, tiles, BLOCK, KNOWN, TILES, GAMMA)
             tl.debug_barrier()  # every thread's stores, before one thread publishes
             tl.atomic_xchg(ws.outcome + request, outcome, sem="release")
     else:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
+from specbench.errors import ArgumentError
 from specbench.sampling.params import SamplingParams
 from specbench.types import LogitRows
 
@@ -55,7 +56,15 @@ def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:
         LogitRows that refer to ``logits``. Where nothing truncates, log_normalizer is None: who needs it computes it,
         and a fused verifier needs it of few rows. Otherwise it is known, and not finite for a row with NaN or +inf
         logits (LogitRows.finite); raising here would wait for the device. A GPU finds the cutoffs without a sort.
+
+    Raises:
+        ArgumentError: not as many rows of parameters as of logits.
     """
+    if len(params.temperature) != len(logits):
+        raise ArgumentError(
+            f"params: {len(params.temperature)} rows for {len(logits)} rows of logits; RowParams.select repeats those "
+            "of a request for each of its rows"
+        )
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
         return LogitRows(logits, params.temperature, cutoff, None)

@@ -31,6 +31,7 @@ class Verifier(Protocol):
             streams: the step's uniforms; a verifier uses ACCEPT at offset i for drafted token i and EMIT at offset 0.
 
         Raises:
-            ArgumentError: shapes that do not fit together.
+            ArgumentError: arguments that do not fit together, or values that no rule can handle; see
+                :func:`specbench.arguments.check`.
         """
         ...

@@ -17,9 +17,10 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench import arguments
 from specbench.rng import Stream, Streams
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification, check_shapes
+from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 
 
@@ -74,14 +75,14 @@ def accepted_length(
 
 
 class BlockVerifier:
-    """Batched PyTorch; never waits for the device."""
+    """Batched PyTorch; waits for the device once, to check its arguments; not while a CUDA graph is captured."""
 
     rule = "block"
     lossless = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
-        check_shapes(draft, target, len(streams.seeds))
+        arguments.check(draft, target, streams)
         weights = prefix_weights(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]
         masses = residual_masses(draft, target, weights)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from specbench import arguments
 from specbench.kernels import launch
 from specbench.rng import Streams
-from specbench.types import Draft, LogitRows, Verification, check_values
+from specbench.types import Draft, LogitRows, Verification
 
 
 class FusedVerifier:
@@ -14,8 +15,9 @@ class FusedVerifier:
 
     Args:
         block: the block rule instead of the token rule.
-        debug: whether values are checked too (ids outside the vocabulary, NaN rows), which waits for the device. Also
-            switched on by SPECBENCH_DEBUG=1.
+        debug: whether values are checked too (ids, counts, positions, seeds, NaN rows), which waits for the device, and
+            is left out while a CUDA graph is captured. Also switched on by SPECBENCH_DEBUG=1. Without it bad values
+            have the results that :func:`specbench.kernels.launch.verify` defines.
 
     Attributes:
         interpreted: whether it runs through Triton's interpreter, for want of a GPU; its times then say nothing.
@@ -33,6 +35,5 @@ class FusedVerifier:
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier` and :func:`specbench.kernels.launch.verify`."""
         if self.debug:
-            launch.check(draft, target, streams)
-            check_values(draft, target)
+            arguments.check(draft, target, streams, finite=True)
         return launch.verify(draft, target, streams, block=self.block, workspace=self._workspace)

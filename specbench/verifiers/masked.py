@@ -9,9 +9,10 @@ from __future__ import annotations
 from jaxtyping import Bool
 from torch import Tensor
 
+from specbench import arguments
 from specbench.rng import Stream, Streams
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification, check_shapes
+from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 
 
@@ -23,14 +24,17 @@ def accepted_mask(draft: Draft, target: LogitRows, streams: Streams) -> Bool[Ten
 
 
 class MaskedVerifier:
-    """Batched PyTorch, as an engine without a kernel of its own would do it; never waits for the device."""
+    """Batched PyTorch, as an engine without a kernel of its own would do it.
+
+    Waits for the device once, to check its arguments; not while a CUDA graph is captured.
+    """
 
     rule = "token"
     lossless = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`."""
-        check_shapes(draft, target, len(streams.seeds))
+        arguments.check(draft, target, streams)
         num_accepted = accepted_mask(draft, target, streams).sum(dim=1)
         weights = batched.residual(*batched.next_rows(draft, target, num_accepted))
         emitted = inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0])

@@ -11,9 +11,10 @@ from __future__ import annotations
 from jaxtyping import Int64
 from torch import Tensor
 
+from specbench import arguments
 from specbench.rng import Stream, Streams
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification, check_shapes
+from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 
 
@@ -32,7 +33,7 @@ class MatchingVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`; the target's token i is drawn with offset i of the stream."""
-        check_shapes(draft, target, len(streams.seeds))
+        arguments.check(draft, target, streams)
         own = self._own_tokens(draft, target, streams)
         same = own[batched.target_row_of(draft)] == draft.token_ids
         num_accepted = batched.padded(same, draft, False).cumprod(dim=1).sum(dim=1)

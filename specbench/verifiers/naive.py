@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from specbench import arguments
 from specbench.rng import Stream, Streams
 from specbench.sampling import inverse_cdf
-from specbench.types import PADDING, Draft, LogitRows, Verification, check_shapes
+from specbench.types import PADDING, Draft, LogitRows, Verification
 
 
 def verify_one(
@@ -53,7 +54,7 @@ class NaiveVerifier:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`."""
-        check_shapes(draft, target, len(streams.seeds))
+        arguments.check(draft, target, streams)
         p_rows = target.probs()
         if draft.rows is None:
             q_rows = torch.nn.functional.one_hot(draft.token_ids, p_rows.shape[1]).double()

@@ -24,9 +24,10 @@ import torch
 from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
+from specbench import arguments
 from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams, philox
-from specbench.types import PADDING, Draft, LogitRows, check_shapes
+from specbench.types import PADDING, Draft, LogitRows
 
 T = TypeVar("T")
 
@@ -69,8 +70,11 @@ class ExternalVerifier:
     interpreted: bool = False
 
     def check(self, draft: Draft, target: LogitRows, streams: Streams) -> None:
-        """Raises ArgumentError for a batch beyond the library's limits; reads no device data."""
-        check_shapes(draft, target, len(streams.seeds))
+        """Raises ArgumentError for shapes that do not fit and for a batch beyond the library's limits.
+
+        Reads no device data, so ids, counts, positions and seeds are not looked at: the engines do not either.
+        """
+        arguments.check(draft, target, streams, values=False)
         device = target.logits.device.type
         if self.limits.device not in (None, device):
             raise ArgumentError(f"target: logits on {device}; {self.rule} runs on {self.limits.device} alone")

@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from specbench import arguments
 from specbench.rng import Stream, Streams
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification, check_shapes
+from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched, block
 
 
@@ -20,7 +21,7 @@ class TokenSteps:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`."""
-        check_shapes(draft, target, len(streams.seeds))
+        arguments.check(draft, target, streams)
         draft, target, streams = self.read(draft, target, streams)
         p, q = self.drafted(draft, target)
         mask = batched.padded(self.accepts(p, q, self.accept_uniforms(draft, streams)), draft, False)
@@ -83,7 +84,7 @@ class BlockSteps:
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`."""
-        check_shapes(draft, target, len(streams.seeds))
+        arguments.check(draft, target, streams)
         weights = self.prefix_weights(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]
         num_accepted = self.accepted_length(draft, target, weights, u)
