@@ -6,8 +6,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers that each use all cores wait 
     os.environ["OMP_NUM_THREADS"] = "1"
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 from jaxtyping import install_import_hook
 
 # Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
@@ -54,6 +56,14 @@ def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three small fixtures: locating a flawed verifier's thresholds takes half a second on each."""
     kept = tuple(fixture for fixture in small_fixtures() if fixture.name in ("chain", "ties"))
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without the checks of shapes, which take most of the time of many small calls; others test with them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import torch
 from specbench.decoding import Completion, Request, Step
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
-from specbench.exactness import eprocess
+from specbench.exactness.texts import eprocess
 from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
 from specbench.models import Engine, Pair
 from specbench.protocols.base import ModelContext

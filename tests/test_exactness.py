@@ -11,6 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.differential import compare, explain
 from specbench.exactness.enumeration.laws import LAWS, all_drafts, token_law
@@ -43,12 +44,13 @@ HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0,
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_lossless_verifiers_pass_the_suite(name):
+def test_lossless_verifiers_pass_the_suite(name, monkeypatch):
     """Held against a model of known bias: 40,000 steps leave 2e-4 for what may hide; and regimes of small vocabularies.
 
     An interpreted verifier takes 50 ms and more a request: it must emit its rule's tokens in the few it is given.
     """
     verifier = SOUND[name]
+    monkeypatch.setattr(suite, "LOCATING_SECONDS", 0.3)
     settings = amount(verifier, SHORT, INTERPRETED)
     with torch.inference_mode():
         evidence = examine(verifier, settings, seed=1, device=CPU, regimes=regimes(settings.vocabulary or 100))
@@ -68,6 +70,7 @@ def test_lossless_verifiers_pass_the_suite(name):
         assert not any(habit.differing for habit in evidence.habits)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", FLAWED)
 def test_flawed_verifiers_are_caught(name):
     """By what is located of them or by a test, within 100,000 steps; half_precision_draft's 8e-4 by location alone."""

@@ -12,20 +12,30 @@ import torch
 from scipy import stats
 
 from specbench.errors import ConfigError
-from specbench.exactness import eprocess
 from specbench.exactness.enumeration.laws import rule_lengths
-from specbench.exactness.evidence import ACCEPTANCE, JOINT, Evidence, Settings
-from specbench.exactness.fixtures import large_fixture, small_fixtures
+from specbench.exactness.evidence import (
+    ACCEPTANCE,
+    JOINT,
+    NEIGHBOURS,
+    SUCCESSIVE,
+    TWINS,
+    Settings,
+    settings_of,
+)
+from specbench.exactness.fixtures import regimes, small_fixtures
 from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.statistics.pit import PitTable
-from specbench.exactness.statistics.power import detectable_tv, draws_needed, ks_upper_bound, tv_upper_bound
-from specbench.exactness.statistics.small import SmallTier
+from specbench.exactness.statistics.power import detectable_tv, tv_upper_bound
+from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.tally import Tally
-from specbench.exactness.statistics.tests import holm, ks_uniform, node_g_test, pair_g_test
+from specbench.exactness.statistics.tests import holm, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps
-from specbench.exactness.suite import planned_draws
-from specbench.rng import Streams
+from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, LAST_POSITION, request_streams
+from specbench.exactness.texts import eprocess
+from specbench.rng import Stream
+from specbench.sampling import inverse_cdf
 from specbench.verifiers.flawed import residual
+from specbench.verifiers.flawed.base import TokenSteps
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES
 
@@ -48,16 +58,15 @@ def test_g_test_agrees_with_scipy_and_pools_rare_cells():
     assert pooled.pooled == pytest.approx(0.0025)
 
 
-def test_draws_of_the_power_calculation_have_that_power():
-    """The worst case for two cells: bias of TV 0.02 at power 0.9 and false alarm 0.01, 1,000 experiments."""
-    draws = draws_needed(0.02, 1, 0.9, 0.01)
+def test_the_detectable_bias_is_detected():
+    """The worst case for two cells: as much bias as 10,000 draws should show with power 0.9, 1,000 experiments."""
+    tv = detectable_tv(10_000, 1, 0.9, 0.01)
     rng = np.random.default_rng(0)
-    counts = rng.binomial(draws, 0.52, 1000)
-    p_values = [node_g_test(np.array([[k, draws - k]]), np.array([[0.5, 0.5]])).p_value for k in counts]
+    counts = rng.binomial(10_000, 0.5 + tv, 1000)
+    p_values = [node_g_test(np.array([[k, 10_000 - k]]), np.array([[0.5, 0.5]])).p_value for k in counts]
     assert 0.85 <= np.mean(np.array(p_values) < 0.01) <= 0.95
-    assert detectable_tv(draws, 1, 0.9, 0.01) == pytest.approx(0.02, rel=1e-3)
     # What a table of the noncentral chi-square gives for TV 1e-3, power 0.99, false alarm 1e-6.
-    assert draws_needed(1e-3, 15, 0.99, 1e-6) == pytest.approx(2.02e7, rel=0.01)
+    assert detectable_tv(20_200_000, 15, 0.99, 1e-6) == pytest.approx(1e-3, rel=0.01)
 
 
 @pytest.mark.parametrize("tv", [0.0, 0.01, 0.03])
@@ -91,17 +100,16 @@ def test_pairs_may_be_chosen_by_what_came_first():
 
 
 def test_pit_is_uniform_and_sees_a_wrong_residual():
-    fixture = large_fixture(2000)
+    fixture = next(regime for regime in regimes(2000) if regime.name == "large").fixture()
     table = PitTable(fixture)
     p_values = []
     for verifier in (MaskedVerifier(), residual.TargetResidual()):
         generator = torch.Generator().manual_seed(0)
-        steps = verified_steps(verifier, fixture, Streams(torch.arange(1500), torch.zeros(1500, dtype=torch.int64), 3))
+        steps = verified_steps(verifier, fixture, request_streams(0, 0, 1500, 3, CPU))
         values = table.values(steps, generator).flatten().numpy()
-        p_values.append(ks_uniform(values[~np.isnan(values)])[1])
+        p_values.append(stats.kstest(values[~np.isnan(values)], "uniform").pvalue)
     assert p_values[0] > 1e-7
     assert p_values[1] < 1e-12
-    assert ks_upper_bound(0.01, 10_000) == pytest.approx(0.01 + math.sqrt(math.log(200) / 20_000))
 
 
 def test_p_values_of_a_sound_verifier_are_uniform():
@@ -109,7 +117,7 @@ def test_p_values_of_a_sound_verifier_are_uniform():
     found = p_values(MaskedVerifier(), seeds=13, draws=5000, seed=0, device=CPU)
     for test in (JOINT, ACCEPTANCE):
         own = [each.p_value for each in found if each.test == test]
-        idle = test == ACCEPTANCE  # where nobody drafts there is nothing to accept
+        idle = 2 * (test == ACCEPTANCE)  # where nobody drafts, and where in 5,000 steps hardly anything is refused
         assert len(own) == 13 * (len(small_fixtures()) - idle)
         assert stats.kstest(own, "uniform").pvalue > 1e-7
 
@@ -126,20 +134,84 @@ def test_acceptance_may_differ_by_rounding(odd, rejected, monkeypatch):
     assert (test.p_value < 1e-9) is rejected
 
 
-def test_the_suite_uses_its_false_alarm_and_its_power():
-    settings = Settings(vocabulary=0, serial_draws=0)
-    needed = planned_draws(FIXTURES["chain"], settings)
-    assert needed == draws_needed(1e-3, 26, 0.99, 1e-6 * 0.97 / len(small_fixtures()))
-    assert planned_draws(FIXTURES["chain"], dataclasses.replace(settings, draws=7)) == 7
-    for bad in ({"power": 1.0}, {"draws": -1}, {"vocabulary": 5}):
+def test_settings_that_cannot_work_are_named():
+    for bad in ({"power": 1.0}, {"draws": 0}, {"vocabulary": 5}, {"call_seconds": -1}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             Settings(**bad)
+    assert settings_of("quick", draws=7, seconds=None).draws == 7
+    for key, value in (("draws", 2.5), ("draws", True), ("stop_when_caught", 1), ("drawz", 5)):
+        with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
+            settings_of("quick", **{key: value})
+    with pytest.raises(ConfigError, match=r"protocol\.suite=.*quick, default, deep"):
+        settings_of({"draws": 5})
 
 
-def test_runs_of_different_seeds_share_no_stream():
-    tier = [SmallTier(MaskedVerifier(), [FIXTURES["chain"]], seed, CPU, Evidence()) for seed in (0, 1, 2)]
-    assert len({each.first_seed for each in tier}) == 3
-    assert tier[1].first_seed - tier[0].first_seed > 10**12
+# --- Streams ---
+
+
+def test_no_two_requests_share_a_stream():
+    """Of 200,000 requests of one run, none; nor of two runs, nor of two parts of one."""
+    first, other, later = (
+        request_streams(seed, begin, 200_000, 3, CPU) for seed, begin in ((0, 0), (1, 0), (0, HABITS))
+    )
+    pairs = [{*zip(each.seeds.tolist(), each.positions.tolist(), strict=True)} for each in (first, other, later)]
+    assert [len(each) for each in pairs] == [200_000] * 3
+    assert len(set.union(*pairs)) == 600_000
+
+
+def test_seeds_and_positions_reach_the_ends_of_their_ranges():
+    streams = request_streams(0, 0, 10_000, 3, CPU)
+    assert set(END_SEEDS) <= set(streams.seeds.tolist())
+    assert set(END_POSITIONS) <= set(streams.positions.tolist())
+    assert streams.positions.min() >= 0
+    assert streams.positions.max() == LAST_POSITION
+    for bits in range(1, 32):  # all magnitudes
+        assert ((streams.positions >= 2 ** (bits - 1)) & (streams.positions < 2**bits)).sum() > 30
+    assert (streams.seeds >= 2**62).double().mean() > 0.4
+
+
+def test_batches_do_not_change_what_is_drawn():
+    whole = request_streams(0, 0, 100, 3, CPU)
+    part = request_streams(0, 40, 60, 3, CPU)
+    assert torch.equal(whole.seeds[40:], part.seeds)
+    assert torch.equal(whole.positions[40:], part.positions)
+
+
+# --- Successive steps, neighbours, twins ---
+
+
+class Reseeds(TokenSteps):
+    """The same numbers at every step of a request."""
+
+    def read(self, draft, target, streams):
+        return draft, target, dataclasses.replace(streams, positions=torch.zeros_like(streams.positions))
+
+
+class SharesNoise(TokenSteps):
+    """A request draws with the uniform of the one 4 places before."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return inverse_cdf(weights, u[torch.arange(len(u)) & ~4])
+
+
+class SixteenBits(TokenSteps):
+    """Positions are kept in 16 bits."""
+
+    def read(self, draft, target, streams):
+        return draft, target, dataclasses.replace(streams, positions=streams.positions & 0xFFFF)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "tests"),
+    [(MaskedVerifier(), set()), (Reseeds(), {SUCCESSIVE}), (SharesNoise(), {NEIGHBOURS}), (SixteenBits(), {TWINS})],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
+    rows = serial_rows(verifier, 80_000, 0, CPU, 0)
+    seen = {row.test for row in rows if row.p_value < 1e-9}
+    assert tests <= seen
+    assert all(row.p_value > 1e-5 for row in rows) == (not tests)
 
 
 # --- Evidence over whole texts ---

@@ -34,7 +34,7 @@ class Settings:
     draws: int = 10_000_000
     seconds: float | int = 150
     regime_draws: int = 100_000
-    regime_seconds: float | int = 60
+    regime_seconds: float | int = 75
     serial_draws: int = 500_000
     serial_seconds: float | int = 10
     vocabulary: int = 262_147

@@ -67,11 +67,12 @@ def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[tuple[P
 
 def _in_boxes(rule: str, model: Model) -> Iterator[tuple[Point, float]]:
     boxes = model.grid.boxes(model.fixture.gamma + 1)
-    wanted = expected_of(rule, model.fixture, model.count, boxes.middle)
+    middle = boxes.middle
+    wanted = expected_of(rule, model.fixture, model.count, middle)
     wrong = (model.tokens != wanted).any(dim=1).nonzero()[:, 0]
     heaviest = wrong[boxes.weight[wrong].argsort(descending=True)][:_FOR_THE_CAUSE]
     for b in heaviest.tolist():
-        yield Point(model.fixture, model.count, boxes.middle[:, b]), float(boxes.weight[b])
+        yield Point(model.fixture, model.count, middle[:, b]), float(boxes.weight[b])
 
 
 def _of_point(verifier: Verifier, point: Point, cause: str, drawn: Example | None = None) -> Failure:

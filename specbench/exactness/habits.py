@@ -101,7 +101,7 @@ def _of(verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, numbe
 
 def _size(verifier: Verifier, fixture: Fixture, seed: int) -> int:
     """Requests that a call verifies in about _SECONDS."""
-    size = 64
+    size = 8
     while size < _REQUESTS:
         streams = request_streams(seed, HABITS - size, size, fixture.gamma + 1, fixture.p.device)
         drawn = draw(verifier, fixture, streams)

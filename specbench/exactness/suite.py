@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from scipy import stats
@@ -34,7 +35,6 @@ from specbench.exactness.statistics.served import served_rows
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
-from specbench.verifiers import Verifier
 from specbench.verifiers.agreement import TOLERANCE
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, 0.97))  # share of the draws, share of the false alarm
@@ -42,13 +42,13 @@ FIRST_LOOK = 10_000  # draws; earlier the chi-square limit is far
 LOCATING = 0.1  # share of the false alarm that is for bounds from below
 # Seconds that locating may take for one draft length of one fixture, about how many requests that usually is, and the
 # least share of them with which it is begun.
-_LOCATING_SECONDS, _LOCATING_REQUESTS, _LEAST_EFFORT = 2.0, 120_000, 0.02
+LOCATING_SECONDS, LOCATING_REQUESTS, LEAST_EFFORT = 2.0, 120_000, 0.02
 _AGAIN = 3  # looks after the last, for models that the last one made anew
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
 
 def examine(
-    verifier: Verifier,
+    verifier: Any,
     settings: Settings,
     seed: int,
     device: torch.device,
@@ -59,6 +59,7 @@ def examine(
     """Runs the suite.
 
     Args:
+        verifier: under test: whatever somebody means to be a Verifier.
         seed: of the run; request seeds follow from it and never overlap with another run's.
         regimes: to verify batches of; none if a test on small fixtures has rejected the verifier before.
         report: told what is being done.
@@ -89,7 +90,7 @@ def examine(
 class _Examination:
     def __init__(
         self,
-        verifier: Verifier,
+        verifier: Any,
         settings: Settings,
         seed: int,
         device: torch.device,
@@ -131,6 +132,8 @@ class _Examination:
 
     def conclude(self) -> None:
         """What follows from the counts, without another call of the verifier."""
+        if self.evidence.fault is not None:  # the look that it cut short
+            self._look(LOOKS[-1][1])
         self.evidence.rows = [self._bounded(row) for row in self.evidence.rows]
         if self.small is not None:
             self.evidence.tallies = {name: tally for name, tally in self.small.tallies.items() if tally.draws}
@@ -165,8 +168,8 @@ class _Examination:
                 seconds = seconds_a_request(self.verifier, fixture)
             except ArgumentError:
                 continue
-            effort = min(1.0, _LOCATING_SECONDS / (seconds * _LOCATING_REQUESTS))
-            return effort if effort > _LEAST_EFFORT else 0.0
+            effort = min(1.0, LOCATING_SECONDS / (seconds * LOCATING_REQUESTS))
+            return effort if effort > LEAST_EFFORT else 0.0
         return 0.0
 
     def _begin(self, fixture: Fixture, injectable: bool, effort: float) -> None:

@@ -25,10 +25,11 @@ from specbench.rng import Stream
 from specbench.verifiers import Verifier
 
 SAME = 2e-14  # thresholds nearer to one another than this are one
-_BASES, _SCAN, _BISECTIONS = 240, 33, 46  # lines along each uniform, points on each
+_BASES, _SCAN = 240, 33  # lines along each uniform, points on each
+_SECTIONS, _DIVISIONS = 8, 16  # how often, and into how many parts, what holds a threshold is divided: to 2^-48
 _CHECKS, _ROUNDS = 20_000, 10  # random points, and how often those that were not predicted start a new search
 _SIDES = 4  # how often the sides of the boxes are probed for thresholds out of place
-_HOPELESS = 0.2  # share of points not predicted at which there is nothing to search for
+_HOPELESS, _PATIENCE = 0.2, 2  # share of points not predicted that is no use, and a tenth of it after so many rounds
 _REDRAWN = 4  # times that each uniform is drawn again, to see whether it makes a difference
 _FOLLOWED = 400  # points not predicted that are followed up at once
 
@@ -93,7 +94,7 @@ class _Search:
             wrong = (self.inject(given).visible != model.predict(given)).any(dim=1)
             if not wrong.any():
                 return model
-            if wrong.double().mean() > _HOPELESS:
+            if wrong.double().mean() > (_HOPELESS if attempt < _PATIENCE else _HOPELESS / 10):
                 return None
             chosen = wrong.nonzero()[:_FOLLOWED, 0]
             given, owner = given[:, chosen], owner[chosen]
@@ -127,12 +128,16 @@ class _Search:
         """The uniforms that make a difference at the given points, and those that did before or do by its rule."""
         before = self.inject(given).visible  # says which streams are read
         active = {axis for each in self.cuts for axis in each} | self.of_rule()
-        for stream, offset in [(int(stream), i) for stream in sorted(self.asked) for i in range(self.width)]:
-            for _ in range(_REDRAWN):
-                other = given.clone()
-                other[stream, :, offset] = self.random(owner)[stream, :, offset]
-                if (stream, offset) not in active and not torch.equal(self.inject(other).visible, before):
-                    active.add((stream, offset))
+        asked = [(int(stream), i) for stream in sorted(self.asked) for i in range(self.width)]
+        open_ = [axis for axis in asked if axis not in active]
+        if open_:
+            others = given.repeat(1, len(open_) * _REDRAWN, 1).unflatten(1, (len(open_), -1))
+            redrawn = self.random(owner.repeat(_REDRAWN))
+            for number, (stream, offset) in enumerate(open_):
+                others[stream, number, :, offset] = redrawn[stream, :, offset]
+            after = self.inject(others.flatten(1, 2)).visible.unflatten(0, (len(open_), _REDRAWN, -1))
+            differ = (after != before).flatten(1).any(dim=1).tolist()
+            active |= {axis for axis, differs in zip(open_, differ, strict=True) if differs}
         return sorted(active)
 
     def of_rule(self) -> set[Axis]:
@@ -151,15 +156,18 @@ class _Search:
         """Adds a threshold between each pair of points, which differ along one axis and in what is emitted."""
         if len(owner) == 0:
             return
-        number, points = torch.arange(len(owner)), left.clone()
         stream, offset = axis.T
+        number, inner = torch.arange(len(owner)), torch.arange(1, _SECTIONS, dtype=torch.float64) / _SECTIONS
         low, high = left[stream, number, offset], right[stream, number, offset]
-        want = _code(self.inject(left))
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            points[stream, number, offset] = middle
-            same = _code(self.inject(points)) == want
-            low, high = torch.where(same, middle, low), torch.where(same, high, middle)
+        want = _code(self.inject(left))[:, None]
+        for _ in range(_DIVISIONS):
+            cuts = low[:, None] + (high - low)[:, None] * inner
+            points = left[:, :, None, :].repeat(1, 1, len(inner), 1)
+            points[stream, number, :, offset] = cuts
+            same = (_code(self.inject(points.flatten(1, 2))).view(cuts.shape) == want).long()
+            first = same.cumprod(dim=1).sum(dim=1)  # sections up to the first that is not as on the left
+            edges = torch.cat([low[:, None], cuts, high[:, None]], dim=1)
+            low, high = (edges.gather(1, each[:, None])[:, 0] for each in (first, first + 1))
         for i, place, value in zip(owner.tolist(), map(tuple, axis.tolist()), high.tolist(), strict=True):
             cuts = self.cuts[i]
             cuts[place] = _inside(self.tree.paths[i], place, [*cuts.get(place, []), value])

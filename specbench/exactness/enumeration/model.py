@@ -13,7 +13,7 @@ from specbench.exactness.enumeration.paths import Tree
 from specbench.exactness.fixtures import Fixture
 from specbench.rng import Stream
 
-MOST_CUTS, MOST_BOXES = 60, 30_000
+MOST_CUTS, MOST_BOXES = 60, 100_000
 
 Axis = tuple[int, int]  # stream, offset
 Cuts = dict[Axis, list[float]]  # in order

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from specbench.exactness.evidence import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
-from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.fixtures import Fixture, small_fixtures
 from specbench.exactness.statistics.pit import PitTable, first_and_last
 from specbench.exactness.statistics.tests import GTest, pair_g_test
 from specbench.exactness.steps import Steps, verified_steps
@@ -17,15 +17,16 @@ from specbench.rng import Streams
 from specbench.verifiers import Verifier
 
 LARGEST = {"cpu": 2**15, "cuda": 2**20}  # requests in one batch
+FIXTURES = ("chain", "idle")  # what couples accept tests shows on the first, what couples draws alone on the second
 TWINS_SHARE = 0.5  # of the pairs, and of the time, that are for twins
 _BITS = [*((bit, 0) for bit in range(63)), *((0, bit) for bit in range(32))]  # of the seed, of the position
 _LEAST = 100  # pairs of twins a bit: with fewer there is no test
 
 
 class _Serial:
-    def __init__(self, verifier: Verifier, seed: int, device: torch.device):
+    def __init__(self, verifier: Verifier, fixture: Fixture, seed: int, device: torch.device):
         self.verifier, self.seed, self.device = verifier, seed, device
-        self.fixture = small_fixtures()[0].to(device)
+        self.fixture, self.name = fixture.to(device), f"serial {fixture.name}"
         self.table, self.generator = PitTable(self.fixture), torch.Generator(device).manual_seed(seed % 2**63)
         self.malformed = 0
 
@@ -49,17 +50,22 @@ def serial_rows(verifier: Verifier, draws: int, seed: int, device: torch.device,
     """Pairs of steps that nothing should connect; a malformed one is left out.
 
     Args:
-        draws: pairs of successive steps; half as many of twins.
+        draws: pairs of successive steps, on both fixtures together; half as many of twins.
         seconds: at most this long; 0 is no limit.
 
     Raises:
         ArgumentError, VerifierFault: as steps.verified_steps.
     """
-    serial = _Serial(verifier, seed, device)
-    rows, done = _successive(serial, draws, seconds * (1 - TWINS_SHARE))
-    twins, more = _twins(serial, max(1, int(draws * TWINS_SHARE) // len(_BITS)), draws, seconds * TWINS_SHARE)
-    form = Row("serial", FORM, done + more, float(serial.malformed), 0, float(serial.malformed == 0))
-    return [form, *rows, *twins]
+    found: list[Row] = []
+    chosen = [fixture for fixture in small_fixtures() if fixture.name in FIXTURES]
+    for fixture in chosen:
+        serial = _Serial(verifier, fixture, seed, device)
+        pairs, time_each = draws // len(chosen), seconds / len(chosen)
+        rows, done = _successive(serial, pairs, time_each * (1 - TWINS_SHARE))
+        twins, more = _twins(serial, int(pairs * TWINS_SHARE) // len(_BITS), pairs, time_each * TWINS_SHARE)
+        found.append(Row(serial.name, FORM, done + more, float(serial.malformed), 0, float(serial.malformed == 0)))
+        found += [*rows, *twins]
+    return found
 
 
 def _successive(serial: _Serial, draws: int, seconds: float | int) -> tuple[list[Row], int]:
@@ -84,9 +90,9 @@ def _successive(serial: _Serial, draws: int, seconds: float | int) -> tuple[list
     pairs = [np.concatenate(each, axis=1) for each in neighbours.values()]
     tests = [pair_g_test(*each) for each in pairs if each.shape[1] >= _LEAST]
     rows = [
-        _row(SUCCESSIVE, done, [pair_g_test(first, following)]),
-        _row(LAST_FIRST, done, [pair_g_test(last, following)]),
-        *([_row(NEIGHBOURS, done, tests)] if tests else []),
+        _row(serial, SUCCESSIVE, done, [pair_g_test(first, following)]),
+        _row(serial, LAST_FIRST, done, [pair_g_test(last, following)]),
+        *([_row(serial, NEIGHBOURS, done, tests)] if tests else []),
     ]
     return rows, done
 
@@ -120,10 +126,10 @@ def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> tup
         if seconds and time.perf_counter() - started > seconds and number < len(_BITS) // 2:
             return [], 2 * pairs * len(values)  # too slow for all bits, so it is tested on none
     tests = [pair_g_test(*each) for each in values]
-    return [_row(TWINS, pairs * len(tests), tests)], 2 * pairs * len(tests)
+    return [_row(serial, TWINS, pairs * len(tests), tests)], 2 * pairs * len(tests)
 
 
-def _row(name: str, draws: int, tests: list[GTest]) -> Row:
+def _row(serial: _Serial, name: str, draws: int, tests: list[GTest]) -> Row:
     """The test of the smallest p-value, which counts as often as there are tests."""
     worst = min(tests, key=lambda test: test.p_value)
-    return Row("serial", name, draws, worst.statistic, worst.dof, min(1.0, len(tests) * worst.p_value))
+    return Row(serial.name, name, draws, worst.statistic, worst.dof, min(1.0, len(tests) * worst.p_value))

@@ -28,7 +28,7 @@ from specbench.verifiers.agreement import TOLERANCE, excess, only
 
 _DENSE = 2**22  # probabilities held side by side when a difference is explained
 _EXPLAINED = 4096  # differences of a regime that are looked into; of more, the rest counts as no rounding
-_FIXED = 50_000  # logits that a request costs beside its own, so that many of those with few logits fit
+_FIXED = 150_000  # logits that a request costs beside its own, so that many of those with few logits fit
 _BET_ON = 512  # likewise those that are bet on, in a batch
 
 
