@@ -38,7 +38,7 @@ def regime(name: str, **more) -> RegimeRow:
     known = {
         "regime": name, "reason": "why", "vocabulary": 32_003, "gamma": 2, "batch": 8, "dtype": "float32",
         "sampling": "temperature 1", "drafts": "temperature 1", "requests": 600, "differing": 0, "rounding": 0,
-        "structural": 0, "tv": 0.01212, "along": 0.3, "few": 1.0, "anywhere": 1.0,
+        "structural": 0, "least_logit": -9.1, "largest_logit": 14.6, "tv": 0.01212, "along": 0.3, "few": 1.0, "anywhere": 1.0,
     }  # fmt: skip
     return RegimeRow(**{**known, **more})
 

@@ -29,7 +29,7 @@ from specbench.verifiers.flawed.bonus import ArgmaxBonus, PreviousRowBonus
 from specbench.verifiers.flawed.residual import TargetResidual
 from specbench.verifiers.masked import MaskedVerifier
 
-SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "stop_when_caught": True}
+SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
 
 def context(verifier, **more) -> RunContext:
@@ -65,56 +65,99 @@ def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:
 
 
 def exactness(**more) -> ExactnessProtocol:
-    settings = {"agreement_requests": 10, "calibration_seeds": 2, "calibration_draws": 500, "calibration_seconds": 0}
-    return ExactnessProtocol(**{"suite": SMALL, **settings, **more})
+    few = {"regime_draws": 8, "regime_seconds": 0, "calibration_draws": 500, "calibration_seconds": 0}
+    return ExactnessProtocol(**{**SMALL, **few, **more})
 
 
+@pytest.mark.usefixtures("few_enumerated", "unchecked")
 def test_exactness_of_a_sound_verifier(tmp_path):
-    outcome = exactness().run(context(MaskedVerifier()))
+    outcome = exactness(calibration_seeds=2, vocabulary=1000).run(context(MaskedVerifier(), gamma=6))
     files = written(outcome, tmp_path)
     certificate = json.loads(outcome.documents["certificate.json"])
-    assert certificate["verdict"] == "lossless"
+    assert certificate["verdict"] == "not rejected"  # so few requests leave more than a lossless verdict allows
     assert certificate["bias"] == []
-    assert outcome.headline.startswith("lossless, TV at most 0.0")
+    assert outcome.failure is None
+    assert outcome.headline.endswith("; certificate: certificate.md")
     assert set(outcome.figures) == {"empirical_joint", "qq"}
     cells = files[tables.CELLS].groupby("fixture")[["prob", "share"]].sum()
     assert np.allclose(cells, 1)
     assert files[tables.CALIBRATION]["seed"].nunique() == 2
+    regimes = files[tables.REGIMES].set_index("regime")
+    assert (regimes.loc["as_configured", ["gamma", "batch", "vocabulary"]] == [6, 4, 1000]).all()
+    assert (regimes["differing"] == 0).all()
+    assert "drafts of 0 to 64 tokens" in outcome.documents["certificate.md"]
+    assert "divided by their temperatures" in outcome.documents["certificate.md"]
 
 
-@pytest.mark.usefixtures("few_enumerated")
+@pytest.mark.usefixtures("few_enumerated", "unchecked")
 def test_exactness_of_a_flawed_verifier(tmp_path):
     outcome = exactness().run(context(PreviousRowBonus()))
     certificate = json.loads(outcome.documents["certificate.json"])
     files = written(outcome, tmp_path)
-    assert (certificate["verdict"], outcome.headline) == ("not lossless", "not lossless")
-    enumerable = [each for each in small_fixtures() if each.whole_prefix]
-    assert len(certificate["bias"]) == len(files[tables.BIAS]) == len(enumerable)
+    assert certificate["verdict"] == "not lossless"
+    assert outcome.headline.startswith(f"not lossless: TV {certificate['tv_lower_bound']:.1g}"[:18])
+    assert outcome.failure is None  # it does not claim to be
+    assert set(files[tables.BIAS]["fixture"]) == {row["fixture"] for row in certificate["bias"]}
     assert "## Bias and what it bought" in outcome.documents["certificate.md"]
+    assert "## The simplest failing example" in outcome.documents["certificate.md"]
+
+
+class Claims(PreviousRowBonus):
+    lossless = True
+
+
+class Falls(MaskedVerifier):
+    def verify(self, draft, target, streams):
+        raise IndexError("out of range")
+
+
+class AnotherRule(BlockVerifier):
+    rule = "token"
+
+
+@pytest.mark.usefixtures("few_enumerated", "unchecked")
+@pytest.mark.parametrize(
+    ("verifier", "verdict", "says"),
+    [
+        (Claims(), "not lossless", "it is declared lossless and is not lossless: TV"),
+        (Falls(), "broken", "IndexError: out of range"),
+        (AnotherRule(), "not rejected", "it names the rule token and emits other tokens"),
+    ],
+    ids=["false claim", "broken", "another rule"],
+)
+def test_a_verifier_that_is_not_what_it_says_fails_the_job(verifier, verdict, says):
+    outcome = exactness(vocabulary=300).run(context(verifier))
+    assert json.loads(outcome.documents["certificate.json"])["verdict"] == verdict
+    assert says in outcome.failure
 
 
 def test_bad_settings_are_named():
-    with pytest.raises(ConfigError, match=r"protocol\.calibration_seeds=-1"):
-        exactness(calibration_seeds=-1)
-    with pytest.raises(ConfigError, match=r"protocol\.false_alarm"):
-        exactness(suite={"false_alarm": 2.0})
+    for key, value in (
+        ("calibration_seeds", -1), ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("vocabulary", 7),
+        ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
+            exactness(**{key: value})
     with pytest.raises(ConfigError, match=r"verifier@protocol\.other"):
-        DifferentialProtocol(None, 10, 0, 1)
+        DifferentialProtocol(None, 10, 8, 1)
+    with pytest.raises(ConfigError, match=r"protocol\.vocabulary=1"):
+        DifferentialProtocol(MaskedVerifier(), 10, 1, 1)
     with pytest.raises(ConfigError, match=r"protocol\.tokens"):
         EprocessProtocol(0, 0.01)
 
 
-@pytest.mark.usefixtures("few_enumerated")
+@pytest.mark.usefixtures("few_enumerated", "unchecked")
 def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     parts = []
     for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):
-        (tmp_path / name.replace("/", "_")).mkdir()
-        outcome = FlawedZooProtocol({**SMALL, "serial_draws": 0}, 0).run(context(verifier))
-        files = written(outcome, tmp_path / name.replace("/", "_"))
+        folder = tmp_path / name.replace("/", "_")
+        folder.mkdir()
+        outcome = FlawedZooProtocol(10_000, 0, 1e-7, 0.99).run(context(verifier))
+        files = written(outcome, folder)
         parts.append([frame.assign(verifier=name) for frame in files.values()])
-    tests, others, exact, bias = (pd.concat(frames) for frames in zip(*parts, strict=True))
-    table = sensitivity_table(tests, others, exact, bias).set_index("verifier")
-    assert table.loc["flawed/bonus", "draws"] == "10,000"
+    tests, others, bounds, bias = (pd.concat(frames) for frames in zip(*parts, strict=True))
+    table = sensitivity_table(tests, others, bounds, bias).set_index("verifier")
+    assert table.loc["flawed/bonus", "caught by"].endswith(": location")
     assert float(table.loc["flawed/bonus", "true TV"]) == pytest.approx(0.36, abs=0.01)
     assert table.loc["masked", "caught by"] == "-"
     assert table.loc["masked", ["distance ratio", "identical rows", "first token"]].tolist() == ["missed"] * 3
@@ -122,16 +165,17 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     assert isinstance(plots.sensitivity(tests, others), Figure)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_differential_protocol_reports_the_first_fork(tmp_path):
     outcome = DifferentialProtocol(TargetResidual(), 100, 500, 8).run(context(MaskedVerifier()))
     files = written(outcome, tmp_path)
     first = json.loads(outcome.documents["first_divergence.json"])
     assert (first["kind"], first["cause"]) == ("emit", "structural")
     assert files[tables.COMPARISONS]["structural"].sum() >= len(files[tables.DIVERGENCES]) > 0
-    same = DifferentialProtocol(MaskedVerifier(), 100, 0, 1).run(context(MaskedVerifier()))
-    assert same.headline == f"the same tokens in {100 * (len(small_fixtures()) + 1):,} requests"
+    same = DifferentialProtocol(MaskedVerifier(), 100, 500, 8).run(context(MaskedVerifier()))
+    assert same.headline == f"the same tokens in {100 * (len(small_fixtures()) + 1) + 8:,} requests"
     assert "rule" not in same.headline
-    other = DifferentialProtocol(BlockVerifier(), 100, 0, 1).run(context(MaskedVerifier()))
+    other = DifferentialProtocol(BlockVerifier(), 100, 500, 8).run(context(MaskedVerifier()))
     assert "requests differ" in other.headline
 
 

@@ -170,6 +170,7 @@ class RegimeRow:
     Attributes:
         regime, reason, vocabulary, gamma, batch, dtype: as in fixtures/regimes.py.
         sampling, drafts: the parameters of target and draft, in words.
+        least_logit, largest_logit: divided by the temperature.
         requests: verified, in batches of ``batch``.
         differing, rounding, structural: those whose tokens are not the rule's; by rounding, and otherwise. None where
             its rule has no closed form, or it draws drafts of its own.
@@ -186,6 +187,8 @@ class RegimeRow:
     dtype: str
     sampling: str
     drafts: str
+    least_logit: float
+    largest_logit: float
     requests: int = 0
     differing: int | None = None
     rounding: int | None = None

@@ -33,8 +33,9 @@ BOUNDS_SCHEMA = _schema(
     explained=_I, impure=_I, hidden=_F, tv=_F, least=_F,
 )  # fmt: skip
 REGIMES_SCHEMA = _schema(
-    regime=_S, reason=_S, vocabulary=_I, gamma=_I, batch=_I, dtype=_S, sampling=_S, drafts=_S, requests=_I,
-    differing=_I, rounding=_I, structural=_I, tv=_F, along=_F, few=_F, anywhere=_F, refused=_S,
+    regime=_S, reason=_S, vocabulary=_I, gamma=_I, batch=_I, dtype=_S, sampling=_S, drafts=_S,
+    least_logit=_F, largest_logit=_F, requests=_I, differing=_I, rounding=_I, structural=_I, tv=_F,
+    along=_F, few=_F, anywhere=_F, refused=_S,
 )  # fmt: skip
 HABITS_SCHEMA = _schema(name=_S, requests=_I, differing=_I)
 CALIBRATION_SCHEMA = _schema(fixture=_S, test=_S, seed=_I, draws=_I, p_value=_F)

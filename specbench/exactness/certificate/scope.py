@@ -21,6 +21,7 @@ def covered(evidence: Evidence) -> list[str]:
     if not small and not run:
         return ["nothing"]
     gammas = [*(fixture.gamma for fixture in small), *(regime.gamma for regime in run)]
+    ends = [*(fixture.logit_range for fixture in small), *((each.least_logit, each.largest_logit) for each in run)]
     sizes = sorted({*(fixture.vocabulary for fixture in small), *(regime.vocabulary for regime in run)})
     dtypes = sorted({*(fixture.dtype for fixture in small), *(regime.dtype for regime in run)})
     drafts = {"one-hot" if fixture.deterministic else "sampled" for fixture in small}
@@ -28,7 +29,8 @@ def covered(evidence: Evidence) -> list[str]:
     lines = [
         f"drafts of 0 to {max(gammas)} tokens ({', '.join(str(each) for each in sorted(set(gammas)))} at most)",
         f"vocabularies of {', '.join(f'{size:,}' for size in sizes)} tokens",
-        f"logits of {', '.join(dtypes)}; drafts {' and '.join(sorted(drafts))}",
+        f"logits of {', '.join(dtypes)}, divided by their temperatures {min(low for low, _ in ends):.0f} to "
+        f"{max(high for _, high in ends):.0f}; drafts {' and '.join(sorted(drafts))}",
         f"sampling: {', '.join(_parameters(small, [regime.sampling for regime in run]))}",
         "seeds of all 63 bits and positions of all 32, both ends of the ranges among them",
     ]

@@ -82,6 +82,8 @@ def _served(
     paired: _Paired,
 ) -> tuple[RegimeRow, list[Row]]:
     """One regime, in at least one batch."""
+    fixture = regime.fixture().to(device)
+    low, high = fixture.logit_range
     row = RegimeRow(
         regime=regime.name,
         reason=regime.reason,
@@ -91,8 +93,9 @@ def _served(
         dtype=regime.dtype,
         sampling=_in_words(regime.params),
         drafts="one-hot" if regime.deterministic else _in_words(regime.draft_params or regime.params),
+        least_logit=low,
+        largest_logit=high,
     )
-    fixture = regime.fixture().to(device)
     held = verifier.rule in LAWS and not hasattr(verifier, "draft_tokens")
     seen = _Seen(verifier.rule if held else None, fixture, seed, paired)
     started = time.perf_counter()
