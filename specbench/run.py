@@ -93,6 +93,8 @@ def run_job(config: Config, session: Session) -> None:
         say(f"job {job.number} ({job.label}) failed: {session.failures[job.label]}", style="red")
         return
     say(f"job {job.number} ({job.label}): {headline}")
+    if job.label in session.failures:  # all was measured; what follows is why the exit status is not 0
+        say(f"job {job.number} failed: {session.failures[job.label]}", style="red")
 
 
 def _run(config: Config, job: JobInfo, session: Session) -> str:
@@ -239,9 +241,10 @@ def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:
         cause = error.__cause__ or error
         if isinstance(cause, SpecbenchError):
             raise cause from None
-        raise ConfigError(
-            key, "...", f"cannot be built ({cause})", f"Compare its arguments with conf/{key}/*.yaml."
-        ) from error
+        remedy = f"Compare its arguments with conf/{key}/*.yaml."
+        if "ModuleNotFoundError" in str(cause):
+            remedy = f"Start python -m specbench where the module lies, or set PYTHONPATH; see conf/{key}/*.yaml."
+        raise ConfigError(key, "...", f"cannot be built ({cause})", remedy) from error
 
 
 def _sampler(name: str, sampling: SamplingParams) -> dict[str, Any]:
