@@ -42,6 +42,8 @@ def missing_device(verifier: Verifier) -> str:
     """Why a verifier cannot take the suites' tensors, which are on the CPU; empty where it can."""
     if isinstance(verifier, ExternalVerifier) and verifier.limits.device not in (None, "cpu"):
         return f"{verifier.rule} runs on {verifier.limits.device} alone"
+    if getattr(verifier, "interpreted", None) is False:
+        return "its kernels are compiled for a GPU; test_kernels.py has them there"
     return ""
 
 

@@ -48,7 +48,8 @@ def clean_environment(home: Path) -> dict[str, str]:
     One thread: several processes that each spin on all cores take minutes for seconds of work.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB", "HYDRA", "XDG"))}
-    ours = {"HOME": str(home), "NETRC": str(home / "netrc"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ours = {"HOME": str(home), "NETRC": str(home / "netrc"), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return {**kept, **ours}
 
 

@@ -111,7 +111,7 @@ def test_malformed_outcomes_are_never_rounding(tokens, accepted):
 
 
 def test_where_the_residual_vanishes_a_draw_from_the_target_is_rounding():
-    """p = q but for 1e-9: the rule rejects only where u is next to 1, and then rounding may leave no residual."""
+    """p = q but for 1e-7: the rule rejects only where u is next to 1, and then rounding may leave any residual."""
     p = [0.25 + 1e-7, 0.25, 0.25, 0.25 - 1e-7]
     draft, target, streams = one_request(p, [0.25] * 4, token=3)
     emit = float(streams.uniform(Stream.EMIT)[0, 0])
@@ -119,7 +119,12 @@ def test_where_the_residual_vanishes_a_draw_from_the_target_is_rounding():
     needed = float(excess("token", draft, target, streams, outcome(from_target, -1, accepted=0)))
     u = float(streams.uniform(Stream.ACCEPT)[0, 0])
     assert needed == pytest.approx(1 - u, rel=1e-4)  # the rejection alone, not the draw
-    assert float(excess("token", draft, target, streams, outcome((from_target + 2) % 4, -1, accepted=0))) > 0.1
+    other = outcome((from_target + 2) % 4, -1, accepted=0)
+    assert float(excess("token", draft, target, streams, other)) == pytest.approx(max(1 - u, 2e-7), rel=1e-4)
+    p = [0.25 + 1e-3, 0.25, 0.25, 0.25 - 1e-3]  # a residual that rounding does not hide: the token 0 alone
+    draft, target, streams = one_request(p, [0.25] * 4, token=3)
+    for token in (1, 2, 3):
+        assert float(excess("token", draft, target, streams, outcome(token, -1, accepted=0))) > 1e-3
 
 
 class EarlyStop:

@@ -154,7 +154,9 @@ def test_rows_beyond_32_bit_offsets():
     u = torch.full((4,), 0.4, dtype=torch.float64, device=DEVICE)
     near = LogitRows(target.logits, target.temperature, target.cutoff, None)
     for one, two in zip(launch_rows.sample(far_p, u), launch_rows.sample(near, u), strict=True):
-        assert torch.equal(one, two)
+        torch.testing.assert_close(
+            one, two, rtol=1e-6, atol=0
+        )  # sums in another order, since rows are aligned otherwise
     params = RowParams.of([SamplingParams(top_k=5), SamplingParams(top_p=0.8)] * 2, DEVICE)
     given = (params.temperature, params.top_k, params.top_p, params.min_p)
     for one, two in zip(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -43,81 +44,104 @@ def served_rows(
 ) -> tuple[list[RegimeRow], list[Row]]:
     """Verifies batches of every regime.
 
+    Half of the time is shared out so that about as many requests of each fit; the rest goes to the regimes that have
+    had the fewest, whose bounds are the widest. Making tables and the first batch, which may have kernels to compile,
+    are not counted.
+
     Args:
         draws: requests of each regime.
-        seconds: for all of them together, shared out so that about as many requests of each fit; 0 is no limit.
+        seconds: for all of them together; 0 is no limit.
 
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
-    found, rows, paired = [], [], _Paired(max((regime.gamma for regime in regimes), default=0) + 1, device)
+    paired = _Paired(max((regime.gamma for regime in regimes), default=0) + 1, device)
     weights = [_FIXED + regime.vocabulary * (regime.gamma + 2) for regime in regimes]
+    runs, spent = [], 0.0
     for regime, weight in zip(regimes, weights, strict=True):
         report(f"{regime.name}: {regime.vocabulary:,} tokens, gamma {regime.gamma}, {regime.batch} requests a batch")
-        one, its = _served(
-            verifier,
-            regime,
-            draws,
-            seconds * weight / sum(weights) if seconds else None,
-            seed,
-            device,
-            len(regimes),
-            paired,
-        )
-        found.append(one)
-        rows += its
+        run = _Run(verifier, regime, draws, seed, device, paired)
+        runs.append(run)
+        run.verify()
+        share = 0.5 * seconds * weight / sum(weights) if seconds else math.inf
+        while not run.done and share > 0:
+            took = run.verify()
+            spent, share = spent + took, share - took
+    while spent < seconds:
+        left = [run for run in runs if not run.done]
+        if not left:
+            break
+        spent += min(left, key=lambda run: run.seen.requests).verify()
+    rows = [row for run in runs for row in run.rows()]
     if paired.requests:
         rows.append(Row("regimes", PAIRED, paired.requests, 0.0, 0, paired.bets.p_value))
-    return found, rows
+    return [run.outcome((1 - CONFIDENCE) / len(regimes)) for run in runs], rows
 
 
-def _served(
-    verifier: Verifier,
-    regime: Regime,
-    draws: int,
-    seconds: float | int | None,
-    seed: int,
-    device: torch.device,
-    regimes: int,
-    paired: _Paired,
-) -> tuple[RegimeRow, list[Row]]:
-    """One regime, in at least one batch."""
-    fixture = regime.fixture().to(device)
-    low, high = fixture.logit_range
-    row = RegimeRow(
-        regime=regime.name,
-        reason=regime.reason,
-        vocabulary=regime.vocabulary,
-        gamma=regime.gamma,
-        batch=regime.batch,
-        dtype=regime.dtype,
-        sampling=_in_words(regime.params),
-        drafts="one-hot" if regime.deterministic else _in_words(regime.draft_params or regime.params),
-        least_logit=low,
-        largest_logit=high,
-    )
-    held = verifier.rule in LAWS and not hasattr(verifier, "draft_tokens")
-    seen = _Seen(verifier.rule if held else None, fixture, seed, paired)
-    started = time.perf_counter()
-    while seen.requests < draws and not (
-        seen.requests and seconds is not None and time.perf_counter() - started > seconds
+class _Run:
+    """Batches of one regime.
+
+    Attributes:
+        seen: what they showed.
+        refused: the verifier's reason for not verifying them.
+    """
+
+    def __init__(
+        self, verifier: Verifier, regime: Regime, draws: int, seed: int, device: torch.device, paired: _Paired
     ):
-        streams = request_streams(seed, REGIMES + seen.requests, regime.batch, regime.gamma + 1, device)
+        self.verifier, self.regime, self.seed, self.device = verifier, regime, seed, device
+        self.fixture = regime.fixture().to(device)
+        self.held = verifier.rule in LAWS and not hasattr(verifier, "draft_tokens")
+        self.seen = _Seen(verifier.rule if self.held else None, self.fixture, seed, paired)
+        self.refused: str | None = None
+        self._draws = draws
+
+    @property
+    def done(self) -> bool:
+        return self.refused is not None or self.seen.requests >= self._draws
+
+    def verify(self) -> float:
+        """One batch more; returns the seconds that it took."""
+        started, regime = time.perf_counter(), self.regime
+        streams = request_streams(self.seed, REGIMES + self.seen.requests, regime.batch, regime.gamma + 1, self.device)
         try:
-            if seen.requests == 0:
-                check_pure(verifier, fixture, streams)
-            seen.add(verified_steps(verifier, fixture, streams), streams)
+            if self.seen.requests == 0:
+                check_pure(self.verifier, self.fixture, streams)
+            self.seen.add(verified_steps(self.verifier, self.fixture, streams), streams)
         except ArgumentError as error:
-            return dataclasses.replace(row, refused=str(error)), []
-    share = (1 - CONFIDENCE) / regimes
-    along, few, anywhere = seen.classes.upper_bounds(1 - share)
-    held_against = {}
-    if held:
-        tv = float(stats.beta.isf(share, seen.differing + 1, max(seen.requests - seen.differing, 1e-9)))
+            self.refused = str(error)
+        return time.perf_counter() - started
+
+    def outcome(self, alpha: float) -> RegimeRow:
+        """With bounds that hold but for a chance of ``alpha``."""
+        regime, seen = self.regime, self.seen
+        low, high = self.fixture.logit_range
+        row = RegimeRow(
+            regime=regime.name,
+            reason=regime.reason,
+            vocabulary=regime.vocabulary,
+            gamma=regime.gamma,
+            batch=regime.batch,
+            dtype=regime.dtype,
+            sampling=_in_words(regime.params),
+            drafts="one-hot" if regime.deterministic else _in_words(regime.draft_params or regime.params),
+            least_logit=low,
+            largest_logit=high,
+            refused=self.refused,
+        )
+        if self.refused is not None:
+            return row
+        along, few, anywhere = seen.classes.upper_bounds(1 - alpha)
+        row = dataclasses.replace(row, requests=seen.requests, along=along, few=few, anywhere=anywhere)
+        if not self.held:
+            return row
+        tv = float(stats.beta.isf(alpha, seen.differing + 1, max(seen.requests - seen.differing, 1e-9)))
         structural = seen.differing - seen.rounding
-        held_against = {"differing": seen.differing, "rounding": seen.rounding, "structural": structural, "tv": tv}
-    row = dataclasses.replace(row, requests=seen.requests, along=along, few=few, anywhere=anywhere, **held_against)
-    return row, seen.rows(regime.name)
+        return dataclasses.replace(row, differing=seen.differing, rounding=seen.rounding, structural=structural, tv=tv)
+
+    def rows(self) -> list[Row]:
+        """The tests of this regime."""
+        return [] if self.refused is not None else self.seen.rows(self.regime.name)
 
 
 class _Paired:
