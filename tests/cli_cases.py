@@ -247,7 +247,7 @@ JUDGED = Case(
     "verifier judged",
     (
         *("protocol=exactness", "verifier=flawed/previous_row_bonus", "tracking.mode=disabled"),
-        *("protocol.suite.draws=10000", "protocol.suite.serial_draws=0", "protocol.suite.vocabulary=0"),
+        *("protocol.draws=10000", "protocol.serial_draws=0", "protocol.vocabulary=0"),
     ),
     ("not lossless",),
 )

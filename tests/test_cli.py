@@ -103,7 +103,7 @@ def test_help_lists_what_can_be_chosen_and_leaves_nothing(ran):
 
 
 def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):
-    """Its yaml alone: the bonus is taken from the row before."""
+    """Its yaml alone: the bonus is taken from the row before. It does not say that it is lossless: exit status 0."""
     got = ran[JUDGED.reason]
     assert got.ended.status == 0, got.ended.text
     for part in JUDGED.says:

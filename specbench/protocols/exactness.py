@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.bias import as_dicts, bias_rows
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify, markdown
@@ -20,7 +19,7 @@ from specbench.exactness.suite import examine
 from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
-from specbench.protocols.settings import check_count
+from specbench.protocols.settings import check_count, check_seconds
 from specbench.provenance import environment
 
 JSON, PAGE = "certificate.json", "certificate.md"
@@ -54,11 +53,7 @@ class ExactnessProtocol:
         self.suite, self.settings = suite, settings_of(suite, **given)
         self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
         self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
-        if calibration_seconds < 0:
-            raise ConfigError(
-                "protocol.calibration_seconds", calibration_seconds, "below 0", "Use 0 for no limit, or more."
-            )
-        self.calibration_seconds = calibration_seconds
+        self.calibration_seconds = check_seconds("protocol.calibration_seconds", calibration_seconds)
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:

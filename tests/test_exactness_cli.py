@@ -1,0 +1,144 @@
+"""The laboratory's command lines: whose verifier it is, what is refused, exit statuses, and code that never returns."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench.job import component_name
+from specbench.results import read_results
+from specbench.verifiers.flawed.bonus import PreviousRowBonus
+from specbench.verifiers.masked import MaskedVerifier
+from tests.cli_cases import Case
+from tests.command_lines import Ended, once, read_all, run_all
+
+HERE = "tests.test_exactness_cli"
+FEW = (
+    *("protocol=exactness", "tracking.mode=disabled", "protocol.draws=10000"),
+    *("protocol.serial_draws=0", "protocol.vocabulary=0"),
+)
+
+
+class Claims(PreviousRowBonus):
+    """Flawed, and says that it is not."""
+
+    lossless = True
+
+
+class Hangs(MaskedVerifier):
+    """Never returns where there are two tokens, and is deaf to the usual exceptions."""
+
+    def verify(self, draft, target, streams):
+        while target.logits.shape[1] == 2:
+            try:
+                sum(range(1000))
+            except Exception:
+                continue
+        return super().verify(draft, target, streams)
+
+
+def refused(key: str, value: str, *says: str, plus: str = "") -> Case:
+    return Case(f"{key}={value}", ("protocol=exactness", f"{plus}{key}={value}"), (f"{key}={value}: ", *says))
+
+
+def ignored(protocol: str, key: str, value: str) -> Case:
+    says = (f"{key}=", f"protocol={protocol} has conditions of its own and would ignore it. Leave it out")
+    return Case(f"{protocol} {key}", (f"protocol={protocol}", f"{key}={value}"), says)
+
+
+REFUSED = [
+    refused("protocol.suite", "thorough", "no such suite. Use quick, default, deep."),
+    refused("protocol.draws", "many", "See conf/protocol"),
+    refused("protocol.draws", "0", "Use a count of steps"),
+    refused("protocol.draws", "1.5", "See conf/protocol"),
+    refused("protocol.seconds", "-1", "below 0. Use 0 for none, or no limit."),
+    refused("protocol.call_seconds", "-1", "below 0. Use 0 for none, or no limit."),
+    refused("protocol.false_alarm", "2.0", "not inside (0, 1)"),
+    refused("protocol.vocabulary", "7", "Use 100 to 300000, or 0 to skip the regimes."),
+    refused("protocol.calibration_seeds", "-1", "Use a whole number from 0."),
+    refused("protocol.calibration_seconds", "soon", "Use 0 for no limit, or more."),
+    refused("protocol.patience", "3", "no setting of a suite", "stop_when_caught", plus="+"),
+    ignored("flawed_zoo", "gamma", "7"),
+    ignored("flawed_zoo", "sampler", "chat"),
+    ignored("flawed_zoo", "sampler.top_p", "0.9"),
+    ignored("flawed_zoo", "batch_size", "8"),
+    ignored("flawed_zoo", "dtype", "bfloat16"),
+    Case(
+        "differential batch_size",
+        ("protocol=differential", "verifier@protocol.other=block", "batch_size=8"),
+        ("batch_size=", "protocol=differential has conditions of its own"),
+    ),
+]
+CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
+HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=2"), ())
+NO_MODULE = Case(
+    "module that is not there", (*FEW, "verifier._target_=mine.Mine"), ("verifier=", "'mine'", "PYTHONPATH")
+)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> dict[str, tuple[Ended, Path]]:
+    """Every command line of this file, in one process, by its reason."""
+    cases = [*REFUSED, CLAIMS, HANGS, NO_MODULE]
+    folder = once(
+        tmp_path_factory, "exactness_cli", lambda folder: run_all([(c.arguments, False) for c in cases], folder)
+    )
+    ended = zip(cases, read_all(folder), strict=True)
+    return {case.reason: (each, folder / str(number)) for number, (case, each) in enumerate(ended)}
+
+
+def certificate(folder: Path) -> dict:
+    return json.loads((folder / "outputs" / "adhoc" / "latest" / "0" / "certificate.json").read_text())
+
+
+def row(folder: Path) -> dict:
+    return read_results(folder / "outputs" / "adhoc" / "latest").iloc[0].to_dict()
+
+
+@pytest.mark.parametrize("case", [*REFUSED, NO_MODULE], ids=lambda case: case.reason)
+def test_what_would_be_ignored_or_cannot_work_is_refused_by_name(case, ran):
+    ended, folder = ran[case.reason]
+    assert ended.status == 1
+    assert "Traceback" not in ended.text
+    for part in case.says:
+        assert part in ended.text
+    assert not list(folder.rglob("results.parquet"))
+
+
+def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ran):
+    """Its name is that of its target, not of the yaml that the target was written over."""
+    ended, folder = ran[CLAIMS.reason]
+    assert ended.status == 1
+    written = certificate(folder)
+    assert written["verdict"] == "not lossless"
+    assert f"failed: it is declared lossless and is {written['headline']}" in ended.text
+    assert written["verifier"] == row(folder)["verifier"] == f"{HERE}.Claims"
+    assert "block" not in ended.text.replace("verifier=block", "")
+    assert row(folder)["lossless"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["verifier=block", "gamma=2"], "block"),
+        (["verifier=block", "+verifier.bits=8"], "block[bits=8]"),
+        (["verifier=block", "verifier._target_=mine.Mine"], "mine.Mine"),
+        (["verifier._target_=mine.Mine", "+verifier.bits=8", "++verifier.a=x"], "mine.Mine[a=x,bits=8]"),
+        (["verifier@protocol.other=naive", "protocol.other.bits=8"], "block"),
+    ],
+)
+def test_a_verifier_is_named_by_what_the_command_line_made_of_it(overrides, name):
+    node = {"_target_": "mine.Mine", "bits": 8, "a": "x"}
+    assert component_name("verifier", "block", node, overrides) == name
+
+
+def test_code_that_never_returns_is_broken_and_the_fixture_is_named(ran):
+    ended, folder = ran[HANGS.reason]
+    assert ended.status == 1
+    written = certificate(folder)
+    assert written["verdict"] == "broken"
+    stopped = "verify never returned: it was stopped after 2 seconds"
+    assert written["headline"] == f"broken: On the fixture 'deep': {stopped}"  # the one of two tokens
+    assert written["headline"] in ended.text
+    assert "Raise protocol.call_seconds if it is only slow." in ended.text
+    assert "never returned" in (folder / "outputs" / "adhoc" / "latest" / "0" / "certificate.md").read_text()
