@@ -15,7 +15,9 @@ from specbench.errors import ConfigError
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import (
     ACCEPTANCE,
+    CLASSES,
     JOINT,
+    LAST_FIRST,
     NEIGHBOURS,
     SUCCESSIVE,
     TWINS,
@@ -23,6 +25,7 @@ from specbench.exactness.evidence import (
     settings_of,
 )
 from specbench.exactness.fixtures import regimes, small_fixtures
+from specbench.exactness.statistics import calibration
 from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.statistics.pit import PitTable
 from specbench.exactness.statistics.power import detectable_tv, tv_upper_bound
@@ -112,14 +115,25 @@ def test_pit_is_uniform_and_sees_a_wrong_residual():
     assert p_values[1] < 1e-12
 
 
-def test_p_values_of_a_sound_verifier_are_uniform():
+def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
     """13 seeds on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
+    monkeypatch.setattr(calibration, "serial_rows", lambda *_: [])
+    monkeypatch.setattr(calibration, "_bets", lambda *_: [])
     found = p_values(MaskedVerifier(), seeds=13, draws=5000, seed=0, device=CPU)
     for test in (JOINT, ACCEPTANCE):
         own = [each.p_value for each in found if each.test == test]
         idle = 2 * (test == ACCEPTANCE)  # where nobody drafts, and where in 5,000 steps hardly anything is refused
         assert len(own) == 13 * (len(small_fixtures()) - idle)
         assert stats.kstest(own, "uniform").pvalue > 1e-7
+
+
+def test_calibration_repeats_every_test_that_has_a_p_value(monkeypatch):
+    monkeypatch.setattr(calibration, "REQUESTS", 300)
+    found = p_values(MaskedVerifier(), seeds=1, draws=20_000, seed=0, device=CPU)
+    tests = {each.test for each in found}
+    assert tests == {JOINT, ACCEPTANCE, SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS, CLASSES}
+    assert {each.fixture for each in found if each.test == CLASSES} == {*calibration.BET_ON}
+    assert all(each.seed == calibration.FIRST_SEED for each in found)
 
 
 @pytest.mark.parametrize(("odd", "rejected"), [(2, False), (200, True)])

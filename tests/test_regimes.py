@@ -65,11 +65,16 @@ def test_what_goes_wrong_in_long_drafts_alone(verifier):
     assert rows["regimes", PAIRED].p_value < 1e-9
 
 
-def test_code_of_another_order_differs_and_leans_to_no_side():
-    class Backwards(TokenSteps):
-        def emit(self, weights, draft, streams, num_accepted):
-            return weights.shape[1] - 1 - super().emit(weights.flip(1).contiguous(), draft, streams, num_accepted)
+class Backwards(TokenSteps):
+    """Sound code that names a rule and emits other tokens."""
 
+    lossless = True
+
+    def emit(self, weights, draft, streams, num_accepted):
+        return weights.shape[1] - 1 - super().emit(weights.flip(1).contiguous(), draft, streams, num_accepted)
+
+
+def test_code_of_another_order_differs_and_leans_to_no_side():
     found, rows = served(Backwards(), ["large_min_p"], 3000)
     assert found["large_min_p"].structural > 300
     assert rows["regimes", PAIRED].p_value > 1e-4

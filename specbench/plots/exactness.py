@@ -55,6 +55,8 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
 def qq(calibration: Rows, title: str) -> Figure:
     """Ordered p-values of an exact verifier over fixtures and seeds, against those of a uniform variable.
 
+    Bets and the smallest of several p-values may be small less often, and then lie above the diagonal on the left.
+
     Right, the same on a logarithmic scale, which shows the small ones that matter. The band holds each ordered p-value
     with probability 95% (Beta quantiles).
     """
@@ -64,7 +66,7 @@ def qq(calibration: Rows, title: str) -> Figure:
     figure, (left, right) = panels(2, 2, (WIDTH / 2, 2.7), margin=0.2, sharey=False)
     for i, (test, rows) in enumerate(table.groupby("test", sort=True)):
         seen = np.sort(rows["p_value"].to_numpy())
-        n = len(seen)
+        n, colour = len(seen), COLOURS[i % len(COLOURS)]
         expected = (np.arange(1, n + 1) - 0.5) / n
         for axes, scale in ((left, lambda x: x), (right, lambda x: -np.log10(np.clip(x, 1e-12, 1)))):
             if i == 0:
@@ -72,9 +74,8 @@ def qq(calibration: Rows, title: str) -> Figure:
                 low, high = (stats.beta.ppf(q, order, n + 1 - order) for q in (0.025, 0.975))
                 axes.fill_between(scale(expected), scale(low), scale(high), color=BAND, label="95% band")
                 axes.plot(scale(expected), scale(expected), color=INK, lw=0.7, ls=DASHED)
-            axes.plot(
-                scale(expected), scale(seen), MARKERS[i], ms=2.2, mew=0, color=COLOURS[i], label=f"{test}, {n} p-values"
-            )
+            marker, label = MARKERS[i % len(MARKERS)], f"{test}, {n} p-values"
+            axes.plot(scale(expected), scale(seen), marker, ms=2.2, mew=0, color=colour, label=label)
     left.set(xlabel="uniform quantile", ylabel="observed p-value", xlim=(0, 1), ylim=(0, 1))
     right.set(xlabel=r"$-\log_{10}$ uniform quantile", ylabel=r"$-\log_{10}$ p")
     left.set_title(title, parse_math=False)

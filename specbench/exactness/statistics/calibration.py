@@ -1,4 +1,8 @@
-"""Are the tests themselves right? p-values of an exact verifier over many seeds must be uniform."""
+"""Are the tests themselves right? p-values of an exact verifier over many seeds must be uniform.
+
+Those of joint, acceptance and successive steps are. The smallest of several, times their number, and 1 / the largest
+wealth of bets are small no more often than a uniform variable, and may be less often.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from dataclasses import dataclass
 
 import torch
 
-from specbench.exactness.evidence import ACCEPTANCE, JOINT, Evidence
-from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, Evidence, Row
+from specbench.exactness.fixtures import Regime, regimes, small_fixtures
+from specbench.exactness.statistics.serial import serial_rows
+from specbench.exactness.statistics.served import served_rows
 from specbench.exactness.statistics.small import SmallTier
 from specbench.verifiers import Verifier
 
 FIRST_SEED = 1_000_000  # added to the run's, so that no draw of the suite is seen again
+BET_ON = ("large_min_p", "gamma_9", "batch_512")  # regimes whose bets are made each time
+REQUESTS, VOCABULARY = 1024, 1009  # of each of them
 
 
 @dataclass(frozen=True)
@@ -29,14 +37,15 @@ class PValue:
 def p_values(
     verifier: Verifier, seeds: int, draws: int, seed: int, device: torch.device, seconds: float | int = 0
 ) -> list[PValue]:
-    """The small fixtures' tests, over and over.
+    """The tests of the small fixtures, of successive steps and of some regimes, over and over.
 
     Args:
         seeds: how often, at most.
-        draws: steps a fixture each time.
+        draws: steps a fixture each time, and pairs of successive steps on each of two.
         seconds: no further seed is begun after this long; 0 is no limit.
     """
     fixtures = [fixture.to(device) for fixture in small_fixtures()]
+    some = tuple(regime for regime in regimes(VOCABULARY) if regime.name in BET_ON)
     started, found, chunk = time.perf_counter(), [], 32
     for number in range(seeds):
         if seconds and number and time.perf_counter() - started > seconds:
@@ -45,9 +54,12 @@ def p_values(
         tier = SmallTier(verifier, fixtures, this, device, Evidence(), chunk)
         tier.draw({fixture.name: draws for fixture in fixtures}, None)
         chunk = tier.chunk
-        found += [
-            PValue(row.fixture, row.test, this, row.draws, row.p_value)
-            for row in tier.rows()
-            if row.test in (JOINT, ACCEPTANCE)
-        ]
+        rows = [row for row in tier.rows() if row.test in (JOINT, ACCEPTANCE)]
+        rows += serial_rows(verifier, 2 * draws, this, device, 0)
+        rows += _bets(verifier, some, this, device)
+        found += [PValue(row.fixture, row.test, this, row.draws, row.p_value) for row in rows if row.test != FORM]
     return found
+
+
+def _bets(verifier: Verifier, some: tuple[Regime, ...], seed: int, device: torch.device) -> list[Row]:
+    return served_rows(verifier, some, REQUESTS, 0, seed, device, lambda _: None)[1]
