@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.laws import LAWS
-from specbench.exactness.enumeration.model import Model
+from specbench.exactness.enumeration.injection import Point, ends_of, inject
+from specbench.exactness.enumeration.laws import LAWS, completed, target_joint
+from specbench.exactness.enumeration.model import Boxes, Model
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
 from specbench.exactness.fixtures import Fixture
@@ -20,8 +20,12 @@ from specbench.exactness.zoo.signature import likely_cause
 from specbench.rng import Stream
 from specbench.types import PADDING
 from specbench.verifiers import Verifier
+from specbench.verifiers.agreement import TOLERANCE
 
 _FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wrong in the same way
+_EDGE = 1e-9  # of half a box: how far from its edge a point is put
+_LEAST_SHARE = 1e-9  # of the probability; less of it is rounding
+_HALVINGS = 40
 
 
 def simplest_failure(
@@ -54,7 +58,9 @@ def simplest_failure(
         tally = evidence.tallies.get(name)
         if tally is not None:
             return _of_counts(tally)
-    return None
+    models = [model for probe in probes.values() for model in probe.models.values() if model.fixture.enumerable]
+    biased = max(models, key=lambda model: model.tv, default=None)
+    return None if biased is None or biased.tv <= TOLERANCE else _of_law(verifier, biased)
 
 
 def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[tuple[Point, float]]:
@@ -73,6 +79,39 @@ def _in_boxes(rule: str, model: Model) -> Iterator[tuple[Point, float]]:
     heaviest = wrong[boxes.weight[wrong].argsort(descending=True)][:_FOR_THE_CAUSE]
     for b in heaviest.tolist():
         yield Point(model.fixture, model.count, middle[:, b]), float(boxes.weight[b])
+    if len(wrong) == 0:
+        yield from _between_thresholds(rule, model, boxes)
+
+
+def _between_thresholds(rule: str, model: Model, boxes: Boxes) -> Iterator[tuple[Point, float]]:
+    """Where a threshold of the code is near the rule's: points halfway from the one to the other."""
+
+    def moved(axis: tuple[int, int], chosen: Int64[Tensor, " n"], edge: Tensor, part: Tensor | float) -> Tensor:
+        """Middles moved to an edge on one axis, but for so much of the way."""
+        stream, offset = axis
+        points = middle[:, chosen]
+        there = edge[stream, chosen, offset]
+        points[stream, :, offset] = there + part * (points[stream, :, offset] - there)
+        return points
+
+    def wrong(axis: tuple[int, int], chosen: Int64[Tensor, " n"], edge: Tensor, part: Tensor | float) -> Tensor:
+        points = moved(axis, chosen, edge, part)
+        return (model.tokens[chosen] != expected_of(rule, model.fixture, model.count, points)).any(dim=1)
+
+    middle = boxes.middle
+    every = torch.arange(len(boxes.weight))
+    for axis in model.grid.axes:
+        for edge in (boxes.low, boxes.high):
+            found = every[wrong(axis, every, edge, _EDGE)]
+            found = found[boxes.weight[found].argsort(descending=True)][:_FOR_THE_CAUSE]
+            low, high = torch.full((len(found),), _EDGE, dtype=torch.float64), torch.ones(len(found)).double()
+            for _ in range(_HALVINGS):
+                part = (low + high) / 2
+                off = wrong(axis, found, edge, part)
+                low, high = torch.where(off, part, low), torch.where(off, high, part)
+            points, shares = moved(axis, found, edge, low / 2), boxes.weight[found] * low / 2
+            for i in (shares > _LEAST_SHARE).nonzero()[:, 0].tolist():
+                yield Point(model.fixture, model.count, points[:, i]), float(shares[i])
 
 
 def _of_point(verifier: Verifier, point: Point, cause: str, drawn: Example | None = None) -> Failure:
@@ -111,6 +150,24 @@ def _tokens(tokens: Int64[Tensor, " width"]) -> str:
     while shown and shown[-1] == PADDING:
         shown.pop()
     return str(shown) if shown else "what no rule can give"
+
+
+def _of_law(verifier: Verifier, model: Model) -> Failure:
+    """The sequence whose probability is farthest from the target's: drafts that are drawn otherwise show so alone."""
+    fixture, boxes = model.fixture, model.grid.boxes(model.fixture.gamma + 1)
+    steps = inject(verifier, fixture, boxes.middle, model.count)
+    ends = ends_of(fixture, steps, boxes.weight, model.count)
+    law = completed(fixture, ends)
+    target = target_joint(fixture, len(ends)).to(law.device)
+    worst = int((law - target).abs().argmax())
+    tokens = [worst // fixture.vocabulary**i % fixture.vocabulary for i in reversed(range(len(ends)))]
+    lines = [
+        f"drafts of {model.count} tokens, the step {tokens} (completed with the target's tokens): probability "
+        f"{float(law[worst]):.9g} by the code's thresholds, {float(target[worst]):.9g} by the target"
+    ]
+    if hasattr(verifier, "draft_tokens"):
+        lines.append("it draws drafts by itself: look there first if no single request is wrong")
+    return Failure(fixture.name, fixture.reason, tuple(lines))
 
 
 def _of_counts(tally: Tally) -> Failure:
