@@ -11,7 +11,6 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.differential import compare, explain
 from specbench.exactness.enumeration.laws import LAWS, all_drafts, token_law
@@ -38,6 +37,7 @@ SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.loss
 SHORT = Settings(
     false_alarm=1e-8, draws=40_000, seconds=2, serial_draws=20_000, serial_seconds=1, vocabulary=997, regime_draws=2000,
     regime_seconds=2,
+    locating_seconds=6,
 )  # fmt: skip
 INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, vocabulary=0, seconds=1)
 HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, vocabulary=0)
@@ -50,7 +50,6 @@ def test_lossless_verifiers_pass_the_suite(name, monkeypatch):
     An interpreted verifier takes 50 ms and more a request: it must emit its rule's tokens in the few it is given.
     """
     verifier = SOUND[name]
-    monkeypatch.setattr(suite, "LOCATING_SECONDS", 0.3)
     settings = amount(verifier, SHORT, INTERPRETED)
     with torch.inference_mode():
         evidence = examine(verifier, settings, seed=1, device=CPU, regimes=regimes(settings.vocabulary or 100))

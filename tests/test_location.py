@@ -5,11 +5,13 @@ import dataclasses
 import pytest
 import torch
 
+from specbench.exactness import examples
 from specbench.exactness.enumeration.injection import Point, extreme_failures, inject
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, token_law
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.probes import Probe
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
@@ -212,3 +214,20 @@ def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
 def test_points_run_where_the_fixture_is():
     steps = inject(MaskedVerifier(), FIXTURES["chain"].to(CPU), torch.full((3, 2, 3), 0.5, dtype=torch.float64), 2)
     assert steps.tokens.device == CPU
+
+
+class SlightlyKind(TokenSteps):
+    """Accepts a little too much: less than coarse_uniform of the zoo does, which accepts the same and more."""
+
+    def accepts(self, p, q, u):
+        return u * q < p * (1 + 1e-4)
+
+
+def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
+    """Its wrong requests lie between two thresholds, and next to them are some that it gets right."""
+    probes = {"chain": Probe(SlightlyKind(), FIXTURES["chain"], 1.0)}
+    found = sorted(examples._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
+    wrong, beside = [each.point for each in found], [point for each in found for point in each.beside]
+    assert len(beside) > len(wrong) > 10
+    assert "coarse_uniform" in likely_cause(SlightlyKind(), wrong)
+    assert likely_cause(SlightlyKind(), wrong, beside) == ""

@@ -21,6 +21,8 @@ class Settings:
     Attributes:
         draws: steps on each small fixture.
         seconds: that the small fixtures may take together; 0 is no limit. What fits is what the bounds say.
+        locating_seconds: likewise for finding the thresholds of code before; code that is too slow for it is held
+            against its rule alone.
         regime_draws, regime_seconds: likewise on each of the regimes, and on all of them together.
         serial_draws, serial_seconds: pairs of steps in the tests of successive steps; 0 draws skip them.
         vocabulary: tokens of a regime at most; 0 skips all regimes.
@@ -33,6 +35,7 @@ class Settings:
 
     draws: int = 10_000_000
     seconds: float | int = 150
+    locating_seconds: float | int = 40
     regime_draws: int = 100_000
     regime_seconds: float | int = 75
     serial_draws: int = 500_000
@@ -49,7 +52,15 @@ class Settings:
                 raise ConfigError(
                     f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
                 )
-        for name in ("seconds", "regime_seconds", "serial_draws", "serial_seconds", "vocabulary", "call_seconds"):
+        for name in (
+            "seconds",
+            "locating_seconds",
+            "regime_seconds",
+            "serial_draws",
+            "serial_seconds",
+            "vocabulary",
+            "call_seconds",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"protocol.{name}", getattr(self, name), "below 0", "Use 0 for none, or no limit.")
         for name in ("draws", "regime_draws"):
@@ -65,6 +76,7 @@ SUITES = {
     "quick": Settings(
         draws=500_000,
         seconds=15,
+        locating_seconds=10,
         regime_draws=5000,
         regime_seconds=20,
         serial_draws=50_000,
@@ -73,7 +85,13 @@ SUITES = {
     ),
     "default": Settings(),
     "deep": Settings(
-        draws=100_000_000, seconds=0, regime_draws=100_000, regime_seconds=900, serial_draws=4_000_000, serial_seconds=0
+        draws=100_000_000,
+        seconds=0,
+        locating_seconds=600,
+        regime_draws=100_000,
+        regime_seconds=900,
+        serial_draws=4_000_000,
+        serial_seconds=0,
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64, Int64
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from specbench.exactness.enumeration.injection import Point, ends_of, inject
 from specbench.exactness.enumeration.laws import LAWS, completed, target_joint
-from specbench.exactness.enumeration.model import Boxes, Model
+from specbench.exactness.enumeration.model import Axis, Boxes, Model
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
 from specbench.exactness.fixtures import Fixture
@@ -26,6 +27,7 @@ _FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wr
 _EDGE = 1e-9  # of half a box: how far from its edge a point is put
 _LEAST_SHARE = 1e-9  # of the probability; less of it is rounding
 _HALVINGS = 40
+_BESIDE = 2000  # points next to wrong ones that are looked at
 
 
 def simplest_failure(
@@ -40,13 +42,16 @@ def simplest_failure(
     Returns:
         None if it shows in no request alone (coupled steps) and in no count of a small fixture.
     """
-    points = sorted(_in_models(verifier, probes), key=lambda each: each[0].count)
+    points = sorted(_in_models(verifier, probes), key=lambda each: each.point.count)
     rejected = {row.test for row in evidence.rejected}
     if points:
         # The shortest draft, and of those the largest box.
-        fewest = points[0][0].count
-        point, _ = max((each for each in points if each[0].count == fewest), key=lambda each: each[1])
-        return _of_point(verifier, point, likely_cause(verifier, [each for each, _ in points[:_FOR_THE_CAUSE]]))
+        simplest = max(
+            (each for each in points if each.point.count == points[0].point.count), key=lambda each: each.share
+        )
+        used = points[:_FOR_THE_CAUSE]
+        right = [point for each in used for point in each.beside][:_BESIDE]
+        return _of_point(verifier, simplest.point, likely_cause(verifier, [each.point for each in used], right))
     if EXTREMES in rejected and extremes:
         return _of_point(verifier, extremes[0], likely_cause(verifier, extremes))
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
@@ -63,27 +68,53 @@ def simplest_failure(
     return None if biased is None or biased.tv <= TOLERANCE else _of_law(verifier, biased)
 
 
-def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[tuple[Point, float]]:
-    """Points at which a model of the code does not do what the rule does that it names, with the share of such."""
+@dataclass(frozen=True)
+class _Wrong:
+    """A point at which a model of the code does not do what the rule does that it names.
+
+    Attributes:
+        share: probability of the points around that are wrong in the same way.
+        beside: points next to these, some of which it may get right.
+    """
+
+    point: Point
+    share: float
+    beside: tuple[Point, ...]
+
+
+def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[_Wrong]:
     if verifier.rule in LAWS and not hasattr(verifier, "draft_tokens"):
         for probe in probes.values():
             for model in probe.models.values():
                 yield from _in_boxes(verifier.rule, model)
 
 
-def _in_boxes(rule: str, model: Model) -> Iterator[tuple[Point, float]]:
+def _in_boxes(rule: str, model: Model) -> Iterator[_Wrong]:
     boxes = model.grid.boxes(model.fixture.gamma + 1)
     middle = boxes.middle
     wanted = expected_of(rule, model.fixture, model.count, middle)
     wrong = (model.tokens != wanted).any(dim=1).nonzero()[:, 0]
     heaviest = wrong[boxes.weight[wrong].argsort(descending=True)][:_FOR_THE_CAUSE]
     for b in heaviest.tolist():
-        yield Point(model.fixture, model.count, middle[:, b]), float(boxes.weight[b])
+        beside = tuple(Point(model.fixture, model.count, each) for each in _next_to(boxes, b, model.grid.axes))
+        yield _Wrong(Point(model.fixture, model.count, middle[:, b]), float(boxes.weight[b]), beside)
     if len(wrong) == 0:
         yield from _between_thresholds(rule, model, boxes)
 
 
-def _between_thresholds(rule: str, model: Model, boxes: Boxes) -> Iterator[tuple[Point, float]]:
+def _next_to(boxes: Boxes, b: int, axes: list[Axis]) -> Iterator[Tensor]:
+    """Points outside of a box, half its width from each of its sides."""
+    low, high = boxes.low[:, b], boxes.high[:, b]
+    for stream, offset in axes:
+        half = (high - low)[stream, offset] / 2
+        for value in (low[stream, offset] - half, high[stream, offset] + half):
+            if 0 <= value < 1:
+                point = (low + high) / 2
+                point[stream, offset] = value
+                yield point
+
+
+def _between_thresholds(rule: str, model: Model, boxes: Boxes) -> Iterator[_Wrong]:
     """Where a threshold of the code is near the rule's: points halfway from the one to the other."""
 
     def moved(axis: tuple[int, int], chosen: Int64[Tensor, " n"], edge: Tensor, part: Tensor | float) -> Tensor:
@@ -109,9 +140,11 @@ def _between_thresholds(rule: str, model: Model, boxes: Boxes) -> Iterator[tuple
                 part = (low + high) / 2
                 off = wrong(axis, found, edge, part)
                 low, high = torch.where(off, part, low), torch.where(off, high, part)
-            points, shares = moved(axis, found, edge, low / 2), boxes.weight[found] * low / 2
+            points, beside = (moved(axis, found, edge, part) for part in (low / 2, -low / 2))
+            shares = boxes.weight[found] * low / 2
             for i in (shares > _LEAST_SHARE).nonzero()[:, 0].tolist():
-                yield Point(model.fixture, model.count, points[:, i]), float(shares[i])
+                point, other = (Point(model.fixture, model.count, each[:, i]) for each in (points, beside))
+                yield _Wrong(point, float(shares[i]), (other,) if 0 <= other.given[axis[0], axis[1]] < 1 else ())
 
 
 def _of_point(verifier: Verifier, point: Point, cause: str, drawn: Example | None = None) -> Failure:

@@ -40,9 +40,9 @@ from specbench.verifiers.agreement import TOLERANCE
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, 0.97))  # share of the draws, share of the false alarm
 FIRST_LOOK = 10_000  # draws; earlier the chi-square limit is far
 LOCATING = 0.1  # share of the false alarm that is for bounds from below
-# Seconds that locating may take for one draft length of one fixture, about how many requests that usually is, and the
-# least share of them with which it is begun.
-LOCATING_SECONDS, LOCATING_REQUESTS, LEAST_EFFORT = 2.0, 120_000, 0.02
+# Requests that locating thresholds takes on all small fixtures together, those that even the least effort takes, and
+# the least effort (locate.py) with which it is begun.
+LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
 _AGAIN = 3  # looks after the last, for models that the last one made anew
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
@@ -168,8 +168,10 @@ class _Examination:
                 seconds = seconds_a_request(self.verifier, fixture)
             except ArgumentError:
                 continue
-            effort = min(1.0, LOCATING_SECONDS / (seconds * LOCATING_REQUESTS))
-            return effort if effort > LEAST_EFFORT else 0.0
+            if not self.settings.locating_seconds:
+                return 1.0
+            effort = (self.settings.locating_seconds / seconds - LEAST_REQUESTS) / LOCATING_REQUESTS
+            return min(1.0, effort) if effort > LEAST_EFFORT else 0.0
         return 0.0
 
     def _begin(self, fixture: Fixture, injectable: bool, effort: float) -> None:

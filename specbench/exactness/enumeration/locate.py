@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench.exactness.enumeration.injection import ends_of, inject
 from specbench.exactness.enumeration.laws import LAWS, joint_tv, one_draft
-from specbench.exactness.enumeration.model import Axis, Boxes, Cuts, Grid, Model
+from specbench.exactness.enumeration.model import MOST_BOXES, Axis, Boxes, Cuts, Grid, Model
 from specbench.exactness.enumeration.paths import Path, Tree
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps
@@ -39,7 +39,7 @@ def locate(verifier: Verifier, fixture: Fixture, count: int, seed: int = 0, effo
 
     Args:
         fixture: of one variant, with few sequences.
-        effort: share of the usual lines and random points, for code that is slow; 1 is some 100,000 requests.
+        effort: share of the usual lines, random points and boxes, for code that is slow; 1 is some 50,000 requests.
 
     Returns:
         None where random points do not do what their box does: the verifier has randomness of its own, or the boxes are
@@ -69,6 +69,7 @@ class _Search:
     def __init__(self, verifier: Verifier, fixture: Fixture, count: int, tree: Tree, seed: int, effort: float):
         self.verifier, self.fixture, self.count, self.tree = verifier, fixture, count, tree
         self.width = fixture.gamma + 1
+        self.most_boxes = effort * MOST_BOXES
         self.checks = max(64, int(effort * _CHECKS / len(tree.paths)))
         self.cuts: list[Cuts] = [{} for _ in tree.paths]
         self.generator = torch.Generator().manual_seed(seed)
@@ -100,6 +101,13 @@ class _Search:
             given, owner = given[:, chosen], owner[chosen]
         return None
 
+    def code(self, steps: Steps) -> Int64[Tensor, " n"]:
+        """One number for each outcome."""
+        code = steps.malformed.long()
+        for tokens in steps.visible.T:  # PADDING, or tokens of the vocabulary
+            code = code * (self.fixture.vocabulary + 1) + tokens + 1
+        return code
+
     def add_lines(self, given: Float64[Tensor, "s m width"], owner: Int64[Tensor, " m"]) -> None:
         """Adds the thresholds on the lines through the given points, along every uniform that is read."""
         axes = self.axes(given, owner)
@@ -115,7 +123,7 @@ class _Search:
             scan = torch.cat([scan.clamp(2.0**-53, 1 - 2.0**-53), given[stream, :, offset, None]], 1).sort(dim=1).values
             lines[stream, number, :, :, offset] = scan
         flat = lines.flatten(1, 3)
-        code = _code(self.inject(flat)).view(len(axes), bases, n)
+        code = self.code(self.inject(flat)).view(len(axes), bases, n)
         changed = (code[..., 1:] != code[..., :-1]).nonzero()
         kind = torch.cat([changed[:, :1], owner[changed[:, 1], None], changed[:, 2:]], 1)
         kind = torch.cat([kind, code[..., :-1][tuple(changed.T)][:, None], code[..., 1:][tuple(changed.T)][:, None]], 1)
@@ -159,12 +167,12 @@ class _Search:
         stream, offset = axis.T
         number, inner = torch.arange(len(owner)), torch.arange(1, _SECTIONS, dtype=torch.float64) / _SECTIONS
         low, high = left[stream, number, offset], right[stream, number, offset]
-        want = _code(self.inject(left))[:, None]
+        want = self.code(self.inject(left))[:, None]
         for _ in range(_DIVISIONS):
             cuts = low[:, None] + (high - low)[:, None] * inner
             points = left[:, :, None, :].repeat(1, 1, len(inner), 1)
             points[stream, number, :, offset] = cuts
-            same = (_code(self.inject(points.flatten(1, 2))).view(cuts.shape) == want).long()
+            same = (self.code(self.inject(points.flatten(1, 2))).view(cuts.shape) == want).long()
             first = same.cumprod(dim=1).sum(dim=1)  # sections up to the first that is not as on the left
             edges = torch.cat([low[:, None], cuts, high[:, None]], dim=1)
             low, high = (edges.gather(1, each[:, None])[:, 0] for each in (first, first + 1))
@@ -183,7 +191,7 @@ class _Search:
     def model(self) -> Model | None:
         """Boxes whose sides are where the code's thresholds are."""
         for _ in range(_SIDES):
-            grid = Grid.of(self.tree, self.cuts)
+            grid = Grid.of(self.tree, self.cuts, self.most_boxes)
             if grid is None:
                 return None
             boxes = grid.boxes(self.width)
@@ -214,15 +222,6 @@ class _Search:
                 torch.cat(each, dim) for each, dim in zip(zip(*found, strict=True), (0, 1, 0), strict=True)
             )
             self._bisect(middle[:, boxed], points, axis, boxes.owner[boxed])
-
-
-def _code(steps: Steps) -> Int64[Tensor, " n"]:
-    """One number for each outcome."""
-    tokens = steps.visible + 1
-    base, code = int(tokens.max()) + 1, steps.malformed.long()
-    for i in range(tokens.shape[1]):
-        code = code * base + tokens[:, i]
-    return code
 
 
 def _hints(fixture: Fixture, path: Path) -> Cuts:

@@ -54,13 +54,13 @@ class Grid:
     axes: list[Axis]
 
     @staticmethod
-    def of(tree: Tree, cuts: list[Cuts]) -> Grid | None:
+    def of(tree: Tree, cuts: list[Cuts], most_boxes: float = MOST_BOXES) -> Grid | None:
         """None where there would be too many boxes."""
         cuts = [dict(each) for each in cuts]
         grid = Grid(tree, cuts, sorted({axis for each in cuts for axis, values in each.items() if values}))
-        most = max((len(values) for each in cuts for values in each.values()), default=0)
+        longest = max((len(values) for each in cuts for values in each.values()), default=0)
         boxes = grid.sizes.double().prod(dim=1).sum()
-        return None if most > MOST_CUTS or boxes > MOST_BOXES else grid
+        return None if longest > MOST_CUTS or boxes > most_boxes else grid
 
     @cached_property
     def sizes(self) -> Int64[Tensor, "paths axes"]:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 
@@ -33,33 +34,44 @@ def zoo() -> dict[str, Verifier]:
     return found
 
 
-def likely_cause(verifier: Verifier, points: list[Point]) -> str:
+def likely_cause(verifier: Verifier, wrong: list[Point], right: Sequence[Point] = ()) -> str:
     """The bug of the zoo that explains what code does wrong at some points; empty if none does.
 
     Args:
-        points: requests that the code gets wrong.
+        wrong: requests that the code gets wrong.
+        right: requests next to them that it gets right, which a larger bug of the same kind would not.
+    """
+    as_wrong, of_wrong = _agreement(verifier, wrong, right=False)
+    as_right, of_right = _agreement(verifier, right, right=True)
+    best = max(as_wrong, key=lambda name: min(as_wrong[name] - SAME * of_wrong, as_right[name] - SAME * of_right))
+    if of_wrong < _FEWEST or as_wrong[best] < SAME * of_wrong or as_right[best] < SAME * of_right:
+        return ""
+    (first, *_) = (inspect.getdoc(type(zoo()[best])) or "").split("\n\n")
+    return f"{' '.join(first.split())} (It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests.)"
+
+
+def _agreement(verifier: Verifier, points: Sequence[Point], right: bool) -> tuple[dict[str, int], int]:
+    """In how many requests each of the zoo emits what the code does, and how many there are.
+
+    What does not come out right or wrong again, as it should, says nothing and is left out.
     """
     batches = defaultdict(list)
     for point in points:
         batches[point.fixture.name, point.count, point.fixture.params].append(point)
-    scores: dict[str, int] = dict.fromkeys(zoo(), 0)
-    wrong = 0
-    for same in batches.values():
-        fixture, count = same[0].fixture, same[0].count
-        given = torch.stack([point.given for point in same], dim=1)
+    same: dict[str, int] = dict.fromkeys(zoo(), 0)
+    held = 0
+    for batch in batches.values():
+        fixture, count = batch[0].fixture, batch[0].count
+        given = torch.stack([point.given for point in batch], dim=1)
         got = inject(verifier, fixture, given, count).visible
-        if verifier.rule in LAWS:  # what does not come out wrong again says nothing
-            again = (got != expected_of(verifier.rule, fixture, count, given)).any(dim=1)
+        if verifier.rule in LAWS:
+            again = (got == expected_of(verifier.rule, fixture, count, given)).all(dim=1) == right
             given, got = given[:, again], got[again]
-        wrong += len(got)
+        held += len(got)
         for name, flawed in zoo().items():
             try:
                 its = inject(flawed, fixture, given, count).visible
             except (ArgumentError, VerifierFault):
                 continue
-            scores[name] += int((its == got).all(dim=1).sum())
-    best = max(scores, key=lambda name: scores[name])
-    if wrong < _FEWEST or scores[best] < SAME * wrong:
-        return ""
-    (first, *_) = (inspect.getdoc(type(zoo()[best])) or "").split("\n\n")
-    return f"{' '.join(first.split())} (It emits what {best} does in {scores[best]} of {wrong} such requests.)"
+            same[name] += int((its == got).all(dim=1).sum())
+    return same, held
