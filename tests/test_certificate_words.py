@@ -49,6 +49,7 @@ BOUNDS = {
     "rounding": [bound("chain", differing=3, hidden=1.2e-6, tv=1.2000002e-6), of_rule(4, 4, 1.9e-6)],
     "impure": [bound("chain", differing=90, impure=90, hidden=1.3e-5, tv=1.3e-5), of_rule(88, 0, 1.2e-5)],
     "other rule": [bound("chain"), of_rule(5000, 10, 6.2e-4)],
+    "other rule, counted": [dataclasses.replace(of_rule(9_000_000, 10, 0.91), tv=0.0046)],
     "biased": [bound("chain", located=0.18, hidden=8e-4, tv=0.1808, least=0.1792, proved=True), bound("deep")],
     "perhaps biased": [bound("chain", located=2.31e-5, hidden=3e-5, tv=5.31e-5, least=0.0)],
     "wide": [bound("chain", draws=300, hidden=0.026, tv=0.026)],
@@ -88,7 +89,7 @@ def evidences():
         yield Evidence(rows=rows, bounds=bounds, regimes=regimes, habits=habits, unsupported=refused, cut=cut)
     for rows in ROWS.values():
         yield Evidence(rows=rows, fault="On the fixture 'chain': verify raised KeyError: 3 (mine.py, line 7).")
-    yield Evidence(fault="On the fixture '-': Mine has no attribute rule. Write rule = \"token\" into the class.")
+    yield Evidence(fault='Mine has no attribute rule. Write rule = "token" into the class.')
 
 
 def certificate_of(evidence: Evidence):
@@ -143,7 +144,9 @@ def located_sentence(m: re.Match, e: Evidence) -> bool:
 
 def rule_sentence(m: re.Match, e: Evidence) -> bool:
     rows = of_method(e, "rule")
-    return counts(m["n"]) == len(rows) and same_requests(m["requests"], rows) and held(m, rows)
+    by_counts = any(row.tv < row.hidden for row in rows)
+    good = counts(m["n"]) == len(rows) and same_requests(m["requests"], rows) and held(m, rows)
+    return good and by_counts == bool(m["counts"])
 
 
 def held(m: re.Match, rows) -> bool:
@@ -223,7 +226,8 @@ def others_sentence(m: re.Match, e: Evidence) -> bool:
 
 def habit_sentence(m: re.Match, e: Evidence) -> bool:
     row = next(row for row in e.habits if row.name == m["name"])
-    return (counts(m["k"]), counts(m["n"])) == (row.differing, row.requests) and m["what"] == HABITS[row.name]
+    good = (counts(m["k"]), counts(m["n"])) == (row.differing, row.requests) and m["what"] == HABITS[row.name]
+    return good and bool(of_method(e, "located")) == bool(m["thresholds"])
 
 
 def impure_sentence(m: re.Match, e: Evidence) -> bool:
@@ -246,7 +250,9 @@ def perhaps_sentence(m: re.Match, e: Evidence) -> bool:
 
 def wide_sentence(m: re.Match, e: Evidence) -> bool:
     rows = e.bounds if m["place"] == "small fixtures" else [row for row in e.regimes if row.tv is not None]
-    return largest(rows, "tv") > float(m["limit"])
+    wrong = sum(row.differing - row.rounding for row in of_method(e, "rule"))
+    wrong += sum(row.structural or 0 for row in e.regimes)
+    return largest(rows, "tv") > float(m["limit"]) and bool(wrong) != bool(m["remedy"])
 
 
 NUMBER, BOUND = r"[\d,]*\d", r"[\d.e+-]+"
@@ -261,7 +267,7 @@ FORMS = [
      rf"(?P<did>nothing else|otherwise (?P<times>{NUMBER}) times), which leaves at most (?P<hidden>{BOUND}) for what may "
      rf"hide {SURE}\)\.", located_sentence),
     (rf"On (?P<n>\d+) small fixtures? it was held against its rule's formulas: in the (?P<requests>[\d, to]+) requests"
-     rf"(?: on each)? it emitted their tokens{BUT}, so that a step is at most (?P<tv>{BOUND}) from the target's {SURE}\)\.",
+     rf"(?: on each)? it emitted their tokens{BUT}, so that (?P<counts>\(by counts, where these say more\) )?a step is at most (?P<tv>{BOUND}) from the target's {SURE}\)\.",
      rule_sentence),
     (rf"On (?P<n>\d+) small fixtures? it could be held against nothing, since it draws by itself, in no order that could "
      rf"be found, or too slowly to look for one: counts of the (?P<requests>[\d, to]+) requests(?: on each)? show no bias, which leaves at most "
@@ -284,8 +290,8 @@ FORMS = [
      rf"(?P<failed>{NUMBER}) of (?P<of>{NUMBER}) requests|after (?P<after>{NUMBER}) requests \(p = (?P<p>\S+), false alarm "
      r"1e-06 for all tests together\))\. It compares (?P<compares>.+); usual causes: (?P<cause>.+)\.", rejected_sentence),
     (r"Rejected besides by (?P<others>.+?)(?: and (?P<more>\d+) more)?\.", others_sentence),
-    (rf"It (?P<what>.+): (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests came out otherwise under [\"'](?P<name>.+)[\"']\. Its "
-     r"thresholds say nothing of that, so it is judged by what was drawn with real seeds, in batches\.", habit_sentence),
+    (rf"It (?P<what>.+): (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests came out otherwise under [\"'](?P<name>.+)[\"']\. "
+     r"(?:(?P<thresholds>Its thresholds say nothing of that, so)|So) it is judged by what was drawn with real seeds, in batches\.", habit_sentence),
     (rf"On '(?P<fixture>\w+)' it did otherwise than its thresholds foresee in (?P<differing>{NUMBER}) of (?P<draws>{NUMBER}) "
      rf"requests; (?P<impure>{NUMBER}) of those that were tried again, with the same uniforms given, came out as foreseen: it "
      r"was their seeds, positions or company, or how often it had been called\.", impure_sentence),
@@ -303,7 +309,10 @@ FORMS = [
     (rf"The thresholds located on '(?P<fixture>\w+)' imply a bias of {BOUND} a step, more than the 1e-05 of rounding\. What "
      r"may hide could still make up for it; more requests will tell\.", perhaps_sentence),
     (rf"A bound above (?P<limit>{BOUND}) a step on (?P<place>small fixtures|the regimes) says too little for the word "
-     r"lossless; more requests that come out as foreseen lower it\.", wide_sentence),
+     r"lossless(?P<remedy>; more requests that come out as foreseen lower it)?\.", wide_sentence),
+    (r"In (?P<n>\d+) regimes no bound of a step is known, since its rule has no formulas here or it draws drafts by itself, so "
+     r"it is not called lossless\.",
+     lambda m, e: int(m["n"]) == sum(row.refused is None and row.tv is None for row in e.regimes) > 0),
     (r"The time was up before all requests asked for were drawn; the bounds are of those drawn\.", lambda m, e: e.cut),
     (r"No small fixture could be drawn on, so that nothing is known of it\..*", lambda m, e: not e.bounds),
     (r"Broken\. (?P<fault>.+)", lambda m, e: m["fault"] == e.fault),

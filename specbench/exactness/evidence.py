@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -12,6 +13,8 @@ JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
 PAIRED, CLASSES = "differences", "classes of ids"
 SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS = "successive steps", "last and next", "neighbours", "twins"
 HARD = (FORM, EXTREMES)  # one failure rejects; they have no false alarm
+MOST_DRAWS = 10**11  # more would not end
+LEAST_VOCABULARY, MOST_VOCABULARY = 100, 300_000  # of a regime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,24 +55,19 @@ class Settings:
                 raise ConfigError(
                     f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
                 )
-        for name in (
-            "seconds",
-            "locating_seconds",
-            "regime_seconds",
-            "serial_draws",
-            "serial_seconds",
-            "vocabulary",
-            "call_seconds",
-        ):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"protocol.{name}", getattr(self, name), "below 0", "Use 0 for none, or no limit.")
-        for name in ("draws", "regime_draws"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"protocol.{name}", getattr(self, name), "below 1", "Use a count of steps.")
-        if 0 < self.vocabulary < 100:
-            raise ConfigError(
-                "protocol.vocabulary", self.vocabulary, "not large", "Use 100 to 300000, or 0 to skip the regimes."
-            )
+        for name in ("seconds", "locating_seconds", "regime_seconds", "serial_seconds", "call_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"protocol.{name}", getattr(self, name), "no time in seconds", "Use 0 for no limit, or more."
+                )
+        for name, fewest in (("draws", 1), ("regime_draws", 1), ("serial_draws", 0)):
+            if not fewest <= getattr(self, name) <= MOST_DRAWS:
+                raise ConfigError(
+                    f"protocol.{name}", getattr(self, name), "no count of steps", f"Use {fewest} to {MOST_DRAWS:,}."
+                )
+        if not (self.vocabulary == 0 or LEAST_VOCABULARY <= self.vocabulary <= MOST_VOCABULARY):
+            remedy = f"Use {LEAST_VOCABULARY} to {MOST_VOCABULARY}, or 0 to skip the regimes."
+            raise ConfigError("protocol.vocabulary", self.vocabulary, "no large vocabulary", remedy)
 
 
 SUITES = {
@@ -111,7 +109,8 @@ def settings_of(suite: object, **given: Any) -> Settings:
             raise ConfigError(f"protocol.{name}", value, "no setting of a suite", f"Use one of {', '.join(known)}.")
         kinds = (bool,) if name == "stop_when_caught" else (int,) if name in whole else (int, float)
         if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-            raise ConfigError(f"protocol.{name}", value, f"not a {kinds[-1].__name__}", "See conf/protocol.")
+            wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kinds[-1].__name__]
+            raise ConfigError(f"protocol.{name}", value, f"not {wanted}", "See conf/protocol/exactness.yaml.")
     return replace(SUITES[suite], **{name: value for name, value in given.items() if value is not None})
 
 

@@ -32,13 +32,14 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
 from specbench.rng import Streams
-from specbench.types import PADDING
+from specbench.types import PADDING, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.agreement import TOLERANCE, excess, only
 
 LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
+_EXPLAINED = 4096  # of them, that are looked into at once
 _PHASES = 6  # models of one fixture, one after the other
 
 
@@ -198,13 +199,16 @@ class Probe:
     def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], streams: Streams, found: Tensor) -> None:
         if self.method == RULE:
             drawn = steps.drawn
-            one = only(found[:_KEPT], drawn.draft, drawn.target, streams)
-            chosen = type(steps.verification)(
-                steps.verification.token_ids[found[:_KEPT]], steps.verification.num_accepted[found[:_KEPT]]
-            )
-            by_rounding = excess(self.verifier.rule, *one, chosen) <= TOLERANCE
-            self.rounding += int(by_rounding.sum())
-            found = found[:_KEPT][~by_rounding]
+            parts = []
+            for part in found.split(_EXPLAINED):
+                one = only(part, drawn.draft, drawn.target, streams)
+                chosen = Verification(steps.verification.token_ids[part], steps.verification.num_accepted[part])
+                by_rounding = excess(self.verifier.rule, *one, chosen) <= TOLERANCE
+                self.rounding += int(by_rounding.sum())
+                parts.append(part[~by_rounding])
+                if not by_rounding.any():
+                    break  # of so many none: it is of another rule, and the rest counts as no rounding
+            found = torch.cat(parts)
         classes = self._classes(streams)
         given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
         for key in {(int(c) // (self.fixture.gamma + 1), int(c) % (self.fixture.gamma + 1)) for c in classes[found]}:
@@ -247,12 +251,12 @@ def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, count
     Args:
         counted: requests drawn in all.
         alpha, least_alpha: false alarm of the bound from above and of that from below.
-        counted_tv: the bound by counts alone, for a verifier that is held against nothing.
+        counted_tv: the bound by counts alone, if that is asked for; of two bounds the smaller one is taken.
     """
     hidden, located = probe.hidden(alpha), probe.located
     tv, least = counted_tv, 0.0
     if hidden is not None and located is not None:
-        tv = min(1.0, located + hidden)
+        tv = min(1.0, located + hidden, 1.0 if counted_tv is None else counted_tv)
         least = max(0.0, located - (probe.hidden(least_alpha) or 0.0))
     return Bound(
         fixture=probe.fixture.name,

@@ -28,7 +28,7 @@ from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT
 from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, Regime, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
-from specbench.exactness.probes import COUNTED, Probe, bound_of
+from specbench.exactness.probes import LOCATED, Probe, bound_of
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.served import served_rows
@@ -249,13 +249,19 @@ class _Examination:
             tally = None if self.small is None else self.small.tallies.get(name)
             if tally is None or tally.draws == 0:
                 continue
-            alpha = (1 - CONFIDENCE) / len(self.fixtures)
+            # What is held against its rule has the smaller of two bounds, each with half of the doubt.
+            alpha = self._doubt if probe.method == LOCATED else self._doubt / 2
             least = self.settings.false_alarm * LOCATING / len(self.fixtures)
-            counted = self._counted(name, tally, alpha) if probe.method == COUNTED else None
+            counted = self._counted(name, tally) if probe.method != LOCATED else None
             found.append(bound_of(probe, tally.draws, alpha, least, counted))
         return found
 
-    def _counted(self, name: str, tally: Tally, alpha: float) -> float | None:
+    @property
+    def _doubt(self) -> float:
+        """How often the bound of a fixture may be wrong."""
+        return (1 - CONFIDENCE) / len(self.fixtures)
+
+    def _counted(self, name: str, tally: Tally) -> float | None:
         """The bound by counts alone; where the target allows one sequence, by how often there was another."""
         row = next((row for row in self.evidence.rows if _key(row) == (name, JOINT)), None)
         if row is not None:
@@ -263,19 +269,18 @@ class _Examination:
         impossible = next((row.statistic for row in self.evidence.rows if _key(row) == (name, FORM)), None)
         if impossible is None:
             return None
-        return float(stats.beta.isf(alpha, impossible + 1, max(tally.draws - impossible, 1e-9)))
+        return float(stats.beta.isf(self._doubt / 2, impossible + 1, max(tally.draws - impossible, 1e-9)))
 
     def _bounded(self, row: Row) -> Row:
         """With what it could have seen, and with an upper bound that holds on all small fixtures together."""
         if row.test != JOINT or row.dof == 0:
             return row
-        confidence = 1 - (1 - CONFIDENCE) / len(self.fixtures)
         tests = max(1, sum(each.gates and each.test not in HARD for each in self.evidence.rows))
         share = self.settings.false_alarm * (1 - LOCATING) * LOOKS[-1][1] / tests
         return replace(
             row,
             detectable=detectable_tv(row.draws, row.dof, self.settings.power, share),
-            upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws, confidence),
+            upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws, 1 - self._doubt / 2),
         )
 
 

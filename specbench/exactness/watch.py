@@ -32,13 +32,14 @@ class VerifierFault(SpecbenchError):
     """The verifier under test did what no verifier may.
 
     Attributes:
-        fixture: the name of the fixture that it was verifying; "-" before the first.
+        fixture: the name of the fixture that it was verifying; empty before the first.
         problem: what it did, and what to do instead.
         request: the request that shows it, in words; empty where none does alone.
     """
 
     def __init__(self, fixture: str, problem: str, request: str = ""):
-        super().__init__(f"On the fixture {fixture!r}: {problem}" + (f" Shown by {request}." if request else ""))
+        where = f"On the fixture {fixture!r}: " if fixture else ""
+        super().__init__(where + problem + (f" Shown by {request}." if request else ""))
         self.fixture, self.problem, self.request = fixture, problem, request
 
 
@@ -49,7 +50,7 @@ class _TooLongError(BaseException):
 @dataclass
 class _Limit:
     seconds: float | int = 0
-    fixture: str = "-"
+    fixture: str = ""
     begun: float | None = None  # of the call under way
 
 
@@ -91,10 +92,10 @@ def check_attributes(verifier: object) -> None:
         value = getattr(verifier, name, None)
         if not isinstance(value, kind):
             found = "has no attribute" if value is None else f"has {value!r} as its attribute"
-            raise VerifierFault("-", f"{type(verifier).__name__} {found} {name}. Write {example} into the class.")
+            raise VerifierFault("", f"{type(verifier).__name__} {found} {name}. Write {example} into the class.")
     if not callable(getattr(verifier, "verify", None)):
         problem = f"{type(verifier).__name__} has no method verify(draft, target, streams)."
-        raise VerifierFault("-", f"{problem} See verifiers/base.py.")
+        raise VerifierFault("", f"{problem} See verifiers/base.py.")
 
 
 def verify(verifier: Verifier, fixture: Fixture, draft: Draft, target: LogitRows, streams: Streams) -> Verification:

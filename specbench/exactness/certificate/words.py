@@ -112,8 +112,8 @@ def _bounds(bounds: list[Bound]) -> list[str]:
     if rule:
         found.append(
             f"On {_fixtures(rule)} it was held against its rule's formulas: in the {_requests(rule)} it emitted their "
-            f"tokens{_but_for(rule)}, so that a step is at most {most(_largest(rule, 'tv'))} from the target's ({SURE} "
-            "on all together)."
+            f"tokens{_but_for(rule)}, so that {_by_counts(rule)}a step is at most {most(_largest(rule, 'tv'))} from "
+            f"the target's ({SURE} on all together)."
         )
     if counted:
         found.append(
@@ -160,10 +160,11 @@ def _proofs(evidence: Evidence) -> list[str]:
 
 
 def _habits(evidence: Evidence) -> list[str]:
+    located = any(bound.method == LOCATED for bound in evidence.bounds)
+    thresholds = "Its thresholds say nothing of that, so" if located else "So"
     found = [
         f"It {HABITS[habit.name]}: {habit.differing:,} of {habit.requests:,} requests came out otherwise under "
-        f"{habit.name!r}. Its thresholds say nothing of that, so it is judged by what was drawn with real seeds, in "
-        "batches."
+        f"{habit.name!r}. {thresholds} it is judged by what was drawn with real seeds, in batches."
         for habit in evidence.habits
         if habit.differing
     ]
@@ -201,10 +202,14 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
         )
     for place, tv, limit in (("small fixtures", verdict.tv, MOST), ("the regimes", verdict.regime_tv, MOST_IN_REGIMES)):
         if tv is not None and tv > limit:
-            found.append(
-                f"A bound above {limit:g} a step on {place} says too little for the word lossless; more requests that "
-                "come out as foreseen lower it."
-            )
+            remedy = "" if wrong else "; more requests that come out as foreseen lower it"
+            found.append(f"A bound above {limit:g} a step on {place} says too little for the word lossless{remedy}.")
+    free = [regime for regime in evidence.regimes if regime.refused is None and regime.tv is None]
+    if free:
+        found.append(
+            f"In {len(free)} regimes no bound of a step is known, since its rule has no formulas here or it draws "
+            "drafts by itself, so it is not called lossless."
+        )
     if evidence.cut:
         found.append("The time was up before all requests asked for were drawn; the bounds are of those drawn.")
     return found
@@ -227,6 +232,10 @@ def _requests(bounds: list[Bound]) -> str:
 def _otherwise(bounds: list[Bound]) -> str:
     differing = sum(bound.differing for bound in bounds)
     return f"otherwise {differing:,} times" if differing else "nothing else"
+
+
+def _by_counts(bounds: list[Bound]) -> str:
+    return "(by counts, where these say more) " if any(each.tv != each.hidden for each in bounds) else ""
 
 
 def _but_for(rows: list[Bound] | list[RegimeRow]) -> str:
