@@ -59,6 +59,12 @@ def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds are looked for as in slow code: a tenth of the time, and the same on every machine."""
+    monkeypatch.setattr(suite._Examination, "_effort", lambda _: 0.1)
+
+
+@pytest.fixture
 def unchecked() -> Iterator[None]:
     """Without the checks of shapes, which take most of the time of many small calls; others test with them."""
     jaxtyping.config.update("jaxtyping_disable", True)

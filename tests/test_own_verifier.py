@@ -93,6 +93,10 @@ def test_the_module_as_it_stands_is_lossless(blocks, folder):
     assert "failed" not in ended.text
 
 
+def without_uniforms(text: str) -> str:
+    return re.sub(r"uniform: ?[\d.]+|uniform [\d.]+", "uniform", text)
+
+
 def test_a_refused_token_replaced_by_a_plain_draw_is_refuted_and_its_repeat_command_pastes(blocks, folder):
     """The bug of the section, declared lossless: exit status 1, why, and the example and cause that it prints."""
     ended = certified(changed(blocks["python"], SOUND, "residual = p"), blocks, folder)
@@ -106,8 +110,8 @@ def test_a_refused_token_replaced_by_a_plain_draw_is_refuted_and_its_repeat_comm
     section = (ROOT / "CONTRIBUTING.md").read_text()
     printed = [line for line in example.partition("\n## ")[0].splitlines() if line.startswith("    ")]
     assert printed
-    for line in printed:
-        assert line in section
+    for line in printed:  # the uniforms are of the middle of a box, and boxes differ with the time that there is
+        assert without_uniforms(line) in without_uniforms(section)
     (cause,) = re.findall(r"^Likely cause: .*$", example, flags=re.MULTILINE)
     assert cause in section
 

@@ -17,6 +17,7 @@ from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.matching import MatchingVerifier
 from tests.cases import CPU
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 ALL = {regime.name: regime for regime in regimes(1500)}
 
 

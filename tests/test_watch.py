@@ -185,6 +185,7 @@ def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, said):
     assert evidence.rows == []
 
 
+@pytest.mark.usefixtures("unchecked", "little_effort")
 def test_the_evidence_so_far_is_kept():
     """Broken at the 5,000th request or so: what was seen until then stands in the certificate."""
 
