@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy import stats
 
 from specbench.exactness.enumeration.laws import LAWS, counted_ends, joint_tv, rule_lengths
 from specbench.exactness.fixtures import Fixture
@@ -11,6 +12,7 @@ from specbench.exactness.statistics.tests import GTest, node_g_test
 from specbench.exactness.steps import Steps, length_counts, node_counts
 
 ROUNDING = 1e-6  # share of steps that may accept a number of tokens which the rule, computed exactly, never does
+_NEVER = 1e-9  # chance that a verifier with so large a share is found out by the count of them
 
 
 class Tally:
@@ -60,8 +62,9 @@ class Tally:
         if self.rule not in LAWS:
             return None
         lengths, probs = self.lengths(), rule_lengths(self.rule, self.fixture).numpy()
-        # Where p = q a sound kernel refuses one token in 1e7, since float32 places its threshold a little below 1.
-        if lengths[probs == 0].sum() <= ROUNDING * lengths.sum():
+        # Where p = q a sound kernel refuses one token in 1e7, since float32 places its threshold a little below 1; that
+        # may be the very first.
+        if lengths[probs == 0].sum() <= stats.poisson.isf(_NEVER, ROUNDING * lengths.sum()):
             lengths = np.where(probs == 0, 0, lengths)
         return node_g_test(lengths, probs)
 
