@@ -37,7 +37,7 @@ class Settings:
     """
 
     draws: int = 10_000_000
-    seconds: float | int = 150
+    seconds: float | int = 180
     locating_seconds: float | int = 40
     regime_draws: int = 100_000
     regime_seconds: float | int = 75
