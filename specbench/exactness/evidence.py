@@ -37,10 +37,10 @@ class Settings:
     """
 
     draws: int = 10_000_000
-    seconds: float | int = 180
+    seconds: float | int = 165
     locating_seconds: float | int = 40
     regime_draws: int = 100_000
-    regime_seconds: float | int = 75
+    regime_seconds: float | int = 60
     serial_draws: int = 500_000
     serial_seconds: float | int = 10
     vocabulary: int = 262_147
