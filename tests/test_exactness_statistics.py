@@ -55,10 +55,30 @@ def test_g_test_agrees_with_scipy_and_pools_rare_cells():
     counts, probs = np.array([[480, 330, 190]]), np.array([[0.5, 0.3, 0.2]])
     ours = node_g_test(counts, probs)
     theirs = stats.power_divergence(counts[0], probs[0] * 1000, lambda_="log-likelihood")
-    assert (ours.statistic, ours.p_value) == pytest.approx((theirs.statistic, theirs.pvalue))
+    correction = 1 + (1 / 0.5 + 1 / 0.3 + 1 / 0.2 - 1) / (6 * 1000 * 2)  # Williams'
+    assert ours.statistic * correction == pytest.approx(theirs.statistic)
+    assert ours.p_value == pytest.approx(float(stats.chi2.sf(ours.statistic, 2)))
     pooled = node_g_test(np.array([[500, 497, 2, 1]]), np.array([[0.5, 0.4975, 0.0015, 0.001]]))
     assert pooled.dof == 1
-    assert pooled.pooled == pytest.approx(0.0025)
+    assert pooled.untested == 3
+
+
+def test_g_tests_of_few_pairs_do_not_reject_too_often():
+    """100 pairs in 16 cells: without Williams' correction 7% of p-values are below 0.05, 1.5% below 0.01."""
+    rng = np.random.default_rng(0)
+    p_values = np.array([pair_g_test(*rng.random((2, 100))).p_value for _ in range(20_000)])
+    assert (p_values < 0.05).mean() < 0.06
+    assert (p_values < 0.01).mean() < 0.0135
+
+
+def test_what_is_too_rare_to_be_tested_is_in_the_bound():
+    """Every step accepts, and then emits a token of probability 0.01: of 320 draws no cell says so, but the bound does."""
+    counts, probs = np.array([[0, 320], [0, 0]]), np.array([[0.99, 0.01], [0.5, 0.5]])
+    test = node_g_test(counts, probs)
+    assert test.untested == 320
+    assert tv_upper_bound(0.0, 1, 320, 0.99, test.untested) == 1.0
+    few = tv_upper_bound(1.0, 1, 320, 0.99, 96.0)
+    assert few > 0.3 + tv_upper_bound(1.0, 1, 320, 0.995) / 2
 
 
 def test_the_detectable_bias_is_detected():

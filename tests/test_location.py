@@ -177,6 +177,19 @@ def test_a_proof_is_of_the_code_and_of_the_whole_box():
     assert not proved(TokenSteps(), changed)
 
 
+class Pole(TokenSteps):
+    """Emits token 0 in a strip of 1e-5, which a division by the uniform tells from both of its sides."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return torch.where(torch.ones(len(u)).double() / (u - 0.1234567) > 1e5, 0, inverse_cdf(weights, u))
+
+
+def test_a_division_by_a_uniform_is_no_proof():
+    sound = locate(TokenSteps(), FIXTURES["chain"], 2)
+    assert not proved(Pole(), sound)
+
+
 # --- Likely causes ---
 
 

@@ -128,6 +128,32 @@ def test_the_runs_own_sampler_and_gamma_are_a_regime():
     assert as_configured(sampling, 0, 5, "float32", 500).fixture().counts == (0,)
 
 
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockSteps()], ids=lambda each: each.rule)
+def test_a_run_that_drafts_nothing_has_its_regime(verifier):
+    regime = as_configured(SamplingParams(0.7), 0, 5, "float32", 500)
+    with torch.inference_mode():
+        (row,), _ = served_rows(verifier, [regime], 200, 0, 0, CPU, lambda _: None)
+    assert (row.gamma, row.differing, row.refused) == (0, 0, None)
+
+
+def test_what_was_wrong_before_a_refusal_counts():
+    """Impossible tokens in the first batches, and then a refusal: the tokens are not forgotten."""
+
+    class Flees(MaskedVerifier):
+        calls = 0
+
+        def verify(self, draft, target, streams):
+            Flees.calls += 1
+            if Flees.calls > 6:
+                raise ArgumentError("enough")
+            result = super().verify(draft, target, streams)
+            return dataclasses.replace(result, num_accepted=result.num_accepted + 1)
+
+    found, rows = served(Flees(), ["large_min_p"], 1000)
+    assert found["large_min_p"].refused == "enough"
+    assert rows["large_min_p", FORM].p_value == 0
+
+
 def test_rounding_is_told_from_a_bug():
     """Thresholds off by a relative 3e-6 are what float32 costs; off by 3e-3 they are not."""
 

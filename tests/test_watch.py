@@ -12,10 +12,11 @@ from specbench.exactness import watch
 from specbench.exactness.certificate import BROKEN, certify
 from specbench.exactness.evidence import Settings
 from specbench.exactness.steps import draw
-from specbench.exactness.streams import request_streams
+from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine
 from specbench.types import LogitRows, Verification
 from specbench.verifiers.flawed.base import TokenSteps
+from specbench.verifiers.flawed.residual import TargetResidual
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES
 
@@ -183,6 +184,31 @@ def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, said):
     evidence = examine(type("Mine", (), attributes)(), SETTINGS, 0, CPU)
     assert "Mine " + said in (evidence.fault or "")
     assert evidence.rows == []
+
+
+@pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
+def test_a_sampler_of_its_own_that_raises_is_broken():
+    class Draws(MaskedVerifier):
+        def draft_tokens(self, rows, u):
+            raise KeyError("no sampler")
+
+    with torch.inference_mode():
+        evidence = examine(Draws(), SETTINGS, 0, CPU)
+    assert "draft_tokens raised KeyError: 'no sampler'" in (evidence.fault or "")
+
+
+@pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
+def test_a_refuted_verifier_that_refuses_given_uniforms_is_refuted_all_the_same():
+    class Guarded(TargetResidual):
+        def verify(self, draft, target, streams):
+            if isinstance(streams, GivenStreams):
+                raise ArgumentError("real streams alone")
+            return super().verify(draft, target, streams)
+
+    with torch.inference_mode():
+        evidence = examine(Guarded(), dataclasses.replace(SETTINGS, draws=20_000), 0, CPU)
+    assert evidence.fault is None
+    assert evidence.rejected
 
 
 @pytest.mark.usefixtures("unchecked", "little_effort")

@@ -124,6 +124,7 @@ class Row:
         statistic, dof: G and its degrees of freedom; failures and 0; or 0 and 0 for bets.
         p_value: of the last look; of bets 1 / the largest wealth.
         rejected_at: draws at the look that rejected it; None where none did.
+        untested: tokens in cells that are too rare to be tested each, or that were expected there, if that is more.
         detectable: the smallest total variation a step shown with the power asked for.
         upper_bound: 99% upper confidence bound on it, on all small fixtures together.
         gates: whether its rejection says that the verifier is not lossless (acceptance: that it is another rule).
@@ -136,6 +137,7 @@ class Row:
     dof: int
     p_value: float
     rejected_at: int | None = None
+    untested: float = 0.0
     detectable: float | None = None
     upper_bound: float | None = None
     gates: bool = True

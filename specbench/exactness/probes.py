@@ -213,7 +213,8 @@ class Probe:
         given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
         for key in {(int(c) // (self.fixture.gamma + 1), int(c) % (self.fixture.gamma + 1)) for c in classes[found]}:
             own = found[classes[found] == self._class(key)][:_KEPT]
-            self._pending.setdefault(key, []).append(given[:, own])
+            if not self.fuzzy:
+                self._pending.setdefault(key, []).append(given[:, own])
             for b in own.tolist() if self.example is None else ():
                 tokens = [each[b].cpu() for each in (steps.visible, wanted)]
                 point = Point(self.fixture.variant(key[0]), key[1], given[:, b].cpu())
@@ -224,6 +225,7 @@ class Probe:
         """Takes what the code did otherwise into the model; returns whether there is another one, with no draws yet."""
         if self.fuzzy or not self.surprises:
             return False
+        anew = dict(self.models)
         for key, parts in self._pending.items():
             given = torch.cat(parts, dim=1)[:, :_KEPT].cpu()
             model = self.models[key]
@@ -235,7 +237,8 @@ class Probe:
             if found is None or self.phase == _PHASES:
                 self.fuzzy = True  # it is not the uniforms that made it: a seed, the company, the hour
                 return False
-            self.models[key] = found
+            anew[key] = found
+        self.models = anew
         self._proved = None
         self.explained += self.surprises
         self.draws = self.surprises = 0

@@ -143,7 +143,7 @@ def make_draft(
 
 def draw(verifier: Verifier, fixture: Fixture, streams: Streams) -> Drawn:
     """The drafts of the streams' requests, by the verifier's own sampler if it has one."""
-    counts, sampler = num_draft_tokens(fixture, streams), getattr(verifier, "draft_tokens", None)
+    counts, sampler = num_draft_tokens(fixture, streams), watch.draft_sampler(verifier, fixture)
     return make_draft(fixture, streams.uniform(Stream.DRAFT), counts, sampler, variant_of(fixture, streams))
 
 

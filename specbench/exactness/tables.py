@@ -25,8 +25,8 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
 
 
 TESTS_SCHEMA = _schema(
-    fixture=_S, test=_S, draws=_I, statistic=_F, dof=_I, p_value=_F, rejected_at=_I, detectable=_F, upper_bound=_F,
-    gates=_B,
+    fixture=_S, test=_S, draws=_I, statistic=_F, dof=_I, p_value=_F, rejected_at=_I, untested=_F,
+    detectable=_F, upper_bound=_F, gates=_B,
 )  # fmt: skip
 BOUNDS_SCHEMA = _schema(
     fixture=_S, method=_S, rule_error=_F, located=_F, boxes=_I, proved=_B, draws=_I, differing=_I, rounding=_I,

@@ -113,8 +113,9 @@ def verify(verifier: Verifier, fixture: Fixture, draft: Draft, target: LogitRows
     if "never returned" not in problem:
         for b in requests:
             one = only(b[None], draft, target, streams)
-            if not isinstance(_problem(verifier, *one), Verification):
-                raise VerifierFault(fixture.name, problem, described(*one))
+            with contextlib.suppress(ArgumentError):  # refused alone, which does not excuse the batch
+                if not isinstance(_problem(verifier, *one), Verification):
+                    raise VerifierFault(fixture.name, problem, described(*one))
     raise VerifierFault(fixture.name, problem, f"a batch of {len(streams.seeds):,} requests")
 
 
@@ -142,6 +143,22 @@ def check_pure(verifier: Verifier, fixture: Fixture, draft: Draft, target: Logit
         raise VerifierFault(fixture.name, "verify overwrites the tensors that it returned before. Return new ones.")
 
 
+def draft_sampler(verifier: Verifier, fixture: Fixture) -> Callable[..., Any] | None:
+    """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults; None if it has none."""
+    own = getattr(verifier, "draft_tokens", None)
+    if own is None:
+        return None
+
+    def sampler(rows: LogitRows, u: torch.Tensor) -> Any:
+        try:
+            return own(rows, u)
+        except Exception as error:
+            problem = f"draft_tokens raised {type(error).__name__}: {error}."
+            raise VerifierFault(fixture.name, problem) from error
+
+    return sampler
+
+
 def _tensors(draft: Draft, target: LogitRows, streams: Streams) -> dict[str, torch.Tensor | None]:
     found = {"draft.token_ids": draft.token_ids, "draft.num_draft_tokens": draft.num_draft_tokens}
     for name, rows in (("target", target), ("draft.rows", draft.rows)):
@@ -167,6 +184,8 @@ def _problem(verifier: Verifier, draft: Draft, target: LogitRows, streams: Strea
     try:
         with _interrupted(_LIMIT.seconds):
             result: Any = verifier.verify(draft, target, streams)
+            if target.logits.is_cuda:  # what goes wrong on the device is raised here, and not at some later call
+                torch.cuda.synchronize(target.logits.device)
     except ArgumentError:
         raise
     except SystemExit as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.exactness.evidence import Evidence
+from specbench.exactness.evidence import SUCCESSIVE, TWINS, Evidence
 from specbench.exactness.fixtures import Fixture
 
 ALWAYS_BEYOND = (
@@ -46,6 +46,13 @@ def not_covered(evidence: Evidence) -> list[str]:
     lines += [f"{each.regime}: refused ({each.refused})" for each in evidence.regimes if each.refused is not None]
     if not evidence.regimes:
         lines.append("large vocabularies, long drafts and large batches: not run")
+    else:
+        lines.append(f"vocabularies of more than {max(each.vocabulary for each in evidence.regimes):,} tokens")
+    tests = {row.test for row in evidence.rows}
+    if SUCCESSIVE not in tests:
+        lines.append("successive steps of a request, and neighbours in a batch: not run")
+    if TWINS not in tests:
+        lines.append("requests whose seeds or positions differ in one bit: not run")
     return [*lines, *ALWAYS_BEYOND]
 
 

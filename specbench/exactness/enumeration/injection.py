@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from specbench.exactness import watch
 from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, make_draft, verified
@@ -50,7 +51,7 @@ def inject(
         asked: gets the streams that the verifier read.
     """
     device, parts = fixture.p.device, []
-    sampler = getattr(verifier, "draft_tokens", None)
+    sampler = watch.draft_sampler(verifier, fixture)
     of_length = dataclasses.replace(fixture, counts=(count,))
     for chunk in given.split(_CHUNK, dim=1):
         streams = GivenStreams.of(chunk.contiguous().to(device))

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
 from specbench.rng import Stream
 from specbench.verifiers import Verifier
@@ -92,7 +93,7 @@ class Tree:
 
 def _pieces(verifier: Verifier, fixture: Fixture, row: int) -> list[tuple[Piece, int]] | None:
     """The intervals of u that draw each token from one draft row, in order."""
-    sampler = getattr(verifier, "draft_tokens", None)
+    sampler = watch.draft_sampler(verifier, fixture)
     if fixture.deterministic:
         return [((0.0, 1.0), int(fixture.draft.argmax[row]))]
     if sampler is None:

@@ -71,6 +71,8 @@ class Interval(Tensor):
         intervals = [each for each in (*args, *kwargs.values()) if isinstance(each, Interval)]
         if name in _MONOTONE | _DECISIONS and len(intervals) > 1:
             raise NotProvableError(f"aten.{name} of two uniforms")
+        if name == "div" and isinstance(args[1], Interval):
+            raise NotProvableError("aten.div by uniforms, which may be 0 between two ends")
         if name == "searchsorted" and isinstance(args[0], Interval):
             raise NotProvableError("aten.searchsorted in uniforms")
         if name == "where" and isinstance(args[0], Interval):
@@ -94,6 +96,8 @@ def _paired(at_low: Any, at_high: Any) -> Any:
         return at_low
     if not at_low.is_floating_point():
         raise NotProvableError("a uniform becomes a whole number")
+    if not (at_low.isfinite().all() and at_high.isfinite().all()):
+        raise NotProvableError("a uniform becomes infinite")
     return Interval(torch.minimum(at_low, at_high), torch.maximum(at_low, at_high))
 
 

@@ -68,7 +68,9 @@ def _expected(
     bonus = fixture.target_cdf.draw(at, emit)
     # A bonus row has no q; any other stands in for it, and what is drawn there is not used.
     in_q = at.clamp(max=len(fixture.q) - 1)
-    if rule == "token":
+    if not len(fixture.q):
+        recovered = bonus  # nobody drafts
+    elif rule == "token":
         recovered = fixture.residual_cdf.draw(in_q, emit)
     else:
         left = (weights.gather(1, tau[:, None]) * fixture.p[at] - fixture.q[in_q]).clamp(min=0)

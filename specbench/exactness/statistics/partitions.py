@@ -95,7 +95,10 @@ class Partitions:
         tokens = int(self.reached.sum())
         if tokens == 0:
             return 1.0, 1.0, 1.0
-        alpha = (1 - confidence) / (2 * len(self.sizes))
+        # Chebyshev: half of the mean is missed by one with probability 8 / (K - 1) at most, by all with its power.
+        missed = (8 / (HASHED - 1)) ** HASHES
+        alpha = (1 - confidence - missed) / (len(self.sizes) + HASHES)
+        assert alpha > 0
         excess = (self.counts.double() - self.reached.double()[:, None] * self.probs).sum(dim=0) / tokens
         along = max(
             0.5 * float(excess[part].abs().sum()) + math.sqrt((size * math.log(2) - math.log(alpha)) / (2 * tokens))
@@ -103,8 +106,6 @@ class Partitions:
         )
         noise = math.sqrt(4 * math.log(2 / alpha) / tokens)
         hashed = [float(excess[part].square().sum().sqrt()) + noise for part in self._slices[-HASHES:]]
-        # Chebyshev: half of the mean is missed by one with probability 8 / K at most, by all with its power.
-        assert 1 - confidence > (8 / HASHED) ** HASHES
         distance = max(hashed) * math.sqrt(2 / (1 - 1 / HASHED))
         rows = int((self.reached > 0).sum())
         few, every = (0.5 * distance * math.sqrt(rows * m) for m in (100, self.fixture.vocabulary))

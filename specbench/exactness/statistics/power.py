@@ -39,17 +39,28 @@ def detectable_tv(draws: int, dof: int, power: float, false_alarm: float) -> flo
     return min(1.0, 0.5 * math.sqrt(needed_noncentrality(dof, power, false_alarm) / draws))
 
 
-def tv_upper_bound(statistic: float, dof: int, draws: int, confidence: float = CONFIDENCE) -> float:
+def tv_upper_bound(
+    statistic: float, dof: int, draws: int, confidence: float = CONFIDENCE, untested: float = 0.0
+) -> float:
     """An upper confidence bound on the total variation a step: noncentralities above it would have shown more.
 
-    The noncentrality at which a statistic as small as the one seen has probability 1 - confidence.
+    The noncentrality at which a statistic as small as the one seen has probability 1 - confidence, and, with half of
+    the doubt, the probability of what the test does not tell apart.
+
+    Args:
+        untested: tokens of the draws in cells that are too rare to be tested.
     """
     _check("confidence", confidence)
-    tail = 1 - confidence
+    if untested >= draws:
+        return 1.0
+    tail, hidden = 1 - confidence, 0.0
+    if untested:
+        tail /= 2
+        hidden = float(stats.beta.isf(tail, untested + 1, draws - untested))
     # A statistic smaller than its median says nothing more, and a bound near 0 would be an accident's.
     statistic = max(statistic, float(stats.chi2.ppf(0.5, dof)))
     high = 1.0
     while stats.ncx2.cdf(statistic, dof, high) > tail:
         high *= 2
     noncentrality = optimize.brentq(lambda x: stats.ncx2.cdf(statistic, dof, x) - tail, 0, high)
-    return min(1.0, 0.5 * math.sqrt(max(float(noncentrality), 0.0) / draws))
+    return min(1.0, hidden + 0.5 * math.sqrt(max(float(noncentrality), 0.0) / draws))

@@ -141,7 +141,7 @@ class _Run:
 
     def rows(self) -> list[Row]:
         """The tests of this regime."""
-        return [] if self.refused is not None else self.seen.rows(self.regime.name)
+        return self.seen.rows(self.regime.name) if self.seen.requests else []
 
 
 class _Paired:

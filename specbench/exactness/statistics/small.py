@@ -103,7 +103,8 @@ class SmallTier:
             impossible = tally.num_malformed() + joint.forbidden
             rows.append(Row(name, FORM, tally.draws, float(impossible), 0, float(impossible == 0)))
             if joint.dof:
-                rows.append(Row(name, JOINT, tally.draws, joint.statistic, joint.dof, joint.p_value))
+                counts = (tally.draws, joint.statistic, joint.dof, joint.p_value)
+                rows.append(Row(name, JOINT, *counts, untested=joint.untested))
             if acceptance is not None and acceptance.dof:
                 statistic, p = acceptance.statistic, acceptance.p_value
                 rows.append(Row(name, ACCEPTANCE, tally.draws, statistic, acceptance.dof, p, gates=False))

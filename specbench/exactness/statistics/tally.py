@@ -25,7 +25,7 @@ class Tally:
 
     def __init__(self, fixture: Fixture, rule: str):
         self.fixture, self.rule = fixture, rule
-        self.draws, self.malformed, self.accepted, self.drafted = 0, 0, 0, 0
+        self.draws = 0
         self._nodes: torch.Tensor | int = 0
         self._lengths: torch.Tensor | int = 0
         self._malformed: torch.Tensor | int = 0

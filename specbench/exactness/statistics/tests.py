@@ -23,14 +23,14 @@ class GTest:
         statistic, dof: asymptotically chi-square where the hypothesis holds.
         p_value: 0 where a token of probability 0 was emitted.
         forbidden: how many such tokens there were.
-        pooled: share of the draws' expected tokens that lies in pooled or dropped cells.
+        untested: tokens in cells that are pooled or dropped, where nothing tells them apart; those expected, if more.
     """
 
     statistic: float
     dof: int
     p_value: float
     forbidden: int
-    pooled: float
+    untested: float
 
 
 def node_g_test(counts: np.ndarray, probs: np.ndarray) -> GTest:
@@ -48,34 +48,49 @@ def node_g_test(counts: np.ndarray, probs: np.ndarray) -> GTest:
     reached = totals > 0
     counts, probs, totals = counts[reached].astype(float), probs[reached], totals[reached].astype(float)
     forbidden = int(counts[probs == 0].sum())
-    statistic, dof, dropped = 0.0, 0, 0.0
+    statistic, dof, seen, wanted = 0.0, 0, 0.0, 0.0
     for observed, p, total in zip(counts, probs, totals, strict=True):
-        cells, expected, rare = _pooled(observed[p > 0], p[p > 0] * total)
-        dropped += rare
+        here, there = observed[p > 0], p[p > 0] * total
+        if len(here) < 2:
+            continue
+        cells, expected = _pooled(here, there)
+        rare = there < LEAST_EXPECTED if len(cells) > 1 else np.ones(len(here), dtype=bool)
+        seen, wanted = seen + here[rare].sum(), wanted + there[rare].sum()
         if len(cells) < 2:
             continue
         nonzero = cells > 0
         # Both sums agree but for forbidden tokens, which fail by themselves.
-        statistic += 2 * float((cells[nonzero] * np.log(cells[nonzero] / expected[nonzero])).sum())
-        statistic -= 2 * float(cells.sum() - expected.sum())
+        g = 2 * float((cells[nonzero] * np.log(cells[nonzero] / expected[nonzero])).sum())
+        g -= 2 * float(cells.sum() - expected.sum())
+        statistic += g / williams(expected)
         dof += len(cells) - 1
     p_value = 0.0 if forbidden else float(stats.chi2.sf(statistic, dof)) if dof else 1.0
-    return GTest(statistic, dof, p_value, forbidden, float(dropped / max(totals.sum(), 1.0)))
+    return GTest(statistic, dof, p_value, forbidden, float(max(seen, wanted)))
 
 
-def _pooled(observed: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def williams(expected: np.ndarray) -> float:
+    """What G of one row is larger by, on average, than the chi-square variable that it is compared with.
+
+    Williams, "Improved likelihood ratio tests for complete contingency tables", Biometrika 63 (1976). Without it the
+    smallest of many p-values of 100 pairs each was below 0.05 in 8% of seeds.
+    """
+    total = expected.sum()
+    return float(1 + ((total / expected).sum() - 1) / (6 * total * (len(expected) - 1)))
+
+
+def _pooled(observed: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One row's cells with the rare ones in one, or with the rarest of the others where that is too rare still."""
     rare = expected < LEAST_EXPECTED
     if not rare.any():
-        return observed, expected, 0.0
+        return observed, expected
     rest, share = observed[rare].sum(), expected[rare].sum()
     kept, wanted = observed[~rare], expected[~rare]
     if share >= LEAST_EXPECTED or len(kept) == 0:
-        return np.append(kept, rest), np.append(wanted, share), share
+        return np.append(kept, rest), np.append(wanted, share)
     smallest = int(wanted.argmin())
     kept[smallest] += rest
     wanted[smallest] += share
-    return kept, wanted, share
+    return kept, wanted
 
 
 def pair_g_test(first: np.ndarray, second: np.ndarray) -> GTest:
