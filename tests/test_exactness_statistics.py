@@ -72,7 +72,7 @@ def test_g_tests_of_few_pairs_do_not_reject_too_often():
 
 
 def test_what_is_too_rare_to_be_tested_is_in_the_bound():
-    """Every step accepts, and then emits a token of probability 0.01: of 320 draws no cell says so, but the bound does."""
+    """Every step emits a token of probability 0.01 in the end: of 320 draws no cell says so, but the bound does."""
     counts, probs = np.array([[0, 320], [0, 0]]), np.array([[0.99, 0.01], [0.5, 0.5]])
     test = node_g_test(counts, probs)
     assert test.untested == 320
