@@ -1,6 +1,7 @@
 """What may hide between the probes: bounds cover it, surprises are followed up, and seeds are told from strips."""
 
 import dataclasses
+import time
 
 import pytest
 import torch
@@ -249,3 +250,24 @@ def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     assert bound.least > ROUNDING
     assert not any(row.fixture == "chain" for row in evidence.rejected)  # no test of counts sees it
     assert verdict_of(evidence).kind == "not lossless"
+
+
+@pytest.mark.usefixtures("few_enumerated")
+def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
+    """Time that is up while a strip is located would leave a model without draws, and so without a bound."""
+    monkeypatch.setattr(suite._Examination, "_effort", lambda _: suite.LEAST_EFFORT)
+    real = suite.Probe.follow_up
+
+    def slow(probe, seed):
+        made = real(probe, seed)
+        if made:
+            time.sleep(1.5)
+        return made
+
+    monkeypatch.setattr(suite.Probe, "follow_up", slow)
+    settings = Settings(draws=10_000_000, seconds=1.5, serial_draws=0, vocabulary=0, stop_when_caught=False)
+    evidence = suite.examine(Strip(3e-3), settings, 0, CPU)
+    (bound,) = [each for each in evidence.bounds if each.fixture == "chain"]
+    assert bound.explained > 0
+    assert bound.draws > 0
+    assert bound.tv < 0.9

@@ -45,6 +45,7 @@ LOCATING = 0.1  # share of the false alarm that is for bounds from below
 # Requests that locating thresholds takes on all small fixtures together, those that even the least effort takes, and
 # the least effort (locate.py) with which it is begun.
 LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
+_FOR_NEW_MODELS = 0.2  # of the time, if less is left
 _AGAIN = 3  # looks after the last, for models that the last one made anew
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
@@ -216,21 +217,28 @@ class _Examination:
             self._look(part if not self.evidence.cut else LOOKS[-1][1])
             if self.evidence.cut or (self.settings.stop_when_caught and self.rejected):
                 return
-            self._follow_up(final=share == 1.0, deadline=deadline)
+            deadline = self._follow_up(final=share == 1.0, deadline=deadline)
 
-    def _follow_up(self, final: bool, deadline: float | None) -> None:
-        """Models anew where code did otherwise; after the last look they get their draws at once."""
+    def _follow_up(self, final: bool, deadline: float | None) -> float | None:
+        """Models anew where code did otherwise; after the last look they get their draws at once.
+
+        Returns:
+            the deadline, later where a new model would have no time for draws, without which nothing bounds it.
+        """
         assert self.small is not None
         for _ in range(_AGAIN if final else 1):
             if deadline is not None and time.perf_counter() > deadline:
-                return
+                break
             anew = [name for name, probe in self.probes.items() if probe.follow_up(self.seed)]
+            if anew and deadline is not None:
+                deadline = max(deadline, time.perf_counter() + _FOR_NEW_MODELS * self.settings.seconds)
             if not anew or not final:
-                return
+                break
             self.report(f"followed up on {', '.join(anew)}: {self.settings.draws:,} draws anew")
             wanted = {name: self.small.tallies[name].draws + self.settings.draws for name in anew}
             self.evidence.cut |= self.small.draw(wanted, deadline)
             self._look(AGAIN)
+        return deadline
 
     def _look(self, part: float) -> None:
         """Holm's procedure over all tests so far."""
