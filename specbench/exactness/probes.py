@@ -39,7 +39,7 @@ from specbench.verifiers.agreement import TOLERANCE, excess, only
 LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
-_EXPLAINED = 4096  # of them, that are looked into at once
+_EXPLAINED = 512  # of them, that are looked into at once
 _PHASES = 6  # models of one fixture, one after the other
 
 
@@ -206,8 +206,8 @@ class Probe:
                 by_rounding = excess(self.verifier.rule, *one, chosen) <= TOLERANCE
                 self.rounding += int(by_rounding.sum())
                 parts.append(part[~by_rounding])
-                if not by_rounding.any():
-                    break  # of so many none: it is of another rule, and the rest counts as no rounding
+                if by_rounding.double().mean() < 0.5:
+                    break  # it is of another rule, and the rest counts as no rounding
             found = torch.cat(parts)
         classes = self._classes(streams)
         given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
