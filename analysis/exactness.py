@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,11 +87,19 @@ def _row(certificate: dict) -> dict:
 
 
 def _text(table: pd.DataFrame) -> pd.DataFrame:
-    forms = {"located": ".1e", "small at most": ".2g", "large at most": ".2g", "draws": ",", "seconds": ".0f"}
+    forms = {"located": ".1e", "draws": ",", "seconds": ".0f"}
     shown = table.copy().astype(object)
     for name, form in forms.items():
         shown[name] = ["-" if pd.isna(value) else format(value, form) for value in table[name]]
+    for name in ("small at most", "large at most"):
+        shown[name] = ["-" if pd.isna(value) else _rounded_up(value) for value in table[name]]
     return shown
+
+
+def _rounded_up(bound: float) -> str:
+    """To two digits; an upper bound is never shown below itself."""
+    unit = 10.0 ** (math.floor(math.log10(bound)) - 1) if bound else 1.0
+    return f"{math.ceil(bound / unit) * unit:.2g}"
 
 
 def _illustrations(run_dir: Path, names: dict[int, str]) -> Iterator[Illustration]:
