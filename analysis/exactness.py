@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pandas as pd
 from analysis.pages import Illustration, command_line, markdown, write_figures, write_page
 from specbench.plots import exactness as plots
 from specbench.results import read_jobs, read_results
+from specbench.rounding import most
 
 QUESTION = "Is every verifier that says lossless lossless, and how sure can one be?"
 NOTE = """\
@@ -92,14 +92,8 @@ def _text(table: pd.DataFrame) -> pd.DataFrame:
     for name, form in forms.items():
         shown[name] = ["-" if pd.isna(value) else format(value, form) for value in table[name]]
     for name in ("small at most", "large at most"):
-        shown[name] = ["-" if pd.isna(value) else _rounded_up(value) for value in table[name]]
+        shown[name] = [most(None if pd.isna(value) else value) for value in table[name]]
     return shown
-
-
-def _rounded_up(bound: float) -> str:
-    """To two digits; an upper bound is never shown below itself."""
-    unit = 10.0 ** (math.floor(math.log10(bound)) - 1) if bound else 1.0
-    return f"{math.ceil(bound / unit) * unit:.2g}"
 
 
 def _illustrations(run_dir: Path, names: dict[int, str]) -> Iterator[Illustration]:

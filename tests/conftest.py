@@ -53,7 +53,7 @@ def smoke(tmp_path_factory) -> SmokeRun:
 
 @pytest.fixture
 def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three small fixtures: locating a flawed verifier's thresholds takes half a second on each."""
+    """Two small fixtures: locating a flawed verifier's thresholds takes half a second on each."""
     kept = tuple(fixture for fixture in small_fixtures() if fixture.name in ("chain", "ties"))
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
 

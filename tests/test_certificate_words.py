@@ -13,8 +13,8 @@ import pytest
 
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
-from specbench.exactness.certificate.words import about, least, most
 from specbench.exactness.evidence import Bound, Evidence, Habit, RegimeRow, Row, Settings
+from specbench.rounding import about, least, most
 
 SETTINGS = Settings()
 ROUNDING = 1e-5

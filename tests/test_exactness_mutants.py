@@ -32,7 +32,7 @@ FEW_REGIMES = ("large_top_k", "large_one_hot", "gamma_9", "batch_512")
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four small fixtures; what they and four regimes show is enough here."""
+    """Five small fixtures; what they and four regimes show is enough here."""
     kept = tuple(each for each in suite.small_fixtures() if each.name in FEW)
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
 

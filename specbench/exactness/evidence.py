@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from specbench.checks import check_seconds
 from specbench.errors import ConfigError
 from specbench.exactness.statistics.tally import Tally
 
@@ -56,10 +56,7 @@ class Settings:
                     f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
                 )
         for name in ("seconds", "locating_seconds", "regime_seconds", "serial_seconds", "call_seconds"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"protocol.{name}", getattr(self, name), "no time in seconds", "Use 0 for no limit, or more."
-                )
+            check_seconds(f"protocol.{name}", getattr(self, name))
         for name, fewest in (("draws", 1), ("regime_draws", 1), ("serial_draws", 0)):
             if not fewest <= getattr(self, name) <= MOST_DRAWS:
                 raise ConfigError(

@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.exactness.enumeration.injection import Point, ends_of, inject
-from specbench.exactness.enumeration.laws import LAWS, completed, target_joint
+from specbench.exactness.enumeration.laws import LAWS, completed, sequence_of, target_joint
 from specbench.exactness.enumeration.model import Axis, Boxes, Model
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
@@ -32,15 +32,15 @@ _BESIDE = 2000  # points next to wrong ones that are looked at
 
 def simplest_failure(
     verifier: Verifier,
-    fixtures: list[Fixture],
     evidence: Evidence,
     probes: dict[str, Probe],
     extremes: list[Point],
 ) -> Failure | None:
-    """Of what can be shown: calls at the ends of the uniforms, then requests that differ, then counts that do.
+    """Of what can be shown: where its thresholds are not its rule's, then calls at the ends of the uniforms, requests
+    that came out otherwise than foreseen, counts of a small fixture, and the law that its thresholds imply.
 
     Returns:
-        None if it shows in no request alone (coupled steps) and in no count of a small fixture.
+        None if it shows in none of these (coupled steps, regimes).
     """
     points = sorted(_in_models(verifier, probes), key=lambda each: each.point.count)
     rejected = {row.test for row in evidence.rejected}
@@ -193,7 +193,7 @@ def _of_law(verifier: Verifier, model: Model) -> Failure:
     law = completed(fixture, ends)
     target = target_joint(fixture, len(ends)).to(law.device)
     worst = int((law - target).abs().argmax())
-    tokens = [worst // fixture.vocabulary**i % fixture.vocabulary for i in reversed(range(len(ends)))]
+    tokens = sequence_of(worst, fixture.vocabulary, len(ends))
     lines = [
         f"drafts of {model.count} tokens, the step {tokens} (completed with the target's tokens): probability "
         f"{float(law[worst]):.9g} by the code's thresholds, {float(target[worst]):.9g} by the target"

@@ -138,6 +138,10 @@ class Probe:
         share = alpha * 0.5**self.phase
         return float(stats.beta.isf(share, self.surprises + 1, max(self.draws - self.surprises, 1e-9)))
 
+    def least(self, alpha: float) -> float:
+        """Lower bound on the bias, with false alarm alpha at any model: what was located less what may hide."""
+        return max(0.0, (self.located or 0.0) - (self.hidden(alpha) or 0.0))
+
     @property
     def paired_p_value(self) -> float | None:
         """Of the bets on the requests that differ; None if none did."""
@@ -257,10 +261,9 @@ def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, count
         counted_tv: the bound by counts alone, if that is asked for; of two bounds the smaller one is taken.
     """
     hidden, located = probe.hidden(alpha), probe.located
-    tv, least = counted_tv, 0.0
+    tv = counted_tv
     if hidden is not None and located is not None:
         tv = min(1.0, located + hidden, 1.0 if counted_tv is None else counted_tv)
-        least = max(0.0, located - (probe.hidden(least_alpha) or 0.0))
     return Bound(
         fixture=probe.fixture.name,
         method=probe.method,
@@ -275,5 +278,5 @@ def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, count
         impure=probe.impure,
         hidden=hidden,
         tv=tv,
-        least=least,
+        least=probe.least(least_alpha),
     )

@@ -20,7 +20,7 @@ from specbench.rng import Stream, Streams
 from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 
-_FEW = 8
+_FEW = 8  # requests on which it shows whether arguments are altered
 # How a sampler that is itself under test draws: true rows and uniforms -> tokens, and the rows it says they are from.
 DraftSampler = Callable[[LogitRows, Float64[Tensor, " n"]], tuple[Int64[Tensor, " n"], LogitRows]]
 

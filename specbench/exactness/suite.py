@@ -1,9 +1,9 @@
 """The suite: every test of a verifier, composed so that one number bounds the chance of a false alarm.
 
 On small fixtures tests look at the counts after a thousandth, a hundredth, a tenth and all of the draws. Flawed
-verifiers mostly fall at the first look, and the last one has nearly all of the allowed false alarm. At each look Holm's
-procedure over the family of tests keeps its share. What a look found otherwise than foreseen is followed up before the
-next.
+verifiers mostly fall at the first look, and the last one has most of the allowed false alarm; the look at everything,
+regimes too, has the rest. At each look Holm's procedure over the family of tests keeps its share. What a look found
+otherwise than foreseen is followed up before the next.
 """
 
 from __future__ import annotations
@@ -150,14 +150,18 @@ class _Examination:
             self.evidence.bounds = self._bounds()
         if self.evidence.fault is None and self.rejected:
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
-                self.evidence.failure = simplest_failure(
-                    self.verifier, self.fixtures, self.evidence, self.probes, self.extremes
-                )
+                self.evidence.failure = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes)
 
     @property
     def rejected(self) -> bool:
         """Whether anything says that the verifier is not lossless."""
-        return bool(self.evidence.rejected) or any(bound.least > TOLERANCE for bound in self._bounds())
+        least = (probe.least(self._least_alarm) for probe in self.probes.values())
+        return bool(self.evidence.rejected) or any(each > TOLERANCE for each in least)
+
+    @property
+    def _least_alarm(self) -> float:
+        """The false alarm of a fixture's bound from below."""
+        return self.settings.false_alarm * LOCATING / len(self.fixtures)
 
     def _injectable(self) -> bool:
         for fixture in self.fixtures:
@@ -191,11 +195,8 @@ class _Examination:
     def _serial(self) -> None:
         if self.settings.serial_draws:
             self.report("successive steps")
-            self._guarded("serial", lambda: self.extra.extend(self._serial_rows()))
-
-    def _serial_rows(self) -> list[Row]:
-        settings = self.settings
-        return serial_rows(self.verifier, settings.serial_draws, self.seed, self.device, settings.serial_seconds)
+            asked = (self.settings.serial_draws, self.seed, self.device, self.settings.serial_seconds)
+            self._guarded("serial", lambda: self.extra.extend(serial_rows(self.verifier, *asked)))
 
     def _guarded(self, name: str, run: Callable[[], None]) -> None:
         try:
@@ -264,9 +265,8 @@ class _Examination:
                 continue
             # What is held against its rule has the smaller of two bounds, each with half of the doubt.
             alpha = self._doubt if probe.method == LOCATED else self._doubt / 2
-            least = self.settings.false_alarm * LOCATING / len(self.fixtures)
             counted = self._counted(name, tally) if probe.method != LOCATED else None
-            found.append(bound_of(probe, tally.draws, alpha, least, counted))
+            found.append(bound_of(probe, tally.draws, alpha, self._least_alarm, counted))
         return found
 
     @property

@@ -144,7 +144,7 @@ def check_pure(verifier: Verifier, fixture: Fixture, draft: Draft, target: Logit
 
 
 def draft_sampler(verifier: Verifier, fixture: Fixture) -> Callable[..., Any] | None:
-    """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults; None if it has none."""
+    """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults as verify's are; None if it has none."""
     own = getattr(verifier, "draft_tokens", None)
     if own is None:
         return None
@@ -152,9 +152,10 @@ def draft_sampler(verifier: Verifier, fixture: Fixture) -> Callable[..., Any] | 
     def sampler(rows: LogitRows, u: torch.Tensor) -> Any:
         try:
             return own(rows, u)
+        except ArgumentError:
+            raise
         except Exception as error:
-            problem = f"draft_tokens raised {type(error).__name__}: {error}."
-            raise VerifierFault(fixture.name, problem) from error
+            raise VerifierFault(fixture.name, _raised("draft_tokens", error)) from error
 
     return sampler
 
@@ -193,9 +194,13 @@ def _problem(verifier: Verifier, draft: Draft, target: LogitRows, streams: Strea
     except _TooLongError:
         return f"verify never returned: it was stopped after {_LIMIT.seconds:g} seconds. {_SLOW}"
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return f"verify raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno})."
+        return _raised("verify", error)
     return malformed(result, len(draft.num_draft_tokens), draft.max_draft_tokens + 1, target.logits.device) or result
+
+
+def _raised(method: str, error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{method} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno})."
 
 
 def malformed(result: object, batch: int, width: int, device: torch.device) -> str:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specbench.checks import check_count
 from specbench.cost.model import COST, COST_SCHEMA, PHASES, fit
 from specbench.decoding import Decoder, Request
 from specbench.errors import ConfigError
 from specbench.plots import cost as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
-from specbench.protocols.settings import check_count, check_gammas
+from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 
 WARMUP = 2  # steps of each setting before the clock counts

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from specbench.checks import check_count, check_seconds
 from specbench.exactness import tables
 from specbench.exactness.bias import as_dicts, bias_rows
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify, markdown
 from specbench.exactness.certificate.verdict import other_tokens
-from specbench.exactness.enumeration.laws import completed, counted_ends, target_joint
+from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence, settings_of
 from specbench.exactness.fixtures import Regime, as_configured, regimes
 from specbench.exactness.statistics.calibration import p_values
@@ -19,7 +20,6 @@ from specbench.exactness.suite import examine
 from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
-from specbench.protocols.settings import check_count, check_seconds
 from specbench.provenance import environment
 
 JSON, PAGE = "certificate.json", "certificate.md"
@@ -167,7 +167,6 @@ def joint_cells(evidence: Evidence) -> list[dict[str, Any]]:
         probs = target_joint(fixture, fixture.gamma + 1).tolist()
         draws = int(counts[0].sum())
         for index, (share, prob) in enumerate(zip(shares, probs, strict=True)):
-            digits = [index // fixture.vocabulary**i % fixture.vocabulary for i in reversed(range(fixture.gamma + 1))]
-            sequence = " ".join(map(str, digits))
+            sequence = " ".join(map(str, sequence_of(index, fixture.vocabulary, fixture.gamma + 1)))
             rows.append({"fixture": name, "sequence": sequence, "prob": prob, "share": share, "draws": draws})
     return rows

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from specbench.checks import check_count
 from specbench.cost.forecast import Forecast, cost_models, forecast
 from specbench.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.cost.steady import crossover, steady
@@ -30,7 +31,7 @@ from specbench.protocols.prechecks import check_draft_model, check_rule
 from specbench.protocols.record import record, repeated
 from specbench.protocols.replay_check import RULES
 from specbench.protocols.scoring import draft_engine
-from specbench.protocols.settings import check_count, check_gammas
+from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace

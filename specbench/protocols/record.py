@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
-from specbench.protocols.settings import check_count
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
@@ -24,7 +25,7 @@ from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_draft_model, check_rule
 from specbench.protocols.record import Recorded, record, recorded, repeated
-from specbench.protocols.settings import check_count, check_gammas
+from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows

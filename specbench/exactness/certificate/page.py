@@ -16,17 +16,19 @@ formulas of the rule that it names), counted (only counts speak). rule_error: to
 formulas. located: that of the code, if it does between its thresholds what it does in the middle; proved: whether that
 was shown by running its operations over whole intervals. draws: requests with seeds of their own; differing: those that
 came out otherwise, rounding: how many of them rounding explains; explained: those that an earlier model had not
-foreseen. hidden: how much probability requests that come out otherwise can still have. tv: located + hidden, an upper
-bound on the bias a step; least: a lower bound, with the run's false alarm. Where requests differ in their parameters,
-these are averages over them. A bias of up to {ROUNDING:g} counts as rounding."""
+foreseen. hidden: how much probability requests that come out otherwise can still have. tv: located + hidden, or
+what counts say if that is less, an upper bound on the bias a step; least: a lower bound, with the run's false alarm.
+Where requests differ in their parameters, these are averages over them. A bias of up to {ROUNDING:g} counts as
+rounding."""
 _REGIMES = f"""\
-tv: upper bound on the bias a step from the requests that were not the rule's, all together at {CONFIDENCE:.0%}
-confidence. along: upper bound on the bias of a token over classes of ids; few: on one that lies on at most 100 ids of a
-row; anywhere: on any (1 is no bound)."""
+least_logit, largest_logit: divided by the temperature. tv: upper bound on the bias a step from the requests that were
+not the rule's, all together at {CONFIDENCE:.0%} confidence. along: upper bound on the bias of a token over classes of
+ids; few: on one that lies on at most 100 ids of a row; anywhere: on any (1 is no bound)."""
 _TESTS = """\
 statistic, dof: G and its degrees of freedom, or the number of failures; p_value: of a failure 0, of bets 1 / the
-largest wealth. detectable: the bias a step (total variation, averaged over the fixture's requests) that would have been
-seen with the power asked for; upper_bound: what counts alone leave."""
+largest wealth. untested: tokens whose cells are too rare to be tested one by one. detectable: the bias a step (total
+variation, averaged over the fixture's requests) that would have been seen with the power asked for; upper_bound: what
+counts alone leave."""
 
 
 def markdown(certificate: Certificate) -> str:

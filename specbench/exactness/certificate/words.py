@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
 from specbench.exactness.certificate.verdict import (
@@ -20,6 +19,7 @@ from specbench.exactness.certificate.verdict import (
 from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, RegimeRow, Row, Settings
 from specbench.exactness.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.rounding import about, least, most
 
 SURE = f"{CONFIDENCE:.0%}"
 EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost
@@ -243,28 +243,6 @@ def _but_for(rows: list[Bound] | list[RegimeRow]) -> str:
     if not differing:
         return ""
     return f" but for {differing:,}, {rounding:,} of them by rounding"
-
-
-def most(value: float | None) -> str:
-    """An upper bound to two digits, rounded up; a dash for None."""
-    return _digits(value, math.ceil)
-
-
-def least(value: float | None) -> str:
-    """A lower bound to two digits, rounded down."""
-    return _digits(value, math.floor)
-
-
-def about(value: float | None) -> str:
-    """An estimate to two digits."""
-    return _digits(value, round)
-
-
-def _digits(value: float | None, to_whole: Callable[[float], int]) -> str:
-    if not value:
-        return "-" if value is None else "0"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return f"{to_whole(value / unit) * unit:.2g}"
 
 
 def _rounded(value: float) -> str:

@@ -26,7 +26,7 @@ from specbench.verifiers import Verifier
 
 SAME = 2e-14  # thresholds nearer to one another than this are one
 _BASES, _SCAN = 240, 33  # lines along each uniform, points on each
-_SECTIONS, _DIVISIONS = 8, 16  # how often, and into how many parts, what holds a threshold is divided: to 2^-48
+_SECTIONS, _DIVISIONS = 8, 16  # into how many parts what holds a threshold is divided, and how often: to 2^-48
 _CHECKS, _ROUNDS = 20_000, 10  # random points, and how often those that were not predicted start a new search
 _SIDES = 4  # how often the sides of the boxes are probed for thresholds out of place
 _HOPELESS, _PATIENCE = 0.2, 2  # share of points not predicted that is no use, and a tenth of it after so many rounds

@@ -1,0 +1,28 @@
+"""Bounds and estimates to two digits: an upper bound is never shown below itself, a lower one never above."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+
+def most(value: float | None) -> str:
+    """An upper bound to two digits, rounded up; a dash for None."""
+    return _digits(value, math.ceil)
+
+
+def least(value: float | None) -> str:
+    """A lower bound to two digits, rounded down."""
+    return _digits(value, math.floor)
+
+
+def about(value: float | None) -> str:
+    """An estimate to two digits."""
+    return _digits(value, round)
+
+
+def _digits(value: float | None, to_whole: Callable[[float], int]) -> str:
+    if not value:
+        return "-" if value is None else "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{to_whole(value / unit) * unit:.2g}"
