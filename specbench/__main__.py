@@ -1,101 +1,112 @@
-"""``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen."""
+"""``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen.
+
+``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is.
+"""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
-import re
 import sys
-import tempfile
 from pathlib import Path
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
-from specbench import config, results
+from specbench import config
 from specbench.errors import SpecbenchError
 from specbench.progress import say
-from specbench.run import Session, run_job
-from specbench.summary import print_summary
+from specbench.runs import plugins
+from specbench.runs.commandline import explained, prepared
+from specbench.runs.plan import LATEST, find_sweep
+from specbench.runs.signals import Interrupted, interruptible
+from specbench.runs.sweeper import Asked, PlannedSweeper
 
 _PACKAGED = Path(__file__).parent / "conf"  # in a wheel
 CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
+REPORT = """\
+python -m specbench report [FOLDER]
+
+How far a sweep is, its table and its report, from its folder: outputs/<exp>/<time>, or the newest one."""
 
 
-def check_arguments(arguments: list[str]) -> str | None:
-    """What is wrong with the command line that Hydra would let pass, in words."""
-    for argument in arguments:
-        if re.match(r"\+?exp=.*,", argument):
-            return f"{argument}: several experiments at once would lose their own sweeps. Run one after the other."
-        if re.fullmatch(r"(pair|drafter|sampler|verifier|workload|protocol|tracking)=null", argument):
-            return f"{argument}: a run needs one. See --help for the choices."
-        if argument.startswith("hydra.run.dir="):
-            return f"{argument}: a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep.dir instead."
-    chosen = [a for a in arguments if a.startswith("hydra.sweep.dir=")]
-    if chosen and (problem := _unwritable(chosen[-1].partition("=")[2].split("${")[0])):
-        return f"{chosen[-1]}: {problem}. Choose another folder."
-    if not chosen and (problem := _unwritable("outputs")):
-        return f"./outputs: {problem}. Run from another folder, or set hydra.sweep.dir."
-    return None
+def run_job(configuration: DictConfig) -> None:
+    """What Hydra's launchers call, here or in another process. Imports PyTorch."""
+    from specbench.runs.execute import run_job
+
+    run_job(configuration)  # ty: ignore[invalid-argument-type]
 
 
-def _unwritable(folder: str) -> str | None:
-    place = Path(folder)
-    while not place.exists():  # nothing is made here: --help must leave nothing
-        place = place.parent
+run_job.__module__ = "specbench.__main__"  # so that another process imports it, and not a copy of this one's state
+
+
+def report(arguments: list[str]) -> int:
+    """``python -m specbench report [FOLDER]``."""
+    from specbench.runs.ending import tell
+
+    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
+        print(REPORT)
+        return 0 if len(arguments) == 1 else 2
     try:
-        with tempfile.TemporaryFile(dir=place):
-            return None
-    except OSError as error:
-        return f"cannot be written ({error.strerror})"
+        return tell(find_sweep(arguments[0] if arguments else LATEST))
+    except SpecbenchError as error:
+        say(str(error), style="bold red")
+        return 2
 
 
-def build_report(session: Session) -> Path | None:
-    """The report of an experiment that has an analysis module of its name."""
-    name = f"analysis.{session.exp}"
-    if session.folder is None or importlib.util.find_spec("analysis") is None or importlib.util.find_spec(name) is None:
-        return None
-    return importlib.import_module(name).report(session.folder)
+def run(arguments: list[str]) -> int:
+    """Runs a command line; returns its exit status."""
+    try:
+        command = prepared(arguments)
+    except SpecbenchError as error:
+        say(str(error), style="bold red")
+        return 2
+    config.register()
+    plugins.register()
+    sweep = PlannedSweeper.current = Asked(resume=command.resume)
+    sys.argv[1:] = command.arguments
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are said here, without their tracebacks
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_job)()
+    except Interrupted as error:
+        say(f"interrupted ({error})", style="bold red")
+        end(sweep)
+        return error.status
+    except SpecbenchError as error:
+        say(str(error), style="bold red")
+        return 2
+    except (HydraException, OmegaConfBaseException) as error:
+        say(explained(error), style="bold red")
+        return 2
+    return end(sweep)
 
 
-def finish(session: Session) -> int:
-    """Prints the table, the report's path and the failures; returns the exit status."""
-    if session.folder is None:
-        return 0  # --help, --cfg and the like
-    if session.finished:
-        decoded = results.read_results(session.folder).query("protocol == 'decode'")
-        if len(decoded):
-            print_summary(decoded)
-        try:
-            report = build_report(session)
-        except SpecbenchError as error:
-            session.failures["report"] = str(error)
-            say(f"no report: {error}", style="bold red")
-        else:
-            place = report or session.folder / results.RESULTS
-            say(f"{'Report' if report else 'Results'}: {os.path.relpath(place)}")
-    for label, reason in session.skipped.items() if session.jobs > 1 else ():
-        say(f"skipped: {label}: {reason}", style="yellow")
-    for label, reason in session.failures.items() if session.jobs > 1 else ():
-        say(f"failed: {label}: {reason}", style="bold red")
-    return 1 if session.failures or not session.finished else 0
+def end(sweep: Asked) -> int:
+    """Says what came of a command; returns the exit status."""
+    for label, reason in sweep.refused.items():
+        say(f"{label}: {reason}" if len(sweep.refused) > 1 else reason, style="bold red")
+    if sweep.refused or sweep.folder is None:
+        return 1 if sweep.refused else 0  # --help, --cfg and the like
+    from specbench.runs.ending import tell
+
+    status = tell(sweep.folder)
+    if sweep.launch_error:
+        say(f"the launcher gave up: {sweep.launch_error}", style="bold red")
+    return 1 if sweep.launch_error else status
 
 
 def main() -> None:
-    """Runs the command line."""
-    if problem := check_arguments(sys.argv[1:]):
-        say(problem, style="bold red")
-        sys.exit(2)
-    config.register()
-    session = Session()
-
-    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-    def job(cfg: DictConfig) -> None:
-        run_job(cfg, session)  # ty: ignore[invalid-argument-type]
-
-    job()
-    sys.exit(finish(session))
+    """The command line."""
+    arguments = sys.argv[1:]
+    with interruptible():
+        try:
+            sys.exit(report(arguments[1:]) if arguments[:1] == ["report"] else run(arguments))
+        except Interrupted as error:  # before or after the jobs
+            sys.exit(error.status)
+        except BrokenPipeError:  # whoever read what is printed here has gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(128 + 13)  # as if SIGPIPE had ended it
 
 
 if __name__ == "__main__":

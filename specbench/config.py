@@ -1,19 +1,28 @@
-"""The schema of conf/config.yaml: unknown keys and wrong types fail while Hydra composes, before anything is loaded."""
+"""The schema of conf/config.yaml: unknown keys and wrong types fail while Hydra composes, before anything is loaded.
+
+Nothing here imports PyTorch, so that what is wrong with a command is said at once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from specbench.errors import ConfigError
-from specbench.rng import MAX_SEED
+from specbench.sampling_params import SamplingParams
 
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
+LARGEST_SEED = 2**63 - 1  # what rng.py takes
+LARGEST_COUNT = 2**31 - 1
+MOST_THREADS = 1024
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass
@@ -66,6 +75,7 @@ class Config:
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 0
+    share_machine: bool = False
 
 
 def register() -> None:
@@ -83,19 +93,50 @@ def check_keys(given: Mapping[str, Any], schema: Any = Config, prefix: str = "")
             check_keys(value, known[key], f"{key}.")
 
 
-def check_numbers(config: Config) -> None:
-    """Raises ConfigError for a top-level number outside its range."""
+def resolved(config: Any) -> dict[str, Any]:
+    """The configuration with everything filled in.
+
+    Raises:
+        ConfigError: a value that is missing, or an interpolation that leads nowhere.
+    """
+    try:
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # ty: ignore
+    except MissingMandatoryValue as error:
+        key = str(error.full_key)
+        raise ConfigError(key, "???", "no value given", f"Add {key}=... to the command.") from error
+    except OmegaConfBaseException as error:  # ${...} that leads nowhere
+        raise ConfigError(
+            str(error.full_key), "${...}", str(error).splitlines()[0], "Check the interpolation."
+        ) from error
+
+
+def check(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for all that can be known to be wrong without PyTorch.
+
+    Args:
+        given: what ``resolved`` returns.
+    """
+    check_keys(given)
     for key, low, high, remedy in (
         ("gamma", 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20."),
         ("batch_size", 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}."),
         ("max_new_tokens", 1, 1_000_000, "Use 1 or more."),
-        ("seed", 0, MAX_SEED, f"Use a whole number from 0 to {MAX_SEED}."),
-        ("threads", 0, 4096, "Use 0 to have it chosen."),
+        ("seed", 0, LARGEST_SEED, f"Use a whole number from 0 to {LARGEST_SEED}."),
+        ("threads", 0, MOST_THREADS, "Use 0 to have it chosen."),
+        ("workload.limit", 0, LARGEST_COUNT, "Use 0 for all prompts."),
+        ("tracking.texts", 0, LARGEST_COUNT, "Use 0 for no texts."),
     ):
-        value = getattr(config, key)
+        group, _, name = key.rpartition(".")
+        value = (given[group] if group else given)[name]
         if not low <= value <= high:
-            raise ConfigError(key, value, f"outside {low}..{high}", remedy)
-    if config.workload.limit < 0:
-        raise ConfigError("workload.limit", config.workload.limit, "below 0", "Use 0 for all prompts.")
-    if config.tracking.texts < 0:
-        raise ConfigError("tracking.texts", config.tracking.texts, "below 0", "Use 0 for no texts.")
+            problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
+            raise ConfigError(key, value, problem, remedy)
+    sampler = given["sampler"]
+    SamplingParams(sampler["temperature"], sampler["top_k"], sampler["top_p"], sampler["min_p"])
+    if given["dtype"] not in ("auto", *DTYPES):
+        raise ConfigError("dtype", given["dtype"], "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
+        raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
+    for group in ("drafter", "verifier", "protocol"):
+        if not isinstance(given[group].get("_target_"), str):
+            raise ConfigError(group, dict(given[group]), "no _target_", f"Choose one of conf/{group}/*.yaml.")

@@ -3,13 +3,13 @@
 ``results.parquet`` has one row a run; ``steps.parquet`` one line a verification and request; ``empirical.parquet`` one
 line a prefix and token of the empirical-against-target check; ``texts.parquet`` one line a decoded text; other
 protocols leave tables of their own. Each job writes its own, and the sweep's folder holds the collected
-``results.parquet`` of all its jobs.
+``results.parquet`` of all its jobs: a copy for other programs. Whatever is said here of a sweep with jobs' folders is
+read from these.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import types
 import typing
 from collections.abc import Iterable
@@ -21,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from specbench.disk import beside, read_json
 from specbench.errors import ConfigError
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
@@ -152,12 +153,8 @@ RESULT_SCHEMA = pa.schema([(name, _arrow_type(hint)) for name, hint in typing.ge
 
 def write_atomically(path: Path, table: pa.Table) -> None:
     """Writes a parquet file that is either whole or not there; a file already written is kept until the new one is."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with beside(path) as temporary:
         pq.write_table(table, temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema) -> None:
@@ -182,12 +179,33 @@ def _column(values: list[Any], field: pa.Field) -> pa.Array:
     return pa.array(values, type=field.type)
 
 
+def done_jobs(sweep: Path, name: str = RESULTS) -> list[Path]:
+    """The folders of the jobs that are done and left a table of that name, in their order."""
+    folders = [each.parent for each in sweep.glob(f"*/{name}") if each.parent.name.isdigit()]
+    folders.sort(key=lambda each: int(each.name))
+    states = ((folder, read_json(folder / "job.json")) for folder in folders)
+    # A job that was killed after its rows were written may lack what else it found, such as a verdict: it runs again.
+    return [folder for folder, state in states if state is None or state.get("status") == "done"]
+
+
+def read_rows(sweep: Path) -> pa.Table | None:
+    """The rows of a sweep: of its jobs, or the collected ones if it has no jobs' folders; None if there are none."""
+    folders = done_jobs(sweep)
+    paths = [folder / RESULTS for folder in folders] if folders else [sweep / RESULTS]
+    tables = [pq.read_table(path, schema=RESULT_SCHEMA) for path in paths if path.is_file()]
+    return pa.concat_tables(tables).sort_by("job") if tables else None
+
+
 def collect(sweep: Path) -> int:
-    """Gathers the results of all finished jobs of a sweep into its results.parquet; returns how many there are."""
-    tables = [pq.read_table(path, schema=RESULT_SCHEMA) for path in sorted(sweep.glob(f"*/{RESULTS}"))]
-    if tables:
-        write_atomically(sweep / RESULTS, pa.concat_tables(tables).sort_by("job"))
-    return len(tables)
+    """Gathers the results of all finished jobs of a sweep into its results.parquet; returns how many there are.
+
+    Raises:
+        OSError: the sweep's folder cannot be written.
+    """
+    rows = read_rows(sweep)
+    if rows is not None and done_jobs(sweep):
+        write_atomically(sweep / RESULTS, rows)
+    return 0 if rows is None else len(rows)
 
 
 def read_results(sweep: Path) -> pd.DataFrame:
@@ -196,17 +214,16 @@ def read_results(sweep: Path) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results.
     """
-    path = sweep / RESULTS
-    if not path.is_file():
+    rows = read_rows(sweep)
+    if rows is None:
         raise ConfigError(
             "RUN_DIR", sweep, "no results.parquet in it", "Give a folder of outputs/<exp>/<time>, after a run."
         )
-    return pq.read_table(path, schema=RESULT_SCHEMA).to_pandas()
+    return rows.to_pandas()
 
 
 def read_jobs(sweep: Path, name: str) -> pd.DataFrame:
     """A table that each job wrote (STEPS, EMPIRICAL, TEXTS), concatenated, with a column ``job``."""
-    frames = [
-        pq.read_table(path).to_pandas().assign(job=int(path.parent.name)) for path in sorted(sweep.glob(f"*/{name}"))
-    ]
+    folders = done_jobs(sweep, name)
+    frames = [pq.read_table(folder / name).to_pandas().assign(job=int(folder.name)) for folder in folders]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

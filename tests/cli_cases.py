@@ -49,16 +49,24 @@ SWAPPED = json.dumps(TEXT | {"target_logprobs": [-4.0, -9.0], "draft_logprobs": 
 REPLAY = ("protocol=replay", "protocol.trace=trace.jsonl")
 BAD_INPUT = [
     # Hydra's own messages
-    Case("unknown key", ("gama=3",), ("Could not override 'gama'", "Key 'gama' not in 'Config'")),
-    Case("unknown key of a group", ("sampler.topp=0.5",), ("sampler.topp", "not in 'SamplerConfig'")),
+    Case("unknown key", ("gama=3",), ("gama=3: no such key. Did you mean gamma?", "--help")),
+    Case(
+        "unknown key of a group",
+        ("sampler.topp=0.5",),
+        ("sampler.topp=0.5: no such key", "Did you mean sampler.top_p?"),
+    ),
+    Case("unknown group", ("verifer=naive",), ("verifer=naive: no such key. Did you mean verifier?",)),
+    Case("experiment without a plus", ("xep=smoke",), ("Did you mean +exp?",)),
+    Case(
+        "unknown key of a component", ("drafter.gama=3",), ("Could not override 'drafter.gama'", "conf/drafter/*.yaml")
+    ),
     Case("unknown choice", ("verifier=nonsense",), ("'verifier/nonsense'", "Available options", "naive", "masked")),
     Case("unknown experiment", ("+exp=nonsense",), ("'exp/nonsense'", "Available options", "gamma_sweep")),
     Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
     Case("fraction", ("gamma=1.5",), ("gamma=1.5", "could not be converted to Integer")),
-    Case("sweep without -m", ("gamma=1,2",), ("gamma=1,2", "add --multirun")),
     # Keys that a plus smuggles past Hydra
-    Case("unknown key with a plus", ("+gama=3",), ("gama=3: unknown key", "conf/config.yaml")),
-    Case("unknown key of a group with a plus", ("+sampler.topp=0.5",), ("sampler.topp=0.5: unknown key", "conf/")),
+    Case("unknown key with a plus", ("+gama=3",), ("gama=3: no such key", "Did you mean gamma?")),
+    Case("unknown key of a group with a plus", ("+sampler.topp=0.5",), ("sampler.topp=0.5: no such key", "top_p")),
     # Numbers
     Case("gamma below 0", ("gamma=-1",), ("gamma=-1", BAD, GOOD)),
     Case("gamma far too large", ("gamma=100000",), ("gamma=100000", BAD, GOOD)),
@@ -186,6 +194,32 @@ BAD_INPUT = [
         "folder not writable", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")
     ),
     Case("default folder not writable", (), ("./outputs", "hydra.sweep.dir"), files={"outputs": "a file"}),
+    Case("folder of one job", ("hydra.sweep.subdir=x",), ("hydra.sweep.subdir=x", "Leave it out")),
+    Case("folder above", ("hydra.sweep.dir=..",), ("hydra.sweep.dir=..", "beside your own files")),
+    Case(
+        "folder with another sweep",
+        ("hydra.sweep.dir=old",),
+        ("holds an earlier sweep", "resume=old"),
+        files={"old/plan.json": "{}"},
+    ),
+    Case(
+        "folder with rows",
+        ("hydra.sweep.dir=old",),
+        ("holds results.parquet", "Choose"),
+        files={"old/results.parquet": ""},
+    ),
+    Case("sweeper of another kind", ("hydra/sweeper=basic",), ("hydra/sweeper=basic", "Leave it out")),
+    Case("resume nothing", ("resume=latest",), ("no sweep under ./outputs", "without resume")),
+    Case("resume no sweep", ("resume=elsewhere",), ("FOLDER=elsewhere", "no plan.json")),
+    Case("group left out", ("~sampler",), ("sampler=nothing", "--help")),
+    Case("list of choices", ("verifier=[naive,masked]",), ("verifier=[naive,masked]", "no brackets")),
+    Case(
+        "top_k beyond any vocabulary",
+        ("sampler.top_k=9223372036854775808",),
+        ("sampler.top_k=9223372036854775808", "count of tokens"),
+    ),
+    Case("more threads than cores", ("threads=1000",), ("threads=1000", "this machine has")),
+    Case("threads beyond reason", ("threads=100000",), ("threads=100000", "Use 0 to have it chosen")),
     Case("folder of one run", ("hydra.run.dir=here",), ("hydra.run.dir=here", "hydra.sweep.dir")),
     Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
 ]

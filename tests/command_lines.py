@@ -103,14 +103,15 @@ def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str,
 def _main(plan: Path, out: Path) -> None:
     from hydra.core.global_hydra import GlobalHydra
 
-    from specbench import run
     from specbench.__main__ import main
+    from specbench.runs import execute
 
-    load_pair = functools.cache(run.load_pair)
+    load_pair = functools.cache(execute.load_pair)
     ended = []
     for case in json.loads(plan.read_text()):
         loads: list[str] = []
-        run.load_pair = functools.partial(_recorded, load_pair, case["may_load"], loads)
+        execute._pairs.clear()
+        execute.load_pair = functools.partial(_recorded, load_pair, case["may_load"], loads)
         os.chdir(case["folder"])
         sys.argv = ["specbench", *case["arguments"]]
         GlobalHydra.instance().clear()

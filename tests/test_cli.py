@@ -77,10 +77,12 @@ def test_a_bad_job_does_not_cost_the_sweep_its_others(ran):
     assert got.ended.status == 1
     assert got.rows["gamma"].tolist() == [1]
     assert got.rows["job"].tolist() == [1]
-    last = got.ended.text.rstrip().splitlines()[-1]
-    assert last.startswith("failed: ")
-    assert "gamma=-1" in last
-    assert BAD in last
+    failed, counted, remedy = got.ended.text.rstrip().splitlines()[-3:]
+    assert failed.startswith("failed: ")
+    assert "gamma=-1" in failed
+    assert BAD in failed
+    assert counted == "1 of 2 jobs done, 1 failed."
+    assert "resume=outputs/adhoc/" in remedy
     assert BAD in next(got.folder.glob("outputs/adhoc/*/0/error.txt")).read_text()
 
 
@@ -90,7 +92,7 @@ def test_a_bug_in_one_verifier_does_not_cost_the_sweep_its_others(ran):
     assert got.ended.status == 1
     assert got.rows["job"].tolist() == [1]
     assert "Traceback" not in got.ended.text
-    assert "has no attribute 'verify'" in got.ended.text.rstrip().splitlines()[-1]
+    assert "has no attribute 'verify'" in got.ended.text.rstrip().splitlines()[-3]
     assert "Traceback" in next(got.folder.glob("outputs/adhoc/*/0/error.txt")).read_text()
 
 

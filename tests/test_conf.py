@@ -1,6 +1,5 @@
 """Every yaml under conf composes and says what the schema and the classes can take; names agree across folders."""
 
-import dataclasses
 import functools
 import inspect
 from pathlib import Path
@@ -14,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from specbench import config
 from specbench.__main__ import CONF
 from specbench.models import loading
+from specbench.runs import plugins
 from specbench.sampling import SamplingParams
 from specbench.workloads import load_prompts
 
@@ -22,8 +22,9 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "exp").glob("*.yaml"))
 CHOICES = sorted(
     tuple(path.relative_to(CONF).with_suffix("").as_posix().split("/", maxsplit=1))  # verifier, external/transformers
     for path in CONF.glob("*/**/*.yaml")
-    if path.parent != CONF / "exp"
+    if path.parent != CONF / "exp" and CONF / "hydra" not in path.parents
 )
+PLUGINS = sorted((CONF / "hydra").rglob("*.yaml"))
 WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
 SHARED_MODULES = {"__init__", "metrics", "pages", "report", "sections"}
 MEBIBYTE = 2**20
@@ -76,6 +77,16 @@ def test_components_take_the_arguments_of_their_yaml(group, name):
     assert partial == (group == "drafter")
 
 
+@pytest.mark.parametrize("path", PLUGINS, ids=lambda path: path.stem)
+def test_plugins_of_hydra_take_the_arguments_of_their_yaml(path):
+    assert path.read_text().startswith("# ")
+    settings = OmegaConf.to_container(OmegaConf.load(path))
+    module, _, name = settings.pop("_target_").rpartition(".")
+    assert module == plugins.MODULE
+    (made,) = [each for each in plugins.CLASSES if each.__name__ == name]
+    inspect.signature(made).bind(**settings)
+
+
 @pytest.mark.parametrize("name", [name for group, name in CHOICES if group == "sampler"])
 def test_samplers_are_valid(name):
     SamplingParams(**OmegaConf.to_container(composed(f"sampler={name}").sampler))
@@ -92,9 +103,7 @@ def test_every_experiment_composes_with_each_value_it_sweeps(name):
         # One choice of a folder stands for the others, which compose with the defaults: see above.
         again = [value for value in values[1:] if (override.key_or_group, value) in CHOICES]
         for value in [value for value in values if value not in again]:
-            cfg = OmegaConf.to_object(composed(f"+exp={name}", f"{override.key_or_group}={value}"))
-            config.check_numbers(cfg)
-            SamplingParams(**dataclasses.asdict(cfg.sampler))
+            config.check(config.resolved(composed(f"+exp={name}", f"{override.key_or_group}={value}")))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench.job import component_name
 from specbench.results import read_results
+from specbench.runs.job import component_name
 from specbench.verifiers.flawed.bonus import PreviousRowBonus
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cli_cases import Case

@@ -98,6 +98,7 @@ class MeasurementProtocol(Protocol):
 
     Attributes:
         needs_models: whether ``run`` gets a ModelContext; a protocol that does not is run without loading any.
+        times (optional): True if it measures times, which jobs that run beside each other on one machine would spoil.
     """
 
     needs_models: bool

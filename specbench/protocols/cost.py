@@ -40,6 +40,7 @@ class CostProtocol:
     """
 
     needs_models = True
+    times = True
 
     def __init__(self, batches: Sequence[int], gammas: Sequence[int], contexts: Sequence[int], steps: int, rounds: int):
         self.batches = _counts("protocol.batches", batches)

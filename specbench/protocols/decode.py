@@ -49,6 +49,7 @@ class DecodeProtocol:
     """
 
     needs_models = True
+    times = True
 
     def __init__(self, warmup: int, check: Mapping[str, Any]):
         if warmup < 0:

@@ -73,6 +73,7 @@ class LatencyProtocol:
     """
 
     needs_models = False
+    times = True
 
     def __init__(
         self,

@@ -86,6 +86,7 @@ class PredictProtocol:
     """
 
     needs_models = True
+    times = True
 
     def __init__(
         self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int, cost: Mapping[str, Any]

@@ -69,6 +69,7 @@ class ReplayCheckProtocol:
     """
 
     needs_models = True
+    times = True
 
     def __init__(self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int):
         self.gammas = check_gammas("protocol.gammas", gammas, least=1)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.errors import ArgumentError
-from specbench.sampling.params import SamplingParams
+from specbench.sampling_params import SamplingParams
 from specbench.types import LogitRows
 
 

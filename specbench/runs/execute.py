@@ -1,113 +1,150 @@
-"""One job: configuration -> objects -> protocol -> rows -> tracking. And what a whole sweep remembers."""
+"""One job: configuration -> objects -> protocol -> rows -> tracking, in whichever process a launcher starts it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
+import os
 import traceback
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import MissingMandatoryValue, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
+from specbench import config as configuration
 from specbench import results, tracking
-from specbench.config import Config, check_keys, check_numbers
+from specbench.config import Config
 from specbench.decoding import Request
+from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
-from specbench.folders import begin_sweep, draw_figures, write_tables
-from specbench.job import JobInfo, component_name
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
 from specbench.progress import say
 from specbench.protocols import MeasurementProtocol, ModelContext, Outcome, OwnConditions, Prechecked, RunContext
 from specbench.protocols.settings import check_conditions
 from specbench.provenance import environment, request_seed
+from specbench.runs.files import draw_figures, write_tables
+from specbench.runs.gpus import pinned
+from specbench.runs.job import JobInfo, component_name
+from specbench.runs.plan import clear_attempt, point_latest
+from specbench.runs.signals import interruptible
+from specbench.runs.state import JobRunning, JobState, Status, held, write_state, written_state
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
 
 PYTORCH_THREADS = torch.get_num_threads()
 SMALL_MODEL = 50_000_000  # parameters
+UNFINISHED = "its process ended before its figures and its tracking were finished"
+
+_pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
 
 
-@dataclass
-class Session:
-    """What outlives a job: the loaded pair, the sweep's folder, and how each job ended."""
+@dataclass(frozen=True)
+class Measured:
+    """A job whose rows are written, and what its figures and its tracking are made of."""
 
-    folder: Path | None = None
-    exp: str = "adhoc"
-    begun: bool = False
-    jobs: int = 0
-    finished: int = 0
-    failures: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    _pairs: dict[tuple[Any, ...], Pair] = field(default_factory=dict)
-
-    def pair(self, config: Config) -> Pair:
-        """Loads a pair once for all the jobs that use it; another pair takes its place in memory."""
-        wanted = config.pair
-        key = (wanted.target, wanted.draft, wanted.chat, wanted.download, config.device, config.dtype)
-        if key not in self._pairs:
-            self._pairs.clear()
-            self._pairs[key] = load_pair(
-                wanted.target,
-                wanted.draft,
-                device=config.device,
-                dtype=config.dtype,
-                chat=wanted.chat,
-                download=wanted.download,
-            )
-        return self._pairs[key]
+    outcome: Outcome
+    row: results.RunRow
+    resolved: dict[str, Any]
 
 
-def run_job(config: Config, session: Session) -> None:
-    """Runs one job; a failure is remembered in the session and written to the job's folder, so that a sweep goes on.
+def loaded_pair(config: Config, device: torch.device) -> Pair:
+    """Loads a pair once for all the jobs of this process that use it; another pair takes its place in memory."""
+    wanted = config.pair
+    key = (wanted.target, wanted.draft, wanted.chat, wanted.download, str(device), config.dtype)
+    if key not in _pairs:
+        _pairs.clear()
+        _pairs[key] = load_pair(
+            wanted.target,
+            wanted.draft,
+            device=str(device),
+            dtype=config.dtype,
+            chat=wanted.chat,
+            download=wanted.download,
+        )
+    return _pairs[key]
+
+
+def run_job(config: Config) -> None:
+    """Runs the job that Hydra has composed. What becomes of it is written to its folder, and nothing is raised but
+    Interrupted: a failure must not cost a sweep its other jobs.
 
     A job that needs an optional package which is not there is skipped: it fails nothing but itself.
     """
     job = JobInfo.current()
-    session.jobs += 1
-    session.folder, session.exp = job.folder.parent, job.exp
     try:
-        if not session.begun:
-            begin_sweep(session.folder)
-            session.begun = True
-        headline = _run(config, job, session)
+        with interruptible(), held(job.folder):
+            state = written_state(job.folder)
+            if state is None or state.status is not Status.DONE:  # else another process has been faster
+                _attempt(config, job, state or JobState("unplanned"))
+    except JobRunning as error:
+        say(f"job {job.number} ({job.label}) left alone: {error}", style="yellow")
+    except OSError as error:
+        say(f"job {job.number} ({job.label}) failed: {WriteError(job.folder, error)}", style="red")
+
+
+def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
+    clear_attempt(job.folder)
+    state = before.begun()
+    write_state(job.folder, state)
+    try:
+        with pinned(config.device, job.folder.parent, job.beside) as device:
+            measured = _measured(config, job, device)
+        write_state(job.folder, state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,)))
     except NotInstalledError as error:
-        (job.folder / "error.txt").write_text(str(error))
-        session.skipped[job.label] = str(error)
-        say(f"job {job.number} ({job.label}) skipped: {error}", style="yellow")
+        _end(job, state.ending(Status.SKIPPED, str(error)), str(error))
         return
-    except Exception as error:  # a bug in one verifier must not cost the sweep its other jobs
+    except KeyboardInterrupt as error:
+        _end(job, state.ending(Status.FAILED, f"interrupted ({error or 'SIGINT'})"), "")
+        raise
+    except (Exception, SystemExit) as error:  # a bug in one verifier must not cost the sweep its other jobs
         known = isinstance(error, SpecbenchError)
-        (job.folder / "error.txt").write_text(str(error) if known else traceback.format_exc())
-        session.failures[job.label] = (
-            str(error) if known else f"{type(error).__name__}: {error} (see {job.folder}/error.txt)"
-        )
-        say(f"job {job.number} ({job.label}) failed: {session.failures[job.label]}", style="red")
+        reason = str(error) if known else f"{type(error).__name__}: {error} (see {job.folder}/error.txt)"
+        _end(job, state.ending(Status.FAILED, reason), str(error) if known else traceback.format_exc())
         return
-    say(f"job {job.number} ({job.label}): {headline}")
-    if job.label in session.failures:  # all was measured; what follows is why the exit status is not 0
-        say(f"job {job.number} failed: {session.failures[job.label]}", style="red")
+    warnings = _shown(config, job, measured)
+    ended = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=warnings)
+    write_state(job.folder, ended)
+    point_latest(job.folder.parent)
+    say(f"job {job.number} ({job.label}): {measured.outcome.headline}")
+    for warning in warnings:
+        say(f"job {job.number}: {warning}", style="yellow")
+    if ended.verdict:  # all was measured; this is why the exit status is not 0
+        say(f"job {job.number} failed: {ended.verdict}", style="red")
 
 
-def _run(config: Config, job: JobInfo, session: Session) -> str:
-    resolved = _resolved(config)
-    OmegaConf.save(OmegaConf.create(resolved), job.folder / "config.yaml")
+def _end(job: JobInfo, state: JobState, details: str) -> None:
+    """Writes how an attempt ended, and says it."""
+    word, style = ("skipped", "yellow") if state.status is Status.SKIPPED else ("failed", "red")
+    say(f"job {job.number} ({job.label}) {word}: {state.reason}", style=style)
+    try:
+        write_state(job.folder, state)
+        if details:
+            write_text(job.folder / "error.txt", details)
+    except OSError as error:
+        say(f"job {job.number}: {WriteError(job.folder, error)}", style="red")
+
+
+def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
+    resolved = configuration.resolved(config)
+    try:
+        OmegaConf.save(OmegaConf.create(resolved), job.folder / "config.yaml")
+    except OSError as error:
+        raise WriteError(job.folder, error) from error
     # All that can be known without a model is checked first.
-    check_keys(resolved)
-    check_numbers(config)
+    configuration.check(resolved)
+    if config.threads > (cores := os.cpu_count() or 1):
+        raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
     sampling = SamplingParams(
         config.sampler.temperature, config.sampler.top_k, config.sampler.top_p, config.sampler.min_p
     )
     tracking.check_settings(config.tracking.mode, config.tracking.project)
-    device = choose_device(config.device)
+    device = choose_device(device_name)
     protocol, verifier = (_build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     own = protocol.own_conditions if isinstance(protocol, OwnConditions) else ()
     check_conditions(job.asked, own, job.choices["protocol"])
@@ -130,7 +167,7 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
         asked=job.asked,
     )
     if protocol.needs_models:
-        context = with_models(context, config, session, protocol)
+        context = with_models(context, config, protocol)
     outcome: Outcome = protocol.run(context)
 
     known: dict[str, Any] = {
@@ -140,28 +177,39 @@ def _run(config: Config, job: JobInfo, session: Session) -> str:
         "lossless": bool(getattr(verifier, "lossless", False)),
     }
     row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
-    write_tables(job.folder, row, outcome)
-    draw_figures(job.folder, outcome)
-    results.collect(job.folder.parent)
-    session.finished += 1  # its rows are written, whatever becomes of the tracking
-    tracking.log_run(
-        config.tracking.mode,
-        project=config.tracking.project,
-        entity=config.tracking.entity,
-        group=f"{job.exp}/{job.folder.parent.name}",
-        name=job.label,
-        folder=job.folder,
-        config=resolved,
-        row=vars(row),
-        outcome=outcome,
-        texts=config.tracking.texts,
-    )
-    if outcome.failure is not None:
-        session.failures[job.label] = outcome.failure
-    return outcome.headline
+    try:
+        write_tables(job.folder, row, outcome)
+    except OSError as error:
+        raise SpecbenchError(f"{WriteError(job.folder, error)} What was measured: {outcome.headline}.") from error
+    return Measured(outcome, row, resolved)
 
 
-def with_models(context: RunContext, config: Config, session: Session, protocol: MeasurementProtocol) -> ModelContext:
+def _shown(config: Config, job: JobInfo, measured: Measured) -> list[str]:
+    """Draws and tracks what is written already; returns what went wrong with that, which costs the job nothing."""
+    warnings = []
+    try:
+        draw_figures(job.folder, measured.outcome)
+    except Exception as error:  # matplotlib, a full disk
+        warnings.append(f"figures are missing ({type(error).__name__}: {error})")
+    try:
+        tracking.log_run(
+            config.tracking.mode,
+            project=config.tracking.project,
+            entity=config.tracking.entity,
+            group=f"{job.exp}/{job.folder.parent.name}",
+            name=job.label,
+            folder=job.folder,
+            config=measured.resolved,
+            row=vars(measured.row),
+            outcome=measured.outcome,
+            texts=config.tracking.texts,
+        )
+    except Exception as error:  # W&B, its server, a full disk
+        warnings.append(f"not tracked in W&B ({type(error).__name__}: {error})")
+    return warnings
+
+
+def with_models(context: RunContext, config: Config, protocol: MeasurementProtocol) -> ModelContext:
     """Adds the pair, the drafter and the requests. All that can be known without a model is checked first."""
     prompts = load_prompts(config.workload.path, config.workload.limit)
     for name in ("target", "draft"):
@@ -170,7 +218,7 @@ def with_models(context: RunContext, config: Config, session: Session, protocol:
     context = dataclasses.replace(context, drafter_class=getattr(drafter, "func", None))
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
-    pair = session.pair(config)
+    pair = loaded_pair(config, context.device)
     torch.set_num_threads(config.threads or default_threads(pair))
     return ModelContext(
         **vars(context),
@@ -212,21 +260,7 @@ def default_threads(pair: Pair) -> int:
     return min(2, PYTORCH_THREADS) if pair.target.num_parameters() < SMALL_MODEL else PYTORCH_THREADS
 
 
-def _resolved(config: Config) -> dict[str, Any]:
-    try:
-        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # ty: ignore
-    except MissingMandatoryValue as error:
-        key = str(error.full_key)
-        raise ConfigError(key, "???", "no value given", f"Add {key}=... to the command.") from error
-    except OmegaConfBaseException as error:  # ${...} that leads nowhere
-        raise ConfigError(
-            str(error.full_key), "${...}", str(error).splitlines()[0], "Check the interpolation."
-        ) from error
-
-
 def _build(key: str, node: Any) -> Any:
-    if "_target_" not in node:
-        raise ConfigError(key, dict(node), "no _target_", f"Choose one of conf/{key}/*.yaml.")
     built = _explained(key, instantiate, node)
     if isinstance(built, functools.partial):  # drafters, which need the pair: what can be known without it
         _explained(key, inspect.signature(built.func).bind, pair=None, **built.keywords)

@@ -1,4 +1,4 @@
-"""Sampling parameters of one request, validated where they are made."""
+"""Sampling parameters of one request, validated where they are made. Needs no PyTorch, which ``sampling`` does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 
 from specbench.errors import ConfigError
+
+LARGEST_VOCABULARY = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class SamplingParams:
                 "so small that logits overflow",
                 "Use 0 for greedy, or 0.001 and more.",
             )
-        if self.top_k != int(self.top_k) or self.top_k < -1:
+        if self.top_k != int(self.top_k) or not -1 <= self.top_k <= LARGEST_VOCABULARY:
             raise ConfigError(
                 "sampler.top_k", self.top_k, "not a count of tokens", "Use a whole number; 0 or -1 is off."
             )

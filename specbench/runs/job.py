@@ -1,4 +1,4 @@
-"""What Hydra knows of a job; what a job is called in its rows, and the command that repeats it."""
+"""What Hydra knows of the job that runs; what a job is called in its rows, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import OmegaConf
+
+from specbench.runs.launchers import beside_each_other, launcher_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class JobInfo:
     choices: dict[str, str]
     command: str
     overrides: tuple[str, ...]  # of the command line
+    launcher: str
+    beside: bool  # whether others of its sweep may run on this machine at the same time
 
     @property
     def asked(self) -> frozenset[str]:
@@ -39,21 +42,27 @@ class JobInfo:
     @staticmethod
     def current() -> JobInfo:
         hydra = HydraConfig.get()
-        sweeping = hydra.mode == RunMode.MULTIRUN
         choices = {key: str(value) for key, value in hydra.runtime.choices.items() if not key.startswith("hydra/")}
-        given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # a bad ${...} is reported later
+        given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
         overrides: list[str] = given
         sources = hydra.runtime.config_sources
-        label = ",".join(o for o in overrides if not o.startswith("+exp="))
+        folder = Path(hydra.runtime.output_dir)
         return JobInfo(
-            hydra.job.num if sweeping else 0,
-            label or "defaults",
-            Path(hydra.runtime.output_dir),
+            int(folder.name),
+            label_of(overrides),
+            folder,
             choices.get("exp", "adhoc"),
             choices,
             repeating(overrides, next((s.path for s in sources if s.provider == "command-line"), None)),
             tuple(overrides),
+            launcher_of(hydra),
+            beside_each_other(hydra),
         )
+
+
+def label_of(overrides: Sequence[str]) -> str:
+    """What tells a job from the others of its sweep."""
+    return ",".join(each for each in overrides if not each.startswith("+exp=")) or "defaults"
 
 
 def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: Sequence[str]) -> str:
@@ -88,7 +97,7 @@ def repeating(overrides: Sequence[str], config_dir: str | None) -> str:
     command = ["python", "-m", "specbench"]
     if config_dir is not None:
         command += ["--config-dir", str(Path(config_dir).resolve())]
-    line = shlex.join([*command, "hydra.mode=RUN", *overrides])
+    line = shlex.join([*command, *overrides])
     if not own:
         return line
     path = os.environ.get("PYTHONPATH")

@@ -1,0 +1,168 @@
+"""The command line before Hydra sees it: commands of our own, and what Hydra would let pass or say badly."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from specbench.config import Config
+from specbench.errors import ConfigError
+from specbench.runs.launchers import check_named
+from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
+
+GROUPS = ("pair", "drafter", "sampler", "verifier", "workload", "protocol", "tracking")
+# Keys of Hydra's that would take jobs out of the folders of their plan.
+REFUSED = {
+    "hydra.run.dir": "a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep.dir instead.",
+    "hydra.sweep.subdir": "a job's folder is hydra.sweep.dir/<its number>. Leave it out.",
+    "hydra/sweeper": "sweeps are planned on disk before they start, which other sweepers do not do. Leave it out.",
+    "hydra.output_subdir": "a job's configuration is config.yaml in its folder. Leave it out.",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line, ready for Hydra.
+
+    Attributes:
+        resume: the folder of an earlier sweep to go on with.
+    """
+
+    arguments: list[str]
+    resume: Path | None
+
+
+def prepared(arguments: Sequence[str]) -> Command:
+    """What Hydra is to get.
+
+    Raises:
+        ConfigError: what Hydra would let pass or answer with a traceback.
+    """
+    given = list(arguments)
+    resume = [each.partition("=")[2] for each in given if each.startswith("resume=")]
+    given = [each for each in given if not each.startswith("resume=")]
+    check_named(given)
+    for argument in given:
+        _check(argument)
+    folder = None
+    if resume:
+        if any(_key(each) == "hydra.sweep.dir" for each in given):
+            raise ConfigError("resume", resume[-1], "a folder twice", "Leave out hydra.sweep.dir.")
+        exps = [each.partition("=")[2] for each in given if _key(each) == "exp"]
+        folder = find_sweep(resume[-1], exps[-1] if exps else None)
+        plan = read_plan(folder)
+        if plan and plan.config_dir and not any(each.startswith(("--config-dir", "-cd")) for each in given):
+            given += ["--config-dir", plan.config_dir]
+    elif not any(each.startswith(("-h", "--help", "-c", "--cfg", "--info", "-i", "--hydra-help")) for each in given):
+        _check_place(given)
+    return Command([part for each in given for part in _rewritten(each)], folder)
+
+
+def _rewritten(argument: str) -> list[str]:
+    """``hydra.mode=RUN`` is a sweep of one: what an experiment would sweep is left at its default."""
+    if re.fullmatch(r"\+*hydra\.mode=RUN", argument):
+        return ["hydra.sweeper.params=null"]
+    return [argument]
+
+
+def _check(argument: str) -> None:
+    key, _, value = argument.partition("=")
+    bare = key.lstrip("+~")
+    try:
+        argument.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(bare, ascii(value), "no text that a file could hold", "Use UTF-8.") from error
+    if bare == "exp" and "," in value:
+        raise ConfigError(
+            "+exp", value, "several experiments at once would lose their own sweeps", "Run one after the other."
+        )
+    if bare in GROUPS and (argument.startswith("~") or value in ("null", "")):
+        raise ConfigError(bare, value or "nothing", "a run needs one", "See --help for the choices.")
+    if bare in GROUPS and value.startswith(("[", "{")):
+        remedy = f"Name one, such as {bare}={_first(value)}, or several with commas between them and no brackets."
+        raise ConfigError(bare, value, "not the name of a choice", remedy)
+    if bare in REFUSED:
+        problem, _, remedy = REFUSED[bare].partition(". ")
+        raise ConfigError(bare, value, problem, remedy)
+    if "=" in argument or argument.startswith("~"):
+        _check_key(bare, argument)
+
+
+def _first(value: str) -> str:
+    return re.split(r"[\[\]{},: ]+", value.strip("[{"))[0] or "..."
+
+
+def _check_key(key: str, argument: str) -> None:
+    """Raises ConfigError for a key that no configuration has, with the nearest that one has."""
+    if key.startswith(("-", "hydra")) or not re.fullmatch(r"[\w.@/]+", key):
+        return
+    first, _, rest = key.partition(".")
+    first = first.partition("@")[0]
+    known = {each.name: each.default_factory for each in fields(Config)}
+    if first in ("exp", "resume"):
+        return
+    if first not in known:
+        near = difflib.get_close_matches(first, [*known, "exp", "resume"], n=1)
+        meant = {"exp": "+exp"}.get(near[0], near[0]) if near else ""
+        guess = f"Did you mean {meant}{'.' + rest if rest else ''}? " if near else ""
+        raise ConfigError(key, argument.partition("=")[2], "no such key", f"{guess}See --help for what there is.")
+    inner = known[first]
+    if rest and is_dataclass(inner):
+        names = [each.name for each in fields(inner)]
+        if rest not in names:
+            near = difflib.get_close_matches(rest, names, n=1)
+            guess = f"Did you mean {first}.{near[0]}? " if near else ""
+            remedy = f"{guess}{first} has {', '.join(names)}."
+            raise ConfigError(key, argument.partition("=")[2], "no such key", remedy)
+
+
+def _check_place(arguments: Sequence[str]) -> None:
+    chosen = [each for each in arguments if _key(each) == "hydra.sweep.dir"]
+    if chosen and (problem := _unwritable(chosen[-1].partition("=")[2].strip("'\"").split("${")[0])):
+        raise ConfigError("hydra.sweep.dir", chosen[-1].partition("=")[2], problem, "Choose another folder.")
+    if not chosen and (problem := _unwritable(str(OUTPUTS))):
+        raise ConfigError("./outputs", "...", problem, "Run from another folder, or set hydra.sweep.dir.")
+
+
+def _unwritable(folder: str) -> str | None:
+    place = Path(folder)
+    try:
+        while not place.exists():  # nothing is made here: --help must leave nothing
+            place = place.parent
+        with tempfile.TemporaryFile(dir=place):
+            return None
+    except OSError as error:
+        return f"cannot be written ({error.strerror})"
+    except ValueError as error:  # a NUL
+        return f"is no folder ({error})"
+
+
+def _key(argument: str) -> str:
+    return argument.lstrip("+~").partition("=")[0]
+
+
+def explained(error: HydraException | OmegaConfBaseException) -> str:
+    """What Hydra or OmegaConf found wrong with a command, in the words that they have for it and no traceback."""
+    parts = [str(error).strip()]
+    cause = error.__cause__
+    if cause is not None and str(cause).strip() not in parts[0]:
+        parts.append(str(cause).strip())
+    lines = [line.rstrip() for part in parts for line in part.splitlines() if not _noise(line)]
+    text = "\n".join(line for line in lines if line)
+    unknown = re.search(r"Key '(\w+)' is not in struct", text)
+    names = re.search(r"Could not override '([\w.]+)'", text)
+    if unknown and names:
+        group = names.group(1).rpartition(".")[0]
+        text += f"\nSee conf/{group.partition('.')[0]}/*.yaml for what {group} has; a plus before the key adds to it."
+    return text
+
+
+def _noise(line: str) -> bool:
+    return bool(re.match(r"\s*(full_key:|object_type=|reference_type=|See https?://\S+hydra)", line))

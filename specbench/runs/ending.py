@@ -1,0 +1,77 @@
+"""What is said at the end of a sweep, or of ``python -m specbench report FOLDER``: table, report, what went wrong."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+
+from specbench.errors import SpecbenchError
+from specbench.progress import say
+from specbench.runs.status import SweepStatus
+
+
+def tell(folder: Path) -> int:
+    """Collects the rows of a sweep, prints its table, where its report lies, and what became of its jobs.
+
+    Each part is tried for itself: a full disk, or a fault in a report, must not hide what the jobs found.
+
+    Returns:
+        The exit status: 0 if all jobs are done, none was found wanting, and the report is written.
+    """
+    status = SweepStatus.of(folder)
+    if status is None:
+        say(f"{folder}: no plan.json in it, which every sweep has", style="bold red")
+        return 1
+    whole = True
+    done = any((folder / str(job.number) / "results.parquet").is_file() for job in status.plan.jobs)
+    for part in (_collect, _table, _report) if done else ():
+        try:
+            part(folder, status)
+        except Exception as error:
+            whole = False
+            words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
+            say(f"{part.__name__.strip('_')}: {words}", style="bold red")
+    several = len(status.states) > 1
+    for style, sentence in status.problems():
+        if several or sentence.startswith("died"):  # a single job has said it already
+            say(sentence, style=style)
+    if several or not status.complete:
+        say(f"{status.sentence()}.", style=None if status.complete else "bold red")
+    if remedy := status.remedy():
+        say(remedy)
+    return status.exit_status if whole else 1
+
+
+def _collect(folder: Path, _: SweepStatus) -> None:
+    from specbench import results
+
+    try:
+        results.collect(folder)
+    except OSError as error:
+        raise SpecbenchError(f"rows stay in the jobs' folders: {folder} cannot be written ({error})") from error
+
+
+def _table(folder: Path, _: SweepStatus) -> None:
+    from specbench import results
+    from specbench.summary import print_summary
+
+    decoded = results.read_results(folder).query("protocol == 'decode'")
+    if len(decoded):
+        print_summary(decoded)
+
+
+def _report(folder: Path, status: SweepStatus) -> None:
+    from specbench import results
+
+    report = build_report(folder, status.plan.exp)
+    say(f"{'Report' if report else 'Results'}: {os.path.relpath(report or folder / results.RESULTS)}")
+
+
+def build_report(folder: Path, exp: str) -> Path | None:
+    """The report of an experiment that has an analysis module of its name; None if it has none."""
+    name = f"analysis.{exp}"
+    if importlib.util.find_spec("analysis") is None or importlib.util.find_spec(name) is None:
+        return None
+    return importlib.import_module(name).report(folder)

@@ -1,0 +1,67 @@
+"""What determines a job's numbers, as a short name: the same question has the same name, wherever it is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# These change neither what is asked nor the numbers that answer it, other than times.
+APART = ("tracking", "threads", "share_machine")
+FILES = ("workload.path", "protocol.trace", "pair.target", "pair.draft")
+SAMPLES, SAMPLE = 16, 4096  # of a large file: so many pieces of so many bytes
+
+
+def identity(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The name of a job, and what the files that it reads hold (a digest by configuration key).
+
+    Neither the job's place in its sweep, nor threads, nor tracking matters.
+
+    Args:
+        resolved: its configuration.
+        choices: of the configuration groups, by which rows name what ran.
+    """
+    files = {key: digest(path) for key in FILES if (path := _path(resolved, key)) is not None}
+    asked = {key: value for key, value in resolved.items() if key not in APART}
+    named = {key: value for key, value in choices.items() if key not in (*APART, "exp")}
+    return _hash(json.dumps([asked, named, files], sort_keys=True, default=str).encode()), files
+
+
+def digest(path: Path) -> str:
+    """A digest of a file, or of the files right in a folder. Of a file above 64 KiB pieces are read, and its size.
+
+    Pieces tell two checkpoints of one shape apart, which differ nearly everywhere, without reading gigabytes.
+    """
+    try:
+        if path.is_dir():
+            names = sorted(each.name for each in path.iterdir() if each.is_file())
+            return _hash(json.dumps([[name, digest(path / name)] for name in names]).encode())
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            if size <= SAMPLES * SAMPLE:
+                return _hash(file.read())
+            pieces = [str(size).encode()]
+            for number in range(SAMPLES):
+                file.seek(number * (size - SAMPLE) // (SAMPLES - 1))
+                pieces.append(file.read(SAMPLE))
+            return _hash(b"".join(pieces))
+    except OSError:
+        return "unreadable"
+
+
+def _path(resolved: Mapping[str, Any], key: str) -> Path | None:
+    group, name = key.split(".")
+    value = (resolved.get(group) or {}).get(name)
+    if not isinstance(value, str):
+        return None
+    try:
+        path = Path(value).expanduser()
+        return path if path.is_file() or path.is_dir() else None  # a fifo would wait for its writer
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()

@@ -1,0 +1,68 @@
+"""Where jobs run: one after the other here (``basic``), or on many workers (``joblib``, ``submitit_*``, ``ray``)."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from specbench.errors import ConfigError, NotInstalledError
+
+# Launchers that Hydra has as packages of their own: the name of each, its extra of this project, its module.
+EXTRAS = {
+    "joblib": ("joblib", "hydra_plugins.hydra_joblib_launcher"),
+    "submitit_local": ("slurm", "hydra_plugins.hydra_submitit_launcher"),
+    "submitit_slurm": ("slurm", "hydra_plugins.hydra_submitit_launcher"),
+    "ray": ("ray", "ray"),
+}
+
+
+def launcher_of(hydra: Any) -> str:
+    """The launcher's name, such as basic, by Hydra's part of a configuration."""
+    return str(hydra.runtime.choices["hydra/launcher"])
+
+
+def check_named(arguments: list[str]) -> None:
+    """Raises NotInstalledError for a launcher whose package is not here, before Hydra says that it does not exist."""
+    for argument in arguments:
+        key, _, name = argument.partition("=")
+        if key != "hydra/launcher" or name not in EXTRAS:
+            continue
+        extra, module = EXTRAS[name]
+        if not _installed(module):
+            remedy = f"pip install 'specbench[{extra}]', or leave it out."
+            raise NotInstalledError("hydra/launcher", name, "its package is not installed", remedy)
+
+
+def beside_each_other(hydra: Any) -> bool:
+    """Whether the launcher runs several jobs on one machine at the same time, as far as is known."""
+    settings = hydra.launcher
+    name = launcher_of(hydra)
+    if name == "joblib":
+        return settings.get("n_jobs") != 1
+    if name == "ray":
+        return settings.get("address") is None and settings.get("workers") != 1
+    return name == "submitit_local"
+
+
+def check_times(composed: DictConfig) -> None:
+    """Raises ConfigError if jobs that time something would run beside each other, and nobody asked for that."""
+    if OmegaConf.select(composed, "share_machine") or not beside_each_other(composed.hydra):
+        return
+    protocol = OmegaConf.select(composed, "protocol._target_")
+    if getattr(get_class(protocol), "times", False):
+        raise ConfigError(
+            "hydra/launcher",
+            launcher_of(composed.hydra),
+            f"jobs that run beside each other on one machine slow each other down, and {protocol} takes times",
+            "Leave it out; or use Slurm or Ray with a machine a job; or add share_machine=true, and trust no speed.",
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

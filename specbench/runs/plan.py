@@ -1,0 +1,190 @@
+"""A sweep's plan: the jobs that it is made of, written before the first of them starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from filelock import FileLock
+
+from specbench.disk import read_json, write_json
+from specbench.errors import ConfigError
+from specbench.runs.state import STATE, JobState, write_state
+
+PLAN, LOCK, LATEST = "plan.json", "plan.lock", "latest"
+OUTPUTS = Path("outputs")
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job.
+
+    Attributes:
+        number: the name of its folder, and its place in the order of the plan.
+        id: what determines its numbers (identity.py); of two jobs that ask the same, the second has ``-2`` behind it.
+        label: what tells it from the other jobs.
+        overrides: of the command line, from which Hydra composes it.
+        files: digests of the files that it reads, by configuration key.
+    """
+
+    number: int
+    id: str
+    label: str
+    overrides: Sequence[str]
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep.
+
+    Attributes:
+        created: UTC, ISO 8601.
+        started_in: the folder that relative paths lead from.
+        config_dir: the user's own configurations (``--config-dir``).
+    """
+
+    exp: str
+    created: str
+    started_in: str
+    config_dir: str | None
+    jobs: list[PlannedJob]
+
+    @staticmethod
+    def new(exp: str, config_dir: str | None) -> Plan:
+        """A plan without jobs."""
+        return Plan(exp, datetime.now(UTC).isoformat(), os.getcwd(), config_dir, [])
+
+    def widened(self, wanted: Iterable[PlannedJob]) -> Plan:
+        """With the jobs that are not there yet, numbered from where this plan ends."""
+        jobs, asked = list(self.jobs), Counter[str]()
+        there = {job.id for job in jobs}
+        for job in wanted:
+            asked[job.id] += 1
+            name = job.id if asked[job.id] == 1 else f"{job.id}-{asked[job.id]}"
+            if name not in there:
+                jobs.append(dataclasses.replace(job, id=name, number=len(jobs)))
+        return dataclasses.replace(self, jobs=jobs)
+
+
+def read_plan(sweep: Path) -> Plan | None:
+    """The plan of a sweep's folder; None if there is none."""
+    written = read_json(sweep / PLAN)
+    try:
+        plan = Plan(**written)
+        return dataclasses.replace(plan, jobs=[PlannedJob(**job) for job in written["jobs"]])
+    except (TypeError, KeyError):
+        return None
+
+
+def write_plan(sweep: Path, plan: Plan) -> None:
+    """Writes the plan, and a folder for each of its jobs that says that it is planned. Raises OSError."""
+    for job in plan.jobs:
+        folder = sweep / str(job.number)
+        folder.mkdir(exist_ok=True)
+        if not (folder / STATE).exists():
+            write_state(folder, JobState(job.id))
+    write_json(sweep / PLAN, dataclasses.asdict(plan))
+
+
+@contextmanager
+def planning(sweep: Path) -> Generator[None]:
+    """While one process changes the plan, others wait."""
+    with FileLock(sweep / LOCK):
+        yield
+
+
+def claim(folder: Path, chosen: bool) -> Path:
+    """Makes the folder of a new sweep, which no other process gets.
+
+    Args:
+        chosen: whether the user named the folder; otherwise a name that is taken gets ``_2`` behind it, and so on.
+
+    Raises:
+        ConfigError: a folder of the user's that holds something already.
+    """
+    if chosen:
+        _check_free(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 10_000):
+        free = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        try:
+            free.mkdir()
+        except FileExistsError:
+            continue
+        return free
+    raise ConfigError("hydra.sweep.dir", folder, "9,999 sweeps of this name are there", "Choose another folder.")
+
+
+def _check_free(folder: Path) -> None:
+    key = "hydra.sweep.dir"
+    here = Path.cwd()
+    if folder.resolve() == here or folder.resolve() in here.parents:
+        raise ConfigError(key, folder, "would put jobs beside your own files", "Name a folder that is not there yet.")
+    if (folder / PLAN).exists():
+        remedy = f"Add resume={folder} in its place to go on with that one, or choose another folder."
+        raise ConfigError(key, folder, "holds an earlier sweep", remedy)
+    try:
+        held = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise ConfigError(key, folder, f"cannot be read ({error.strerror})", "Choose another folder.") from error
+    ours = [name for name in held if name.isdigit() or name in ("results.parquet", "report")]
+    if ours:
+        raise ConfigError(key, folder, f"holds {', '.join(ours[:3])}", "Choose another folder, or move that one.")
+
+
+def find_sweep(name: str, exp: str | None = None) -> Path:
+    """The folder of an earlier sweep: as named, or the newest under ./outputs (of an experiment) for ``latest``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name != LATEST:
+        if not (Path(name) / PLAN).is_file():
+            raise ConfigError("FOLDER", name, "no sweep (no plan.json in it)", "Give a folder of outputs/<exp>/<time>.")
+        return Path(name)
+    found = {path.parent.resolve(): path.parent for path in OUTPUTS.glob(f"{exp or '*'}/*/{PLAN}") if _own_name(path)}
+    plans = [(plan.created, folder) for folder in found.values() if (plan := read_plan(folder)) is not None]
+    if not plans:
+        where = OUTPUTS / exp if exp else OUTPUTS
+        remedy = "Give the folder of one, or start it without resume."
+        raise ConfigError("FOLDER", LATEST, f"no sweep under ./{where}", remedy)
+    return max(plans)[1]
+
+
+def _own_name(path: Path) -> bool:
+    return path.parent.name != LATEST  # a link to one of the others
+
+
+def clear_attempt(folder: Path) -> None:
+    """Removes what an earlier attempt of a job left, so that nothing of it is mixed with the next one's."""
+    for each in folder.iterdir():
+        if each.name in (STATE, "job.lock"):
+            continue
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+
+
+def point_latest(sweep: Path) -> None:
+    """Makes ``outputs/<exp>/latest`` a link to a sweep, in one step, if links are to be had and the name is free."""
+    link = sweep.parent / LATEST
+    if sweep.resolve().parent.parent != OUTPUTS.resolve() or (link.exists() and not link.is_symlink()):
+        return
+    temporary = sweep.parent / f".{LATEST}.{os.getpid()}.{sweep.name}"
+    try:
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(sweep.name, target_is_directory=True)
+        os.replace(temporary, link)
+    except OSError:  # a file system without links: resume=latest and the reports find the newest without it
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,136 @@
+"""What became of one job, as its folder says: ``job.json``, and a lock that its process holds while it lives."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from specbench.disk import read_json, write_json
+from specbench.errors import SpecbenchError
+
+STATE, LOCK = "job.json", "job.lock"
+PATIENCE = 5.0  # seconds; whoever only looks whether a lock is held has it for a moment
+
+
+class Status(StrEnum):
+    """Running and died are never written: they are a job that has started, and whose process lives or does not."""
+
+    PLANNED = "planned"
+    STARTED = "started"
+    RUNNING = "running"
+    DIED = "died"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One job.
+
+    Attributes:
+        reason: why it failed or was skipped.
+        verdict: why the command does not exit with 0 although all was measured, such as a verifier that is refuted.
+        warnings: what went wrong beside the numbers: a figure, the tracking.
+        attempt: 1 for the first; 0 before it.
+        host, pid: of the process that has or had it.
+        started, ended: UTC, ISO 8601.
+    """
+
+    id: str
+    status: Status = Status.PLANNED
+    reason: str | None = None
+    verdict: str | None = None
+    warnings: Sequence[str] = ()
+    attempt: int = 0
+    host: str | None = None
+    pid: int | None = None
+    started: str | None = None
+    ended: str | None = None
+
+    def begun(self) -> JobState:
+        """The next attempt, in this process."""
+        return JobState(
+            self.id,
+            Status.STARTED,
+            attempt=self.attempt + 1,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=_now(),
+        )
+
+    def ending(self, status: Status, reason: str | None = None, **more: object) -> JobState:
+        """The same attempt, ended."""
+        return dataclasses.replace(self, status=status, reason=reason, ended=_now(), **more)
+
+
+class JobRunning(SpecbenchError):
+    """Another process has the job."""
+
+
+def write_state(folder: Path, state: JobState) -> None:
+    """Raises OSError."""
+    write_json(folder / STATE, dataclasses.asdict(state))
+
+
+def written_state(folder: Path) -> JobState | None:
+    """What the folder says; None if it says nothing of a job."""
+    written = read_json(folder / STATE)
+    try:
+        return dataclasses.replace(JobState(**written), status=Status(written["status"]))
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def read_state(folder: Path) -> JobState | None:
+    """What the folder says, with running or died for a job that has started."""
+    state = written_state(folder)
+    if state is not None and state.status is Status.STARTED:
+        return dataclasses.replace(state, status=Status.RUNNING if _is_held(folder) else Status.DIED)
+    return state
+
+
+@contextmanager
+def held(folder: Path) -> Generator[None]:
+    """Holds the job; the system lets it go if this process dies, whatever kills it.
+
+    Raises:
+        JobRunning: another process holds it.
+    """
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        state = read_state(folder)
+        who = f"process {state.pid} on {state.host}" if state else "another process"
+        raise JobRunning(f"{who} runs it already") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_held(folder: Path) -> bool:
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # a folder that may only be read: its process is asked for on this machine, and trusted elsewhere
+        state = read_json(folder / STATE) or {}
+        return state.get("host") != socket.gethostname() or Path(f"/proc/{state.get('pid')}").exists()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
