@@ -120,7 +120,7 @@ class PlannedSweeper(Sweeper):
     def _announce(self, waiting: int) -> None:
         folder = self.current.folder
         if self.current.resume is not None:
-            say(f"{waiting} of its jobs {"is" if waiting == 1 else "are"} left to run in {folder}" if waiting else f"nothing is left to run in {folder}")
+            say(f"{folder}: {waiting or 'none'} of its jobs left to run")
         elif waiting > 1:
             say(f"{waiting} jobs; their folder is {folder}")
 
