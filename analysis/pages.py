@@ -19,6 +19,8 @@ from rich.text import Text
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.metrics.intervals import CONFIDENCE, FEW, coverage
 from specbench.plots.style import style
+from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
+from specbench.runs.status import partial
 
 NONE = "-"
 
@@ -32,7 +34,9 @@ def find_run(exp: str, run_dir: Path | None) -> Path:
     Raises:
         ConfigError: there is no such folder.
     """
-    folder = Path("outputs") / exp / "latest" if run_dir is None else run_dir
+    folder = OUTPUTS / exp / LATEST if run_dir is None else run_dir
+    if run_dir is None and not folder.is_dir() and any(OUTPUTS.glob(f"{exp}/*/{PLAN}")):
+        return find_sweep(LATEST, exp)  # a file system without links, or a sweep of which nothing is done yet
     if not folder.is_dir():
         remedy = f"Run python -m specbench +exp={exp} first, or give the folder of a run."
         raise ConfigError("RUN_DIR", folder, "no such folder", remedy)
@@ -117,9 +121,15 @@ def write_figures(folder: Path, illustrations: Iterable[Illustration]) -> str:
 
 
 def write_page(folder: Path, sections: Iterable[str]) -> Path:
-    """report.md of some sections; returns its path."""
+    """report.md of some sections; returns its path. Below its title stands how much of its sweep it is of, if not all.
+
+    Args:
+        folder: ``report`` in the sweep's folder.
+    """
+    title, *rest = "\n\n".join(sections).split("\n\n")
+    missing = partial(folder.parent)
     path = folder / "report.md"
-    path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join([title, *([f"**{missing}**"] if missing else []), *rest]) + "\n", encoding="utf-8")
     return path
 
 

@@ -84,8 +84,9 @@ def run(arguments: list[str]) -> int:
 
 def end(sweep: Asked) -> int:
     """Says what came of a command; returns the exit status."""
-    for label, reason in sweep.refused.items():
-        say(f"{label}: {reason}" if len(sweep.refused) > 1 else reason, style="bold red")
+    alike = len(set(sweep.refused.values())) == 1
+    for label, reason in list(sweep.refused.items())[: 1 if alike else None]:
+        say(reason if alike else f"{label}: {reason}", style="bold red")
     if sweep.refused or sweep.folder is None:
         return 1 if sweep.refused else 0  # --help, --cfg and the like
     from specbench.runs.ending import tell

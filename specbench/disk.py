@@ -17,9 +17,10 @@ class WriteError(SpecbenchError):
     """A file that could not be written: a full disk, a folder that is read-only or has gone."""
 
     def __init__(self, place: Path, error: OSError):
+        remedy = "Put it back" if isinstance(error, FileNotFoundError) else "Free space there or make it writable"
         super().__init__(
-            f"cannot write to {place} ({error.strerror or error}). Free space there or make it writable; what is "
-            "missing then runs with resume=FOLDER."
+            f"cannot write to {place} ({error.strerror or error}). {remedy}; what is missing then runs with "
+            "resume=FOLDER."
         )
 
 

@@ -80,8 +80,10 @@ def run_job(config: Config) -> None:
     try:
         with interruptible(), held(job.folder):
             state = written_state(job.folder)
-            if state is None or state.status is not Status.DONE:  # else another process has been faster
-                _attempt(config, job, state or JobState("unplanned"))
+            if state is None:
+                say(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", style="red")
+            elif state.status is not Status.DONE:  # else another process has been faster
+                _attempt(config, job, state)
     except JobRunning as error:
         say(f"job {job.number} ({job.label}) left alone: {error}", style="yellow")
     except OSError as error:
@@ -95,7 +97,11 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     try:
         with pinned(config.device, job.folder.parent, job.beside) as device:
             measured = _measured(config, job, device)
-        write_state(job.folder, state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,)))
+        done = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,))
+        try:
+            write_state(job.folder, done)
+        except OSError as error:
+            raise WriteError(job.folder, error) from error
     except NotInstalledError as error:
         _end(job, state.ending(Status.SKIPPED, str(error)), str(error))
         return

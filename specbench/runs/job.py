@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from specbench.runs.launchers import beside_each_other, launcher_of
+from specbench.runs.plan import read_plan
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class JobInfo:
     @property
     def asked(self) -> frozenset[str]:
         """The keys that the command line gives a value."""
-        return frozenset(each.lstrip("+~").partition("=")[0] for each in self.overrides)
+        return frozenset(_key(each) for each in self.overrides)
 
     @property
     def names_pair(self) -> bool:
@@ -47,9 +48,10 @@ class JobInfo:
         overrides: list[str] = given
         sources = hydra.runtime.config_sources
         folder = Path(hydra.runtime.output_dir)
+        plan = read_plan(folder.parent)
         return JobInfo(
             int(folder.name),
-            label_of(overrides),
+            next((job.label for job in plan.jobs if str(job.number) == folder.name), "") if plan else "",
             folder,
             choices.get("exp", "adhoc"),
             choices,
@@ -60,9 +62,8 @@ class JobInfo:
         )
 
 
-def label_of(overrides: Sequence[str]) -> str:
-    """What tells a job from the others of its sweep."""
-    return ",".join(each for each in overrides if not each.startswith("+exp=")) or "defaults"
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: Sequence[str]) -> str:
@@ -77,7 +78,7 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
         overrides: of the command line.
     """
     prefix = f"{group}."
-    changed = {each.lstrip("+~").partition("=")[0] for each in overrides if each.lstrip("+~").startswith(prefix)}
+    changed = {_key(each) for each in overrides if _key(each).startswith(prefix)}
     name = choice
     if f"{prefix}_target_" in changed:
         name = str(node.get("_target_", choice))

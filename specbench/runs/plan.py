@@ -29,7 +29,7 @@ class PlannedJob:
     Attributes:
         number: the name of its folder, and its place in the order of the plan.
         id: what determines its numbers (identity.py); of two jobs that ask the same, the second has ``-2`` behind it.
-        label: what tells it from the other jobs.
+        label: what tells it from the other jobs of the plan.
         overrides: of the command line, from which Hydra composes it.
         files: digests of the files that it reads, by configuration key.
     """
@@ -71,16 +71,27 @@ class Plan:
             name = job.id if asked[job.id] == 1 else f"{job.id}-{asked[job.id]}"
             if name not in there:
                 jobs.append(dataclasses.replace(job, id=name, number=len(jobs)))
-        return dataclasses.replace(self, jobs=jobs)
+        labels = labels_of([job.overrides for job in jobs])
+        relabelled = [dataclasses.replace(job, label=label) for job, label in zip(jobs, labels, strict=True)]
+        return dataclasses.replace(self, jobs=relabelled)
+
+
+def labels_of(jobs: Sequence[Sequence[str]]) -> list[str]:
+    """What tells jobs of one sweep apart, by the overrides of each: those that not all of them have."""
+    shared = (
+        set(jobs[0]).intersection(*jobs)
+        if len(jobs) > 1
+        else {each for each in jobs[0] if each.startswith(("+exp=", "exp="))}
+    )
+    return [",".join(each for each in overrides if each not in shared) or "defaults" for overrides in jobs]
 
 
 def read_plan(sweep: Path) -> Plan | None:
     """The plan of a sweep's folder; None if there is none."""
     written = read_json(sweep / PLAN)
     try:
-        plan = Plan(**written)
-        return dataclasses.replace(plan, jobs=[PlannedJob(**job) for job in written["jobs"]])
-    except (TypeError, KeyError):
+        return Plan(jobs=[PlannedJob(**job) for job in written.pop("jobs")], **written)
+    except (AttributeError, TypeError, KeyError):
         return None
 
 

@@ -86,8 +86,8 @@ def written_state(folder: Path) -> JobState | None:
     """What the folder says; None if it says nothing of a job."""
     written = read_json(folder / STATE)
     try:
-        return dataclasses.replace(JobState(**written), status=Status(written["status"]))
-    except (TypeError, KeyError, ValueError):
+        return JobState(status=Status(written.pop("status")), **written)
+    except (AttributeError, TypeError, KeyError, ValueError):
         return None
 
 

@@ -23,9 +23,8 @@ from specbench import config
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
 from specbench.runs.identity import APART, identity
-from specbench.runs.job import label_of
 from specbench.runs.launchers import check_times
-from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
+from specbench.runs.plan import Plan, PlannedJob, claim, labels_of, planning, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
 
 
@@ -86,7 +85,8 @@ class PlannedSweeper(Sweeper):
         self.extra = apart if rest else []
         wanted = [] if rest else [self._composed(each) for each in self._combinations(given)]
         if wanted and all(each.refusal for each in wanted):
-            sweep.refused = {each.job.label: each.refusal for each in wanted if each.refusal}
+            labels = labels_of([each.job.overrides for each in wanted])
+            sweep.refused = dict(zip(labels, (str(each.refusal) for each in wanted), strict=True))
             return
         exp = str(OmegaConf.select(config, "hydra.runtime.choices.exp") or "adhoc")
         try:
@@ -144,7 +144,7 @@ class PlannedSweeper(Sweeper):
         assert self.config is not None
         composed = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
         choices = {key: str(value) for key, value in composed.hydra.runtime.choices.items() if "/" not in key}
-        job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], label_of(overrides), list(overrides))
+        job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides))
         try:
             check_times(composed)
             resolved = config.resolved(_own_part(composed))
@@ -165,6 +165,8 @@ class PlannedSweeper(Sweeper):
         _set_folder(self.config, sweep.folder)
         with planning(sweep.folder):
             plan = read_plan(sweep.folder) or Plan.new(exp, config_dir(self.config))
+            if sweep.resume is not None:
+                self._check_unchanged(plan, sweep.folder)
             plan = plan.widened(each.job for each in wanted)
             write_plan(sweep.folder, plan)
         refused = {each.job.id: each.refusal for each in wanted if each.refusal}
@@ -176,8 +178,6 @@ class PlannedSweeper(Sweeper):
                 (folder / "error.txt").write_text(str(refused[job.id]), errors="backslashreplace")
             elif state.status not in (Status.DONE, Status.RUNNING):
                 self.waiting.append(job)
-        if sweep.resume is not None and self.waiting:
-            self._check_unchanged(plan, sweep.folder)
 
     def _check_unchanged(self, plan: Plan, sweep: Path) -> None:
         """Raises ConfigError if a job of the plan would not be the same any more: rows of two questions do not mix."""

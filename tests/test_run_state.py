@@ -1,0 +1,213 @@
+"""What a sweep's folder says of its jobs, and what a job is known by."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from analysis import pages
+from specbench.errors import ConfigError
+from specbench.runs import plan as plans
+from specbench.runs.identity import digest, identity
+from specbench.runs.plan import Plan, PlannedJob, claim, clear_attempt, find_sweep, point_latest, read_plan, write_plan
+from specbench.runs.state import JobRunning, JobState, Status, held, read_state, write_state, written_state
+from specbench.runs.status import SweepStatus
+from tests.command_lines import ROOT
+
+CONFIG = {"gamma": 4, "threads": 1, "tracking": {"mode": "offline"}, "workload": {"path": "embedded:x"}, "seed": 0}
+CHOICES = {"verifier": "masked", "exp": "smoke", "tracking": "wandb"}
+
+
+def sweep_of(folder: Path, *states: JobState) -> Path:
+    jobs = [PlannedJob(number, state.id, f"gamma={number}", [f"gamma={number}"]) for number, state in enumerate(states)]
+    write_plan(folder, Plan("smoke", "2026-01-01", str(folder), None, jobs))
+    for number, state in enumerate(states):
+        write_state(folder / str(number), state)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("config", "choices"),
+    [
+        ({**CONFIG, "threads": 2}, CHOICES),
+        ({**CONFIG, "tracking": {"mode": "online"}}, CHOICES),
+        ({**CONFIG, "share_machine": True}, CHOICES),
+        (dict(reversed(CONFIG.items())), {**CHOICES, "exp": "gamma_sweep"}),
+    ],
+    ids=["threads", "tracking", "neighbours", "experiment and order"],
+)
+def test_a_job_is_known_whatever_does_not_change_its_numbers(config, choices):
+    assert identity(config, choices) == identity(CONFIG, CHOICES)
+
+
+@pytest.mark.parametrize(
+    ("config", "choices"),
+    [
+        ({**CONFIG, "gamma": 5}, CHOICES),
+        ({**CONFIG, "seed": 1}, CHOICES),
+        ({**CONFIG, "verifier": {"bits": 8}}, CHOICES),
+        (CONFIG, {**CHOICES, "verifier": "naive"}),
+    ],
+    ids=["gamma", "seed", "argument", "name in the rows"],
+)
+def test_a_job_is_another_where_its_rows_would_be(config, choices):
+    assert identity(config, choices)[0] != identity(CONFIG, CHOICES)[0]
+
+
+def test_the_content_of_files_belongs_to_a_job(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("a")
+    config = {**CONFIG, "workload": {"path": str(path)}}
+    first = identity(config, CHOICES)
+    os.utime(path, (0, 0))
+    assert identity(config, CHOICES) == first
+    path.write_text("b")
+    assert identity(config, CHOICES)[0] != first[0]
+    assert identity(config, CHOICES)[1].keys() == {"workload.path"}
+
+
+def test_large_files_are_told_apart_by_pieces(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    content = os.urandom(300_000)
+    one.write_bytes(content)
+    other.write_bytes(content)
+    assert digest(one) == digest(other)
+    other.write_bytes(os.urandom(300_000))
+    assert digest(one) != digest(other)
+    other.write_bytes(content[:-1])
+    assert digest(one) != digest(other)
+
+
+def test_jobs_that_ask_the_same_stay_apart_and_are_found_again():
+    jobs = [
+        PlannedJob(-1, "a", "", ["seed=0"]),
+        PlannedJob(-1, "b", "", ["seed=1"]),
+        PlannedJob(-1, "a", "", ["seed=0"]),
+    ]
+    planned = Plan.new("smoke", None).widened(jobs)
+    assert [(job.number, job.id) for job in planned.jobs] == [(0, "a"), (1, "b"), (2, "a-2")]
+    again = planned.widened([jobs[2], jobs[0], PlannedJob(-1, "c", "", ["seed=2"])])
+    assert again.jobs[:3] == planned.jobs
+    assert (again.jobs[3].number, again.jobs[3].id) == (3, "c")
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    sweep = sweep_of(tmp_path, JobState("a"), JobState("b"))
+    plan = read_plan(sweep)
+    assert [job.label for job in plan.jobs] == ["gamma=0", "gamma=1"]
+    (tmp_path / "plan.json").write_text("{")
+    assert read_plan(sweep) is None
+
+
+@pytest.mark.parametrize("written", ["", "[]", '{"id": "a"}', '{"id": "a", "status": "odd"}', "{"])
+def test_a_state_that_says_nothing_is_none(tmp_path, written):
+    (tmp_path / "job.json").write_text(written)
+    assert read_state(tmp_path) is None
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from specbench.runs.state import JobState, held, write_state
+folder = Path(sys.argv[1])
+with held(folder):
+    write_state(folder, JobState("a").begun())
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_job_runs_while_its_process_lives_and_has_died_when_that_was_killed(tmp_path):
+    sweep = sweep_of(tmp_path, JobState("a"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "0")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        assert read_state(tmp_path / "0").status is Status.RUNNING
+        assert SweepStatus.of(sweep).sentence() == "0 of 1 jobs done, 1 running"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("specbench.runs.state.PATIENCE", 0.1)
+            with pytest.raises(JobRunning, match=f"process {process.pid} on "), held(tmp_path / "0"):
+                pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    state = read_state(tmp_path / "0")
+    assert (state.status, state.attempt) == (Status.DIED, 1)
+    with held(tmp_path / "0"):  # whoever comes next may have it
+        assert written_state(tmp_path / "0").begun().attempt == 2
+
+
+def test_the_exit_status_and_the_words_follow_from_the_folder(tmp_path):
+    done, failed = JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="broken")
+    cases = (
+        ((done, JobState("b", Status.DONE)), 0, "2 of 2 jobs done"),
+        ((done, JobState("b", Status.SKIPPED, reason="no vllm")), 0, "1 of 2 jobs done, 1 skipped"),
+        ((JobState("a", Status.SKIPPED),), 1, "0 of 1 jobs done, 1 skipped"),
+        ((done, failed), 1, "1 of 2 jobs done, 1 failed"),
+        ((done, JobState("b")), 1, "1 of 2 jobs done, 1 not started"),
+        ((done, JobState("b", Status.STARTED)), 1, "1 of 2 jobs done, 1 died"),
+        ((JobState("a", Status.DONE, verdict="not lossless"),), 1, "1 of 1 jobs done"),
+    )
+    for number, (states, status, sentence) in enumerate(cases):
+        (tmp_path / str(number)).mkdir()
+        got = SweepStatus.of(sweep_of(tmp_path / str(number), *states))
+        assert (got.exit_status, got.sentence()) == (status, sentence)
+
+
+def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
+    sweep = sweep_of(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="broken"))
+    (sweep / "report").mkdir()
+    text = pages.write_page(sweep / "report", ["# Title\n\nQuestion", "## Result"]).read_text()
+    assert text.startswith(
+        "# Title\n\n**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**\n\nQuestion"
+    )
+    write_state(sweep / "1", JobState("b", Status.DONE))
+    assert "part of its sweep" not in pages.write_page(sweep / "report", ["# Title\n\nQuestion"]).read_text()
+
+
+def test_folders_are_claimed_once(tmp_path):
+    assert [claim(tmp_path / "t", False).name for _ in range(3)] == ["t", "t_2", "t_3"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    assert claim(tmp_path / "mine", True) == tmp_path / "mine"  # beside notes there is room
+    write_plan(tmp_path / "mine", Plan.new("smoke", None))
+    with pytest.raises(ConfigError, match="holds an earlier sweep.*resume="):
+        claim(tmp_path / "mine", True)
+
+
+def test_the_newest_sweep_is_found_with_and_without_links(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for exp, name, created in (("a", "1", "2026-01-01"), ("a", "2", "2026-01-02"), ("b", "1", "2026-01-03")):
+        folder = Path("outputs", exp, name)
+        folder.mkdir(parents=True)
+        write_plan(folder, Plan(exp, created, ".", None, []))
+    point_latest(Path("outputs/a/1"))
+    assert os.readlink("outputs/a/latest") == "1"
+    assert find_sweep("latest") == Path("outputs/b/1")
+    assert find_sweep("latest", "a") == Path("outputs/a/2")
+    with pytest.raises(ConfigError, match="no sweep under ./outputs/c"):
+        find_sweep("latest", "c")
+    monkeypatch.setattr(plans, "OUTPUTS", tmp_path / "elsewhere")
+    point_latest(Path("outputs/b/1"))  # a folder that the user chose: no link beside it
+    assert not Path("outputs/b/latest").exists()
+
+
+def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
+    sweep = sweep_of(tmp_path, JobState("a"))
+    (sweep / "0" / "wandb" / "offline-run-1").mkdir(parents=True)
+    for name in ("error.txt", "steps.parquet", ".results.parquet.1.tmp"):
+        (sweep / "0" / name).touch()
+    clear_attempt(sweep / "0")
+    assert [path.name for path in (sweep / "0").iterdir()] == ["job.json"]
+    assert json.loads((sweep / "0" / "job.json").read_text())["status"] == "planned"
+
+
+def test_a_started_state_names_its_process():
+    state = JobState("a").begun()
+    assert (state.pid, state.attempt, state.status) == (os.getpid(), 1, Status.STARTED)
+    assert state.started <= time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
