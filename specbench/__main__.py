@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -55,6 +57,20 @@ def report(arguments: list[str]) -> int:
         return 2
 
 
+def versions() -> str:
+    """``python -m specbench --version``: of what numbers depend on."""
+    named = (("specbench", "specbench"), ("PyTorch", "torch"), ("Triton", "triton"), ("transformers", "transformers"))
+    found = [f"{name} {_version(package)}" for name, package in (*named, ("Hydra", "hydra-core"))]
+    return f"{found[0]} ({', '.join([*found[1:], f'Python {platform.python_version()}'])})"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def run(arguments: list[str]) -> int:
     """Runs a command line; returns its exit status."""
     try:
@@ -66,6 +82,7 @@ def run(arguments: list[str]) -> int:
     plugins.register()
     sweep = PlannedSweeper.current = Asked(resume=command.resume)
     sys.argv[1:] = command.arguments
+    traced = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are said here, without their tracebacks
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_job)()
@@ -78,6 +95,13 @@ def run(arguments: list[str]) -> int:
         return 2
     except (HydraException, OmegaConfBaseException) as error:
         say(explained(error), style="bold red")
+        return 2
+    except Exception as error:  # Hydra meets some command lines with errors of Python's own
+        if traced:
+            raise
+        told = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        given = " ".join(arguments)
+        say(f"{given}: cannot be composed ({told}). HYDRA_FULL_ERROR=1 shows where.", style="bold red")
         return 2
     return end(sweep)
 
@@ -102,6 +126,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     with interruptible():
         try:
+            if arguments == ["--version"]:
+                print(versions())
+                sys.exit(0)
             sys.exit(report(arguments[1:]) if arguments[:1] == ["report"] else run(arguments))
         except Interrupted as error:  # before or after the jobs
             sys.exit(error.status)

@@ -15,19 +15,17 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
-import transformers  # noqa: F401  (imported once, for all children)
 
 from specbench import results
-from specbench.__main__ import main
 from specbench.runs import execute, status
 from specbench.runs.plan import read_plan
 from specbench.runs.state import Status
+from tests.forked import Child, Ended, run
 
 SWEEP = (
     *("+exp=smoke", "max_new_tokens=4", "workload.limit=2", "protocol.warmup=0", "tracking.mode=disabled"),
@@ -35,63 +33,6 @@ SWEEP = (
 )
 ONE = (*SWEEP, "gamma=1", "verifier=masked")
 KILLS = 10
-BOX = {*"┏┃┡│└━"}  # of tables, which say nothing of what is asked here
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A command line: its exit status (negative for the signal that killed it) and all that it printed."""
-
-    status: int
-    text: str
-
-
-class Child:
-    """A command line in a process of its own.
-
-    Args:
-        before: called in the child before it begins.
-    """
-
-    def __init__(self, folder: Path, *arguments: str, before: Callable[[], object] | None = None):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.output, out = os.pipe()  # all that is printed fits into its buffer
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.dup2(out, 1)
-            os.dup2(out, 2)
-            self._run(folder, arguments, before)
-        os.close(out)
-
-    def _run(self, folder: Path, arguments: tuple[str, ...], before: Callable[[], object] | None) -> None:
-        number = 70
-        try:
-            os.chdir(folder)
-            os.environ["HOME"] = str(folder)
-            if before is not None:
-                before()
-            sys.argv = ["specbench", *arguments]
-            main()
-        except SystemExit as error:
-            number = int(error.code or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(number)
-
-    def ended(self) -> Ended:
-        with os.fdopen(self.output) as read:
-            text = read.read()
-        _, number = os.waitpid(self.pid, 0)
-        return Ended(
-            os.waitstatus_to_exitcode(number), "\n".join(each for each in text.splitlines() if not BOX & {*each})
-        )
-
-
-def run(folder: Path, *arguments: str, before: Callable[[], object] | None = None) -> Ended:
-    return Child(folder, *arguments, before=before).ended()
 
 
 def sweeps(folder: Path) -> list[Path]:

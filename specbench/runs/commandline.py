@@ -18,6 +18,7 @@ from specbench.runs.launchers import check_named
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
 GROUPS = ("pair", "drafter", "sampler", "verifier", "workload", "protocol", "tracking")
+ASKING = ("-h", "--help", "-c", "--cfg", "-i", "--info", "--hydra-help", "-sc", "--shell-completion")
 # Keys of Hydra's that would take jobs out of the folders of their plan.
 REFUSED = {
     "hydra.run.dir": "a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep.dir instead.",
@@ -51,6 +52,7 @@ def prepared(arguments: Sequence[str]) -> Command:
     check_named(given)
     for argument in given:
         _check(argument)
+    asks = any(each.startswith(ASKING) for each in given)
     folder = None
     if resume:
         if any(_key(each) == "hydra.sweep.dir" for each in given):
@@ -60,16 +62,17 @@ def prepared(arguments: Sequence[str]) -> Command:
         plan = read_plan(folder)
         if plan and plan.config_dir and not any(each.startswith(("--config-dir", "-cd")) for each in given):
             given += ["--config-dir", plan.config_dir]
-    elif not any(each.startswith(("-h", "--help", "-c", "--cfg", "--info", "-i", "--hydra-help")) for each in given):
+    elif not asks:
         _check_place(given)
-    return Command([part for each in given for part in _rewritten(each)], folder)
+    # Every command is a sweep, which Hydra has to be told where it cannot compose one that it could ask.
+    return Command([*([] if asks else ["--multirun"]), *(part for each in given for part in _rewritten(each))], folder)
 
 
 def _rewritten(argument: str) -> list[str]:
     """``hydra.mode=RUN`` is a sweep of one: what an experiment would sweep is left at its default."""
     if re.fullmatch(r"\+*hydra\.mode=RUN", argument):
         return ["hydra.sweeper.params=null"]
-    return [argument]
+    return [] if argument in ("-m", "--multirun", "-r", "--run") else [argument]
 
 
 def _check(argument: str) -> None:
@@ -85,7 +88,7 @@ def _check(argument: str) -> None:
         )
     if bare in GROUPS and (argument.startswith("~") or value in ("null", "")):
         raise ConfigError(bare, value or "nothing", "a run needs one", "See --help for the choices.")
-    if bare in GROUPS and value.startswith(("[", "{")):
+    if (bare in GROUPS or bare == "hydra/launcher") and re.match(r"[\[{]|[-+\d.]+$|(?i:true|false|nan|inf)$", value):
         remedy = f"Name one, such as {bare}={_first(value)}, or several with commas between them and no brackets."
         raise ConfigError(bare, value, "not the name of a choice", remedy)
     if bare in REFUSED:
@@ -156,6 +159,8 @@ def explained(error: HydraException | OmegaConfBaseException) -> str:
         parts.append(str(cause).strip())
     lines = [line.rstrip() for part in parts for line in part.splitlines() if not _noise(line)]
     text = "\n".join(line for line in lines if line)
+    if "rror parsing override" in text or "Exception:" in text:
+        text += "\nWrite key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
     unknown = re.search(r"Key '(\w+)' is not in struct", text)
     names = re.search(r"Could not override '([\w.]+)'", text)
     if unknown and names:
@@ -165,4 +170,4 @@ def explained(error: HydraException | OmegaConfBaseException) -> str:
 
 
 def _noise(line: str) -> bool:
-    return bool(re.match(r"\s*(full_key:|object_type=|reference_type=|See https?://\S+hydra)", line))
+    return bool(re.match(r"\s*(full_key:|object_type=|reference_type=|See https?://hydra)", line))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specbench.errors import SpecbenchError
 from specbench.progress import say
+from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
 
 
@@ -37,10 +38,10 @@ def tell(folder: Path) -> int:
     for style, sentence in status.problems():
         if several or sentence.startswith("died"):  # a single job has said it already
             say(sentence, style=style)
-    if several or not status.complete:
+    if several or (not status.complete and not status.count(Status.FAILED)):
         say(f"{status.sentence()}.", style=None if status.complete else "bold red")
-    if remedy := status.remedy():
-        say(remedy)
+        if remedy := status.remedy():
+            say(remedy)
     return status.exit_status if whole else 1
 
 

@@ -1,0 +1,79 @@
+"""Command lines in forked processes: each has everything imported, and can be killed like any other process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch  # noqa: F401  (imported once, for all children)
+import transformers  # noqa: F401
+
+from specbench.__main__ import main
+from specbench.runs import execute  # noqa: F401
+
+BOX = {*"┏┃┡│└━"}  # of tables, which say nothing of what is asked here
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command line: its exit status (negative for the signal that killed it) and all that it printed."""
+
+    status: int
+    text: str
+
+
+class Child:
+    """A command line in a process of its own.
+
+    Args:
+        before: called in the child before it begins.
+    """
+
+    def __init__(self, folder: Path, *arguments: str, before: Callable[[], object] | None = None):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.output, out = os.pipe()  # all that is printed fits into its buffer
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            self._run(folder, arguments, before)
+        os.close(out)
+
+    def _run(self, folder: Path, arguments: tuple[str, ...], before: Callable[[], object] | None) -> None:
+        number = 70
+        try:
+            os.chdir(folder)
+            os.environ["HOME"] = str(folder)
+            if before is not None:
+                before()
+            sys.argv = ["specbench", *arguments]
+            main()
+        except SystemExit as error:
+            number = int(error.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(number)
+
+    def ended(self, seconds: float = 600.0) -> Ended:
+        """Waits for the end; a process that takes longer is killed."""
+        limit = threading.Timer(seconds, os.kill, (self.pid, signal.SIGKILL))
+        limit.start()
+        with os.fdopen(self.output, errors="backslashreplace") as read:
+            text = read.read()
+        _, number = os.waitpid(self.pid, 0)
+        limit.cancel()
+        said = [each for each in text.splitlines() if not BOX & {*each}]
+        return Ended(os.waitstatus_to_exitcode(number), "\n".join(said))
+
+
+def run(folder: Path, *arguments: str, before: Callable[[], object] | None = None) -> Ended:
+    return Child(folder, *arguments, before=before).ended()
