@@ -51,7 +51,7 @@ def report(arguments: list[str]) -> int:
         print(REPORT)
         return 0 if len(arguments) == 1 else 2
     try:
-        return tell(find_sweep(arguments[0] if arguments else LATEST))
+        return tell(find_sweep(arguments[0] if arguments else LATEST), just_ran=False)
     except SpecbenchError as error:
         say(str(error), style="bold red")
         return 2
@@ -94,7 +94,7 @@ def run(arguments: list[str]) -> int:
         say(str(error), style="bold red")
         return 2
     except (HydraException, OmegaConfBaseException) as error:
-        say(explained(error), style="bold red")
+        say(explained(error, arguments), style="bold red")
         return 2
     except Exception as error:  # Hydra meets some command lines with errors of Python's own
         if traced:
@@ -115,7 +115,7 @@ def end(sweep: Asked) -> int:
         return 1 if sweep.refused else 0  # --help, --cfg and the like
     from specbench.runs.ending import tell
 
-    status = tell(sweep.folder)
+    status = tell(sweep.folder, just_ran=True)
     if sweep.launch_error:
         say(f"the launcher gave up: {sweep.launch_error}", style="bold red")
     return 1 if sweep.launch_error else status

@@ -208,6 +208,9 @@ def beside_numbers(folder: Path) -> dict[str, object]:
     def broken_tracking() -> None:
         execute.tracking.log_run = _raise
 
+    def killed_tracking() -> None:
+        execute.tracking.log_run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+
     def broken_report() -> None:
         from specbench.runs import ending
 
@@ -221,6 +224,8 @@ def beside_numbers(folder: Path) -> dict[str, object]:
     return {
         "figures": asdict(run(folder / "figures", *ONE, before=broken_figures)),
         "tracking": asdict(run(folder / "tracking", *ONE, before=broken_tracking)),
+        "killed tracking": run(folder / "untracked", *ONE, before=killed_tracking).status,
+        "untracked": asdict(run(folder / "untracked", "report")),
         "report": asdict(run(folder / "report", *ONE, before=broken_report)),
         "links": asdict(run(folder / "links", *ONE, before=no_links)),
         "links report": asdict(run(folder / "links", "report")),

@@ -128,6 +128,15 @@ def test_what_fails_beside_the_numbers_fails_no_job(tmp_path_factory, name, says
     assert "Results: " in got["text"]
 
 
+def test_rows_stand_though_the_process_was_killed_while_it_tracked_them(tmp_path_factory):
+    got = found(tmp_path_factory, "beside_numbers")
+    assert got["killed tracking"] == -9
+    assert got["untracked"]["status"] == 0
+    assert "Results: " in got["untracked"]["text"]
+    assert "warning: gamma=1,verifier=masked" in got["untracked"]["text"]
+    assert "its process ended before its figures and its tracking were finished" in got["untracked"]["text"]
+
+
 def test_a_report_that_fails_hides_nothing_and_is_no_success(tmp_path_factory):
     got = found(tmp_path_factory, "beside_numbers")["report"]
     assert got["status"] == 1

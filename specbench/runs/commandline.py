@@ -151,7 +151,7 @@ def _key(argument: str) -> str:
     return argument.lstrip("+~").partition("=")[0]
 
 
-def explained(error: HydraException | OmegaConfBaseException) -> str:
+def explained(error: HydraException | OmegaConfBaseException, arguments: Sequence[str]) -> str:
     """What Hydra or OmegaConf found wrong with a command, in the words that they have for it and no traceback."""
     parts = [str(error).strip()]
     cause = error.__cause__
@@ -166,7 +166,8 @@ def explained(error: HydraException | OmegaConfBaseException) -> str:
     if unknown and names:
         group = names.group(1).rpartition(".")[0]
         text += f"\nSee conf/{group.partition('.')[0]}/*.yaml for what {group} has; a plus before the key adds to it."
-    return text
+    named = any(_key(each) in text for each in arguments)
+    return text if named else f"{' '.join(arguments)}: {text}"
 
 
 def _noise(line: str) -> bool:

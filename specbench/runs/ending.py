@@ -13,10 +13,13 @@ from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
 
 
-def tell(folder: Path) -> int:
+def tell(folder: Path, just_ran: bool) -> int:
     """Collects the rows of a sweep, prints its table, where its report lies, and what became of its jobs.
 
     Each part is tried for itself: a full disk, or a fault in a report, must not hide what the jobs found.
+
+    Args:
+        just_ran: whether this process ran the jobs, so that a single one has said what became of it.
 
     Returns:
         The exit status: 0 if all jobs are done, none was found wanting, and the report is written.
