@@ -37,11 +37,11 @@ def tell(folder: Path, just_ran: bool) -> int:
             whole = False
             words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
             say(f"{part.__name__.strip('_')}: {words}", style="bold red")
-    several = len(status.states) > 1
+    everything = len(status.states) > 1 or not just_ran
     for style, sentence in status.problems():
-        if several or sentence.startswith("died"):  # a single job has said it already
+        if everything or sentence.startswith("died"):
             say(sentence, style=style)
-    if several or (not status.complete and not status.count(Status.FAILED)):
+    if everything or not (status.complete or status.count(Status.FAILED)):
         say(f"{status.sentence()}.", style=None if status.complete else "bold red")
         if remedy := status.remedy():
             say(remedy)
