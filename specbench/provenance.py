@@ -37,7 +37,12 @@ def commit() -> str:
 
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
+        # Without optional locks git only reads: a status would else write its index anew.
+        ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
     )
     return done.stdout.strip()
 
