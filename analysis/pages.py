@@ -70,7 +70,7 @@ def interval(row: pd.Series, name: str, form: str = ".2f") -> str:
 
 def plain(value: object) -> str:
     """A setting as text: 1 for 1.0, a dash for what rows do not have."""
-    if pd.isna(value):  # ty: ignore[no-matching-overload]
+    if pd.isna(value):
         return NONE
     return f"{value:g}" if isinstance(value, float) else str(value)
 
