@@ -1,10 +1,18 @@
 # make demo: the main job on the embedded pair. make test: tests and linters. Each sets up .venv first where needed.
+# make test-lowest, make test-newest: a quick choice of tests with other releases, in an environment of their own.
+# make package: sdist and wheel into dist/, and the smoke sweep from the wheel alone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint clean
+# PyTorch's build for both sets: `make test-lowest TORCH=torch==2.11.0`. A plain torch from PyPI brings 3 GB of CUDA.
+TORCH ?= $(shell grep ^torch== constraints.txt)
+QUICK := $(addprefix tests/test_,$(addsuffix .py,smoke tracking loading engine sampling verifiers external_verifiers \
+	replay results conf analysis))
+
+.PHONY: demo test lint clean test-lowest test-newest package
 
 demo: $(STAMP)
 	$(BIN)/python -m specbench +exp=gamma_sweep
@@ -22,8 +30,22 @@ lint: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14), f"Python 3.11 to 3.13 is needed, {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12"'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/$(PIP) -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
+# Old releases warn of what newer ones beside them have deprecated.
+test-lowest test-newest: test-%:
+	$(PYTHON) -m venv --clear .venv-$*
+	.venv-$*/bin/$(PIP) '$(TORCH)' $(if $(filter lowest,$*),-c constraints-lowest.txt) -e '.[dev]'
+	.venv-$*/bin/python -m pytest -n 2 -W ignore::DeprecationWarning $(QUICK)
+
+# Run from a folder that holds nothing else, so that nothing but the wheel is imported.
+package: $(STAMP)
+	rm -rf dist .venv-package
+	$(BIN)/python -m hatchling build
+	$(PYTHON) -m venv .venv-package
+	.venv-package/bin/$(PIP) -c constraints.txt dist/*.whl
+	mkdir .venv-package/run && cd .venv-package/run && ../bin/python -m specbench +exp=smoke
+
 clean:
-	rm -rf $(VENV) outputs
+	rm -rf $(VENV) .venv-lowest .venv-newest .venv-package dist outputs

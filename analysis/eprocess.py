@@ -11,10 +11,11 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from analysis.pages import NONE, Illustration, write_table
-from analysis.sections import main, read_rows, read_table, write_page
 from specbench.errors import ConfigError
 from specbench.plots import evidence as plots
+
+from .pages import NONE, Illustration, write_table
+from .sections import main, read_rows, read_table, write_page
 
 QUESTION = """\
 A verifier that is lossless emits tokens that follow the target's distribution at every prefix. Bets against that,

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.pages import Illustration, command_line, markdown, write_figures, write_page
 from specbench.plots import exactness as plots
 from specbench.results import read_jobs, read_results
 from specbench.rounding import most
+
+from .pages import Illustration, command_line, markdown, write_figures, write_page
 
 QUESTION = "Is every verifier that says lossless lossless, and how sure can one be?"
 NOTE = """\

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.pages import Illustration, command_line, markdown, write_figures, write_page
 from specbench.plots import exactness as plots
 from specbench.results import read_jobs, read_results
+
+from .pages import Illustration, command_line, markdown, write_figures, write_page
 
 QUESTION = "Which tests catch which real bugs, after how many draws, and what do the tests of other projects see?"
 NOTE = """\

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.pages import Illustration, interval
-from analysis.report import main, write_report
 from specbench import theory
 from specbench.plots import decode as plots
+
+from .pages import Illustration, interval
+from .report import main, write_report
 
 QUESTION = """\
 How many tokens should the draft propose? With more of them a step may emit more, but they cost time to draft and to

@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from analysis.pages import NONE, Illustration, write_table
-from analysis.sections import main, read_rows, read_table, write_page
 from specbench.plots import evidence as plots
+
+from .pages import NONE, Illustration, write_table
+from .sections import main, read_rows, read_table, write_page
 
 QUESTION = """\
 At temperature 0 speculative and plain decoding emit the target's argmax, so their texts are equal where arithmetic is

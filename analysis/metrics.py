@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.pages import markdown
-from analysis.report import varying
-from analysis.sections import read_rows
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
 from specbench.metrics.ratios import StepLog
 from specbench.results import STEPS, read_jobs
+
+from .pages import markdown
+from .report import varying
+from .sections import read_rows
 
 DEFINITIONS = (*METRICS, *POSITION_METRICS)
 
@@ -78,7 +79,7 @@ def _positions(name: str, gamma: int, steps: pd.DataFrame) -> str:
 
 def main() -> None:
     """Prints the page of a run; exits with 2 where it cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.metrics", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.metrics", description=__doc__)
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a folder of outputs/<exp>/<time>")
     try:
         print(page(parser.parse_args().run_dir))

@@ -73,7 +73,9 @@ def interval(row: pd.Series, name: str, form: str = ".2f") -> str:
 
 
 def plain(value: object) -> str:
-    """A setting as text: 1 for 1.0."""
+    """A setting as text: 1 for 1.0, a dash for what rows do not have."""
+    if pd.isna(value):
+        return NONE
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -135,7 +137,7 @@ def write_page(folder: Path, sections: Iterable[str]) -> Path:
 
 def of_chosen_run(exp: str, about: str | None, make: Callable[[Path], Made]) -> Made:
     """What ``make`` makes of the run that the command line names; exits with 2 where the run cannot be read."""
-    parser = argparse.ArgumentParser(prog=f"python -m analysis.{exp}", description=about)
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.{exp}", description=about)
     parser.add_argument("run_dir", metavar="RUN_DIR", nargs="?", type=Path, help=f"default: outputs/{exp}/latest")
     try:
         return make(find_run(exp, parser.parse_args().run_dir))

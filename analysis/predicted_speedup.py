@@ -9,11 +9,12 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from analysis.pages import Illustration, few_units, interval
-from analysis.sections import main, read_rows, read_table, write_page
 from specbench.cost.model import COST, fit
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.plots import cost as plots
+
+from .pages import Illustration, few_units, interval
+from .sections import main, read_rows, read_table, write_page
 
 WITHIN = 0.1
 SURPRISE = 0.01  # so few points inside, had each a chance of 95%, are no accident

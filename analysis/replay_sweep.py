@@ -9,14 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.pages import Illustration
-from analysis.sections import main, read_rows, read_table, write_page
 from specbench.plots import replay as plots
 from specbench.replay.agreement import Agreement, agreement, joint_p_value
 from specbench.replay.policies import frontier, gain_over_fixed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, by_prompt, policy_rows
 from specbench.replay.trace import TRACE, read_trace
+
+from .pages import Illustration
+from .sections import main, read_rows, read_table, write_page
 
 LEVEL = 1e-3
 FIXED = (1, 2, 3, 4, 5, 6, 8, 12, 16)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import pages
-from analysis.pages import (
+from specbench.errors import ConfigError
+from specbench.plots import decode as plots
+from specbench.results import EMPIRICAL, read_jobs, read_results
+
+from . import pages
+from .pages import (
     NONE,
     Illustration,
     command_line,
@@ -21,9 +25,6 @@ from analysis.pages import (
     write_page,
     write_table,
 )
-from specbench.errors import ConfigError
-from specbench.plots import decode as plots
-from specbench.results import EMPIRICAL, read_jobs, read_results
 
 # What a sweep may vary beside its axis. The sampler's name is left out: its numbers say what it does.
 SETTINGS = (
@@ -108,8 +109,8 @@ def where_it_ran(results: pd.DataFrame) -> str:
     values = functools.partial(pages.values, results)
     lines = [
         f"- hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {values('threads')} threads",
-        f"- versions: Python {values('python')}, PyTorch {values('torch')}, transformers {values('transformers')}; "
-        f"commit {values('commit')}",
+        f"- versions: specbench {values('version')}, commit {values('commit')}; Python {values('python')}, "
+        f"PyTorch {values('torch')}, transformers {values('transformers')}",
         f"- pair {values('pair')}: target {values('target')}, draft {values('draft')}; drafter {values('drafter')}",
         f"- sampler {values('sampler')}: temperature {values('temperature')}, top_k {values('top_k')}, "
         f"top_p {values('top_p')}, min_p {values('min_p')}; seed {values('seed')}",

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import pages
-from analysis.pages import Illustration, markdown, write_figures
-from analysis.report import where_it_ran
 from specbench import results
 from specbench.errors import ConfigError
+
+from . import pages
+from .pages import Illustration, markdown, write_figures
+from .report import where_it_ran
 
 
 def read_rows(run_dir: Path) -> pd.DataFrame:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.pages import Illustration, interval
-from analysis.report import main, write_report
 from specbench.plots import decode as plots
+
+from .pages import Illustration, interval
+from .report import main, write_report
 
 QUESTION = "How do acceptance, overlap and speedup change from greedy decoding (temperature 0) to hot sampling?"
 ACCEPTANCE = """\

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.pages import command_line, markdown, number, values, write_page, write_table
 from specbench.benchmark.tables import AGREEMENT, DIFFERENCES
 from specbench.errors import ConfigError
 from specbench.results import read_jobs, read_results
+
+from .pages import command_line, markdown, number, values, write_page, write_table
 
 QUESTION = """\
 Verifiers of one rule that read the same uniforms promise the same tokens. A fast one computes in single precision and
@@ -40,8 +41,8 @@ def report(run_dir: Path) -> Path:
             f"## Table\n\n{markdown(rendered)}\n\n{METHOD}",
             "## Where it ran\n\n"
             f"- hardware: {values(results, 'hardware')}; device {values(results, 'device')}\n"
-            f"- versions: Python {values(results, 'python')}, PyTorch {values(results, 'torch')}; "
-            f"commit {values(results, 'commit')}\n"
+            f"- versions: specbench {values(results, 'version')}, commit {values(results, 'commit')}; "
+            f"Python {values(results, 'python')}, PyTorch {values(results, 'torch')}\n"
             f"- gamma {values(results, 'gamma')}, {values(results, 'batch_size')} requests a step, "
             f"{values(results, 'dtype')}, temperature {values(results, 'temperature')}, top_k "
             f"{values(results, 'top_k')}, top_p {values(results, 'top_p')}, min_p {values(results, 'min_p')}; "

@@ -8,7 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.pages import (
+from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES
+from specbench.errors import ConfigError
+from specbench.metrics.latency import ratio_of_medians
+from specbench.plots import latency as plots
+from specbench.results import read_jobs, read_results
+
+from .pages import (
     NONE,
     Illustration,
     command_line,
@@ -20,11 +26,6 @@ from analysis.pages import (
     write_page,
     write_table,
 )
-from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES
-from specbench.errors import ConfigError
-from specbench.metrics.latency import ratio_of_medians
-from specbench.plots import latency as plots
-from specbench.results import read_jobs, read_results
 
 QUESTION = """\
 From the moment that the target's logits lie in device memory to the moment that the tokens do: how long does each
@@ -265,8 +266,8 @@ def where_it_ran(results: pd.DataFrame, timed: pd.DataFrame) -> str:
         f"{values(results, 'threads')} threads",
         f"- copy bandwidth, read and written: {bandwidth.min():.3f} to {bandwidth.max():.3f} TB/s, measured by "
         "each job",
-        f"- versions: Python {values(results, 'python')}, PyTorch {values(results, 'torch')}; "
-        f"commit {values(results, 'commit')}",
+        f"- versions: specbench {values(results, 'version')}, commit {values(results, 'commit')}; "
+        f"Python {values(results, 'python')}, PyTorch {values(results, 'torch')}",
         f"- base case: gamma {values(results, 'gamma')}, {values(results, 'dtype')}, temperature "
         f"{values(results, 'temperature')}, top_k {values(results, 'top_k')}, top_p {values(results, 'top_p')}, min_p "
         f"{values(results, 'min_p')}; vocabularies {values(timed, 'vocabulary')}",

@@ -32,3 +32,7 @@ class ModelError(SpecbenchError):
 
 class ArgumentError(SpecbenchError, ValueError):
     """An argument of a library function (a verifier, a kernel) that does not fit; the message names the argument."""
+
+
+class TrackingError(SpecbenchError):
+    """W&B could not log a job, or not all of it. The job itself is done, so that callers warn and go on."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from specbench import __version__
 from specbench.rng import MAX_SEED
 
 
@@ -24,20 +25,28 @@ def request_seed(seed: int, name: str) -> int:
 
 @functools.cache
 def commit() -> str:
-    """The commit this package runs from, with ``-dirty`` behind it where files changed; ``unknown`` without git."""
+    """The commit this package runs from, with ``-dirty`` behind it where files changed.
+
+    In an installed package that of the checkout that it was built from; ``unknown`` where neither is known.
+    """
     here = Path(__file__).resolve().parent
     try:
-        if _git(here, "ls-files", "--error-unmatch", "provenance.py") == "":
-            return "unknown"
+        _git(here, "ls-files", "--error-unmatch", "provenance.py")
         dirty = "-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no") else ""
         return _git(here, "rev-parse", "HEAD") + dirty
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        built = here / "commit.txt"  # by hatch_build.py
+        return built.read_text().strip() if built.is_file() else "unknown"
 
 
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
+        # Without optional locks git only reads: a status would else write its index anew.
+        ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
     )
     return done.stdout.strip()
 
@@ -59,6 +68,7 @@ def environment(device: torch.device) -> dict[str, str | int]:
     """What a row says about where it was made."""
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": __version__,
         "commit": commit(),
         "hardware": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
         "threads": torch.get_num_threads(),

@@ -70,7 +70,8 @@ class RunRow:
     job: int
     protocol: str
     created: str  # UTC, ISO 8601
-    commit: str  # "-dirty" behind it where the tree had changes; "unknown" outside a checkout
+    version: str | None = None  # of specbench; None in rows older than this column
+    commit: str  # "-dirty" behind it where the tree had changes; an installed package has that of its build
     hardware: str
     threads: int
     device: str

@@ -56,7 +56,7 @@ def philox(key: tuple[Words, Words], counter: tuple[Words, Words, Words, Words])
     return c0, c1, c2, c3
 
 
-def to_uniform(high: Tensor, low: Tensor) -> Float64[Tensor, ...]:
+def to_uniform(high: Tensor, low: Tensor) -> Float64[Tensor, " ..."]:
     """Two 32-bit words -> (k + 1/2) / 2^52 with k of 52 bits: in the open interval (0, 1), exact in float64.
 
     Never 0, so that ``u * q < p`` never accepts p = 0 and log u is finite; never 1, so that p = q always accepts.

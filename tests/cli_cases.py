@@ -117,6 +117,8 @@ BAD_INPUT = [
     Case("unknown tracking", ("tracking.mode=nonsense",), ("tracking.mode=nonsense", "Use offline, online, disabled")),
     Case("online without a key", ("tracking.mode=online",), ("tracking.mode=online", "Set WANDB_API_KEY", "offline")),
     Case("name W&B refuses", ("tracking.project=a/b",), ("tracking.project=a/b", "Use")),
+    Case("empty project", ("tracking.project=",), ("tracking.project=: an empty name", "Use")),
+    Case("project that is a folder", ("tracking.project=..",), ("tracking.project=..: a folder", "Use")),
     Case("unknown device", ("device=nonsense",), ("device=nonsense", "Use auto, cpu, cuda")),
     Case("GPU that is not here", ("device=cuda:99",), ("device=cuda:99", "device=cpu")),
     Case("unknown dtype", ("dtype=float8",), ("dtype=float8", "Use auto, float32")),

@@ -22,6 +22,7 @@ import pytest
 from filelock import FileLock
 
 ROOT = Path(__file__).parent.parent
+NO_HOME = Path("/dev/null/home")  # which nobody can make, root neither
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,16 @@ class Ended:
 
 @dataclass(frozen=True)
 class SmokeRun:
-    """``python -m specbench +exp=smoke``, once it ended: its status, what it printed, and the sweep's folder."""
+    """``python -m specbench +exp=smoke``, once it ended: its status, what it printed, and the sweep's folder.
+
+    ``reached`` has a line for each attempt to reach a host, ``temporary`` is the folder that it had for its own files.
+    """
 
     status: int
     text: str
     sweep: Path
+    reached: list[str]
+    temporary: Path
 
 
 def clean_environment(home: Path) -> dict[str, str]:

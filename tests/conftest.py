@@ -1,6 +1,7 @@
 """Shapes and dtypes of every annotated function in specbench are checked while the tests run."""
 
 import os
+import sys
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers that each use all cores wait for one another: ten times slower
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -27,7 +28,8 @@ from specbench.exactness.fixtures import small_fixtures  # noqa: E402
 from specbench.kernels import launch  # noqa: E402
 from specbench.models import Pair, load_pair  # noqa: E402
 from tests import interpreter  # noqa: E402
-from tests.command_lines import SmokeRun, once, run_specbench  # noqa: E402
+from tests.command_lines import NO_HOME, SmokeRun, clean_environment, once  # noqa: E402
+from tests.without_network import without_network  # noqa: E402
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     interpreter.replace_once_a_launch()
@@ -41,14 +43,19 @@ def pair() -> Pair:
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory) -> SmokeRun:
-    """One whole sweep, for all tests that look at it."""
+    """One whole sweep, for all tests that look at it: without a network, and without a home folder."""
 
     def run(folder: Path) -> None:
-        done = run_specbench("+exp=smoke", folder=folder)
+        (folder / "tmp").mkdir()
+        environment = clean_environment(NO_HOME) | {"TMPDIR": str(folder / "tmp")}
+        command = [sys.executable, "-m", "specbench", "+exp=smoke"]
+        done = without_network(command, folder, environment, folder / "reached.txt")
         (folder / "ended.json").write_text(json.dumps([done.returncode, done.stdout + done.stderr]))
 
     folder = once(tmp_path_factory, "smoke", run)
-    return SmokeRun(*json.loads((folder / "ended.json").read_text()), folder / "outputs" / "smoke" / "latest")
+    ended = json.loads((folder / "ended.json").read_text())
+    reached = (folder / "reached.txt").read_text().splitlines()
+    return SmokeRun(*ended, folder / "outputs/smoke/latest", reached, folder / "tmp")
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def make_row(**changes: Any) -> RunRow:
     gamma, job = changes.get("gamma", 4), changes.get("job", 0)
     values: dict[str, Any] = {
         "exp": "gamma_sweep", "job": job, "protocol": "decode",
-        "created": f"2026-01-01T00:{job:02d}:00Z", "commit": "0123abc-dirty",
+        "created": f"2026-01-01T00:{job:02d}:00Z", "version": "0.1.0", "commit": "0123abc-dirty",
         "hardware": "8 cores of Some_CPU [x]", "threads": 2, "device": "cpu", "dtype": "float32", "python": "3.11.7",
         "torch": "2.13.0", "transformers": "5.23.0", "pair": "embedded", "target": "embedded:target",
         "draft": "embedded:draft", "drafter": "model", "sampler": "temperature", "temperature": 1.0, "top_k": 0,

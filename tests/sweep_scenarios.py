@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from specbench import results
+from specbench.errors import TrackingError
 from specbench.runs import execute, status
 from specbench.runs.plan import read_plan
 from specbench.runs.state import Status
@@ -206,7 +207,7 @@ def beside_numbers(folder: Path) -> dict[str, object]:
         execute.draw_figures = _raise
 
     def broken_tracking() -> None:
-        execute.tracking.log_run = _raise
+        execute.tracking.log_run = _raise_tracking_error
 
     def killed_tracking() -> None:
         execute.tracking.log_run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
@@ -238,6 +239,10 @@ def beside_numbers(folder: Path) -> dict[str, object]:
 
 def _raise(*_: object, **__: object) -> None:
     raise RuntimeError("broken on purpose")
+
+
+def _raise_tracking_error(*_: object, **__: object) -> None:
+    raise TrackingError("broken on purpose")
 
 
 def _raise_os_error(*_: object, **__: object) -> None:

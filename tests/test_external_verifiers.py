@@ -85,7 +85,9 @@ def test_joint_of_a_step_on_a_gpu(make, params, one_hot):
 
 def speculative_sampling(drafted: int, q_logits: torch.Tensor, p_logits: torch.Tensor) -> tuple[torch.Tensor, int]:
     """One request of one drafted token; p_logits has the bonus row too."""
-    tokens, matches = utils._speculative_sampling(torch.tensor([[drafted]]), q_logits[None], 1, p_logits[None])
+    options = TransformersVerifier()._options  # older releases ask for one argument more
+    candidate = torch.tensor([[drafted]])
+    tokens, matches = utils._speculative_sampling(candidate, q_logits[None], 1, p_logits[None], **options)
     return tokens, int(matches)
 
 

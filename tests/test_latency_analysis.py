@@ -61,7 +61,17 @@ def run_row(job: int, verifier: str, protocol: str) -> results.RunRow:
     names = ("pair", "target", "draft", "drafter", "workload", "prompts", "max_new_tokens")
     kept = {
         name: getattr(make_row(), name)
-        for name in ("created", "commit", "hardware", "threads", "python", "torch", "transformers", "sampler")
+        for name in (
+            "created",
+            "version",
+            "commit",
+            "hardware",
+            "threads",
+            "python",
+            "torch",
+            "transformers",
+            "sampler",
+        )
     }
     return results.RunRow(
         exp=f"verifier_{protocol}", job=job, protocol=protocol, device="cuda", dtype="bfloat16", temperature=0.8,

@@ -95,6 +95,21 @@ def test_collect_of_nothing_writes_nothing(tmp_path):
     assert names_in(tmp_path) == []
 
 
+def test_rows_without_the_newest_columns_are_read(tmp_path):
+    """Of a sweep before there was a version: what it lacks is empty, in its own table and where rows are gathered."""
+    (tmp_path / "0").mkdir()
+    results.write_rows(tmp_path / "0" / results.RESULTS, [example_row(job=0, version="0.1.0")], RESULT_SCHEMA)
+    old = pq.read_table(tmp_path / "0" / results.RESULTS).drop_columns(["version", "check_p_value"])
+    pq.write_table(old, tmp_path / "0" / results.RESULTS)
+    assert results.collect(tmp_path) == 1
+    for gathered in (None, old):
+        if gathered is not None:
+            pq.write_table(gathered, tmp_path / results.RESULTS)
+        rows = results.read_results(tmp_path)
+        assert rows["version"].isna().tolist() == [True]
+        assert rows["commit"].tolist() == ["text"]
+
+
 def test_read_jobs_says_which_job(tmp_path):
     for job in (2, 10):
         (tmp_path / str(job)).mkdir()

@@ -1,7 +1,10 @@
-"""What W&B gets: the offline runs of the smoke sweep, read back from W&B's own files."""
+"""What W&B gets: the offline runs of the smoke sweep, read back from W&B's own files; and that nobody else gets any."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,8 +13,13 @@ from typing import Any
 
 import pytest
 
-from specbench import results
-from tests.command_lines import SmokeRun
+from specbench import results, tracking
+from specbench.protocols import Outcome
+from specbench.protocols.base import Table
+from tests.command_lines import SmokeRun, clean_environment
+from tests.made_up_rows import make_row
+from tests.wandb_server import wandb_server
+from tests.without_network import network_of_its_own, without_network
 
 BLOCK = 2**15
 IMAGES = ("acceptance_histogram", "position_rates", "empirical_against_target")
@@ -125,15 +133,77 @@ def test_texts_are_logged_as_a_table(smoke, tracked):
 
 
 def test_the_parquet_files_are_an_artifact(smoke, tracked):
-    """W&B's staged copies hold the very bytes of the job's files, whose digests stand in the manifest."""
+    """The manifest leads to the job's own files: no copy of them is made."""
     for job, (run,) in enumerate(tracked):
+        folder = (smoke.sweep / str(job)).resolve()
         (artifact,) = [a for a in run.artifacts if a.type == "results"]
         held = {entry.path: entry for entry in artifact.manifest.contents}
-        assert set(held) == set(TABLES)
-        for name, entry in held.items():
-            content = (smoke.sweep / str(job) / name).read_bytes()
-            assert Path(entry.local_path).read_bytes() == content
-            assert entry.size == len(content)
+        assert {name: Path(entry.local_path) for name, entry in held.items()} == {n: folder / n for n in TABLES}
+        assert {entry.size for entry in held.values()} == {(folder / name).stat().st_size for name in held}
+
+
+def test_no_host_is_looked_up(smoke):
+    """By Python's own account, and where the kernel allows a network of one's own, by that of every packet."""
+    assert smoke.reached == []
+
+
+def test_the_watch_sees_python_and_other_programs(tmp_path):
+    """Without it, the test above could not fail."""
+    environment, log = clean_environment(tmp_path), tmp_path / "log"
+    ask = "import socket; socket.create_connection(('host.invalid', 80))"
+    done = without_network([sys.executable, "-c", ask], tmp_path, environment, log)
+    assert "no network in this test" in done.stderr
+    assert log.read_text() == "socket.getaddrinfo host.invalid\n"
+    if not network_of_its_own():
+        pytest.skip("no namespaces for this user (unshare): what other programs send was not watched, only Python")
+    without_network(["getent", "ahosts", "other.invalid"], tmp_path, environment, log)
+    assert "other.invalid" in log.read_text()
+
+
+def test_nothing_is_left_behind(smoke):
+    """Among temporary files, but for an empty folder of PyTorch. The home folder cannot be written."""
+    left = [path for path in smoke.temporary.iterdir() if not path.name.startswith("torchinductor_")]
+    assert left == []
+    assert "Matplotlib" not in smoke.text  # which warns of it
+    assert "wandb" not in smoke.text
+
+
+def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
+    """Copies of texts among what it writes, in the home folder if it may. Its own settings are gone afterwards."""
+    for name in [name for name in os.environ if name.startswith(("WANDB", "XDG"))]:
+        monkeypatch.delenv(name)
+    for name, folder in {"HOME": "home", "TMPDIR": "tmp"}.items():
+        (tmp_path / folder).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    (tmp_path / "job").mkdir()
+    before = dict(os.environ)
+    text = {"prompt": "a", "text": "b", "completion": "c", "tokens": 1, "finished": "length"}
+    outcome = Outcome("headline", tables={results.TEXTS: Table([text], results.TEXT_SCHEMA)})
+    settings = {"project": "p", "entity": None, "group": "g/1", "name": "n", "config": {}, "texts": 8}
+    tracking.log_run("offline", **settings, folder=tmp_path / "job", row=vars(make_row()), outcome=outcome)
+    assert dict(os.environ) == before
+    assert list((tmp_path / "home").iterdir()) == list((tmp_path / "tmp").iterdir()) == []
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["wandb"]
+    (staged, *_) = (tmp_path / "job/wandb/artifacts/staging").iterdir()
+    assert json.loads(staged.read_text())["data"] == [["a", "b", "c", 1, "length"]]
+
+
+def test_wandb_sync_finds_all_that_it_sends(smoke, tracked, tmp_path):
+    """A run as it was left, sent to a server on this machine: figures, the table of texts, the summary, every file."""
+    job, ((run,), *_) = smoke.sweep / "0", tracked
+    with wandb_server() as server:
+        command = [sys.executable, "-m", "wandb", "sync", str(run.files.parent)]
+        environment = clean_environment(tmp_path) | {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": "k" * 40}
+        environment |= {"WANDB_ERROR_REPORTING": "false"}
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    for name in TABLES:
+        assert server.uploads[f"/artifact/{name}"] == (job / name).read_bytes()
+    for name in IMAGES:
+        assert server.uploads[f"/run/{run.history[name]['path']}"] == (job / f"{name}.png").read_bytes()
+    texts = json.loads(server.uploads["/artifact/texts.table.json"])
+    assert len(texts["data"]) == 4
+    assert json.loads(server.uploads["/run/wandb-summary.json"])["gamma"] == 1
+    assert server.asked.count("CommitArtifact") == 2
 
 
 def test_the_reader_notices_damage(smoke, tracked, tmp_path):

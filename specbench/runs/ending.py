@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from pathlib import Path
 
 from specbench.errors import SpecbenchError
 from specbench.progress import say
+from specbench.reporting import analysis_module
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
 
@@ -74,8 +73,6 @@ def _report(folder: Path, status: SweepStatus) -> None:
 
 
 def build_report(folder: Path, exp: str) -> Path | None:
-    """The report of an experiment that has an analysis module of its name; None if it has none."""
-    name = f"analysis.{exp}"
-    if importlib.util.find_spec("analysis") is None or importlib.util.find_spec(name) is None:
-        return None
-    return importlib.import_module(name).report(folder)
+    """The report of an experiment that has an analysis of its name; None if it has none."""
+    analysis = analysis_module(exp)
+    return None if analysis is None else analysis.report(folder)

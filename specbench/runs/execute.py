@@ -21,7 +21,7 @@ from specbench import results, tracking
 from specbench.config import Config
 from specbench.decoding import Request
 from specbench.disk import WriteError, write_text
-from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
+from specbench.errors import ConfigError, NotInstalledError, SpecbenchError, TrackingError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
 from specbench.progress import say
@@ -149,7 +149,7 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     sampling = SamplingParams(
         config.sampler.temperature, config.sampler.top_k, config.sampler.top_p, config.sampler.min_p
     )
-    tracking.check_settings(config.tracking.mode, config.tracking.project)
+    tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
     protocol, verifier = (_build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     own = protocol.own_conditions if isinstance(protocol, OwnConditions) else ()
@@ -210,8 +210,8 @@ def _shown(config: Config, job: JobInfo, measured: Measured) -> list[str]:
             outcome=measured.outcome,
             texts=config.tracking.texts,
         )
-    except Exception as error:  # W&B, its server, a full disk
-        warnings.append(f"not tracked in W&B ({type(error).__name__}: {error})")
+    except TrackingError as error:
+        warnings.append(f"not tracked in W&B ({error})")
     return warnings
 
 

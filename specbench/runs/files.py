@@ -18,7 +18,7 @@ def write_tables(folder: Path, row: results.RunRow, outcome: Outcome) -> None:
         write_text(folder / name, text)
     details = {
         key: getattr(row, key)
-        for key in ("created", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
+        for key in ("created", "version", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
     }
     write_json(folder / "environment.json", details)
     results.write_rows(folder / results.RESULTS, [row], results.RESULT_SCHEMA)

@@ -24,7 +24,7 @@ def verify_one(
     q: Float64[Tensor, "g V"],
     p: Float64[Tensor, "g1 V"],
     accept_u: list[float],
-    emit_u: Float64[Tensor, 1],
+    emit_u: Float64[Tensor, " 1"],
 ) -> tuple[list[int], int]:
     """The emitted tokens of one request and how many of them were drafted.
 

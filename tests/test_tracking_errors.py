@@ -1,0 +1,201 @@
+"""What is refused before a run, and what becomes of a W&B that fails: with a made-up wandb, which is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench import tracking
+from specbench.errors import ConfigError, TrackingError
+from specbench.protocols import Outcome
+from specbench.protocols.base import Table
+from specbench.results import TEXT_SCHEMA, TEXTS
+from tests.made_up_rows import make_row
+
+# Every made-up wandb has these; `told` is what a test reads afterwards.
+COMMON = """
+import json, os, pathlib, sys, tempfile, types
+tempfile.mkdtemp()  # as the real one does
+told = pathlib.Path(os.environ["TOLD"])
+class Run:
+    id, summary = "r", {}
+    settings = types.SimpleNamespace(log_internal=str(told) + ".log")
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def log(self, _): pass
+    def log_artifact(self, _): pass
+class Artifact:
+    def __init__(self, *_, **__): pass
+    def add_file(self, *_, **__): pass
+Settings = dict
+def init(**given):
+    with told.open("a") as file:
+        file.write(json.dumps([given, dict(os.environ), sys.argv]) + "\\n")
+    return Run()
+def teardown(): pass
+def login(prompt): return False
+"""
+
+
+@pytest.fixture
+def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a wandb of a test's own before the real one; returns a function that does so."""
+
+    def put(code: str = "") -> Path:
+        package = tmp_path / "path" / "wandb"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(COMMON + textwrap.dedent(code))
+        monkeypatch.setenv("PYTHONPATH", str(package.parent))
+        monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+        (tmp_path / "tmp").mkdir()
+        return tmp_path / "told"
+
+    return put
+
+
+def log(folder: Path, mode: str = "offline", **changed: Any) -> None:
+    settings = {"project": "p", "entity": None, "group": "g/1", "name": "n", "config": {"gamma": 2}, "texts": 8}
+    folder.mkdir(exist_ok=True)
+    given = {**settings, "row": vars(make_row()), "outcome": Outcome("headline"), **changed}
+    tracking.log_run(mode, folder=folder, **given)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ImportError('libfoo.so is missing')", "ImportError: libfoo.so is missing"),
+        ("raise SystemExit('no licence')", "SystemExit: no licence"),
+        ("os._exit(7)", "status 7"),
+        ("os.kill(os.getpid(), 11)", "status -11"),
+        ("def init(**_): raise RuntimeError('wandb-core exited: 1\\nand more')", "RuntimeError: wandb-core exited: 1"),
+        ("def init(**_): import time; time.sleep(600)", "did not end within 1 s"),
+        ("Run.log = lambda *_: print('A' * 10**6, print('B' * 10**6, file=sys.stderr)) or 1 / 0", "ZeroDivisionError"),
+        ("""pathlib.Path(f"{told}.log").write_text('{"level":"ERROR","msg":"no space left"}\\n')""", "no space left"),
+    ],
+)  # fmt: skip
+def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, said):
+    """Nothing else is raised, nothing is left but the job's own files, and it ends."""
+    wandb(code)
+    monkeypatch.setitem(tracking.LIMITS, "offline", 1)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/results.parquet").write_bytes(b"rows")
+    with pytest.raises(TrackingError, match=said) as raised:
+        log(tmp_path / "job")
+    assert "\n" not in str(raised.value)
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["results.parquet"]
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_errors_before_w_and_b_starts_are_tracking_errors_too(wandb, tmp_path, monkeypatch):
+    wandb()
+    monkeypatch.setattr(tracking.sys, "executable", str(tmp_path / "gone"))
+    with pytest.raises(TrackingError, match="FileNotFoundError"):
+        log(tmp_path / "job")
+    bad = Outcome("headline", tables={TEXTS: Table([{"prompt": "a"}], TEXT_SCHEMA)})
+    with pytest.raises(TrackingError, match="KeyError: 'text'"):
+        log(tmp_path / "job", outcome=bad)
+
+
+def read(told: Path) -> list[Any]:
+    return [json.loads(line) for line in told.read_text().splitlines()]
+
+
+def test_offline_settings_are_w_and_bs_alone(wandb, tmp_path, monkeypatch):
+    """They win over the user's, which are as they were afterwards."""
+    theirs = {"WANDB_ERROR_REPORTING": "true", "WANDB_DATA_DIR": "/theirs", "WANDB_CACHE_DIR": "/theirs"}
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    told, before = wandb(), dict(os.environ)
+    log(tmp_path / "job")
+    assert dict(os.environ) == before
+    ((given, environment, argv),) = read(told)
+    assert given["mode"] == "offline"
+    assert environment["WANDB_ERROR_REPORTING"] == "false"
+    places = {environment[f"WANDB_{name}_DIR"] for name in ("DATA", "CACHE", "CONFIG")}
+    assert all(Path(place).is_relative_to(tmp_path / "job/wandb") for place in places)
+    assert argv == tracking.sys.argv
+
+
+def test_online_the_users_settings_hold(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_DATA_DIR", "/theirs")
+    monkeypatch.delenv("WANDB_ERROR_REPORTING", raising=False)
+    told = wandb()
+    log(tmp_path / "job", "online")
+    ((given, environment, _),) = read(told)
+    assert (given["mode"], environment["WANDB_DATA_DIR"]) == ("online", "/theirs")
+    assert "WANDB_ERROR_REPORTING" not in environment
+
+
+def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path):
+    told = wandb(
+        """
+        keep = init
+        def init(**given):
+            if given["mode"] == "online":
+                raise ConnectionError("no route to host")
+            return keep(**given)
+        """
+    )
+    with pytest.raises(
+        TrackingError, match=r"no route to host; kept offline, `wandb sync .*/job/wandb/offline-run-\*`"
+    ):
+        log(tmp_path / "job", "online")
+    assert [given["mode"] for given, _, _ in read(told)] == ["offline"]
+
+
+def test_long_names_and_odd_characters_reach_w_and_b(wandb, tmp_path):
+    """Half a surrogate pair, which a command line can hold, is no text for W&B."""
+    told = wandb()
+    log(tmp_path / "job", name="verifier=" + "x" * 200, config={"prompt": "a\ud800b", "gamma": float("nan")})
+    ((given, _, _),) = read(told)
+    assert len(given["name"]) == 128
+    assert given["name"].endswith("x…")
+    assert given["config"]["prompt"] == "a?b"
+
+
+def test_disabled_starts_nothing(wandb, tmp_path):
+    told = wandb()
+    log(tmp_path / "job", "disabled")
+    assert not told.exists()
+
+
+@pytest.mark.parametrize("key", ["project", "entity"])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "an empty name"), ("  ", "an empty name"), (".", "a folder"), ("..", "a folder"), ("a" * 129, "128"),
+        ("a/b", "refuses"), ("a\x00b", "printed"), ("a\nb", "printed"), ("a\ud800", "printed"), ("a\x1b[1m", "printed"),
+    ],
+)  # fmt: skip
+def test_names_are_refused_before_anything_runs(key, name, problem):
+    with pytest.raises(ConfigError, match=problem) as raised:
+        tracking.check_settings("offline", **({"project": "p"} | {key: name}))
+    message = str(raised.value)
+    assert message.startswith(f"tracking.{key}=")
+    assert message.isprintable()
+
+
+def test_usual_names_are_taken():
+    for name in ("specbench", "a" * 128, "größer als", "日本", "v1.2_x-y", "..."):
+        tracking.check_settings("offline", name, name)
+    tracking.check_settings("disabled", "p", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("", "no W&B key on this machine"), ("raise ImportError('torn')", "ImportError: torn")]
+)
+def test_online_needs_a_key_and_a_w_and_b_that_works(wandb, monkeypatch, code, said):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    tracking._no_key.cache_clear()
+    wandb(code)
+    with pytest.raises(ConfigError, match=f"tracking.mode=online: {said}. Set WANDB_API_KEY or run `wandb login`, or"):
+        tracking.check_settings("online", "p")
+    tracking._no_key.cache_clear()
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    tracking.check_settings("online", "p")
