@@ -25,15 +25,13 @@ from specbench.folders import begin_sweep, draw_figures, write_tables
 from specbench.job import JobInfo, component_name
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
+from specbench.models.threads import PYTORCH_THREADS, default_threads
 from specbench.progress import say
 from specbench.protocols import MeasurementProtocol, ModelContext, Outcome, OwnConditions, Prechecked, RunContext
 from specbench.protocols.settings import check_conditions
 from specbench.provenance import environment, request_seed
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
-
-PYTORCH_THREADS = torch.get_num_threads()
-SMALL_MODEL = 50_000_000  # parameters
 
 
 @dataclass
@@ -205,11 +203,6 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
         seed = request_seed(config.seed, prompt.name)
         requests.append(Request(prompt.name, ids, seed, sampling, config.max_new_tokens))
     return requests
-
-
-def default_threads(pair: Pair) -> int:
-    """CPU threads for a pair: PyTorch's default, but at most two for a small target, whose matrices occupy no more."""
-    return min(2, PYTORCH_THREADS) if pair.target.num_parameters() < SMALL_MODEL else PYTORCH_THREADS
 
 
 def _resolved(config: Config) -> dict[str, Any]:
