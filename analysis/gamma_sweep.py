@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import theory
+from specbench.metrics.standing import standing
 from specbench.plots import decode as plots
 
 from .pages import Illustration, interval
@@ -18,7 +19,7 @@ How many tokens should the draft propose? With more of them a step may emit more
 score, and those behind the first rejection are wasted."""
 SPEEDUP = """\
 Tokens a second over those of plain decoding, timed side by side through the same engine; bars are 95% intervals.
-Above the dashed line speculation pays."""
+Above the dashed line speculation pays. A circle marks the fastest setting, where the data show which it is."""
 LENGTH = """\
 Tokens that one pass of the target yields. The dashed curve is what independent acceptance at the measured overlap
 would give (equation 1 of arXiv 2211.17192), the dotted line is a perfect draft. Measurements below the dashed curve
@@ -38,7 +39,7 @@ def report(run_dir: Path) -> Path:
 
 
 def closed_form(results: pd.DataFrame) -> str:
-    """What theory expects of the fastest run's overlap and draft cost; empty for a drafter without probabilities."""
+    """What theory expects of the run of the highest speedup, from its overlap and draft cost; empty without overlap."""
     best = results.loc[results["speedup"].idxmax()]
     if pd.isna(best["overlap"]) or best["drafted"] == 0:
         return ""
@@ -48,15 +49,16 @@ def closed_form(results: pd.DataFrame) -> str:
     gamma = theory.best_gamma(overlap, cost_ratio)
     highest = theory.expected_speedup(overlap, gamma, cost_ratio)
     return (
-        f"In that run the overlap was {interval(best, 'overlap')}, and drafting a token took {cost_ratio:.2f} of the "
-        "time of decoding one plainly. Were acceptance independent, scoring a block as fast as one plain step and "
-        f"verifying free, the speedup would be {here:.2f} there and at most {highest:.2f}, at gamma {gamma} (theorem "
-        "3.8 of arXiv 2211.17192)."
+        f"In the run of the highest speedup the overlap was {interval(best, 'overlap')}, and drafting a token took "
+        f"{cost_ratio:.2f} of the time of decoding one plainly. Were acceptance independent, scoring a block as fast "
+        f"as one plain step and verifying free, the speedup would be {here:.2f} there and at most {highest:.2f}, at "
+        f"gamma {gamma} (theorem 3.8 of arXiv 2211.17192)."
     )
 
 
 def _illustrations(results: pd.DataFrame) -> Iterator[Illustration]:
-    yield Illustration("speedup_against_gamma", plots.speedup_against_gamma(results), SPEEDUP)
+    marked = standing(results).fastest
+    yield Illustration("speedup_against_gamma", plots.speedup_against_gamma(results, marked), SPEEDUP)
     yield Illustration("acceptance_length_against_gamma", plots.acceptance_length_against_gamma(results), LENGTH)
     longest = results.loc[results["gamma"].idxmax()]
     if longest["gamma"] > 0:

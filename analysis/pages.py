@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specbench import rounding
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.metrics.intervals import CONFIDENCE, FEW, coverage
 from specbench.plots.style import style
@@ -67,9 +68,7 @@ def few_units(units: Mapping[str, int]) -> str:
 def interval(row: pd.Series, name: str, form: str = ".2f") -> str:
     """An estimate with its 95% interval: ``0.61 [0.58, 0.64]``; alone where there was one unit to resample."""
     value, low, high = (row[name + suffix] for suffix in ("", "_low", "_high"))
-    if pd.isna(value) or low == high:
-        return number(value, form)
-    return f"{number(value, form)} [{number(low, form)}, {number(high, form)}]"
+    return NONE if pd.isna(value) else rounding.interval(value, low, high, form)
 
 
 def plain(value: object) -> str:

@@ -24,7 +24,7 @@ Together they predict the speedup before anything is decoded speculatively. How 
 where it is not close, which term is at fault?"""
 NOTE = """\
 Speedup over plain decoding, end to end, prompts included; brackets hold nominal 95% intervals: of the prediction over
-resampled prompts, accept/reject noise and rounds of cost measurements, of the measurement by bootstrap over timed
+resampled prompts, accept/reject noise and rounds of cost measurements, of the measurement by Student's t over timed
 batches. Best: the gamma of the highest predicted and of the highest measured speedup of those decoded. Regret: speedup
 lost against the highest measured, which is picked among noisy numbers, so that a small regret may be none. The last
 four columns are measured over predicted: tokens a step of a request, seconds a step of a batch, the same of plain
@@ -57,7 +57,7 @@ def report(run_dir: Path) -> Path:
     steady = read_table(run_dir, "steady.parquet", rows, ["verifier"])
     findings = [headline(both), recommendations(both), everywhere(both), crossover(steady)]
     costs = read_table(run_dir, COST, rows, ["verifier"])
-    units = {"prompts": int(rows["prompts"].min()), "timed batches": int(measured["batches"].min())}
+    units = {"prompts": int(rows["prompts"].min())}
     return write_page(
         run_dir, "Predicted against measured speedup", QUESTION, findings, rendered(both), f"{NOTE} {few_units(units)}",
         _illustrations(predicted, measured, costs, steady), rows, both,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench import winner
 from specbench.errors import ConfigError
 from specbench.plots import decode as plots
 from specbench.results import EMPIRICAL, read_jobs, read_results
@@ -35,11 +36,12 @@ SETTINGS = (
 SAME_TOKENS = frozenset({"naive", "masked", "fused"})
 
 TABLE_NOTE = """\
-Brackets hold 95% intervals by bootstrap over prompts, over timed batches for speedups. Acceptance rate: accepted /
-drafted tokens. Acceptance length: accepted + 1, a verification step. Overlap: mean of sum min(p, q), the chance that
-one drafted token is accepted. Check: total variation distance of drawn tokens from the target's probabilities, beside
-the mean and 99% quantile of what sampling noise alone gives; p is the share of noise at least as far.
-[table.csv](table.csv) holds every column, unrounded; [table.tex](table.tex) needs the LaTeX package booktabs."""
+Brackets hold 95% intervals, each for its own number: by bootstrap over prompts; for speedups, which are medians of
+paired rounds, by the scatter of batches and of rounds. Acceptance rate: accepted / drafted tokens. Acceptance length:
+accepted + 1, a verification step. Overlap: mean of sum min(p, q), the chance that one drafted token is accepted. Check:
+total variation distance of drawn tokens from the target's probabilities, beside the mean and 99% quantile of what
+sampling noise alone gives; p is the share of noise at least as far. [table.csv](table.csv) holds every column,
+unrounded; [table.tex](table.tex) needs the LaTeX package booktabs."""
 TIME_SPLIT = """\
 Time of one emitted token and what it went into: proposing (draft), the target's forward passes (target), the accept
 rule (verify) and the loop around them (rest). A bar below the black line, plain decoding timed beside the same run, is
@@ -107,6 +109,7 @@ def where_it_ran(results: pd.DataFrame) -> str:
     """Hardware, versions and settings as a Markdown list; what differs between rows is listed with all its values."""
 
     values = functools.partial(pages.values, results)
+    timed = results["rounds"].notna().all()
     lines = [
         f"- hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {values('threads')} threads",
         f"- versions: specbench {values('version')}, commit {values('commit')}; Python {values('python')}, "
@@ -116,6 +119,7 @@ def where_it_ran(results: pd.DataFrame) -> str:
         f"top_p {values('top_p')}, min_p {values('min_p')}; seed {values('seed')}",
         f"- workload {values('workload')}: {values('prompts')} prompts in batches of {values('batch_size')}, at most "
         f"{values('max_new_tokens')} new tokens each; gamma {values('gamma')}",
+        *([f"- timed in {values('rounds')} rounds of plain and speculative decoding"] if timed else []),
         f"- {len(results)} runs, {results['created'].min()} to {results['created'].max()}",
     ]
     if results["hardware"].nunique() > 1:
@@ -124,26 +128,21 @@ def where_it_ran(results: pd.DataFrame) -> str:
 
 
 def fastest(results: pd.DataFrame, axis: str) -> str:
-    """The setting of the highest speedup, and which others the intervals do not tell apart from it."""
-    best = results.loc[results["speedup"].idxmax()]
-    tied = results[(results["speedup_high"] >= best["speedup_low"]) & (results.index != best.name)]
-    speed, without = (number(best[name], ".1f") for name in ("tokens_per_second", "plain_tokens_per_second"))
-    sentence = f"Highest speedup: **{axis} {plain(best[axis])} with {best['series']}**, {interval(best, 'speedup')}"
-    sentence += f" over plain decoding, {speed} against {without} tokens/s."
-    if best["speedup_low"] == best["speedup_high"]:
-        sentence += " It was timed in one batch and has no interval: a smaller batch_size or more prompts give it one."
-    elif best["speedup_high"] < 1:
-        sentence += " That is slower."
-    elif best["speedup_low"] <= 1:
-        sentence += " The interval holds 1."
-    has_interval = results["speedup_low"] != results["speedup_high"]
-    if not (has_interval & (results["speedup_low"] > 1)).any():
-        sentence += " Nothing here is shown to be faster than plain decoding."
-    if len(tied) and has_interval[best.name]:
-        groups = tied.groupby(axis)["series"]
-        others = ", ".join(f"{plain(value)} ({' and '.join(names)})" for value, names in groups)
-        sentence += f" Its interval overlaps with those of {axis} {others}."
-    return sentence
+    """The fastest setting, if the data show which it is; see specbench.winner."""
+    names = [f"{axis} {plain(row[axis])} with {row['series']}" for _, row in results.iterrows()]
+    return winner.fastest(results, names, strong="**")
+
+
+def repeats(results: pd.DataFrame) -> str:
+    """Whether later rounds wrote the first round's texts; empty where they did."""
+    differing = results["differing_texts"].fillna(0).astype(int)
+    if not differing.any():
+        return ""
+    return (
+        f"{differing.sum()} texts of later rounds, in {(differing > 0).sum()} of {len(results)} runs, are not those of "
+        "the first round, though their seeds are the same. On a GPU or in 16 bits rounding can do that; on a CPU in "
+        "float32 it is a bug. Acceptance is the first round's."
+    )
 
 
 def exactness(results: pd.DataFrame) -> str:
@@ -202,7 +201,10 @@ def write_report(
     folder = run_dir / "report"
     write_tables(folder, results, rendered)
     shown = write_figures(folder, [*illustrate(results), *_common_illustrations(run_dir, results, axis)])
-    answer = [fastest(results, axis), findings(results), exactness(results), agreement(results, axis)]
+    answer = [
+        *(winner.machine(results), fastest(results, axis), findings(results)),
+        *(repeats(results), exactness(results), agreement(results, axis)),
+    ]
     sections = [
         f"# {axis.capitalize()} sweep\n\n{question}",
         "## Result\n\n" + "\n\n".join(filter(None, answer)),

@@ -58,7 +58,7 @@ TEXT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One run. ``_low`` and ``_high`` bound 95% intervals by bootstrap over prompts (over timed batches for speeds).
+    """One run. ``_low`` and ``_high`` bound 95% intervals: by bootstrap over prompts; of speedups by metrics/speed.py.
 
     What is None was not measured: a protocol without models has no pair, and the columns from acceptance on are the
     protocol decode's. What other protocols measure is in tables of their own, beside this one.
@@ -115,7 +115,8 @@ class RunRow:
     overlap_low: float | None = None
     overlap_high: float | None = None
 
-    # Speed, prompts included, on this hardware
+    # Speed, prompts included, on this hardware (metrics/speed.py). Seconds are those of decoding all texts once, of
+    # each batch the median over rounds; the phases share them as they share the time of all rounds.
     seconds: float | None = None
     tokens_per_second: float | None = None
     plain_tokens: int | None = None
@@ -128,6 +129,19 @@ class RunRow:
     seconds_target: float | None = None
     seconds_verify: float | None = None
     seconds_rest: float | None = None
+    rounds: int | None = None  # how often all batches were decoded both ways
+    round_error: float | None = None  # relative standard error of speedup by the scatter of rounds; None for one round
+    plain_round_error: float | None = None  # the same of plain_tokens_per_second
+    batch_tokens: list[int] | None = None  # what the speed columns add up, batch by batch
+    batch_seconds: list[float] | None = None
+    batch_plain_tokens: list[int] | None = None
+    batch_plain_seconds: list[float] | None = None
+    differing_texts: int | None = None  # texts of later rounds that are not the first round's
+
+    # What other processes did meanwhile (disturbance.py); None where that cannot be known, as on a GPU
+    cores: int | None = None  # that this process may use
+    other_cores: float | None = None  # how many of them other processes kept busy, on average
+    waited: float | None = None  # the share of the time that the computing thread waited for a core; of one thread only
 
     # Empirical against target, first tokens at several prefixes (metrics/empirical.py); None where check.draws is 0
     check_prefixes: int | None = None

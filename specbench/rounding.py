@@ -1,4 +1,7 @@
-"""Bounds and estimates to two digits: an upper bound is never shown below itself, a lower one never above."""
+"""Numbers as text.
+
+Bounds and estimates to two digits: an upper bound is never shown below itself, a lower one never above. Intervals.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,11 @@ def least(value: float | None) -> str:
 def about(value: float | None) -> str:
     """An estimate to two digits."""
     return _digits(value, round)
+
+
+def interval(value: float, low: float, high: float, form: str = ".2f") -> str:
+    """An estimate with its interval: ``0.61 [0.58, 0.64]``; alone where it has none."""
+    return f"{value:{form}}" if low == high else f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def _digits(value: float | None, to_whole: Callable[[float], int]) -> str:

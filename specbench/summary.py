@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from rich.table import Table
 
-from specbench.progress import console
+from specbench.progress import console, say
+from specbench.rounding import interval
+from specbench.winner import fastest, machine
 
 VARYING = (
     "pair",
@@ -25,7 +27,10 @@ VARYING = (
 
 
 def print_summary(rows: pd.DataFrame) -> None:
-    """One line a run: what varied, how much was accepted, how fast it was, how close to the target."""
+    """One line a run: what varied, how much was accepted, how fast it was, how close to the target.
+
+    Below the table stand which setting is the fastest, if that can be told, and what disturbed the machine.
+    """
     shown = [name for name in VARYING if rows[name].nunique() > 1] or ["gamma", "verifier"]
     table = Table(title=f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}")
     for name in [*shown, "tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)"]:
@@ -37,12 +42,10 @@ def print_summary(rows: pd.DataFrame) -> None:
             "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
             f"{row['tokens_per_second']:.0f}",
             f"{row['plain_tokens_per_second']:.0f}",
-            f"{row['speedup']:.2f}"  # one batch has no interval
-            + (
-                f" [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
-                if row["speedup_low"] < row["speedup_high"]
-                else ""
-            ),
+            interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
             "-" if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
         )
     console.print(table)
+    names = [", ".join(f"{name} {row[name]}" for name in shown) for _, row in rows.iterrows()]
+    for text in filter(None, [machine(rows), fastest(rows, names) if len(rows) > 1 else ""]):
+        say(text)

@@ -81,7 +81,17 @@ BAD_INPUT = [
     Case("min_p of 1", ("sampler.min_p=1",), ("sampler.min_p=1.0", "Use 0.0 for off")),
     Case("negative limit", ("workload.limit=-1",), ("workload.limit=-1", "Use 0 for all prompts")),
     Case("negative number of texts", ("tracking.texts=-1",), ("tracking.texts=-1", "Use 0 for no texts")),
-    Case("negative warm-up", ("protocol.warmup=-1",), ("protocol.warmup=-1", "Use 0 for no warm-up")),
+    Case("negative warm-up", ("protocol.warmup=-1",), ("protocol.warmup=-1", "Use a whole number from 0")),
+    Case("warm-up that is no number", ("protocol.warmup=true",), ("protocol.warmup=True", "Use a whole number from 0")),
+    Case("no rounds", ("protocol.rounds=0",), ("protocol.rounds=0", "Use a whole number from 1")),
+    Case("most rounds no number", ("protocol.max_rounds=true",), ("protocol.max_rounds=True", "whole number from 1")),
+    Case(
+        "more rounds than at most",
+        ("protocol.rounds=9",),
+        ("protocol.max_rounds=6", "below protocol.rounds=9", "Use 9 or more"),
+    ),
+    Case("no time for rounds", ("protocol.seconds=-1",), ("protocol.seconds=-1", "Use 0 for no limit")),
+    Case("draws no number", ("protocol.check.draws=true",), ("protocol.check.draws=True", "Use a whole number from 0")),
     Case("negative draws", ("protocol.check.draws=-1",), ("protocol.check.draws=-1", "Use a whole number from 0")),
     Case(
         "draws not a number", ("protocol.check.draws=abc",), ("protocol.check.draws=abc", "Use a whole number from 0")

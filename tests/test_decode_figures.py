@@ -36,12 +36,14 @@ def segments(axes: Axes) -> list[np.ndarray]:
 
 
 def test_speedup_figure_shows_rows_intervals_and_the_best() -> None:
-    figure = plots.speedup_against_gamma(frame(gamma_rows()))
+    rows = frame(gamma_rows())
+    figure = plots.speedup_against_gamma(rows, int(rows["speedup"].argmax()))
     naive, masked = lines_of(figure)["naive"], lines_of(figure)["masked"]
     assert naive[:, 1].tolist() == [1.1, 1.3, 0.8]
     assert masked[:, 1].tolist() == [1.15, 1.6, 0.9]
     assert any(np.allclose(line[:, 1], [1.589, 1.613]) for line in segments(figure.axes[0]))
     assert [text.get_text() for text in figure.axes[0].texts] == [r"$\gamma$ = 3: 1.60$\times$"]
+    assert not plots.speedup_against_gamma(rows).axes[0].texts  # no winner, no circle
 
 
 def test_verifiers_of_equal_acceptance_are_both_visible() -> None:

@@ -7,7 +7,7 @@ from scipy import stats
 
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.empirical import distance_check, pooled
-from specbench.metrics.intervals import coverage, ratio_of_sums, speedup
+from specbench.metrics.intervals import coverage, ratio_of_sums
 from specbench.protocols.decode import acceptance_fields
 
 GAMMA = 3
@@ -121,21 +121,6 @@ def test_units_without_a_denominator():
 def test_one_unit_has_no_interval():
     estimate = ratio_of_sums(np.array([3]), np.array([4]))
     assert (estimate.value, estimate.low, estimate.high) == (0.75, 0.75, 0.75)
-    one = speedup(np.array([30]), np.array([3]), np.array([20]), np.array([4]))
-    assert (one.value, one.low, one.high) == (2.0, 2.0, 2.0)
-
-
-def test_speedup_is_a_ratio_of_pooled_speeds():
-    estimate = speedup(np.array([10, 20]), np.array([1, 4]), np.array([5, 25]), np.array([2, 4]))
-    assert estimate.value == pytest.approx((30 / 5) / (30 / 6))
-    assert estimate.low <= estimate.value <= estimate.high
-
-
-def test_speedup_resamples_units_timed_side_by_side():
-    """Batches of very different length, each exactly twice as fast: no resample of whole batches can say otherwise."""
-    tokens = np.array([1.0, 10.0, 100.0, 1000.0])
-    estimate = speedup(tokens, tokens / 10, tokens, tokens / 5)
-    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((2, 2, 2))
 
 
 # --- Empirical against exact ---

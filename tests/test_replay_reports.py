@@ -98,9 +98,9 @@ def test_intervals_that_hold_too_little_are_called_that(inside, called):
 
 
 def test_few_units_are_named():
-    assert few_units({"prompts": 32, "timed batches": 40}) == ""
-    text = few_units({"prompts": 12, "timed batches": 1})
-    assert "prompts number 12, with which a nominal 95% holds about 91%; timed batches number 1, which gives no" in text
+    assert few_units({"prompts": 32, "cases": 40}) == ""
+    text = few_units({"prompts": 12, "cases": 1})
+    assert "prompts number 12, with which a nominal 95% holds about 91%; cases number 1, which gives no" in text
 
 
 def test_a_crossover_is_a_range_or_not_known():

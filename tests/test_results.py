@@ -13,10 +13,11 @@ from specbench.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow
 
 EXAMPLES = {"str": "text", "int": 3, "float": 0.25, "bool": True}
 EXAMPLES |= {"str | None": None, "int | None": 5, "float | None": None, "list[int] | None": [4, 0, 1]}
-EXAMPLES["list[float | None] | None"] = [0.5, None]
+EXAMPLES |= {"list[float | None] | None": [0.5, None], "list[float] | None": [0.5]}
 SCALARS = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 ARROW = SCALARS | {f"{name} | None": kind for name, kind in SCALARS.items()}
 ARROW |= {"list[int] | None": pa.list_(pa.int64()), "list[float | None] | None": pa.list_(pa.float64())}
+ARROW["list[float] | None"] = pa.list_(pa.float64())
 
 
 def example_row(**changes: object) -> RunRow:

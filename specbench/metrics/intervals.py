@@ -1,8 +1,9 @@
 """Intervals by bootstrap over prompts: tokens of one text are dependent, texts are not.
 
-They are percentile intervals, which are too narrow over few units (prompts, timed batches): a nominal 95% holds the
-truth in about 89% of runs with 8 units, 92% with 16 and 94% with 32, and less where few units carry most of the sum
-(``coverage``; Hesterberg, "What teachers should know about the bootstrap", arXiv 1411.5279). Reports say so below FEW.
+They are percentile intervals, which are too narrow over few units: a nominal 95% holds the truth in about 89% of runs
+with 8 prompts, 92% with 16 and 94% with 32, and less where few of them carry most of the sum (``coverage``; Hesterberg,
+"What teachers should know about the bootstrap", arXiv 1411.5279). Reports say so below FEW. Speedups have intervals of
+another kind (speed.py).
 """
 
 from __future__ import annotations
@@ -75,21 +76,6 @@ def _resampled_sums(columns: np.ndarray, numbers: np.ndarray, rng: np.random.Gen
     units = len(columns)
     counts = rng.multinomial(units, np.full(units, 1 / units), size=len(numbers))
     return counts.astype(float) @ columns
-
-
-def speedup(
-    tokens: np.ndarray, seconds: np.ndarray, plain_tokens: np.ndarray, plain_seconds: np.ndarray, seed: int = 0
-) -> Estimate:
-    """(tokens / seconds) / (plain_tokens / plain_seconds) over units that were timed both ways side by side."""
-    arrays = tuple(np.asarray(a, dtype=float) for a in (tokens, seconds, plain_tokens, plain_seconds))
-
-    def ratio(t: np.ndarray, s: np.ndarray, pt: np.ndarray, ps: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:
-        return (t.sum(axis) / s.sum(axis)) / (pt.sum(axis) / ps.sum(axis))
-
-    value = float(ratio(arrays[0], arrays[1], arrays[2], arrays[3]))
-    if len(arrays[0]) < 2:
-        return Estimate(value, value, value)
-    return _bootstrap(arrays, ratio, value, seed)
 
 
 def _bootstrap(data: tuple[np.ndarray, ...], statistic: object, value: float, seed: int) -> Estimate:

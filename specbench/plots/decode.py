@@ -99,9 +99,9 @@ def _shortened(text: str, length: int, keep_end: bool = False) -> str:
     return "".join(c if ord(c) < 0x250 or c == "…" else ascii(c)[1:-1] for c in repr(text))
 
 
-def speedup_against_gamma(results: pd.DataFrame) -> Figure:
-    """Speedup over plain decoding with its 95% interval; the fastest setting is marked."""
-    return _speedup(results, "gamma")
+def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None) -> Figure:
+    """Speedup over plain decoding with its 95% interval; a circle around the row at the place ``marked``."""
+    return _speedup(results, "gamma", marked)
 
 
 def speedup_against_temperature(results: pd.DataFrame) -> Figure:
@@ -110,13 +110,13 @@ def speedup_against_temperature(results: pd.DataFrame) -> Figure:
 
 
 @style()
-def _speedup(results: pd.DataFrame, axis: str) -> Figure:
+def _speedup(results: pd.DataFrame, axis: str, marked: int | None = None) -> Figure:
     figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.9))
     _lines(axes, results, axis, "speedup")
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5, label="plain decoding")
-    if axis == "gamma":  # a temperature is chosen for its texts, not for its speed
-        series = max(_series(results, axis), key=lambda each: each.rows["speedup"].max())
-        best = series.rows.sort_values("speedup").iloc[-1]
+    if marked is not None:
+        best = results.iloc[marked]
+        series = next(each for each in _series(results, axis) if best.name in each.rows.index)
         x, color = best[axis] + _shift(results, axis) * series.place, series.colour
         axes.scatter(x, best["speedup"], s=110, facecolor="none", edgecolor=color, linewidth=0.9)
         text, spot = rf"{SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$", (x, best["speedup_high"])

@@ -24,6 +24,7 @@ from torch import Tensor
 from specbench.benchmark.grid import PLAIN, CaseSpec
 from specbench.benchmark.synthetic import POSITIONS, Case, make_case
 from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, DIFFERENCES_SCHEMA
+from specbench.checks import check_count
 from specbench.errors import ConfigError
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.progress import progress
@@ -64,10 +65,8 @@ class AgreementProtocol:
     needs_models = False
 
     def __init__(self, vocabulary: int, draws: int, steps: int):
-        for name, value in (("draws", draws), ("steps", steps)):
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"protocol.{name}", value, "not a count", "Use a whole number from 1.")
-        self.vocabulary, self.draws, self.steps = vocabulary, draws, steps
+        self.vocabulary = vocabulary
+        self.draws, self.steps = check_count("protocol.draws", draws), check_count("protocol.steps", steps)
 
     def run(self, context: RunContext) -> Outcome:
         """Compares; see :class:`specbench.protocols.base.MeasurementProtocol`.

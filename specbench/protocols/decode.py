@@ -1,49 +1,40 @@
 """The protocol ``decode``: decode the workload speculatively and plainly, in turns, and measure both.
 
-Plain decoding is timed in the same run, batch by batch and in alternating order, so that a machine that warms up or is
-disturbed treats both alike. Times are wall-clock and end to end: prompts, drafting, verification and all bookkeeping.
+Plain decoding is timed in the same run, in paired rounds (rounds.py); texts, acceptance and overlap are the first
+round's. Times are wall-clock and end to end: prompts, drafting, verification and all bookkeeping.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
-from specbench.decoding import Completion, Decoder, Request
-from specbench.errors import ConfigError
+from specbench.checks import check_count
+from specbench.decoding import Completion, Decoder
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
-from specbench.metrics.intervals import Estimate, ratio_of_sums, speedup
+from specbench.metrics.intervals import Estimate, ratio_of_sums
+from specbench.metrics.speed import speed_of
 from specbench.plots import decode as plots
-from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.record import recorded
+from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, TimedRounds, timed_rounds
 from specbench.replay.trace import TRACE, Trace
 from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
-
-
-@dataclass(frozen=True)
-class Timed:
-    """One batch decoded one way."""
-
-    completions: list[Completion]
-    seconds: float
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(completion.token_ids) for completion in self.completions)
+from specbench.rounding import interval
+from specbench.winner import disturbed
 
 
 class DecodeProtocol:
     """See the module.
 
     Args:
+        rounds, max_rounds, seconds: see :class:`specbench.protocols.rounds.RoundSettings`.
         warmup: times the first batch is decoded both ways before the clock starts.
         check: settings of the empirical-against-target check.
     """
@@ -51,18 +42,17 @@ class DecodeProtocol:
     needs_models = True
     times = True
 
-    def __init__(self, warmup: int, check: Mapping[str, Any]):
-        if warmup < 0:
-            raise ConfigError("protocol.warmup", warmup, "below 0", "Use 0 for no warm-up.")
-        self.warmup = warmup
+    def __init__(self, rounds: int, max_rounds: int, seconds: float | int, warmup: int, check: Mapping[str, Any]):
+        self.rounds = RoundSettings(rounds, max_rounds, seconds)
+        self.warmup = check_count("protocol.warmup", warmup, least=0)
         self.check = CheckSettings(**check)
 
     def run(self, context: ModelContext) -> Outcome:
         """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
         speculative = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
         plain = Decoder(context.target, None, None, 0, context.pair.stop_ids)
-        pairs = self._decode(context, plain, speculative)
-        completions = [c for _, timed in pairs for c in timed.completions]
+        timed = self._decode(context, plain, speculative)
+        completions = [c for _, batch in timed.first for c in batch.completions]
         steps = pd.DataFrame([dataclasses.asdict(s) for c in completions for s in c.steps]).rename(
             columns={"name": "prompt"}
         )
@@ -72,7 +62,7 @@ class DecodeProtocol:
         measured = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
-            **speed_fields(pairs, speculative.stopwatch.seconds),
+            **speed_fields(timed, speculative.stopwatch.seconds),
             **check,
         }
         figures = {
@@ -82,42 +72,47 @@ class DecodeProtocol:
         if empirical:
             figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(empirical))
         return Outcome(
-            f"{measured['acceptance_length']:.2f} tokens a step, {measured['speedup']:.2f} times plain decoding",
+            headline(measured, timed),
             measured,
             {
+                ROUNDS: Table(timed.table(), ROUND_SCHEMA),
                 STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
                 EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
                 TEXTS: Table([_text(context, c) for c in completions], TEXT_SCHEMA),
                 **({} if scored is None else {TRACE: scored.table}),
             },
             figures,
+            failure=repeat_failure(timed.differing, context.device, context.dtype),
         )
 
-    def _decode(self, context: ModelContext, plain: Decoder, speculative: Decoder) -> list[tuple[Timed, Timed]]:
+    def _decode(self, context: ModelContext, plain: Decoder, speculative: Decoder) -> TimedRounds:
         requests, size = context.requests, context.batch_size
         batches = [requests[i : i + size] for i in range(0, len(requests), size)]
         for _ in range(self.warmup):
             plain.run(batches[0])
             speculative.run(batches[0])
         speculative.stopwatch.seconds.clear()
-        pairs = []
-        for number, batch in enumerate(track(batches, "decoding")):
-            if number % 2 == 0:
-                first, second = decode_timed(plain, batch), decode_timed(speculative, batch)
-                pairs.append((first, second))
-            else:
-                first, second = decode_timed(speculative, batch), decode_timed(plain, batch)
-                pairs.append((second, first))
-        return pairs
+        return timed_rounds(plain, speculative, batches, self.rounds)
 
 
-def decode_timed(decoder: Decoder, batch: Sequence[Request]) -> Timed:
-    """Decodes one batch to its end under the clock."""
-    decoder.target.synchronize()
-    started = time.perf_counter()
-    completions = decoder.run(batch)
-    decoder.target.synchronize()
-    return Timed(completions, time.perf_counter() - started)
+def headline(measured: Mapping[str, Any], timed: TimedRounds) -> str:
+    """The run in a line: acceptance, speedup, and what keeps the speedup from being trusted."""
+    speedup = interval(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
+    parts = [f"{measured['acceptance_length']:.2f} tokens a step, {speedup} times plain decoding"]
+    if timed.differing:
+        parts.append(f"{timed.differing} texts of later rounds are not those of the first")
+    return "; ".join(filter(None, [*parts, disturbed([timed.disturbance])]))
+
+
+def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why rounds that wrote other texts than the first are an error; on a GPU or in 16 bits rounding may do that."""
+    if differing == 0 or device.type != "cpu" or dtype != torch.float32:
+        return None
+    return (
+        f"{differing} texts of later rounds differ from those of the first, though their seeds are the same. The "
+        "verifier or the drafter has randomness of its own, or a text leaves something behind for the next one. "
+        "protocol.rounds=1 protocol.max_rounds=1 decodes each text once."
+    )
 
 
 def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
@@ -146,21 +141,36 @@ def overlap_fields(trace: Trace | None) -> dict[str, Any]:
     return _columns("overlap", ratio_of_sums(sums, trace.lengths))
 
 
-def speed_fields(pairs: Sequence[tuple[Timed, Timed]], phases: Mapping[str, float]) -> dict[str, Any]:
-    """RunRow's speed columns; the phases are those of the speculative decoder."""
-    plain, speculative = [p for p, _ in pairs], [s for _, s in pairs]
-    tokens, seconds = np.array([s.tokens for s in speculative]), np.array([s.seconds for s in speculative])
-    plain_tokens, plain_seconds = np.array([p.tokens for p in plain]), np.array([p.seconds for p in plain])
-    ratio = speedup(tokens, seconds, plain_tokens, plain_seconds)
+def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, Any]:
+    """RunRow's speed columns.
+
+    Args:
+        phases: seconds of the speculative decoder by phase over all rounds, of which the row has the shares.
+    """
+    found, others = speed_of(timed.times), timed.disturbance
+    seconds, plain_seconds = float(found.seconds.sum()), float(found.plain_seconds.sum())
+    tokens, plain_tokens = int(found.tokens.sum()), int(found.plain_tokens.sum())
+    share = seconds / float(timed.times.seconds.sum())
     return {
-        "seconds": float(seconds.sum()),
-        "tokens_per_second": float(tokens.sum() / seconds.sum()),
-        "plain_tokens": int(plain_tokens.sum()),
-        "plain_seconds": float(plain_seconds.sum()),
-        "plain_tokens_per_second": float(plain_tokens.sum() / plain_seconds.sum()),
-        **_columns("speedup", ratio),
-        **{f"seconds_{phase}": float(phases.get(phase, 0.0)) for phase in ("draft", "target", "verify")},
-        "seconds_rest": float(seconds.sum() - sum(phases.values())),
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "plain_tokens": plain_tokens,
+        "plain_seconds": plain_seconds,
+        "plain_tokens_per_second": plain_tokens / plain_seconds,
+        **_columns("speedup", found.speedup),
+        **{f"seconds_{phase}": share * phases.get(phase, 0.0) for phase in ("draft", "target", "verify")},
+        "seconds_rest": seconds - share * sum(phases.values()),
+        "rounds": len(timed.times.seconds),
+        "round_error": found.round_error,
+        "plain_round_error": found.plain_round_error,
+        "batch_tokens": found.tokens.astype(int).tolist(),
+        "batch_seconds": found.seconds.tolist(),
+        "batch_plain_tokens": found.plain_tokens.astype(int).tolist(),
+        "batch_plain_seconds": found.plain_seconds.tolist(),
+        "cores": others.cores,
+        "other_cores": others.other_cores,
+        "waited": others.waited,
+        "differing_texts": timed.differing,
     }
 
 

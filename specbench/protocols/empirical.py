@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from specbench.checks import check_count
 from specbench.decoding import Decoder, Request
-from specbench.errors import ConfigError
 from specbench.metrics.empirical import distance_check
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
@@ -32,9 +32,7 @@ class CheckSettings:
 
     def __post_init__(self) -> None:
         for name, least in (("prefixes", 1), ("draws", 0), ("batch_size", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ConfigError(f"protocol.check.{name}", value, "not a count", f"Use a whole number from {least}.")
+            check_count(f"protocol.check.{name}", getattr(self, name), least)
 
 
 def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:

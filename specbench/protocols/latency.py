@@ -25,6 +25,7 @@ from specbench.benchmark.grid import PLAIN, CaseSpec, cases, samplers
 from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
 from specbench.benchmark.timer import DeviceTimer
+from specbench.checks import check_count
 from specbench.errors import ArgumentError, ConfigError
 from specbench.metrics.latency import QUANTILES, median
 from specbench.plots import latency as plots
@@ -89,8 +90,7 @@ class LatencyProtocol:
         cpu_logits: int,
     ):
         for name, value, least in (("rounds", rounds, 1), ("replays", replays, _FEWEST), ("host_calls", host_calls, 1)):
-            if not isinstance(value, int) or value < least:
-                raise ConfigError(f"protocol.{name}", value, "not a count", f"Use a whole number from {least}.")
+            check_count(f"protocol.{name}", value, least)
         self.vocabulary, self.grid, self.samplers = vocabulary, grid, samplers
         self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
         self.budget, self.flush, self.cpu_logits = budget, flush, cpu_logits

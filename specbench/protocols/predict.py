@@ -21,15 +21,15 @@ from specbench.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.cost.steady import crossover, steady
 from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
-from specbench.metrics.intervals import speedup
+from specbench.metrics.speed import speed_of
 from specbench.plots import cost as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
-from specbench.protocols.decode import Timed, decode_timed
 from specbench.protocols.prechecks import check_draft_model, check_rule
 from specbench.protocols.record import record, repeated
 from specbench.protocols.replay_check import RULES
+from specbench.protocols.rounds import paired_round, times_of
 from specbench.protocols.scoring import draft_engine
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
@@ -55,7 +55,7 @@ PREDICTED_SCHEMA = pa.schema(
 MEASURED_SCHEMA = pa.schema(
     [
         *((field.name, field.type) for field in PREDICTED_SCHEMA),
-        ("batches", pa.int64()),  # timed; what the interval of the speedup resamples
+        ("batches", pa.int64()),  # timed; what the interval of the speedup is over
         ("batch_seconds", pa.float64()),  # of decoding a batch speculatively, prompts included
         *((f"seconds_{phase}", pa.float64()) for phase in ("draft", "target", "verify")),
     ]
@@ -189,7 +189,7 @@ class StartTimed(Decoder):
 
 
 def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> dict[str, Any]:
-    """A row of MEASURED_SCHEMA: batches decoded plainly and speculatively in turns."""
+    """A row of MEASURED_SCHEMA: one paired round of batches decoded plainly and speculatively."""
     size, stops = context.batch_size, context.pair.stop_ids
     speculative = StartTimed(context.target, context.drafter, context.verifier, gamma, stops)
     plain = StartTimed(context.target, None, None, 0, stops)
@@ -199,23 +199,17 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
         speculative.run(batches[0])
     speculative.stopwatch.seconds.clear()
     plain.start_seconds = speculative.start_seconds = 0.0
-    timed: dict[str, list[Timed]] = {"plain": [], "speculative": []}
-    for number, batch in enumerate(batches):
-        ways = [("plain", plain), ("speculative", speculative)]
-        for name, way in ways if number % 2 == 0 else ways[::-1]:
-            timed[name].append(decode_timed(way, batch))
-    totals = {
-        name: np.array([[each.tokens, each.seconds] for each in runs], dtype=float) for name, runs in timed.items()
-    }
-    (tokens, seconds), (plain_tokens, plain_seconds) = totals["speculative"].sum(axis=0), totals["plain"].sum(axis=0)
-    ratio = speedup(*totals["speculative"].T, *totals["plain"].T)
-    steps = [len(c.steps) for run in timed["speculative"] for c in run.completions]
-    widest = sum(max(len(c.steps) for c in run.completions) for run in timed["speculative"])
-    plain_widest = sum(max(len(c.steps) for c in run.completions) for run in timed["plain"])
+    pairs = paired_round(plain, speculative, batches)
+    found = speed_of(times_of([pairs]))
+    tokens, seconds = float(found.tokens.sum()), float(found.seconds.sum())
+    plain_tokens, plain_seconds = float(found.plain_tokens.sum()), float(found.plain_seconds.sum())
+    steps = [len(c.steps) for _, run in pairs for c in run.completions]
+    widest = sum(max(len(c.steps) for c in run.completions) for _, run in pairs)
+    plain_widest = sum(max(len(c.steps) for c in run.completions) for run, _ in pairs)
     return {
         "gamma": gamma,
         "batch": size,
-        **dict(zip(SPEEDUP, dataclasses.astuple(ratio), strict=True)),
+        **dict(zip(SPEEDUP, dataclasses.astuple(found.speedup), strict=True)),
         "tokens_per_second": float(tokens / seconds),
         "plain_tokens_per_second": float(plain_tokens / plain_seconds),
         "tokens_per_step": float(tokens / sum(steps)),

@@ -24,6 +24,7 @@ from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError, TrackingError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import choose_device, choose_dtype, locate
+from specbench.models.threads import PYTORCH_THREADS, default_threads
 from specbench.progress import say
 from specbench.protocols import MeasurementProtocol, ModelContext, Outcome, OwnConditions, Prechecked, RunContext
 from specbench.protocols.settings import check_conditions
@@ -37,8 +38,6 @@ from specbench.runs.state import JobRunning, JobState, Status, held, write_state
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
 
-PYTORCH_THREADS = torch.get_num_threads()
-SMALL_MODEL = 50_000_000  # parameters
 UNFINISHED = "its process ended before its figures and its tracking were finished"
 
 _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
@@ -259,11 +258,6 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
         seed = request_seed(config.seed, prompt.name)
         requests.append(Request(prompt.name, ids, seed, sampling, config.max_new_tokens))
     return requests
-
-
-def default_threads(pair: Pair) -> int:
-    """CPU threads for a pair: PyTorch's default, but at most two for a small target, whose matrices occupy no more."""
-    return min(2, PYTORCH_THREADS) if pair.target.num_parameters() < SMALL_MODEL else PYTORCH_THREADS
 
 
 def _build(key: str, node: Any) -> Any:

@@ -1,0 +1,153 @@
+"""Decoding the same batches both ways under the clock, in paired rounds.
+
+In a round every batch is decoded plainly and speculatively, one right after the other and in alternating order, so
+that a machine that warms up or is disturbed treats both alike. A round repeats the very work of the first: its texts
+have to be the first round's. Further rounds follow while they scatter more than TOLERANCE; metrics/speed.py says what
+comes of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from specbench.checks import check_count, check_seconds
+from specbench.decoding import Completion, Decoder, Request
+from specbench.disturbance import Disturbance, DisturbanceWatch
+from specbench.errors import ConfigError
+from specbench.metrics.speed import Rounds, speed_of
+from specbench.progress import track
+
+TOLERANCE = 0.01  # of the speedup: its standard error by the scatter of rounds, above which there are more of them
+ROUNDS = "rounds.parquet"
+ROUND_SCHEMA = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("batch", pa.int64()),
+        ("way", pa.string()),  # plain, speculative
+        ("tokens", pa.int64()),
+        ("seconds", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One batch decoded one way."""
+
+    completions: list[Completion]
+    seconds: float
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(completion.token_ids) for completion in self.completions)
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How often batches are decoded.
+
+    Attributes:
+        rounds: at least so often.
+        max_rounds: at most, where rounds scatter.
+        seconds: no further round begins that would end later than so long after the first began; 0 is no limit.
+    """
+
+    rounds: int
+    max_rounds: int
+    seconds: float | int
+
+    def __post_init__(self) -> None:
+        check_count("protocol.rounds", self.rounds)
+        check_count("protocol.max_rounds", self.max_rounds)
+        check_seconds("protocol.seconds", self.seconds)
+        if self.max_rounds < self.rounds:
+            remedy = f"Use {self.rounds} or more, or fewer rounds."
+            raise ConfigError("protocol.max_rounds", self.max_rounds, f"below protocol.rounds={self.rounds}", remedy)
+
+
+@dataclass(frozen=True)
+class TimedRounds:
+    """What rounds of decoding left.
+
+    Attributes:
+        first: plainly and speculatively decoded batches of the first round.
+        times: of all rounds.
+        differing: texts of later rounds, both ways together, that are not the first round's.
+        disturbance: what other processes took meanwhile.
+    """
+
+    first: list[tuple[Timed, Timed]]
+    times: Rounds
+    differing: int
+    disturbance: Disturbance
+
+    def table(self) -> list[dict[str, object]]:
+        """Rows of ROUND_SCHEMA."""
+        ways = {
+            "plain": (self.times.plain_tokens, self.times.plain_seconds),
+            "speculative": (self.times.tokens, self.times.seconds),
+        }
+        return [
+            {"round": r, "batch": b, "way": way, "tokens": int(tokens[r, b]), "seconds": float(seconds[r, b])}
+            for r, b in np.ndindex(self.times.seconds.shape)
+            for way, (tokens, seconds) in ways.items()
+        ]
+
+
+def decode_timed(decoder: Decoder, batch: Sequence[Request]) -> Timed:
+    """Decodes one batch to its end under the clock."""
+    decoder.target.synchronize()
+    started = time.perf_counter()
+    completions = decoder.run(batch)
+    decoder.target.synchronize()
+    return Timed(completions, time.perf_counter() - started)
+
+
+def paired_round(
+    plain: Decoder, speculative: Decoder, batches: Sequence[Sequence[Request]], number: int = 0
+) -> list[tuple[Timed, Timed]]:
+    """Every batch decoded plainly and speculatively; which comes first alternates over batches and rounds."""
+    pairs = []
+    for place, batch in enumerate(track(batches, f"decoding, round {number + 1}")):
+        if (place + number) % 2 == 0:
+            first, second = decode_timed(plain, batch), decode_timed(speculative, batch)
+            pairs.append((first, second))
+        else:
+            first, second = decode_timed(speculative, batch), decode_timed(plain, batch)
+            pairs.append((second, first))
+    return pairs
+
+
+def times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> Rounds:
+    """The times of some rounds of the same batches."""
+    numbers = np.array([[[s.tokens, s.seconds, p.tokens, p.seconds] for p, s in pairs] for pairs in rounds])
+    return Rounds(*(numbers[:, :, i] for i in range(4)))
+
+
+def timed_rounds(
+    plain: Decoder, speculative: Decoder, batches: Sequence[Sequence[Request]], settings: RoundSettings
+) -> TimedRounds:
+    """Rounds of decoding, more of them where they scatter; see the module."""
+    watch = DisturbanceWatch(plain.target.device.type == "cpu", torch.get_num_threads())
+    started = time.perf_counter()
+    rounds = [paired_round(plain, speculative, batches)]
+    while len(rounds) < settings.max_rounds:
+        expected = (time.perf_counter() - started) * (len(rounds) + 1) / len(rounds)
+        steady = (speed_of(times_of(rounds)).round_error or 0.0) <= TOLERANCE
+        if len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected):
+            break
+        rounds.append(paired_round(plain, speculative, batches, len(rounds)))
+    seen = watch.ended()
+    written = [[text for pair in pairs for way in pair for text in way.completions] for pairs in rounds]
+    differing = [
+        old.token_ids != new.token_ids or old.steps != new.steps
+        for later in written[1:]
+        for old, new in zip(written[0], later, strict=True)
+    ]
+    return TimedRounds(rounds[0], times_of(rounds), sum(differing), seen)
