@@ -47,6 +47,8 @@ def load_config(folder: Path, source: Source) -> PreTrainedConfig:
         raise ModelError(
             f"{asked}: model_type {config.model_type!r} is no language model that continues text. {_REMEDY}"
         )
+    if not getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_sdpa", True):
+        raise ModelError(f"{asked}: {config.model_type!r} does not run with PyTorch's own attention. {_REMEDY}")
     if kinds:
         raise ModelError(
             f"{asked}: layers of kind {sorted(kinds)}; specbench's cache rolls back full attention only. {_REMEDY}"
