@@ -17,6 +17,7 @@ from typing import Any
 from specbench.errors import ConfigError
 
 LONGEST_LINE = 2**28  # bytes; far above any prompt or scored text, so that a file of zeros ends as well
+LONGEST_NAME = 200  # characters
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LFS = b"version https://git-lfs"
 _KINDS = (
@@ -70,6 +71,11 @@ def is_text(value: str) -> bool:
     return True
 
 
+def is_name(value: str) -> bool:
+    """Whether a text can name a prompt in tables and messages: not too long, and all of it can be seen."""
+    return bool(value.strip()) and len(value) <= LONGEST_NAME and value.isprintable()
+
+
 @dataclass(frozen=True)
 class Source:
     """A configuration value that names a file, and what to do where the file is no good.
@@ -108,7 +114,7 @@ class Source:
                         raise self.wrong(f"line {number} is longer than {LONGEST_LINE >> 20} MiB")
                     text = self._decoded(line if number > 1 else line.removeprefix(_BYTE_ORDER_MARK), number)
                     if text.strip():
-                        yield number, text
+                        yield number, text.rstrip("\r\n")
         except OSError as error:
             raise self.wrong(f"cannot be read ({reason(error)})") from error
 

@@ -17,8 +17,8 @@ from transformers.quantizers import AutoHfQuantizer
 
 from specbench.errors import ModelError
 from specbench.files import Source, shown
+from specbench.foreign import foreign
 from specbench.models.engine import context_length
-from specbench.models.foreign import foreign
 
 SHORTEST = 8  # tokens: a context that a prompt and some tokens fit in
 _REMEDY = "Choose a decoder that has nothing but full attention (Llama, Qwen3, SmolLM2)."

@@ -12,10 +12,10 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.files import Source, shown
+from specbench.foreign import foreign
 from specbench.models import hub
 from specbench.models.architecture import load_config
 from specbench.models.folder import check_folder
-from specbench.models.foreign import foreign
 from specbench.models.tokenizer import load_tokenizer
 from specbench.models.trial import check_engine
 from specbench.models.vocabulary import check_output_width

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.errors import ConfigError, ModelError
 from specbench.files import Source, reason, shown
-from specbench.models.foreign import foreign
+from specbench.foreign import foreign
 
 _TRIAL = "Hello"
 

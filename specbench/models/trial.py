@@ -22,7 +22,6 @@ _TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01}
 _TOLERANCE_OF_16_BITS = 0.2
 
 
-
 def check_engine(model: PreTrainedModel, vocab_size: int, source: Source) -> None:
     """Decodes two short texts in steps, with tokens taken back, and compares with one pass over each.
 

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import safe_open
 
 from specbench.files import Source, shown
-from specbench.models.foreign import foreign
+from specbench.foreign import foreign
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from specbench.errors import ModelError
 from specbench.files import Source
-from specbench.models.foreign import foreign
+from specbench.foreign import foreign
 from specbench.models.weight_files import Held, elements, named
 from specbench.progress import say
 

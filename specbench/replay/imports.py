@@ -38,7 +38,7 @@ from typing import Any
 import pyarrow as pa
 
 from specbench.errors import ConfigError
-from specbench.files import Source, shown
+from specbench.files import Source, is_name, shown
 from specbench.replay.trace import (
     FIELDS,
     LIMIT,
@@ -52,7 +52,7 @@ from specbench.replay.trace import (
     read_trace,
     trace_of,
 )
-from specbench.replay.values import KEY, SAMPLER, sampler_of
+from specbench.replay.values import KEY, NAME, SAMPLER, sampler_of
 
 _FORMAT = "See specbench/replay/imports.py for the lines that are expected."
 _DROP = "Drop the prompt: an engine's first entry has none, and a line holds the continuation alone."
@@ -121,8 +121,8 @@ def _rows(entry: Mapping[str, Any], identity: Identity, number: int, path: str |
         raise wrong(" lacks prompt_id, token_ids, target_logprobs or draft_logprobs")
     tokens, log_p, log_q = (values or [] for values in lists)
     prompt, sample, limit = entry["prompt_id"], entry.get("sample", 0), entry.get(LIMIT)
-    if not (isinstance(prompt, str) or _whole(prompt)):
-        raise wrong(f": prompt_id {shown(prompt)} is no name or number")
+    if not (_whole(prompt) or (isinstance(prompt, str) and is_name(prompt))):
+        raise wrong(f": prompt_id {shown(prompt)} is no name or number", NAME)
     if not _whole(sample):
         raise wrong(f": sample {shown(sample)} is not a whole number")
     if not len(tokens) == len(log_p) == len(log_q):

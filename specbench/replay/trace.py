@@ -34,6 +34,7 @@ from jaxtyping import Float32, Int64
 
 from specbench.errors import ConfigError
 from specbench.files import Source, is_text, problem_of, reason, shown
+from specbench.foreign import foreign
 from specbench.replay.values import (
     KEY,
     SAMPLER,
@@ -64,6 +65,7 @@ FIELDS = [
     *((name, pa.float32()) for name in (*REQUIRED, *OPTIONAL)),
     (LIMIT, pa.int64()),
 ]
+_COLUMNS = {name for name, _ in FIELDS}
 
 
 @dataclass(frozen=True)
@@ -163,13 +165,11 @@ def read_trace(path: str | Path) -> Trace:
     """
     check_file(path)
     source = Source(KEY, path, _REMEDY)
-    try:
-        with pq.ParquetFile(path) as file:  # not read_table, which takes columns from folders named x=1 as well
-            held = file.schema_arrow.names
-            kept = [name for name in held if name in pa.schema(FIELDS).names]
-            table = file.read(columns=kept)
-    except (OSError, MemoryError, pa.ArrowException) as error:
-        raise source.wrong(f"cannot be read as parquet ({type(error).__name__}: {reason(error)})") from error
+    # Not read_table, which takes columns from folders named x=1 as well.
+    with foreign(KEY, path, "cannot be read as parquet", _REMEDY), pq.ParquetFile(path) as file:
+        held = file.schema_arrow.names
+        kept = [name for name in held if name in _COLUMNS]
+        table = file.read(columns=kept)
     if missing := [name for name in _NEEDED if name not in held]:
         raise source.wrong(f"no column {', '.join(missing)}")
     if twice := sorted({name for name in kept if kept.count(name) > 1}):
@@ -197,9 +197,10 @@ def _identity(metadata: Mapping[bytes, bytes], source: Source) -> Identity:
     try:
         if written.pop("version") != VERSION:
             raise source.wrong(f"not of the trace format's version {VERSION}")
-        found = Identity(**written)
-        check_names(vars(found))
-        return dataclasses.replace(found, sampler=sampler_of(found.sampler))
+        check_names(written)
+        if not isinstance(written["sampler"], dict):
+            raise ValueError(f"sampler is {shown(written['sampler'])}, not an object")
+        return Identity(**{**written, "sampler": sampler_of(written["sampler"])})
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         problem = f"its metadata does not say what it is a trace of ({type(error).__name__}: {reason(error)})"
         raise source.wrong(problem) from error

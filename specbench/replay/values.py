@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from specbench.errors import ConfigError
-from specbench.files import reason, shown
+from specbench.files import LONGEST_NAME, is_name, reason, shown
 
 KEY = "protocol.trace"
 SAMPLER = ("temperature", "top_k", "top_p", "min_p")
@@ -18,8 +18,7 @@ _SAMPLER_RANGES = {"temperature": (0.0, math.inf), "top_k": (-1.0, math.inf), "t
 _LOG = "Log-probabilities are at most 0, and a token that was sampled had a probability: log_p is finite."
 _FLAG = "Write 1 for yes and 0 for no."
 _ENTROPY = "Entropies are in nats, from 0."
-LONGEST_NAME = 200  # characters: names stand in tables and messages
-_NAMES = f"Prompts have names of 1 to {LONGEST_NAME} printable characters, or whole numbers."
+NAME = f"Prompts have names of 1 to {LONGEST_NAME} printable characters, or whole numbers."
 _KINDS_OF_NAMES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer)
 _LARGEST = float(np.finfo(np.float32).max)
 # name: lowest, highest, and what to do about others
@@ -78,20 +77,20 @@ def names(column: pa.ChunkedArray, path: str | Path, where: Where) -> np.ndarray
     """The names of a column of texts or whole numbers, without nulls.
 
     Raises:
-        ConfigError: another kind of values, text that is not UTF-8, or a name that is empty, too long or unprintable.
+        ConfigError: another kind of values, text that is not UTF-8, or what is no name.
     """
     try:
         if pa.types.is_dictionary(column.type):  # as pandas writes categories
             column = column.cast(column.type.value_type)
         if not any(is_kind(column.type) for is_kind in _KINDS_OF_NAMES):
-            raise ConfigError(KEY, path, f"prompt holds {column.type}, not texts", _NAMES)
+            raise ConfigError(KEY, path, f"prompt holds {column.type}, not texts", NAME)
         found = [str(name) for name in column.to_pylist()]
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise ConfigError(KEY, path, f"prompt holds no texts ({reason(error)})", _NAMES) from error
-    good = {name for name in set(found) if 0 < len(name) <= LONGEST_NAME and name.isprintable()}
+        raise ConfigError(KEY, path, f"prompt holds no texts ({reason(error)})", NAME) from error
+    good = {name for name in set(found) if is_name(name)}
     for row, name in enumerate(found):
         if name not in good:
-            raise ConfigError(KEY, path, f"prompt {shown(name)} in {where(row)} cannot be a name", _NAMES)
+            raise ConfigError(KEY, path, f"prompt {shown(name)} in {where(row)} cannot be a name", NAME)
     return np.asarray(found, dtype=object)
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.files import Source, is_text, shown
+from specbench.files import LONGEST_NAME, Source, is_name, is_text, shown
 
 EMBEDDED = "embedded:"
 KEY = "workload.path"
 FORMAT = 'Each line must be a JSON object with a non-empty string "prompt", and optionally a unique "prompt_id".'
-LONGEST_NAME = 200  # characters: names stand in tables and messages
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,6 @@ def _name(given: object, number: int, source: Source) -> str:
     if isinstance(given, bool) or not isinstance(given, str | int):
         raise unusable("is neither a text nor a whole number")
     name = str(given)
-    if not name.strip():
-        raise unusable("is empty")
-    if len(name) > LONGEST_NAME:
-        raise unusable(f"has {len(name)} characters")
-    if not name.isprintable():  # half of a surrogate pair is not printable either
-        raise unusable("has characters that cannot be shown")
+    if not is_name(name):
+        raise unusable("is empty, too long, or has characters that cannot be seen")
     return name

@@ -1,4 +1,4 @@
-"""Calls into transformers, tokenizers, safetensors and the hub's client: whatever they raise is said in our words.
+"""Calls into libraries that read files (transformers, safetensors, pyarrow): what they raise is said in our words.
 
 Broken files make these libraries raise nearly anything, a KeyError as well as a panic of Rust. A block of these holds
 such calls and nothing of ours, so that no bug of ours is taken for a broken file.
