@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 from rich.table import Table
+from rich.text import Text
 
 from specbench.progress import console
 
@@ -27,22 +28,21 @@ VARYING = (
 def print_summary(rows: pd.DataFrame) -> None:
     """One line a run: what varied, how much was accepted, how fast it was, how close to the target."""
     shown = [name for name in VARYING if rows[name].nunique() > 1] or ["gamma", "verifier"]
-    table = Table(title=f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}")
+    # Text as it is: in plain strings rich takes [red] for a colour.
+    table = Table(title=Text(f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}"))
     for name in [*shown, "tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)"]:
         table.add_column(name, justify="right")
     for _, row in rows.iterrows():
-        table.add_row(
+        interval = f" [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
+        cells = (
             *(f"{row[name]}" for name in shown),
             f"{row['acceptance_length']:.2f}",
             "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
             f"{row['tokens_per_second']:.0f}",
             f"{row['plain_tokens_per_second']:.0f}",
-            f"{row['speedup']:.2f}"  # one batch has no interval
-            + (
-                f" [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
-                if row["speedup_low"] < row["speedup_high"]
-                else ""
-            ),
+            # one batch has no interval
+            f"{row['speedup']:.2f}" + (interval if row["speedup_low"] < row["speedup_high"] else ""),
             "-" if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
         )
+        table.add_row(*map(Text, cells))
     console.print(table)

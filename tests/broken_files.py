@@ -49,7 +49,7 @@ def lines(*written: str | bytes | dict[str, Any]) -> Make:
 
 def sparse(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(2**40)
+        file.truncate(2**29)
 
 
 # What is no file of lines at all, for prompts and traces alike.
@@ -71,7 +71,7 @@ _PRINTABLE = "Use a text of 1 to 200 printable characters, or a whole number"
 PROMPTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     **NO_FILE,
     "empty": (lines(), ("no prompts in the file",)),
-    "zeros without end": (sparse, ("line 1 is longer than 256 MiB",)),
+    "zeros and no line": (sparse, ("line 1 is longer than 256 MiB",)),
     "UTF-16": (
         lambda path: path.write_text('{"prompt": "a"}', encoding="utf-16"),
         ("line 1 is not UTF-8 (byte 0xff at 1)",),
@@ -121,7 +121,7 @@ TRACE_LINES: dict[str, tuple[Make, tuple[str, ...]]] = {
     **NO_FILE,
     "empty": (lines(), ("the trace is empty",)),
     "header alone": (lines(HEADER), ("the trace is empty",)),
-    "zeros without end": (sparse, ("line 1 is longer than 256 MiB",)),
+    "zeros and no line": (sparse, ("line 1 is longer than 256 MiB",)),
     "latin-1": (lines(HEADER, b"\xe9"), ("line 2 is not UTF-8",)),
     "deep": (lines(HEADER, DEEP), ("line 2 is not JSON (nested too deeply)",)),
     "digits": (lines(HEADER, DIGITS), ("line 2 is not JSON (Exceeds the limit",)),

@@ -10,7 +10,7 @@ from huggingface_hub import constants
 from specbench.errors import ConfigError, ModelError
 from specbench.models import hub as our_hub
 from specbench.models import load_pair
-from tests.broken_checkpoints import config, edit_json, tiny
+from tests.checkpoints import config, edit_json, tiny
 from tests.fake_hub import FakeHub, fake_hub, point_at
 
 REPO = "owner/model"

@@ -84,5 +84,7 @@ def stop_ids(generation: object, tokenizer: PreTrainedTokenizerBase, vocab_size:
     for each in ids:
         if each is not None and (isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < vocab_size):
             problem = f"eos_token_id {shown(each)} is not an id of its tokenizer, which has ids 0 to {vocab_size - 1}"
-            raise source.wrong(problem, "Mend generation_config.json, or take it from the model's own release.")
+            raise source.wrong(
+                problem, "Mend eos_token_id in generation_config.json, or in config.json where there is none."
+            )
     return frozenset(each for each in ids if each is not None)
