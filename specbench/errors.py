@@ -4,7 +4,13 @@ from __future__ import annotations
 
 
 class SpecbenchError(Exception):
-    """Base of every error that specbench raises on purpose; shown to the user without a traceback."""
+    """Base of every error that specbench raises on purpose; shown to the user without a traceback.
+
+    Its message can always be printed and written: halves of surrogate pairs, which a path may hold, are escaped.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(message.encode(errors="backslashreplace").decode())
 
 
 class ConfigError(SpecbenchError):

@@ -11,9 +11,10 @@ from rich.progress import Progress
 from rich.progress import track as rich_track
 
 Item = TypeVar("Item")
-console = Console(stderr=True)
+# No emoji: names of pairs and files are shown as they are, ":smile:" too.
+console = Console(stderr=True, emoji=False)
 if not console.is_terminal:
-    console = Console(stderr=True, width=150)  # a table in a log should not be squeezed into 80 columns
+    console = Console(stderr=True, emoji=False, width=150)  # a table in a log should not be squeezed into 80 columns
 
 
 def track(items: Sequence[Item], label: str) -> Iterator[Item]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 from rich.table import Table
+from rich.text import Text
 
 from specbench.progress import console, say
 from specbench.rounding import interval
@@ -32,11 +33,12 @@ def print_summary(rows: pd.DataFrame) -> None:
     Below the table stand which setting is the fastest, if that can be told, and what disturbed the machine.
     """
     shown = [name for name in VARYING if rows[name].nunique() > 1] or ["gamma", "verifier"]
-    table = Table(title=f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}")
+    # Text as it is: in plain strings rich takes [red] for a colour.
+    table = Table(title=Text(f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}"))
     for name in [*shown, "tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)"]:
         table.add_column(name, justify="right")
     for _, row in rows.iterrows():
-        table.add_row(
+        cells = (
             *(f"{row[name]}" for name in shown),
             f"{row['acceptance_length']:.2f}",
             "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
@@ -45,6 +47,7 @@ def print_summary(rows: pd.DataFrame) -> None:
             interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
             "-" if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
         )
+        table.add_row(*map(Text, cells))
     console.print(table)
     names = [", ".join(f"{name} {row[name]}" for name in shown) for _, row in rows.iterrows()]
     for text in filter(None, [machine(rows), fastest(rows, names) if len(rows) > 1 else ""]):

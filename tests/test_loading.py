@@ -1,43 +1,18 @@
 """Checkpoints that we make: what loads, what is refused, and in which words."""
 
-import json
-import shutil
-from pathlib import Path
-
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, load_pair
-from specbench.models.loading import locate
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import load_prompts
-
-EMBEDDED = Path(locate("pair.target", "embedded:target"))
-
-
-def tiny(folder: Path, *, outputs: int = 4096, seed: int = 0, **changes: object) -> Path:
-    """A random one-layer Llama with the embedded tokenizer, written as any checkpoint is."""
-    torch.manual_seed(seed)
-    config = {
-        "vocab_size": outputs, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "max_position_embeddings": 128, "bos_token_id": 0, "eos_token_id": 0,
-    }  # fmt: skip
-    LlamaForCausalLM(LlamaConfig(**{**config, **changes})).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(EMBEDDED / name, folder / name)
-    return folder
-
-
-def edit_tokenizer(folder: Path, edit) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text())
-    edit(content)
-    (folder / "tokenizer.json").write_text(json.dumps(content))
+from tests.checkpoints import edit_json, tiny, tokenizer
 
 
 def test_any_local_folder_loads_and_decodes(tmp_path):
@@ -70,9 +45,9 @@ def test_an_output_layer_narrower_than_the_tokenizer_is_refused(tmp_path):
 
 def test_a_different_size_is_named(tmp_path):
     folder = tiny(tmp_path, outputs=4097)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file(str(folder / "tokenizer.json")))
-    tokenizer.add_special_tokens({"eos_token": "<|end|>", "bos_token": "<|endoftext|>"})
-    tokenizer.save_pretrained(folder)
+    longer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_file(str(folder / "tokenizer.json")))
+    longer.add_special_tokens({"eos_token": "<|end|>", "bos_token": "<|endoftext|>"})
+    longer.save_pretrained(folder)
     with pytest.raises(
         ModelError, match=r"sizes: target 4096, draft 4097.*eos_token_id: target 0, draft 4096.*Choose|choose"
     ):
@@ -86,35 +61,17 @@ def test_swapped_tokens_are_named(tmp_path):
         vocabulary[first], vocabulary[second] = 301, 300
 
     folder = tiny(tmp_path)
-    edit_tokenizer(folder, swap)
+    tokenizer(swap)(folder)
     with pytest.raises(ModelError, match="2 ids stand for different tokens .*id 300: .*id 301: "):
         load_pair("embedded:target", str(folder), device="cpu")
 
 
 def test_vocabularies_are_compared_before_models_load(tmp_path, monkeypatch):
     folder = tiny(tmp_path)
-    edit_tokenizer(folder, lambda content: content["model"]["vocab"].update({"zzzz": 4096}))
+    tokenizer(lambda content: content["model"]["vocab"].update({"zzzz": 4096}))(folder)
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("a model was loaded"))
     with pytest.raises(ModelError, match="different vocabularies"):
         load_pair("embedded:target", str(folder), device="cpu")
-
-
-def test_sliding_windows_are_refused_by_name(tmp_path):
-    folder = tiny(tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    config.update(
-        model_type="qwen3", architectures=["Qwen3ForCausalLM"], layer_types=["sliding_attention"], head_dim=16
-    )
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="pair.draft: layers of kind .*sliding_attention"):
-        load_pair("embedded:target", str(folder), device="cpu")
-
-
-def test_pickled_weights_are_refused(tmp_path):
-    folder = tiny(tmp_path)
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match=r"pair.target=.*only pickled weights \(pytorch_model.bin\).*safetensors"):
-        load_pair(str(folder), "embedded:draft", device="cpu")
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./missing", "one-word", "a/b/c"])
@@ -123,17 +80,10 @@ def test_a_missing_folder_is_refused(name):
         load_pair("embedded:target", name, device="cpu")
 
 
-def test_a_hub_id_is_not_fetched_unless_asked(monkeypatch):
-    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was used"))
-    with pytest.raises(ConfigError, match=r"pair.target=nobody/nothing.*pair.download=true"):
-        load_pair("nobody/nothing", "embedded:draft", device="cpu")
-
-
 def test_chat_templates_are_applied_where_there_is_one(tmp_path):
     folder = tiny(tmp_path)
-    content = json.loads((folder / "tokenizer_config.json").read_text())
-    content["chat_template"] = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
-    (folder / "tokenizer_config.json").write_text(json.dumps(content))
+    template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
+    edit_json("tokenizer_config.json", chat_template=template)(folder)
     pair = load_pair(str(folder), str(folder), device="cpu")
     assert pair.chat
     assert pair.tokenizer.decode(pair.encode("hi"), skip_special_tokens=True) == "<user>hi<assistant>"

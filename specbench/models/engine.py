@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.models.cache import RaggedCache
 
@@ -20,9 +20,17 @@ from specbench.models.cache import RaggedCache
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-def context_length(model: PreTrainedModel) -> int:
-    """The longest sequence a model can hold; practically unlimited where its configuration names none."""
-    return int(getattr(model.config, "max_position_embeddings", 2**31))
+def context_length(config: PreTrainedConfig) -> int:
+    """The longest sequence a model can hold; practically unlimited where its configuration names none.
+
+    A sliding window, as Mistral's first model has it, sees all of a sequence that is no longer than itself; the engine
+    knows no windows, so that nothing longer is held.
+    """
+    text = config.get_text_config()
+    longest = [getattr(text, "max_position_embeddings", None)]
+    if getattr(text, "layer_types", None) is None:  # those that name them have no window where they are full attention
+        longest.append(getattr(text, "sliding_window", None))
+    return min([2**31, *(int(each) for each in longest if each is not None)])
 
 
 def right_padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B n"]:
@@ -43,7 +51,7 @@ class Engine:
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str):
         self.model, self.vocab_size, self.name = model, vocab_size, name
         self.device = model.device
-        self.context = context_length(model)
+        self.context = context_length(model.config)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
         self._cache = RaggedCache(self._num_layers, 0)
         self.lengths: list[int] = []

@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from specbench.errors import ModelError
 
 SHOWN = 5
+MOST_PADDING = 2  # outputs for each id; the widest paddings known add a tenth
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -43,10 +44,16 @@ def check_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedToke
         )
 
 
-def check_output_width(name: str, width: int, vocabulary: int) -> None:
-    """Raises ModelError where a model has fewer outputs than its tokenizer has ids; more are padding and fine."""
+def check_output_width(key: str, width: int, vocabulary: int) -> None:
+    """Raises ModelError where outputs are not those of the tokenizer's ids; a few more are padding and fine."""
     if width < vocabulary:
-        raise ModelError(
-            f"pair.{name}: the model has {width} outputs for a tokenizer of {vocabulary} ids. The folder mixes files "
-            "of two models; take tokenizer and weights from the same release."
+        problem = f"the model has {width} outputs for a tokenizer of {vocabulary} ids"
+    elif width > MOST_PADDING * vocabulary:
+        problem = (
+            f"the model has {width} outputs, and its tokenizer has {vocabulary} ids, too few for the rest to be padding"
         )
+    else:
+        return
+    raise ModelError(
+        f"{key}: {problem}. The folder mixes files of two models; take tokenizer and weights from the same release."
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,7 +54,7 @@ class ReplayProtocol:
         alpha: float,
         power: float,
     ):
-        self.path = Path(trace).expanduser()
+        self.path = Path(os.path.expanduser(trace))
         self.gammas = check_gammas("protocol.gammas", gammas, least=1)
         self.policies = drafting("protocol.policies", policies)
         self.planned = drafting("protocol.planned", planned)

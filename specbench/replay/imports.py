@@ -31,7 +31,6 @@ engine's own form under another sampler are refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,18 +38,21 @@ from typing import Any
 import pyarrow as pa
 
 from specbench.errors import ConfigError
+from specbench.files import Source, is_name, shown
 from specbench.replay.trace import (
     FIELDS,
     LIMIT,
+    NAMES,
     OPTIONAL,
     VERSION,
     Identity,
     Trace,
     check_file,
+    check_names,
     read_trace,
     trace_of,
 )
-from specbench.replay.values import KEY, SAMPLER, sampler_of
+from specbench.replay.values import KEY, NAME, SAMPLER, sampler_of
 
 _FORMAT = "See specbench/replay/imports.py for the lines that are expected."
 _DROP = "Drop the prompt: an engine's first entry has none, and a line holds the continuation alone."
@@ -74,11 +76,10 @@ def read_any(path: str | Path) -> Trace:
 def read_json_lines(path: str | Path) -> Trace:
     """See the module. Raises ConfigError."""
     check_file(path)
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(KEY, path, f"cannot be read ({error})", _FORMAT) from error
-    numbered = [(i, _parsed(line, i, path)) for i, line in enumerate(lines, start=1) if line.strip()]
+    source = Source(KEY, path, _FORMAT)
+    numbered = [
+        (number, _object(source.parsed(line, f"line {number}"), number, source)) for number, line in source.lines(path)
+    ]
     if not numbered:
         raise ConfigError(KEY, path, "the trace is empty", _FORMAT)
     identity = _identity(numbered[0][1], path)
@@ -87,14 +88,10 @@ def read_json_lines(path: str | Path) -> Trace:
     return trace_of(table, identity, path, [number for number, _ in rows])
 
 
-def _parsed(line: str, number: int, path: str | Path) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits are ValueErrors too
-        raise ConfigError(KEY, path, f"line {number} is not JSON ({error})", _FORMAT) from error
-    if not isinstance(entry, dict):
-        raise ConfigError(KEY, path, f"line {number} is not a JSON object", _FORMAT)
-    return entry
+def _object(parsed: Any, number: int, source: Source) -> dict[str, Any]:
+    if not isinstance(parsed, dict):
+        raise source.wrong(f"line {number} is not a JSON object")
+    return parsed
 
 
 def _identity(header: Mapping[str, Any], path: str | Path) -> Identity:
@@ -102,7 +99,11 @@ def _identity(header: Mapping[str, Any], path: str | Path) -> Identity:
     if header.get("specbench_trace") != VERSION or not isinstance(sampler, dict) or set(sampler) != set(SAMPLER):
         problem = f"the first line does not name the format ({VERSION}) and the sampler ({', '.join(SAMPLER)})"
         raise ConfigError(KEY, path, problem, _FORMAT)
-    names = {name: str(header.get(name, "unknown")) for name in ("target", "draft", "dtype", "source")}
+    names = {name: header.get(name, "unknown") for name in NAMES}
+    try:
+        check_names(names)
+    except ValueError as error:
+        raise ConfigError(KEY, path, f"the first line does not say what it is of ({error})", _FORMAT) from error
     try:
         return Identity(sampler=sampler_of(sampler), **names)
     except ValueError as error:
@@ -120,18 +121,18 @@ def _rows(entry: Mapping[str, Any], identity: Identity, number: int, path: str |
         raise wrong(" lacks prompt_id, token_ids, target_logprobs or draft_logprobs")
     tokens, log_p, log_q = (values or [] for values in lists)
     prompt, sample, limit = entry["prompt_id"], entry.get("sample", 0), entry.get(LIMIT)
-    if not (isinstance(prompt, str) or _whole(prompt)):
-        raise wrong(f": prompt_id {prompt!r} is no name or number")
+    if not (_whole(prompt) or (isinstance(prompt, str) and is_name(prompt))):
+        raise wrong(f": prompt_id {shown(prompt)} is no name or number", NAME)
     if not _whole(sample):
-        raise wrong(f": sample {sample!r} is not a whole number")
+        raise wrong(f": sample {shown(sample)} is not a whole number")
     if not len(tokens) == len(log_p) == len(log_q):
         raise wrong(": lists of different lengths")
     if not tokens:
         raise wrong(": a text without tokens", "Leave the line out.")
     if limit is not None and not (_whole(limit) and limit >= len(tokens)):
-        raise wrong(f": {LIMIT} {limit!r} is no number of at least the text's {len(tokens)} tokens")
+        raise wrong(f": {LIMIT} {shown(limit)} is no number of at least the text's {len(tokens)} tokens")
     if unlike := [token for token in tokens if not (_whole(token) and token >= 0)]:
-        raise wrong(f": token {unlike[0]!r} is not an id")
+        raise wrong(f": token {shown(unlike[0])} is not an id")
     if log_p[0] is None or log_q[0] is None:
         raise wrong(f": no log-probability for token {tokens[0]}, the first", _DROP)
     if identity.sampler != _PLAIN and any(isinstance(value, dict | list) for value in (*log_p, *log_q)):
@@ -161,7 +162,8 @@ def _logprob(value: Any, token: int, number: int, path: str | Path) -> float:
         value = value.get("logprob") if isinstance(value, dict) else value
     elif isinstance(value, list) and len(value) >= 2:  # SGLang
         if value[1] != token:
-            raise ConfigError(KEY, path, f"line {number}: a log-probability of token {value[1]}, not {token}", _FORMAT)
+            problem = f"line {number}: a log-probability of token {shown(value[1])}, not {token}"
+            raise ConfigError(KEY, path, problem, _FORMAT)
         value = value[0]
     if (
         isinstance(value, bool)

@@ -33,14 +33,28 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
 from specbench.errors import ConfigError
-from specbench.replay.values import KEY, SAMPLER, Where, check_tokens, check_values, numbers, place_of, sampler_of
+from specbench.files import Source, is_text, problem_of, reason, shown
+from specbench.foreign import foreign
+from specbench.replay.values import (
+    KEY,
+    SAMPLER,
+    Where,
+    check_tokens,
+    check_values,
+    names,
+    numbers,
+    place_of,
+    sampler_of,
+)
 
 TRACE = "trace.parquet"
 VERSION = 1
 _METADATA = b"specbench.trace"
 REQUIRED = ("log_p", "log_q")
+_NEEDED = ("prompt", "sample", "position", "token", *REQUIRED)
 OPTIONAL = ("overlap", "target_entropy", "draft_entropy", "argmax_agree", "draft_argmax")
 LIMIT = "max_new_tokens"
+NAMES = ("target", "draft", "dtype", "source")
 _REMEDY = "Record one with protocol=record, or see specbench/replay/trace.py for the format."
 
 FIELDS = [
@@ -51,6 +65,7 @@ FIELDS = [
     *((name, pa.float32()) for name in (*REQUIRED, *OPTIONAL)),
     (LIMIT, pa.int64()),
 ]
+_COLUMNS = {name for name, _ in FIELDS}
 
 
 @dataclass(frozen=True)
@@ -149,14 +164,17 @@ def read_trace(path: str | Path) -> Trace:
         ConfigError: no such file, not a trace, missing columns, or values that cannot be (see trace_of).
     """
     check_file(path)
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(KEY, path, f"cannot be read ({str(error).splitlines()[0]})", _REMEDY) from error
-    missing = [name for name in ("prompt", "sample", "position", "token", *REQUIRED) if name not in table.column_names]
-    if missing:
-        raise ConfigError(KEY, path, f"no column {', '.join(missing)}", _REMEDY)
-    return trace_of(table, _identity(table.schema.metadata or {}, path), path)
+    source = Source(KEY, path, _REMEDY)
+    # Not read_table, which takes columns from folders named x=1 as well.
+    with foreign(KEY, path, "cannot be read as parquet", _REMEDY), pq.ParquetFile(path) as file:
+        held = file.schema_arrow.names
+        kept = [name for name in held if name in _COLUMNS]
+        table = file.read(columns=kept)
+    if missing := [name for name in _NEEDED if name not in held]:
+        raise source.wrong(f"no column {', '.join(missing)}")
+    if twice := sorted({name for name in kept if kept.count(name) > 1}):
+        raise source.wrong(f"several columns named {', '.join(twice)}")
+    return trace_of(table, _identity(table.schema.metadata or {}, source), path)
 
 
 def check_file(path: str | Path) -> None:
@@ -166,21 +184,33 @@ def check_file(path: str | Path) -> None:
         inside = path / TRACE
         remedy = f"Give {TRACE} in it: protocol.trace={inside}" if inside.is_file() else _REMEDY
         raise ConfigError(KEY, path, "a folder", remedy)
-    if not path.is_file():
-        raise ConfigError(KEY, path, "no such file", _REMEDY)
+    if problem := problem_of(path):
+        raise ConfigError(KEY, path, problem, _REMEDY)
     if path.suffix == ".json":
         raise ConfigError(KEY, path, "not a parquet file by its name", "If it holds JSON lines, name it .jsonl.")
 
 
-def _identity(metadata: Mapping[bytes, bytes], path: str | Path) -> Identity:
+def _identity(metadata: Mapping[bytes, bytes], source: Source) -> Identity:
+    if _METADATA not in metadata:
+        raise source.wrong(f"its metadata does not say what it is a trace of (no {_METADATA.decode()})")
+    written = source.parsed(metadata[_METADATA], "its metadata")
     try:
-        written = json.loads(metadata[_METADATA])
         if written.pop("version") != VERSION:
-            raise ConfigError(KEY, path, f"not of the trace format's version {VERSION}", _REMEDY)
-        return dataclasses.replace(Identity(**written), sampler=sampler_of(written["sampler"]))
+            raise source.wrong(f"not of the trace format's version {VERSION}")
+        check_names(written)
+        if not isinstance(written["sampler"], dict):
+            raise ValueError(f"sampler is {shown(written['sampler'])}, not an object")
+        return Identity(**{**written, "sampler": sampler_of(written["sampler"])})
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        problem = f"its metadata does not say what it is a trace of ({type(error).__name__}: {error})"
-        raise ConfigError(KEY, path, problem, _REMEDY) from error
+        problem = f"its metadata does not say what it is a trace of ({type(error).__name__}: {reason(error)})"
+        raise source.wrong(problem) from error
+
+
+def check_names(given: Mapping[str, object]) -> None:
+    """Raises ValueError for a target, draft, dtype or source that is no text."""
+    for name in NAMES:
+        if not isinstance(value := given[name], str) or not is_text(value):
+            raise ValueError(f"{name} is {shown(value)}, not a text")
 
 
 def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Sequence[int] | None = None) -> Trace:
@@ -195,11 +225,11 @@ def trace_of(table: pa.Table, identity: Identity, path: str | Path, lines: Seque
     """
     if table.num_rows == 0:
         raise ConfigError(KEY, path, "the trace is empty", _REMEDY)
-    for name in ("prompt", "sample", "position", "token", *REQUIRED):
+    for name in _NEEDED:
         if table[name].null_count:
             raise ConfigError(KEY, path, f"{table[name].null_count} nulls in {name}", _REMEDY)
     where = place_of(lines)
-    prompt = np.asarray([str(name) for name in table["prompt"].to_pylist()], dtype=object)
+    prompt = names(table["prompt"], path, where)
     sample, position, tokens = (numbers(table, name, pa.int64(), path) for name in ("sample", "position", "token"))
     starts = _starts(prompt, sample, position, path, where)
     check_tokens(tokens, path, where)
@@ -235,8 +265,7 @@ def _limits(table: pa.Table, starts: np.ndarray, path: str | Path, where: Where)
     if LIMIT not in table.column_names or table[LIMIT].null_count == table.num_rows:
         return None
     lengths = np.diff(starts)
-    filled = table.set_column(table.column_names.index(LIMIT), LIMIT, table[LIMIT].fill_null(-1))
-    written = numbers(filled, LIMIT, pa.int64(), path)
+    written = numbers(table, LIMIT, pa.int64(), path, null=-1)
     limits = written[starts[:-1]]
     limits = np.where(limits == -1, lengths, limits)
     wrong = (written != np.repeat(written[starts[:-1]], lengths)) | (np.repeat(limits < lengths, lengths))

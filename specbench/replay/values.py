@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from specbench.errors import ConfigError
+from specbench.files import LONGEST_NAME, is_name, reason, shown
 
 KEY = "protocol.trace"
 SAMPLER = ("temperature", "top_k", "top_p", "min_p")
@@ -17,6 +18,8 @@ _SAMPLER_RANGES = {"temperature": (0.0, math.inf), "top_k": (-1.0, math.inf), "t
 _LOG = "Log-probabilities are at most 0, and a token that was sampled had a probability: log_p is finite."
 _FLAG = "Write 1 for yes and 0 for no."
 _ENTROPY = "Entropies are in nats, from 0."
+NAME = f"Prompts have names of 1 to {LONGEST_NAME} printable characters, or whole numbers."
+_KINDS_OF_NAMES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer)
 _LARGEST = float(np.finfo(np.float32).max)
 # name: lowest, highest, and what to do about others
 _RANGES = {
@@ -56,17 +59,39 @@ def sampler_of(given: Mapping[str, object]) -> dict[str, float]:
     return found
 
 
-def numbers(table: pa.Table, name: str, kind: pa.DataType, path: str | Path) -> np.ndarray:
-    """A column in a number format, nulls and all.
+def numbers(table: pa.Table, name: str, kind: pa.DataType, path: str | Path, *, null: int | None = None) -> np.ndarray:
+    """A column in a number format; ``null`` takes the place of nulls.
 
     Raises:
         ConfigError: values that do not fit it, such as text, fractions among whole numbers, or 2^63 and above.
     """
     try:
-        return table[name].cast(kind).to_numpy()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        problem = f"{name} holds other values than {kind} ({str(error).splitlines()[0]})"
+        column = table[name].cast(kind)
+        return (column if null is None else column.fill_null(null)).to_numpy()
+    except pa.ArrowException as error:
+        problem = f"{name} holds other values than {kind} ({reason(error)})"
         raise ConfigError(KEY, path, problem, "See specbench/replay/trace.py for the format.") from error
+
+
+def names(column: pa.ChunkedArray, path: str | Path, where: Where) -> np.ndarray:
+    """The names of a column of texts or whole numbers, without nulls.
+
+    Raises:
+        ConfigError: another kind of values, text that is not UTF-8, or what is no name.
+    """
+    try:
+        if pa.types.is_dictionary(column.type):  # as pandas writes categories
+            column = column.cast(column.type.value_type)
+        if not any(is_kind(column.type) for is_kind in _KINDS_OF_NAMES):
+            raise ConfigError(KEY, path, f"prompt holds {column.type}, not texts", NAME)
+        found = [str(name) for name in column.to_pylist()]
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise ConfigError(KEY, path, f"prompt holds no texts ({reason(error)})", NAME) from error
+    good = {name for name in set(found) if is_name(name)}
+    for row, name in enumerate(found):
+        if name not in good:
+            raise ConfigError(KEY, path, f"prompt {shown(name)} in {where(row)} cannot be a name", NAME)
+    return np.asarray(found, dtype=object)
 
 
 def check_tokens(tokens: np.ndarray, path: str | Path, where: Where) -> None:

@@ -245,14 +245,14 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
     for prompt in prompts:
         ids = tuple(pair.encode(prompt.text))
         if not ids:
-            raise ConfigError(
-                "workload.path", config.workload.path, f"prompt {prompt.name!r} has no tokens", "Remove it."
-            )
+            problem = f"line {prompt.line}: prompt {prompt.name!r} has no tokens"
+            raise ConfigError("workload.path", config.workload.path, problem, "Remove it.")
         if len(ids) + config.max_new_tokens > pair.context:
             raise ConfigError(
                 "max_new_tokens",
                 config.max_new_tokens,
-                f"prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is {pair.context}",
+                f"line {prompt.line}: prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is "
+                f"{pair.context}",
                 "Shorten the prompt or lower max_new_tokens.",
             )
         seed = request_seed(config.seed, prompt.name)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specbench.errors import ConfigError
+from specbench.files import LONGEST_NAME, Source, is_name, is_text, shown
 
 EMBEDDED = "embedded:"
+KEY = "workload.path"
 FORMAT = 'Each line must be a JSON object with a non-empty string "prompt", and optionally a unique "prompt_id".'
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to continue and the name it has in logs."""
+    """A text to continue, the name it has in logs, and its line in the file."""
 
     name: str
     text: str
+    line: int
 
 
 def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
@@ -26,36 +30,51 @@ def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
     Raises:
         ConfigError: a missing, unreadable or empty file, or a malformed line (which).
     """
-    key = "workload.path"
-    place = (
-        Path(__file__).parent / path.removeprefix(EMBEDDED) if path.startswith(EMBEDDED) else Path(path).expanduser()
-    )
-    try:
-        lines = place.read_text(encoding="utf-8-sig").split("\n")  # splitlines would end lines at U+2028 as well
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(key, path, f"cannot be read ({error})", "Give a UTF-8 file of JSON lines.") from error
+    embedded = path.startswith(EMBEDDED)
+    place = Path(__file__).parent / path.removeprefix(EMBEDDED) if embedded else Path(os.path.expanduser(path))
+    source = Source(KEY, path, "Give a UTF-8 file of JSON lines.")
+    entries = Source(KEY, path, FORMAT)
     prompts: dict[str, Prompt] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        prompt = _parse(line, number, path)
+    for number, line in source.lines(place):
+        prompt = _prompt(entries.parsed(line, f"line {number}"), number, entries)
         if prompt.name in prompts:
-            raise ConfigError(key, path, f"line {number}: prompt_id {prompt.name!r} was used before", FORMAT)
+            raise entries.wrong(f"line {number}: prompt_id {prompt.name!r} was used before")
         prompts[prompt.name] = prompt
         if len(prompts) == limit:
             break
     if not prompts:
-        raise ConfigError(key, path, "no prompts in the file", FORMAT)
+        raise entries.wrong("no prompts in the file")
     return list(prompts.values())
 
 
-def _parse(line: str, number: int, path: str) -> Prompt:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError("workload.path", path, f"line {number} is not JSON ({error})", FORMAT) from error
-    text = entry.get("prompt") if isinstance(entry, dict) else None
-    name = entry.get("prompt_id", f"line-{number}") if isinstance(entry, dict) else None
-    if not isinstance(text, str) or not text.strip() or not isinstance(name, str | int):
-        raise ConfigError("workload.path", path, f"line {number} has no usable prompt", FORMAT)
-    return Prompt(str(name), text)
+def _prompt(entry: Any, number: int, source: Source) -> Prompt:
+    def unusable(why: str) -> ConfigError:
+        return source.wrong(f"line {number} has no usable prompt ({why})")
+
+    if not isinstance(entry, dict):
+        raise unusable("not a JSON object")
+    if "prompt" not in entry:
+        raise unusable('no "prompt"')
+    text = entry["prompt"]
+    if not isinstance(text, str):
+        raise unusable(f"prompt is {shown(text)}, not a string")
+    if not text.strip():
+        raise unusable("prompt is empty")
+    if not is_text(text):
+        raise unusable("prompt has half of a surrogate pair, which is no character")
+    return Prompt(_name(entry.get("prompt_id", f"line-{number}"), number, source), text, number)
+
+
+def _name(given: object, number: int, source: Source) -> str:
+    def unusable(why: str) -> ConfigError:
+        return source.wrong(
+            f"line {number}: prompt_id {shown(given)} {why}",
+            f"Use a text of 1 to {LONGEST_NAME} printable characters, or a whole number.",
+        )
+
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise unusable("is neither a text nor a whole number")
+    name = str(given)
+    if not is_name(name):
+        raise unusable("is empty, too long, or has characters that cannot be seen")
+    return name

@@ -1,0 +1,90 @@
+"""What config.json makes of a model, and whether specbench can run that: known before any weight is read."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.quantizers import AutoHfQuantizer
+
+from specbench.errors import ModelError
+from specbench.files import Source, shown
+from specbench.foreign import foreign
+from specbench.models.engine import context_length
+
+SHORTEST = 8  # tokens: a context that a prompt and some tokens fit in
+_REMEDY = "Choose a decoder that has nothing but full attention (Llama, Qwen3, SmolLM2)."
+
+
+def load_config(folder: Path, source: Source) -> PreTrainedConfig:
+    """The configuration of a checked folder.
+
+    Raises:
+        ConfigError: values that transformers refuses, or a quantisation that cannot be loaded here.
+        ModelError: a model that specbench cannot run: no language model, an encoder, windows, a context too short.
+    """
+    problem, remedy = "config.json describes no model", "Check config.json against the model's own release."
+    with foreign(source.key, source.value, problem, remedy):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        text = config.get_text_config()
+        context = context_length(config)
+    if (folder / "generation_config.json").exists():
+        with foreign(source.key, source.value, "generation_config.json cannot be used", "Mend it, or remove it."):
+            GenerationConfig.from_pretrained(folder, local_files_only=True)
+    asked = f"{source.key}={source.value}"
+    kinds = set(getattr(text, "layer_types", None) or ()) - {"full_attention"}
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{asked}: it has an encoder, and specbench runs decoders alone. {_REMEDY}")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(
+            f"{asked}: model_type {config.model_type!r} is no language model that continues text. {_REMEDY}"
+        )
+    if not getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_sdpa", True):
+        raise ModelError(f"{asked}: {config.model_type!r} does not run with PyTorch's own attention. {_REMEDY}")
+    if kinds:
+        raise ModelError(
+            f"{asked}: layers of kind {sorted(kinds)}; specbench's cache rolls back full attention only. {_REMEDY}"
+        )
+    if context < SHORTEST:
+        raise source.wrong(f"a context of {context} tokens by config.json, below {SHORTEST}", remedy)
+    if (quantised := getattr(config, "quantization_config", None)) is not None:
+        _check_quantised(quantised, source)
+    return config
+
+
+def _check_quantised(quantised: Any, source: Source) -> None:
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+    problem = f"it is quantised ({shown(method)}), and cannot be loaded here"
+    remedy = "Install what is missing, or choose a checkpoint in bfloat16 or float32."
+    with foreign(source.key, source.value, problem, remedy):
+        known = AutoHfQuantizer.supports_quant_method(quantised)
+        if known:
+            quantizer = AutoHfQuantizer.from_config(copy.deepcopy(quantised), pre_quantized=True)
+            quantizer.validate_environment(device_map=None, weights_only=True)
+    if not known:  # transformers would take the packed integers for weights
+        raise source.wrong(f"{problem} (transformers has no such method)", remedy)
+
+
+def stop_ids(generation: object, tokenizer: PreTrainedTokenizerBase, vocab_size: int, source: Source) -> frozenset[int]:
+    """Ids that end a text: the tokenizer's and those of the target's generation config.
+
+    Raises:
+        ConfigError: an id that the tokenizer does not have.
+    """
+    given = getattr(generation, "eos_token_id", None)
+    ids = [*(given if isinstance(given, list) else [given]), tokenizer.eos_token_id]
+    for each in ids:
+        if each is not None and (isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < vocab_size):
+            problem = f"eos_token_id {shown(each)} is not an id of its tokenizer, which has ids 0 to {vocab_size - 1}"
+            raise source.wrong(
+                problem, "Mend eos_token_id in generation_config.json, or in config.json where there is none."
+            )
+    return frozenset(each for each in ids if each is not None)

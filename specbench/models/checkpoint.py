@@ -1,0 +1,138 @@
+"""One model of a pair: found, checked, then loaded, so that a bad pair is refused before weights are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from specbench.files import Source, shown
+from specbench.foreign import foreign
+from specbench.models import hub
+from specbench.models.architecture import load_config
+from specbench.models.folder import check_folder
+from specbench.models.tokenizer import load_tokenizer
+from specbench.models.trial import check_engine
+from specbench.models.vocabulary import check_output_width
+from specbench.models.weight_files import check_dtypes, headers, weight_files
+from specbench.models.weights import check_size, check_values, load_weights, output_weight
+from specbench.progress import say
+
+EMBEDDED = "embedded:"
+_WHOLE = "Give a folder that is complete, as save_pretrained writes it."
+_INCOMPLETE = "It is incomplete in the local hub cache: add pair.download=true to fetch it."
+
+
+def locate(key: str, name: str) -> str:
+    """Where to load a model from: a folder of this package, a local folder, or a hub id.
+
+    Raises:
+        ConfigError: a folder that is missing or broken (folder.py); found out before anything is loaded.
+    """
+    source = Source(key, name, _WHOLE)
+    folder = _folder(source)
+    if folder is None:
+        return name
+    check_folder(folder, source)
+    return str(folder)
+
+
+def _folder(source: Source) -> Path | None:
+    """The folder that a name means, whether or not there is one; None for a hub id."""
+    name = str(source.value)
+    if name.startswith(EMBEDDED):
+        folder = Path(__file__).parent / "embedded" / name.removeprefix(EMBEDDED)
+        if not (folder / "config.json").is_file():
+            raise source.wrong("no such embedded model", "Use embedded:target or embedded:draft.")
+        return folder
+    folder = Path(os.path.expanduser(name))
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1 or os.path.lexists(folder)
+    return folder if looks_local else None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is known of a model before its weights are read. Made by ``opened``.
+
+    Attributes:
+        source: the key and value that ask for it.
+        remote: whether its weights are yet to be fetched from the hub.
+        raw: what config.json holds.
+    """
+
+    source: Source
+    folder: Path
+    remote: bool
+    raw: Mapping[str, Any]
+    config: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+
+    @staticmethod
+    def opened(key: str, name: str, download: bool) -> Checkpoint:
+        """Finds a model and reads all of it but the weights.
+
+        Args:
+            key: of the configuration, such as "pair.target".
+            name: see ``locate``.
+            download: whether a hub id may be fetched; otherwise the local hub cache has to have it.
+
+        Raises:
+            ConfigError: it is not there or broken.
+            ModelError: it is nothing that specbench can run.
+        """
+        source = Source(key, name, _WHOLE)
+        folder = _folder(source)
+        remote = folder is None and download
+        if remote:
+            folder = hub.fetch(source)
+        elif folder is None:
+            source = Source(key, name, _INCOMPLETE)
+            folder = hub.cached(source)
+        with hub.offline():
+            raw = check_folder(folder, source, weights=not remote)
+            config = load_config(folder, source)
+            if code := raw.get("auto_map"):
+                own = type(config).__name__
+                say(f"{key}={name}: its code ({shown(code)}) is not run, but transformers' for {own}.", style="yellow")
+            return Checkpoint(source, folder, remote, raw, config, load_tokenizer(folder, source))
+
+    @property
+    def quantised(self) -> bool:
+        """Whether config.json says so."""
+        return self.raw.get("quantization_config") is not None
+
+    def complete(self) -> None:
+        """Fetches the weights where they are yet to be, and checks their files.
+
+        Raises:
+            ConfigError: they cannot be fetched, or are not those of config.json.
+        """
+        if self.remote:
+            hub.fetch_weights(self.source, self.folder)
+        held = headers(weight_files(self.folder, self.raw, self.source), self.source)
+        if not self.quantised:
+            check_dtypes(held, self.source)
+            check_size(self.config, held, self.source)
+
+    def load(self, dtype: torch.dtype, device: torch.device, vocab_size: int) -> PreTrainedModel:
+        """The model on its device, in eval mode, with every weight from the files.
+
+        Raises:
+            ConfigError: the files are broken, or the device has no room.
+            ModelError: weights that are missing or no numbers; an architecture that the engine cannot run.
+        """
+        with hub.offline():
+            model = load_weights(self.folder, self.config, dtype, self.source)
+            if not (self.quantised and model.device.type == device.type):  # some quantised models refuse to be moved
+                problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
+                with foreign(self.source.key, self.source.value, problem, remedy):
+                    model = model.to(device)
+            check_output_width(self.source.key, output_weight(model, self.source).shape[0], vocab_size)
+            check_values(model, self.source)
+            check_engine(model, vocab_size, self.source)
+        return model

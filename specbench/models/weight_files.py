@@ -1,0 +1,143 @@
+"""The safetensors of a checkpoint's folder: which files they are, and what their headers say. No weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from specbench.files import Source, shown
+from specbench.foreign import foreign
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_READ = (".safetensors", ".safetensors.index.json")
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_OTHER = (".gguf", ".msgpack", ".h5", ".onnx")
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Held:
+    """What headers say of one tensor."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def named(names: Mapping[str, object] | list[str]) -> str:
+    """The first few of many names, and how many there are beyond them."""
+    listed = sorted(names)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(listed[:_SHOWN]) + more
+
+
+def weight_files(folder: Path, config: Mapping[str, Any], source: Source) -> list[Path]:
+    """The files that transformers will read.
+
+    Raises:
+        ConfigError: no safetensors; names that transformers does not look for; an index that cannot be right, or names
+            a file which is not there.
+    """
+    present = {path.name for path in folder.iterdir()}
+    chosen = config.get("transformers_weights")
+    if chosen is not None and not (isinstance(chosen, str) and chosen in present and chosen.endswith(_READ)):
+        raise source.wrong(f"config.json names weights that are not there (transformers_weights: {shown(chosen)})")
+    if any(name.startswith("shard-") and name.endswith(".safetensors") for name in present):
+        raise source.wrong("its shards are those of a distributed run", "Gather them with save_pretrained.")
+    first = chosen or next((name for name in (SINGLE, INDEX) if name in present), None)
+    if first is None:
+        raise _none(present, source)
+    return _shards(folder / first, source) if first.endswith(".json") else [folder / first]
+
+
+def _none(present: set[str], source: Source) -> Exception:
+    def those(endings: tuple[str, ...]) -> str:
+        return ", ".join(sorted(name for name in present if name.endswith(endings)))
+
+    if found := those((".safetensors",)):
+        problem = f"neither {SINGLE} nor {INDEX} in the folder, but {found}"
+        return source.wrong(problem, f"Rename a single file to {SINGLE}, or write them anew with save_pretrained.")
+    if found := those(_PICKLED):
+        problem = f"only pickled weights ({found}) in the folder"
+        return source.wrong(
+            problem, "Only safetensors are read, since pickles can run code: convert them with save_pretrained."
+        )
+    problem = f"no weights ({found}) that can be read" if (found := those(_OTHER)) else "no weights"
+    return source.wrong(f"{problem} in the folder", "Give a folder with *.safetensors, as save_pretrained writes it.")
+
+
+def _shards(index: Path, source: Source) -> list[Path]:
+    shard_of = source.json_object(index).get("weight_map")
+    if not isinstance(shard_of, dict) or not shard_of:
+        raise source.wrong(f"{index.name} has no weight_map")
+    names = set()
+    for tensor, name in shard_of.items():
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise source.wrong(
+                f"{index.name} names {shown(name)} for {tensor}, which is no safetensors file of the folder"
+            )
+        names.add(name)
+    missing = sorted(name for name in names if not (index.parent / name).exists())
+    if missing:
+        problem = f"{len(missing)} of the {len(names)} files that {index.name} names are missing: {named(missing)}"
+        raise source.wrong(problem)
+    held = headers([index.parent / name for name in sorted(names)], source)
+    for tensor, name in shard_of.items():
+        if tensor not in held:
+            raise source.wrong(f"{index.name} says that {name} holds {tensor}, and it does not")
+    return [index.parent / name for name in sorted(names)]
+
+
+def headers(files: list[Path], source: Source) -> dict[str, Held]:
+    """What the files hold, by tensor.
+
+    Raises:
+        ConfigError: a file that is no safetensors, is cut off, or holds what another one holds as well.
+    """
+    held: dict[str, Held] = {}
+    for path in files:
+        source.check(path, path.name)
+        with foreign(source.key, source.value, f"{path.name} is not a whole safetensors file", source.remedy):
+            with path.open("rb") as file:
+                beginning = file.read(64)
+            found = {} if beginning.startswith(b"version ") else _header(path)
+        source.check_fetched(beginning, path.name)
+        if not found:
+            raise source.wrong(f"{path.name} holds no tensor")
+        for tensor, each in found.items():
+            if tensor in held:
+                raise source.wrong(f"{tensor} is in {held[tensor].file} and in {each.file}")
+            held[tensor] = each
+    return held
+
+
+def _header(path: Path) -> dict[str, Held]:
+    with safe_open(path, framework="pt") as file:  # refuses a file that is shorter or longer than its header says
+        parts = {tensor: file.get_slice(tensor) for tensor in file.keys()}  # noqa: SIM118
+        return {tensor: Held(path.name, part.get_dtype(), tuple(part.get_shape())) for tensor, part in parts.items()}
+
+
+def check_dtypes(held: Mapping[str, Held], source: Source) -> None:
+    """Raises ConfigError for weights in integers or 8 bits where no quantization_config tells of their scales.
+
+    transformers would take the integers themselves for the weights.
+    """
+    odd = [tensor for tensor, each in held.items() if tensor.endswith(".weight") and each.dtype not in _FLOATS]
+    if odd:
+        kinds = ", ".join(sorted({held[tensor].dtype for tensor in odd}))
+        raise source.wrong(
+            f"{len(odd)} weights are held as {kinds}, and config.json has no quantization_config: {named(odd)}",
+            "Give a checkpoint in bfloat16, float16 or float32, or one whose config.json says how it is quantised.",
+        )
+
+
+def elements(held: Mapping[str, Held]) -> int:
+    """Numbers in all tensors."""
+    return sum(prod(each.shape) for each in held.values())

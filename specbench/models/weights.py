@@ -1,0 +1,184 @@
+"""A checkpoint's weights, all of them and none made up.
+
+transformers initialises at random what the files lack and passes over what they hold beyond the model, with a warning.
+Here its report decides: what is missing, has another shape or has no place is an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from specbench.errors import ModelError
+from specbench.files import Source
+from specbench.foreign import foreign
+from specbench.models.weight_files import Held, elements, named
+from specbench.progress import say
+
+_MIXED = "Take config.json and all safetensors from the same release, and fetch what is missing."
+# Buffers that old checkpoints carry and that are computed today: rotary frequencies, GPT-2's and GPT-NeoX's masks.
+_HARMLESS = re.compile(r"(^|\.)(rotary(_pos)?_emb\.inv_freq|(attn|attention)\.(bias|masked_bias)|position_ids)$")
+_MUCH = 100_000_000  # numbers that may be allocated beyond those of the files before a config is taken for a mistake
+
+
+def load_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, source: Source) -> PreTrainedModel:
+    """The model of a folder on the CPU, in eval mode.
+
+    Raises:
+        ConfigError: whatever transformers raises while it loads.
+        ModelError: weights that are missing, unknown, of another shape, or not tied where config.json ties them.
+    """
+    transformers_logging.disable_progress_bar()
+    with _loading_report() as logged:
+        try:
+            with foreign(source.key, source.value, "its weights cannot be loaded", source.remedy):
+                loaded: Any = AutoModelForCausalLM.from_pretrained(
+                    folder,
+                    config=config,
+                    dtype=dtype,
+                    attn_implementation="sdpa",
+                    use_safetensors=True,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # reported below, with the shapes
+                )
+        except Exception as error:
+            if conversion := _conversion_error(logged):
+                raise source.wrong(f"its weights cannot be loaded ({conversion})") from error
+            raise
+    model, report = loaded
+    _check_report(report, source)
+    if getattr(config, "quantization_config", None) is None:
+        _check_tied(model, source)
+    return model.eval()
+
+
+def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Source) -> None:
+    """Refuses a config.json of far more weights than the files hold, before memory for them is asked for.
+
+    Raises:
+        ConfigError: that, or an architecture that config.json's numbers do not make.
+    """
+    with (
+        foreign(source.key, source.value, "config.json describes no model that can be built", "Check config.json."),
+        torch.device("meta"),
+    ):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="sdpa")
+    described = sum(each.numel() for each in itertools.chain(model.parameters(), model.buffers()))
+    if described > 2 * elements(held) + _MUCH:
+        problem = f"config.json describes a model of {described:,} weights, and the files hold {elements(held):,}"
+        raise source.wrong(problem, _MIXED)
+
+
+@contextmanager
+def _loading_report() -> Generator[list[str]]:
+    """Keeps transformers' table of missing and unknown weights off the console, and gives it as text."""
+    logger, found = logging.getLogger("transformers.modeling_utils"), []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if "LOAD REPORT" not in (message := record.getMessage()):
+            return True
+        found.append(message)
+        return False
+
+    logger.addFilter(keep)
+    try:
+        yield found
+    finally:
+        logger.removeFilter(keep)
+
+
+def _conversion_error(logged: Collection[str]) -> str | None:
+    """What a report says of weights that could not be brought into the model's form; its dictionary leaves it out."""
+    lines = [line for text in logged for line in text.splitlines() if "CONVERSION" in line and "|" in line]
+    return " ".join(lines[0].replace("|", " ").split()) if lines else None
+
+
+def _check_report(report: Mapping[str, Any], source: Source) -> None:
+    missing = set(report["missing_keys"])
+    unknown = {key for key in report["unexpected_keys"] if not _HARMLESS.search(key)}
+    shapes = {key: f"{key} {_shape(held)} instead of {_shape(due)}" for key, held, due in report["mismatched_keys"]}
+    found = []
+    if missing:
+        found.append(f"{len(missing)} weights of the model are not in the files: {named(list(missing))}")
+    if shapes:
+        found.append(f"{len(shapes)} weights have other shapes than config.json says: {named(list(shapes.values()))}")
+    if unknown:
+        found.append(f"{len(unknown)} tensors of the files have no place in the model: {named(list(unknown))}")
+    if report["error_msgs"]:
+        found.append("; ".join(map(str, report["error_msgs"])))
+    if found:
+        raise ModelError(f"{source.key}={source.value}: {'; '.join(found)}. {_MIXED}")
+
+
+def _shape(shape: Collection[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _check_tied(model: PreTrainedModel, source: Source) -> None:
+    """Raises ModelError where config.json says that two weights are one, and the files hold two."""
+    for one, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
+        if model.get_parameter(one).data_ptr() != model.get_parameter(other).data_ptr():
+            raise ModelError(
+                f"{source.key}={source.value}: config.json ties {one} to {other}, and the files hold two that differ. "
+                "Set tie_word_embeddings to false in config.json if both are meant, or take all files from the same "
+                "release."
+            )
+
+
+def check_values(model: PreTrainedModel, source: Source) -> None:
+    """Looks at every weight once, where the model lies.
+
+    Raises:
+        ModelError: a weight that is NaN or infinite; an embedding or an output layer of zeros alone.
+    """
+    tensors = {
+        name: tensor
+        for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers())
+        if tensor.is_floating_point() and tensor.numel()
+    }
+    ends = _ends(list(tensors.values()))
+    if bad := [name for name, end in zip(tensors, ends, strict=True) if not all(map(torch.isfinite, end))]:
+        remedy = "The files are damaged: fetch them again."
+        if model.dtype == torch.float16:
+            remedy = "The files are damaged, or hold more than float16 can: try dtype=bfloat16 or float32."
+        problem = f"{len(bad)} weights hold NaN or infinite values: {named(bad)}"
+        raise ModelError(f"{source.key}={source.value}: {problem}. {remedy}")
+    zeros = [
+        name for (name, tensor), end in zip(tensors.items(), ends, strict=True) if tensor.dim() > 1 and not end.any()
+    ]
+    if not zeros:
+        return
+    embedding: Any = model.get_input_embeddings()
+    outer = {embedding.weight.data_ptr(), output_weight(model, source).data_ptr()}
+    if any(tensors[name].data_ptr() in outer for name in zeros):
+        raise ModelError(
+            f"{source.key}={source.value}: all values are 0 in {named(zeros)}, so that every token is alike to the "
+            "model. The files were not written to their end: fetch them again."
+        )
+    say(f"{source.key}={source.value}: all values are 0 in {named(zeros)}. Are the files whole?", style="yellow")
+
+
+def output_weight(model: PreTrainedModel, source: Source) -> Tensor:
+    """The matrix of the output layer, a row for each id. Raises ModelError where there is none."""
+    layer: Any = model.get_output_embeddings()
+    if layer is None:
+        raise ModelError(f"{source.key}={source.value}: {type(model).__name__} has no output layer over a vocabulary.")
+    return layer.weight
+
+
+def _ends(tensors: list[Tensor]) -> Tensor:
+    """The smallest and the largest value of each tensor, NaN where it holds one; fetched from a GPU in one copy."""
+    wide = (tensor.float() if tensor.element_size() == 1 else tensor for tensor in tensors)  # 8 bits have no aminmax
+    return torch.stack([torch.stack(tensor.aminmax()).double() for tensor in wide]).cpu()

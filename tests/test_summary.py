@@ -1,0 +1,36 @@
+"""What the console shows of names that rich could take for its own."""
+
+import pandas as pd
+import pytest
+
+from specbench.progress import console, say
+from specbench.summary import VARYING, print_summary
+
+ODD = ["[red]a[/red] :smile:", "[/nothing]", "[bold", ":warning:b", "[link=x]c"]
+
+
+def row(name: str) -> dict[str, object]:
+    measured = {
+        **dict.fromkeys(("acceptance_length", "acceptance_rate", "tokens_per_second", "plain_tokens_per_second"), 2.0),
+        **{"speedup": 1.5, "speedup_low": 1.25, "speedup_high": 1.75, "check_tv": 0.1, "check_tv_noise": 0.2},
+    }
+    return {**dict.fromkeys(VARYING, "x"), **measured, "exp": name, "hardware": name, "pair": name, "verifier": name}
+
+
+def test_names_are_shown_as_they_are(monkeypatch):
+    monkeypatch.setattr(console, "_width", 400)
+    with console.capture() as shown:
+        print_summary(pd.DataFrame(map(row, ODD)))
+        for name in ODD:
+            print_summary(pd.DataFrame([row(name)]))
+    text = shown.get()
+    for name in ODD:
+        assert text.count(name) >= 5  # as a pair and a verifier among others; as a title's two names and a verifier
+    assert "1.50 [1.25, 1.75]" in text
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_messages_are_shown_as_they_are(name):
+    with console.capture() as shown:
+        say(f"pair.target={name}: no such folder.", style="red")
+    assert f"pair.target={name}: no such folder." in shown.get()
