@@ -15,7 +15,7 @@ from tests.command_lines import SmokeRun
 
 BLOCK = 2**15
 IMAGES = ("acceptance_histogram", "position_rates", "empirical_against_target")
-TABLES = (results.RESULTS, results.STEPS, results.EMPIRICAL, results.TEXTS, "trace.parquet")
+TABLES = (results.RESULTS, results.STEPS, results.EMPIRICAL, results.TEXTS, "trace.parquet", "rounds.parquet")
 
 
 def payloads(path: Path) -> Iterator[bytes]:
