@@ -57,7 +57,7 @@ def closed_form(results: pd.DataFrame) -> str:
 
 
 def _illustrations(results: pd.DataFrame) -> Iterator[Illustration]:
-    marked = standing(results).fastest
+    marked = standing(results).fastest if len(results) > 1 else None
     yield Illustration("speedup_against_gamma", plots.speedup_against_gamma(results, marked), SPEEDUP)
     yield Illustration("acceptance_length_against_gamma", plots.acceptance_length_against_gamma(results), LENGTH)
     longest = results.loc[results["gamma"].idxmax()]

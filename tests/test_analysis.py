@@ -110,6 +110,20 @@ def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
     assert "50\\%\\&more" in latex
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:
+    rows = [dataclasses.replace(row, other_cores=1.5, differing_texts=2 * (row.job == 3)) for row in gamma_rows()]
+    text = gamma_sweep.report(write_run(tmp_path, rows)).read_text(encoding="utf-8")
+    assert "## Result\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs" in text
+    assert "**Which setting is the fastest cannot be told**, since the machine was disturbed." in text
+    assert "2 texts of later rounds, in 1 of 6 runs, are not those of the first round" in text
+    assert "- timed in 3 rounds of plain and speculative decoding" in text
+
+
+def test_later_rounds_that_repeat_the_first_are_not_spoken_of(folder: Path) -> None:
+    assert "later rounds" not in (folder / "report.md").read_text(encoding="utf-8")
+
+
 def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
     text = gamma_sweep.closed_form(frame([make_row(gamma=4, drafted=2000), make_row(gamma=8, speedup=1.1)]))
     # 1 s for 2000 drafted tokens, 5 s for 1000 plain ones

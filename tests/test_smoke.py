@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from specbench import results
@@ -22,7 +23,10 @@ def test_smoke_has_a_row_for_each_job(smoke: SmokeRun):
     assert sorted(zip(rows["gamma"], rows["verifier"], strict=True)) == [
         (gamma, verifier) for gamma in (1, 3) for verifier in ("masked", "naive")
     ]
-    assert not rows.select_dtypes("number").isna().any(axis=None)
+    of_the_machine = ["cores", "other_cores", "waited"]  # which not every machine tells
+    assert not rows.drop(columns=of_the_machine).select_dtypes("number").isna().any(axis=None)
+    assert (rows["rounds"] == 2).all()
+    assert (rows["differing_texts"] == 0).all()
     assert (rows["prompts"] == 4).all()
     assert (rows["exp"] == "smoke").all()
 
@@ -37,6 +41,27 @@ def test_smoke_counts_agree_between_tables(smoke: SmokeRun):
     drawn = results.read_jobs(smoke.sweep, results.EMPIRICAL).groupby(["job", "prefix"])
     assert (drawn["count"].sum() == 64).all()
     assert drawn.ngroups == 4 * 2
+
+
+def test_smoke_speeds_add_up(smoke: SmokeRun):
+    """The speedup is that of the sums over batches, which are medians over the rounds that were timed."""
+    times = results.read_jobs(smoke.sweep, "rounds.parquet")
+    for row in read_results(smoke.sweep).itertuples():
+        assert row.speedup == pytest.approx(row.tokens_per_second / row.plain_tokens_per_second)
+        assert sum(row.batch_seconds) == pytest.approx(row.seconds)
+        assert sum(row.batch_plain_seconds) == pytest.approx(row.plain_seconds)
+        phases = [getattr(row, f"seconds_{phase}") for phase in ("draft", "target", "verify", "rest")]
+        assert sum(phases) == pytest.approx(row.seconds)
+        assert min(phases) > 0
+        own = times[times["job"] == row.job]
+        assert len(own) == 2 * 2 * 2  # rounds, batches, ways
+        for way, name in (("plain", "batch_plain_seconds"), ("speculative", "batch_seconds")):
+            taken = own[own["way"] == way].groupby("batch")["seconds"].agg(["min", "max"])
+            found = pd.Series(getattr(row, name))
+            assert (found >= taken["min"] * (1 - 1e-9)).all()
+            assert (found <= taken["max"] * (1 + 1e-9)).all()
+        plain = own[own["way"] == "plain"].groupby("batch")["tokens"].unique()
+        assert [tokens.tolist() for tokens in plain] == [[tokens] for tokens in row.batch_plain_tokens]
 
 
 def test_smoke_verifiers_of_one_rule_agree(smoke: SmokeRun):

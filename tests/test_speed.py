@@ -116,6 +116,16 @@ def test_a_disturbance_does_not_move_the_estimate(disturb):
     assert after.low <= before.value <= after.high
 
 
+@pytest.mark.parametrize("disturb", [slow_round, slow_batches])
+def test_nor_does_it_move_tokens_per_second(disturb):
+    quiet = made_up(np.random.default_rng(3), rounds=3, noise=0.01)
+    disturbed = Rounds(*(values.copy() for values in vars(quiet).values()))
+    disturb(disturbed)
+    before, after = speed_of(quiet), speed_of(disturbed)
+    assert after.seconds.sum() == pytest.approx(before.seconds.sum(), rel=0.02)
+    assert after.plain_seconds.sum() == pytest.approx(before.plain_seconds.sum(), rel=0.02)
+
+
 def test_texts_of_other_lengths_are_compared_by_tokens():
     """A verifier with randomness of its own may write twice the text in the next round."""
     rounds = made_up(np.random.default_rng(1), rounds=2, noise=0)

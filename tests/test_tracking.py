@@ -23,7 +23,7 @@ from tests.without_network import network_of_its_own, without_network
 
 BLOCK = 2**15
 IMAGES = ("acceptance_histogram", "position_rates", "empirical_against_target")
-TABLES = (results.RESULTS, results.STEPS, results.EMPIRICAL, results.TEXTS, "trace.parquet")
+TABLES = (results.RESULTS, results.STEPS, results.EMPIRICAL, results.TEXTS, "trace.parquet", "rounds.parquet")
 
 
 def payloads(path: Path) -> Iterator[bytes]:
