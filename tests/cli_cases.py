@@ -106,12 +106,20 @@ BAD_INPUT = [
     folder_case("pickled weights", ["config.json", "pytorch_model.bin"], "pytorch_model.bin", "save_pretrained"),
     folder_case("folder without config", ["model.safetensors"], "no config.json", "save_pretrained"),
     folder_case("folder without weights", ["config.json"], "no weights", "safetensors"),
+    Case("folder of no user", (*HF, "pair.target='~nobody-here/x'"), ("pair.target=~nobody-here/x", "no such folder")),
     # The workload
     Case(
         "no file given",
         ("workload=file",),
         ("workload.path=???: no value given. Add workload.path=... to the command.",),
     ),
+    Case(
+        "device as a file",
+        ("workload=file", "workload.path=/dev/zero"),
+        ("workload.path=/dev/zero", "a device", "JSON"),
+    ),
+    file_case("half a character", '{"prompt": "a\\ud800"}', "line 1 has no usable prompt", "surrogate"),
+    file_case("JSON without end", '{"prompt": ' + "[" * 100_000, "line 1 is not JSON (nested too deeply)", "Each line"),
     file_case("missing file", None, "cannot be read", "Give a UTF-8 file of JSON lines"),
     file_case("empty file", "\n\n", "no prompts in the file", "Each line must be a JSON object"),
     file_case("malformed line", '{"prompt": "a"}\n\n{"prompt": \n', "line 3 is not JSON", "Each line must be"),
@@ -149,6 +157,11 @@ BAD_INPUT = [
         (*REPLAY, "sampler=chat"),
         ("sampler.temperature=0.7", "Add sampler.temperature=1 to replay it"),
         files=TRACE,
+    ),
+    Case(
+        "device as a trace",
+        ("protocol=replay", "protocol.trace=/dev/zero"),
+        ("protocol.trace=/dev/zero", "a device", "Record"),
     ),
     Case(
         "malformed trace",

@@ -2,15 +2,18 @@
 
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
+import torch
 from huggingface_hub import constants
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from specbench.errors import ConfigError, ModelError
 from specbench.models import hub as our_hub
 from specbench.models import load_pair
-from tests.checkpoints import config, edit_json, tiny
+from tests.checkpoints import HEAD, config, edit_json, tensors, tiny
 from tests.fake_hub import FakeHub, fake_hub, point_at
 
 REPO = "owner/model"
@@ -62,6 +65,12 @@ def test_a_cache_without_weights_is_told(hub):
 def test_broken_files_of_the_hub_are_refused_like_local_ones(hub):
     config(model_type="nope", auto_map={"AutoModelForCausalLM": "mine.Model"})(hub.models[REPO])
     with pytest.raises(ConfigError, match=f"pair.target={REPO}: .*mine.Model.*does not run"):
+        load(download=True)
+
+
+def test_broken_weights_of_the_hub_are_refused_like_local_ones(hub):
+    tensors(lambda held: held.update({HEAD: held[HEAD].to(torch.int8)}))(hub.models[REPO])
+    with pytest.raises(ConfigError, match=f"pair.target={REPO}: 1 weights are held as I8"):
         load(download=True)
 
 
@@ -125,6 +134,33 @@ def test_what_forbids_to_fetch_is_named(hub, monkeypatch):
     with pytest.raises(ConfigError, match="HF_HUB_OFFLINE forbids to fetch it. Unset"):
         load(download=True)
     assert constants.HF_HUB_OFFLINE
+
+
+def test_a_host_with_many_addresses_does_not_get_more_time():
+    """A client's limit is one for each address that a host has."""
+    with pytest.raises(TimeoutError, match="no answer within"):
+        our_hub._within(0.05, lambda: threading.Event().wait(5))
+    assert our_hub._within(60.0, lambda: 7) == 7
+
+
+@pytest.mark.parametrize("download", [False, True])
+def test_libraries_may_not_fetch_while_they_load(hub, monkeypatch, download):
+    """Such as kernels of a quantisation."""
+    load(download=True)
+    seen = []
+
+    def noted(real):
+        def call(*given, **more):
+            seen.append(constants.HF_HUB_OFFLINE)
+            return real(*given, **more)
+
+        return call
+
+    for loads in (AutoConfig, AutoTokenizer, AutoModelForCausalLM):
+        monkeypatch.setattr(loads, "from_pretrained", noted(loads.from_pretrained))
+    load(download)
+    assert len(seen) >= 6
+    assert all(seen)
 
 
 @pytest.mark.parametrize("download", [False, True])

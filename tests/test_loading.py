@@ -9,6 +9,7 @@ from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, load_pair
+from specbench.models.loading import choose_device
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import load_prompts
@@ -108,3 +109,9 @@ def test_the_embedded_pair_overlaps_as_a_useful_pair_does(pair):
         )
         overlaps.append(torch.minimum(p, q).sum(-1).mean())
     assert 0.55 < torch.stack(overlaps).mean() < 0.85
+
+
+@pytest.mark.parametrize("device", ["cpu:3", "cuda:-1", "mps", "", "cuda:99"])
+def test_devices_that_are_none(device):
+    with pytest.raises(ConfigError, match=r"^device=.*Use "):
+        choose_device(device)

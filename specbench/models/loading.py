@@ -58,7 +58,7 @@ def choose_device(device: str) -> torch.device:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise ConfigError("device", device, "not a device", "Use auto, cpu, cuda or cuda:N.") from error
-    if chosen.type not in ("cpu", "cuda"):
+    if chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
         raise ConfigError("device", device, "not supported", "Use auto, cpu, cuda or cuda:N.")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ConfigError("device", device, f"{torch.cuda.device_count()} GPUs here", "Use device=auto or device=cpu.")
