@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.sampling import where
 from specbench.types import PADDING, LogitRows
 
 
@@ -30,10 +31,10 @@ def sample(rows: LogitRows, u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:
 
 def draw(rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Int64[Tensor, " n"], LogitRows]:
     """sample(), and the same rows with the log_normalizer that drawing brings to light."""
-    if rows.logits.is_cuda:
+    if where.by_kernels(rows.logits):
         from specbench.kernels import launch_rows
 
-        tokens, normalizer = launch_rows.sample(rows, u)
+        tokens, normalizer = launch_rows.sample(rows, u.contiguous())  # u may be a column of a block's uniforms
     else:
         tokens, normalizer = inverse_cdf(rows.probs(), u), rows.normalizer
     return tokens, LogitRows(rows.logits, rows.temperature, rows.cutoff, normalizer)

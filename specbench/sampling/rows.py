@@ -15,6 +15,7 @@ from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.errors import ArgumentError
+from specbench.sampling import where
 from specbench.sampling_params import SamplingParams
 from specbench.types import LogitRows
 
@@ -68,7 +69,7 @@ def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
         return LogitRows(logits, params.temperature, cutoff, None)
-    if logits.is_cuda:
+    if where.by_kernels(logits):
         from specbench.kernels import launch_rows
 
         found = launch_rows.find_cutoffs(logits, params.temperature, params.top_k, params.top_p, params.min_p)

@@ -1,0 +1,30 @@
+"""Decoding as on a GPU, where drafts, bonus tokens and cutoffs come from kernels; here they are interpreted."""
+
+import pytest
+
+from specbench.decoding import Decoder, Request
+from specbench.drafters.model import ModelDrafter
+from specbench.models import Engine
+from specbench.sampling import SamplingParams, where
+from specbench.verifiers.fused import FusedVerifier
+from specbench.verifiers.masked import MaskedVerifier
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_k=20), SamplingParams(temperature=0.0)], ids=repr
+)
+@pytest.mark.parametrize("made", [MaskedVerifier, FusedVerifier])
+@pytest.mark.usefixtures("few_programs")
+def test_the_kernels_decode_the_text_of_their_plain_twins(pair, monkeypatch, sampling, made):
+    requests = [Request(name, tuple(pair.encode(f"def {name}(")), 7, sampling, 5) for name in ("add", "mean")]
+
+    def texts(gamma: int) -> list[list[int]]:
+        drafter = ModelDrafter(pair) if gamma else None
+        decoder = Decoder(
+            Engine(pair.target, pair.vocab_size, "target"), drafter, made() if gamma else None, gamma, pair.stop_ids
+        )
+        return [list(each.token_ids) for each in decoder.run(requests)]
+
+    plain = [texts(gamma) for gamma in (0, 2)]
+    monkeypatch.setattr(where, "by_kernels", lambda _: True)
+    assert [texts(gamma) for gamma in (0, 2)] == plain
