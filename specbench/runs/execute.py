@@ -150,6 +150,8 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     )
     tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
     protocol, verifier = (_build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     own = protocol.own_conditions if isinstance(protocol, OwnConditions) else ()
     check_conditions(job.asked, own, job.choices["protocol"])
