@@ -53,7 +53,8 @@ def summary(forks: pd.DataFrame) -> dict[str, Any]:
     """One job's texts, how many part, one fork in how many tokens, and why."""
     parted = forks[forks["position"].notna()]
     # A text is followed up to its fork; what comes after is another text.
-    followed = int(forks["tokens"].where(forks["position"].isna(), forks["position"] + 1).sum())
+    position = forks["position"].astype(float)  # objects where no text forks
+    followed = int((position + 1).fillna(forks["tokens"]).sum())
     share = stats.binomtest(len(parted), len(forks)).proportion_ci(method="exact")
     rate = stats.binomtest(len(parted), max(followed, 1)).proportion_ci(method="exact")
     margins = parted[["plain_margin", "speculative_margin"]].abs()
