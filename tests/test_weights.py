@@ -197,6 +197,13 @@ def test_a_tokenizer_far_too_small_for_the_outputs_is_refused(whole):
         load(whole)
 
 
+def test_an_id_far_beyond_the_outputs_is_refused_at_once(whole):
+    """Vocabularies are compared by their tokens: counting to the largest id would take hours here."""
+    tokenizer(lambda content: content["model"]["vocab"].update({"far away": 2**32 - 1}))(whole)
+    with pytest.raises(ModelError, match="4096 outputs for a tokenizer of 4294967296 ids"):
+        load(whole)
+
+
 def test_prompts_that_a_tokenizer_fails_on_are_named(whole):
     def words(content):
         content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "no such token"}

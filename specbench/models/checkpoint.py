@@ -132,7 +132,8 @@ class Checkpoint:
                 problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
                 with foreign(self.source.key, self.source.value, problem, remedy):
                     model = model.to(device)
-            check_output_width(self.source.key, output_weight(model, self.source).shape[0], vocab_size)
+            width = output_weight(model, self.source).shape[0]
+            check_output_width(f"{self.source.key}={self.source.value}", width, vocab_size)
             check_values(model, self.source)
             check_engine(model, vocab_size, self.source)
         return model

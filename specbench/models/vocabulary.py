@@ -21,8 +21,9 @@ def differences(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase)
     if vocabulary_size(target) != vocabulary_size(draft):
         found.append(f"sizes: target {vocabulary_size(target)}, draft {vocabulary_size(draft)}")
     of_target, of_draft = ({i: t for t, i in tok.get_vocab().items()} for tok in (target, draft))
-    shared = range(min(vocabulary_size(target), vocabulary_size(draft)))
-    other = [i for i in shared if of_target.get(i) != of_draft.get(i)]
+    shared = min(vocabulary_size(target), vocabulary_size(draft))
+    ids = sorted(i for i in of_target.keys() | of_draft.keys() if i < shared)
+    other = [i for i in ids if of_target.get(i) != of_draft.get(i)]
     if other:
         shown = ", ".join(f"id {i}: {of_target.get(i)!r} / {of_draft.get(i)!r}" for i in other[:SHOWN])
         found.append(f"{len(other)} ids stand for different tokens (target / draft), the first: {shown}")
@@ -44,8 +45,12 @@ def check_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedToke
         )
 
 
-def check_output_width(key: str, width: int, vocabulary: int) -> None:
-    """Raises ModelError where outputs are not those of the tokenizer's ids; a few more are padding and fine."""
+def check_output_width(asked: str, width: int, vocabulary: int) -> None:
+    """Raises ModelError where outputs are not those of the tokenizer's ids; a few more are padding and fine.
+
+    Args:
+        asked: the key and value that name the model.
+    """
     if width < vocabulary:
         problem = f"the model has {width} outputs for a tokenizer of {vocabulary} ids"
     elif width > MOST_PADDING * vocabulary:
@@ -55,5 +60,5 @@ def check_output_width(key: str, width: int, vocabulary: int) -> None:
     else:
         return
     raise ModelError(
-        f"{key}: {problem}. The folder mixes files of two models; take tokenizer and weights from the same release."
+        f"{asked}: {problem}. The folder mixes files of two models; take tokenizer and weights from the same release."
     )
