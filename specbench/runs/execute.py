@@ -114,7 +114,10 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
         return
     warnings = _shown(config, job, measured)
     ended = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=warnings)
-    write_state(job.folder, ended)
+    try:
+        write_state(job.folder, ended)
+    except OSError as error:  # it is done nevertheless, as its folder says already
+        warnings.append(str(WriteError(job.folder, error)))
     point_latest(job.folder.parent)
     say(f"job {job.number} ({job.label}): {measured.outcome.headline}")
     for warning in warnings:
