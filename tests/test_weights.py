@@ -19,11 +19,15 @@ from transformers import (
     XGLMForCausalLM,
 )
 
+from specbench.config import Config, WorkloadConfig
 from specbench.errors import ConfigError, ModelError
 from specbench.files import Source
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.cache import RaggedLayer
 from specbench.models.trial import check_engine
+from specbench.run import make_requests
+from specbench.sampling import SamplingParams
+from specbench.workloads import Prompt
 from tests.checkpoints import (
     EMBEDDING,
     HEAD,
@@ -199,8 +203,8 @@ def test_a_tokenizer_far_too_small_for_the_outputs_is_refused(whole):
 
 def test_an_id_far_beyond_the_outputs_is_refused_at_once(whole):
     """Vocabularies are compared by their tokens: counting to the largest id would take hours here."""
-    tokenizer(lambda content: content["model"]["vocab"].update({"far away": 2**32 - 1}))(whole)
-    with pytest.raises(ModelError, match="4096 outputs for a tokenizer of 4294967296 ids"):
+    tokenizer(lambda content: content["model"]["vocab"].update({"far away": 10**9}))(whole)
+    with pytest.raises(ModelError, match="4096 outputs for a tokenizer of 1000000001 ids"):
         load(whole)
 
 
@@ -247,3 +251,15 @@ def test_a_link_to_a_folder_is_a_folder(whole, tmp_path):
     shutil.rmtree(whole)
     with pytest.raises(ConfigError, match="no such folder"):
         load(tmp_path / "link")
+
+
+def test_prompts_without_tokens_or_room_are_named_with_their_line(whole):
+    tokenizer(
+        lambda content: content.update(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": ""})
+    )(whole)
+    tokenizer(lambda content: content.update(post_processor=None))(whole)
+    pair, asked = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
+    with pytest.raises(ConfigError, match=r"workload.path=p.jsonl: line 7: prompt 'x' has no tokens"):
+        make_requests([Prompt("x", "a", 7)], pair, SamplingParams(), asked)
+    with pytest.raises(ConfigError, match=r"max_new_tokens=64: line 8: prompt 'x' has \d+ tokens, .*context is 128"):
+        make_requests([Prompt("x", "b c" * 80, 8)], pair, SamplingParams(), asked)
