@@ -200,7 +200,8 @@ def _identity(metadata: Mapping[bytes, bytes], source: Source) -> Identity:
         check_names(written)
         if not isinstance(written["sampler"], dict):
             raise ValueError(f"sampler is {shown(written['sampler'])}, not an object")
-        return Identity(**{**written, "sampler": sampler_of(written["sampler"])})
+        sampler = sampler_of(written.pop("sampler"))
+        return Identity(**written, sampler=sampler)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         problem = f"its metadata does not say what it is a trace of ({type(error).__name__}: {reason(error)})"
         raise source.wrong(problem) from error
