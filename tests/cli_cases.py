@@ -235,7 +235,7 @@ BAD_INPUT = [
     ),
     Case("sweeper of another kind", ("hydra/sweeper=basic",), ("hydra/sweeper=basic", "Leave it out")),
     Case("resume nothing", ("resume=latest",), ("no sweep under ./outputs", "without resume")),
-    Case("resume no sweep", ("resume=elsewhere",), ("FOLDER=elsewhere", "no plan.json")),
+    Case("resume no sweep", ("resume=elsewhere",), ("resume=elsewhere", "no plan.json")),
     Case("group left out", ("~sampler",), ("sampler=nothing", "--help")),
     Case("list of choices", ("verifier=[naive,masked]",), ("verifier=[naive,masked]", "no brackets")),
     Case(

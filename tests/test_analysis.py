@@ -62,8 +62,10 @@ def test_the_table_holds_the_rows_numbers(folder: Path) -> None:
 
 
 def test_csv_is_unrounded_and_latex_is_whole(folder: Path) -> None:
-    table = pd.read_csv(folder / "table.csv", float_precision="round_trip").sort_values("job")
-    assert table["speedup_low"].tolist() == [row.speedup_low for row in gamma_rows()]
+    table = pd.read_csv(folder / "table.csv", dtype={"speedup_low": str}).sort_values(
+        "job"
+    )  # pandas rounds as it reads
+    assert table["speedup_low"].map(float).tolist() == [row.speedup_low for row in gamma_rows()]
     assert set(table) == {field.name for field in dataclasses.fields(RunRow)}
     latex = (folder / "table.tex").read_text(encoding="utf-8").splitlines()
     marks = [line for line in latex if line.startswith("\\")]

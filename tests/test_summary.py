@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from specbench.progress import console, say
+from specbench.results import RESULT_SCHEMA
 from specbench.summary import VARYING, print_summary
 
 ODD = ["[red]a[/red] :smile:", "[/nothing]", "[bold", ":warning:b", "[link=x]c"]
@@ -14,7 +15,16 @@ def row(name: str) -> dict[str, object]:
         **dict.fromkeys(("acceptance_length", "acceptance_rate", "tokens_per_second", "plain_tokens_per_second"), 2.0),
         **{"speedup": 1.5, "speedup_low": 1.25, "speedup_high": 1.75, "check_tv": 0.1, "check_tv_noise": 0.2},
     }
-    return {**dict.fromkeys(VARYING, "x"), **measured, "exp": name, "hardware": name, "pair": name, "verifier": name}
+    absent = {column: None for column in RESULT_SCHEMA.names}
+    return {
+        **absent,
+        **dict.fromkeys(VARYING, "x"),
+        **measured,
+        "exp": name,
+        "hardware": name,
+        "pair": name,
+        "verifier": name,
+    }
 
 
 def test_names_are_shown_as_they_are(monkeypatch):

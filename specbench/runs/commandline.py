@@ -58,7 +58,7 @@ def prepared(arguments: Sequence[str]) -> Command:
         if any(_key(each) == "hydra.sweep.dir" for each in given):
             raise ConfigError("resume", resume[-1], "a folder twice", "Leave out hydra.sweep.dir.")
         exps = [each.partition("=")[2] for each in given if _key(each) == "exp"]
-        folder = find_sweep(resume[-1], exps[-1] if exps else None)
+        folder = find_sweep(resume[-1], exps[-1] if exps else None, "resume")
         plan = read_plan(folder)
         if plan and plan.config_dir and not any(each.startswith(("--config-dir", "-cd")) for each in given):
             given += ["--config-dir", plan.config_dir]

@@ -153,22 +153,25 @@ def _check_free(folder: Path) -> None:
         raise ConfigError(key, folder, f"holds {', '.join(ours[:3])}", "Choose another folder, or move that one.")
 
 
-def find_sweep(name: str, exp: str | None = None) -> Path:
+def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
     """The folder of an earlier sweep: as named, or the newest under ./outputs (of an experiment) for ``latest``.
+
+    Args:
+        key: what an error calls the folder.
 
     Raises:
         ConfigError: there is none.
     """
     if name != LATEST:
         if not (Path(name) / PLAN).is_file():
-            raise ConfigError("FOLDER", name, "no sweep (no plan.json in it)", "Give a folder of outputs/<exp>/<time>.")
+            raise ConfigError(key, name, "no sweep (no plan.json in it)", "Give a folder of outputs/<exp>/<time>.")
         return Path(name)
     found = {path.parent.resolve(): path.parent for path in OUTPUTS.glob(f"{exp or '*'}/*/{PLAN}") if _own_name(path)}
     plans = [(plan.created, folder) for folder in found.values() if (plan := read_plan(folder)) is not None]
     if not plans:
         where = OUTPUTS / exp if exp else OUTPUTS
         remedy = "Give the folder of one, or start it without resume."
-        raise ConfigError("FOLDER", LATEST, f"no sweep under ./{where}", remedy)
+        raise ConfigError(key, LATEST, f"no sweep under ./{where}", remedy)
     return max(plans)[1]
 
 
