@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench import config
+from specbench import __version__, config
 from specbench.errors import SpecbenchError
 from specbench.progress import say
 from specbench.runs import plugins
@@ -59,9 +59,9 @@ def report(arguments: list[str]) -> int:
 
 def versions() -> str:
     """``python -m specbench --version``: of what numbers depend on."""
-    named = (("specbench", "specbench"), ("PyTorch", "torch"), ("Triton", "triton"), ("transformers", "transformers"))
-    found = [f"{name} {_version(package)}" for name, package in (*named, ("Hydra", "hydra-core"))]
-    return f"{found[0]} ({', '.join([*found[1:], f'Python {platform.python_version()}'])})"
+    packages = {"PyTorch": "torch", "Triton": "triton", "transformers": "transformers", "Hydra": "hydra-core"}
+    found = [f"{name} {_version(package)}" for name, package in packages.items()]
+    return f"specbench {__version__} ({', '.join(found)}, Python {platform.python_version()})"
 
 
 def _version(package: str) -> str:

@@ -14,14 +14,27 @@ from specbench.errors import SpecbenchError
 
 
 class WriteError(SpecbenchError):
-    """A file that could not be written: a full disk, a folder that is read-only or has gone."""
+    """A file that could not be written: a full disk, a folder that is read-only or has gone.
+
+    Attributes:
+        reason: of the system, such as "No space left on device".
+    """
 
     def __init__(self, place: Path, error: OSError):
+        self.reason = error.strerror or str(error)
         remedy = "Put it back" if isinstance(error, FileNotFoundError) else "Free space there or make it writable"
         super().__init__(
-            f"cannot write to {place} ({error.strerror or error}). {remedy}; what is missing then runs with "
-            "resume=FOLDER."
+            f"cannot write to {place} ({self.reason}). {remedy}; what is missing then runs with resume=FOLDER."
         )
+
+
+@contextmanager
+def writing(place: Path) -> Generator[None]:
+    """Makes the system's errors WriteErrors that name the place."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(place, error) from error
 
 
 @contextmanager
@@ -30,13 +43,17 @@ def beside(path: Path) -> Generator[Path]:
 
     The name is nobody else's: other processes, on other machines too, may write the same file at the same time, and the
     last one stands. A file that is there already is kept until the new one is whole.
+
+    Raises:
+        WriteError: something could not be written.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path.parent):
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -215,7 +215,7 @@ def collect(sweep: Path) -> int:
     """Gathers the results of all finished jobs of a sweep into its results.parquet; returns how many there are.
 
     Raises:
-        OSError: the sweep's folder cannot be written.
+        WriteError: the sweep's folder cannot be written.
     """
     rows = read_rows(sweep)
     if rows is not None and done_jobs(sweep):

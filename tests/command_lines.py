@@ -110,14 +110,14 @@ def _main(plan: Path, out: Path) -> None:
     from hydra.core.global_hydra import GlobalHydra
 
     from specbench.__main__ import main
-    from specbench.runs import execute
+    from specbench.runs import building
 
-    load_pair = functools.cache(execute.load_pair)
+    load_pair = functools.cache(building.load_pair)
     ended = []
     for case in json.loads(plan.read_text()):
         loads: list[str] = []
-        execute._pairs.clear()
-        execute.load_pair = functools.partial(_recorded, load_pair, case["may_load"], loads)
+        building._pairs.clear()
+        building.load_pair = functools.partial(_recorded, load_pair, case["may_load"], loads)
         os.chdir(case["folder"])
         sys.argv = ["specbench", *case["arguments"]]
         GlobalHydra.instance().clear()

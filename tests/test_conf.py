@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from specbench import config
+from specbench import config, rng
 from specbench.__main__ import CONF
 from specbench.models import loading
 from specbench.runs import plugins
@@ -111,6 +111,12 @@ def test_every_experiment_begins_with_its_command(name):
     lines = (CONF / "exp" / f"{name}.yaml").read_text().splitlines()
     assert lines[:2] == ["# @package _global_", f"# python -m specbench +exp={name}"]
     assert lines[2].startswith("# ")
+
+
+def test_what_is_checked_without_pytorch_is_what_pytorch_is_given():
+    """config.py may not import the modules that these values are of, which need PyTorch."""
+    assert config.LARGEST_SEED == rng.MAX_SEED
+    assert tuple(loading.DTYPES) == config.DTYPES
 
 
 def stems(folder: str, suffix: str) -> set[str]:

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from specbench import results
+from specbench.disk import WriteError
 from specbench.errors import ConfigError
 from specbench.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow
 
@@ -73,7 +74,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(results.pq, "write_table", half)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(WriteError, match="No space"):
         results.write_rows(path, [step(prompt="new")], STEP_SCHEMA)
     assert path.read_bytes() == before
     assert names_in(tmp_path) == ["steps.parquet"]

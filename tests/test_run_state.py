@@ -14,8 +14,17 @@ from analysis import pages
 from specbench.errors import ConfigError
 from specbench.runs import plan as plans
 from specbench.runs.identity import digest, identity
-from specbench.runs.plan import Plan, PlannedJob, claim, clear_attempt, find_sweep, point_latest, read_plan, write_plan
-from specbench.runs.state import JobRunning, JobState, Status, held, read_state, write_state, written_state
+from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
+from specbench.runs.state import (
+    JobRunning,
+    JobState,
+    Status,
+    clear_attempt,
+    held,
+    read_state,
+    write_state,
+    written_state,
+)
 from specbench.runs.status import SweepStatus
 from tests.command_lines import ROOT
 

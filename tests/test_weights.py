@@ -25,7 +25,7 @@ from specbench.files import Source
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.cache import RaggedLayer
 from specbench.models.trial import check_engine
-from specbench.runs.execute import make_requests
+from specbench.runs.building import make_requests
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt
 from tests.checkpoints import (

@@ -14,7 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.config import Config
 from specbench.errors import ConfigError
+from specbench.files import is_text
 from specbench.runs.launchers import check_named
+from specbench.runs.overrides import key_of
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
 GROUPS = ("pair", "drafter", "sampler", "verifier", "workload", "protocol", "tracking")
@@ -55,9 +57,9 @@ def prepared(arguments: Sequence[str]) -> Command:
     asks = any(each.startswith(ASKING) for each in given)
     folder = None
     if resume:
-        if any(_key(each) == "hydra.sweep.dir" for each in given):
+        if any(key_of(each) == "hydra.sweep.dir" for each in given):
             raise ConfigError("resume", resume[-1], "a folder twice", "Leave out hydra.sweep.dir.")
-        exps = [each.partition("=")[2] for each in given if _key(each) == "exp"]
+        exps = [each.partition("=")[2] for each in given if key_of(each) == "exp"]
         folder = find_sweep(resume[-1], exps[-1] if exps else None, "resume")
         plan = read_plan(folder)
         if plan and plan.config_dir and not any(each.startswith(("--config-dir", "-cd")) for each in given):
@@ -76,12 +78,9 @@ def _rewritten(argument: str) -> list[str]:
 
 
 def _check(argument: str) -> None:
-    key, _, value = argument.partition("=")
-    bare = key.lstrip("+~")
-    try:
-        argument.encode()
-    except UnicodeEncodeError as error:
-        raise ConfigError(bare, ascii(value), "no text that a file could hold", "Use UTF-8.") from error
+    bare, value = key_of(argument), argument.partition("=")[2]
+    if not is_text(argument):
+        raise ConfigError(bare, ascii(value), "no text that a file could hold", "Use UTF-8.")
     if bare == "exp" and "," in value:
         raise ConfigError(
             "+exp", value, "several experiments at once would lose their own sweeps", "Run one after the other."
@@ -127,7 +126,7 @@ def _check_key(key: str, argument: str) -> None:
 
 
 def _check_place(arguments: Sequence[str]) -> None:
-    chosen = [each for each in arguments if _key(each) == "hydra.sweep.dir"]
+    chosen = [each for each in arguments if key_of(each) == "hydra.sweep.dir"]
     if chosen and (problem := _unwritable(chosen[-1].partition("=")[2].strip("'\"").split("${")[0])):
         raise ConfigError("hydra.sweep.dir", chosen[-1].partition("=")[2], problem, "Choose another folder.")
     if not chosen and (problem := _unwritable(str(OUTPUTS))):
@@ -147,10 +146,6 @@ def _unwritable(folder: str) -> str | None:
         return f"is no folder ({error})"
 
 
-def _key(argument: str) -> str:
-    return argument.lstrip("+~").partition("=")[0]
-
-
 def explained(error: HydraException | OmegaConfBaseException, arguments: Sequence[str]) -> str:
     """What Hydra or OmegaConf found wrong with a command, in the words that they have for it and no traceback."""
     parts = [str(error).strip()]
@@ -166,7 +161,7 @@ def explained(error: HydraException | OmegaConfBaseException, arguments: Sequenc
     if unknown and names:
         group = names.group(1).rpartition(".")[0]
         text += f"\nSee conf/{group.partition('.')[0]}/*.yaml for what {group} has; a plus before the key adds to it."
-    named = any(_key(each) in text for each in arguments)
+    named = any(key_of(each) in text for each in arguments)
     return text if named else f"{' '.join(arguments)}: {text}"
 
 

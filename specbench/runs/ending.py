@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from specbench.disk import WriteError
 from specbench.errors import SpecbenchError
 from specbench.progress import say
 from specbench.reporting import analysis_module
@@ -28,8 +29,7 @@ def tell(folder: Path, just_ran: bool) -> int:
         say(f"{folder}: no plan.json in it, which every sweep has", style="bold red")
         return 1
     whole = True
-    done = any((folder / str(job.number) / "results.parquet").is_file() for job in status.plan.jobs)
-    for part in (_collect, _table, _report) if done else ():
+    for part in (_collect, _table, _report) if status.count(Status.DONE) else ():
         try:
             part(folder, status)
         except Exception as error:
@@ -52,8 +52,8 @@ def _collect(folder: Path, _: SweepStatus) -> None:
 
     try:
         results.collect(folder)
-    except OSError as error:
-        raise SpecbenchError(f"rows stay in the jobs' folders: {folder} cannot be written ({error})") from error
+    except WriteError as error:
+        raise SpecbenchError(f"rows stay in the jobs' folders: {error}") from error
 
 
 def _table(folder: Path, _: SweepStatus) -> None:

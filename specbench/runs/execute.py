@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
 import os
 import traceback
 from collections.abc import Collection
@@ -12,35 +9,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from specbench import config as configuration
 from specbench import results, tracking
 from specbench.config import Config
-from specbench.decoding import Request
 from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError, TrackingError
-from specbench.models import Engine, Pair, load_pair
-from specbench.models.loading import choose_device, choose_dtype, locate
-from specbench.models.threads import PYTORCH_THREADS, default_threads
+from specbench.models.loading import choose_device, choose_dtype
+from specbench.models.threads import PYTORCH_THREADS
 from specbench.progress import say
-from specbench.protocols import MeasurementProtocol, ModelContext, Outcome, OwnConditions, Prechecked, RunContext
+from specbench.protocols import ModelContext, Outcome, OwnConditions, RunContext
 from specbench.protocols.settings import check_conditions
-from specbench.provenance import environment, request_seed
+from specbench.provenance import environment
+from specbench.runs.building import build, with_models
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
-from specbench.runs.plan import clear_attempt, point_latest
+from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
-from specbench.runs.state import JobRunning, JobState, Status, held, write_state, written_state
+from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
 from specbench.sampling import SamplingParams
-from specbench.workloads import Prompt, load_prompts
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
-
-_pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
 
 
 @dataclass(frozen=True)
@@ -50,23 +41,6 @@ class Measured:
     outcome: Outcome
     row: results.RunRow
     resolved: dict[str, Any]
-
-
-def loaded_pair(config: Config, device: torch.device) -> Pair:
-    """Loads a pair once for all the jobs of this process that use it; another pair takes its place in memory."""
-    wanted = config.pair
-    key = (wanted.target, wanted.draft, wanted.chat, wanted.download, str(device), config.dtype)
-    if key not in _pairs:
-        _pairs.clear()
-        _pairs[key] = load_pair(
-            wanted.target,
-            wanted.draft,
-            device=str(device),
-            dtype=config.dtype,
-            chat=wanted.chat,
-            download=wanted.download,
-        )
-    return _pairs[key]
 
 
 def run_job(config: Config) -> None:
@@ -85,8 +59,8 @@ def run_job(config: Config) -> None:
                 _attempt(config, job, state)
     except JobRunning as error:
         say(f"job {job.number} ({job.label}) left alone: {error}", style="yellow")
-    except OSError as error:
-        say(f"job {job.number} ({job.label}) failed: {WriteError(job.folder, error)}", style="red")
+    except WriteError as error:
+        say(f"job {job.number} ({job.label}) failed: {error}", style="red")
 
 
 def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
@@ -97,10 +71,7 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
         with pinned(config.device, job.folder.parent, job.beside) as device:
             measured = _measured(config, job, device)
         done = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,))
-        try:
-            write_state(job.folder, done)
-        except OSError as error:
-            raise WriteError(job.folder, error) from error
+        write_state(job.folder, done)
     except NotInstalledError as error:
         _end(job, state.ending(Status.SKIPPED, str(error)), str(error))
         return
@@ -116,8 +87,8 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     ended = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=warnings)
     try:
         write_state(job.folder, ended)
-    except OSError as error:  # it is done nevertheless, as its folder says already
-        warnings.append(str(WriteError(job.folder, error)))
+    except WriteError as error:  # it is done nevertheless, as its folder says already
+        warnings.append(str(error))
     point_latest(job.folder.parent)
     say(f"job {job.number} ({job.label}): {measured.outcome.headline}")
     for warning in warnings:
@@ -134,16 +105,13 @@ def _end(job: JobInfo, state: JobState, details: str) -> None:
         write_state(job.folder, state)
         if details:
             write_text(job.folder / "error.txt", details)
-    except OSError as error:
-        say(f"job {job.number}: {WriteError(job.folder, error)}", style="red")
+    except WriteError as error:
+        say(f"job {job.number}: {error}", style="red")
 
 
 def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     resolved = configuration.resolved(config)
-    try:
-        OmegaConf.save(OmegaConf.create(resolved), job.folder / "config.yaml")
-    except OSError as error:
-        raise WriteError(job.folder, error) from error
+    write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
     # All that can be known without a model is checked first.
     configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
@@ -155,7 +123,7 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     device = choose_device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
-    protocol, verifier = (_build(key, getattr(config, key)) for key in ("protocol", "verifier"))
+    protocol, verifier = (build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     own = protocol.own_conditions if isinstance(protocol, OwnConditions) else ()
     check_conditions(job.asked, own, job.choices["protocol"])
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
@@ -189,8 +157,8 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
     try:
         write_tables(job.folder, row, outcome)
-    except OSError as error:
-        raise SpecbenchError(f"{WriteError(job.folder, error)} What was measured: {outcome.headline}.") from error
+    except WriteError as error:
+        raise SpecbenchError(f"{error} What was measured: {outcome.headline}.") from error
     return Measured(outcome, row, resolved)
 
 
@@ -217,73 +185,6 @@ def _shown(config: Config, job: JobInfo, measured: Measured) -> list[str]:
     except TrackingError as error:
         warnings.append(f"not tracked in W&B ({error})")
     return warnings
-
-
-def with_models(context: RunContext, config: Config, protocol: MeasurementProtocol) -> ModelContext:
-    """Adds the pair, the drafter and the requests. All that can be known without a model is checked first."""
-    prompts = load_prompts(config.workload.path, config.workload.limit)
-    for name in ("target", "draft"):
-        locate(f"pair.{name}", getattr(config.pair, name))
-    drafter = _build("drafter", config.drafter)
-    context = dataclasses.replace(context, drafter_class=getattr(drafter, "func", None))
-    if isinstance(protocol, Prechecked):
-        protocol.precheck(context)
-    pair = loaded_pair(config, context.device)
-    torch.set_num_threads(config.threads or default_threads(pair))
-    return ModelContext(
-        **vars(context),
-        names=(config.pair.target, config.pair.draft),
-        pair=pair,
-        target=Engine(pair.target, pair.vocab_size, "target"),
-        drafter=_explained("drafter", drafter, pair=pair),
-        requests=make_requests(prompts, pair, context.sampling, config),
-    )
-
-
-def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
-    """Tokenised prompts with their seeds.
-
-    Raises:
-        ConfigError: a prompt that leaves no room for max_new_tokens in either model's context.
-    """
-    requests = []
-    for prompt in prompts:
-        ids = tuple(pair.encode(prompt.text))
-        if not ids:
-            problem = f"line {prompt.line}: prompt {prompt.name!r} has no tokens"
-            raise ConfigError("workload.path", config.workload.path, problem, "Remove it.")
-        if len(ids) + config.max_new_tokens > pair.context:
-            raise ConfigError(
-                "max_new_tokens",
-                config.max_new_tokens,
-                f"line {prompt.line}: prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is "
-                f"{pair.context}",
-                "Shorten the prompt or lower max_new_tokens.",
-            )
-        seed = request_seed(config.seed, prompt.name)
-        requests.append(Request(prompt.name, ids, seed, sampling, config.max_new_tokens))
-    return requests
-
-
-def _build(key: str, node: Any) -> Any:
-    built = _explained(key, instantiate, node)
-    if isinstance(built, functools.partial):  # drafters, which need the pair: what can be known without it
-        _explained(key, inspect.signature(built.func).bind, pair=None, **built.keywords)
-    return built
-
-
-def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:
-    """Turns errors of a component's constructor into ones that name the configuration group."""
-    try:
-        return call(*args, **kwargs)
-    except (InstantiationException, TypeError) as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, SpecbenchError):
-            raise cause from None
-        remedy = f"Compare its arguments with conf/{key}/*.yaml."
-        if "ModuleNotFoundError" in str(cause):
-            remedy = f"Start python -m specbench where the module lies, or set PYTHONPATH; see conf/{key}/*.yaml."
-        raise ConfigError(key, "...", f"cannot be built ({cause})", remedy) from error
 
 
 def _sampler(name: str, sampling: SamplingParams) -> dict[str, Any]:

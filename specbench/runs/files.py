@@ -11,7 +11,7 @@ from specbench.protocols import Outcome
 
 
 def write_tables(folder: Path, row: results.RunRow, outcome: Outcome) -> None:
-    """The job's parquet files and documents; the row last, so that a folder with a row is complete. Raises OSError."""
+    """The job's parquet files and documents; the row last, so that a folder with a row is whole. Raises WriteError."""
     for name, table in outcome.tables.items():
         results.write_rows(folder / name, table.rows, table.schema)
     for name, text in outcome.documents.items():

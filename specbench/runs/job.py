@@ -12,7 +12,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from specbench.runs.launchers import beside_each_other, launcher_of
+from specbench.runs.launchers import beside_each_other
+from specbench.runs.overrides import key_of
 from specbench.runs.plan import read_plan
 
 
@@ -27,13 +28,12 @@ class JobInfo:
     choices: dict[str, str]
     command: str
     overrides: tuple[str, ...]  # of the command line
-    launcher: str
     beside: bool  # whether others of its sweep may run on this machine at the same time
 
     @property
     def asked(self) -> frozenset[str]:
         """The keys that the command line gives a value."""
-        return frozenset(_key(each) for each in self.overrides)
+        return frozenset(key_of(each) for each in self.overrides)
 
     @property
     def names_pair(self) -> bool:
@@ -46,7 +46,6 @@ class JobInfo:
         choices = {key: str(value) for key, value in hydra.runtime.choices.items() if not key.startswith("hydra/")}
         given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
         overrides: list[str] = given
-        sources = hydra.runtime.config_sources
         folder = Path(hydra.runtime.output_dir)
         plan = read_plan(folder.parent)
         return JobInfo(
@@ -55,15 +54,17 @@ class JobInfo:
             folder,
             choices.get("exp", "adhoc"),
             choices,
-            repeating(overrides, next((s.path for s in sources if s.provider == "command-line"), None)),
+            repeating(overrides, config_dir(hydra)),
             tuple(overrides),
-            launcher_of(hydra),
             beside_each_other(hydra),
         )
 
 
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
+def config_dir(hydra: Any) -> str | None:
+    """What ``--config-dir`` named, as an absolute path, by Hydra's part of a configuration."""
+    sources = hydra.runtime.config_sources
+    found = next((each.path for each in sources if each.provider == "command-line"), None)
+    return None if found is None else str(Path(found).resolve())
 
 
 def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: Sequence[str]) -> str:
@@ -78,7 +79,7 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
         overrides: of the command line.
     """
     prefix = f"{group}."
-    changed = {_key(each) for each in overrides if _key(each).startswith(prefix)}
+    changed = {key_of(each) for each in overrides if key_of(each).startswith(prefix)}
     name = choice
     if f"{prefix}_target_" in changed:
         name = str(node.get("_target_", choice))
@@ -92,12 +93,12 @@ def repeating(overrides: Sequence[str], config_dir: str | None) -> str:
 
     Args:
         overrides: of the job.
-        config_dir: what ``--config-dir`` said.
+        config_dir: what ``--config-dir`` named, as an absolute path.
     """
     own = config_dir is not None or any("_target_=" in each for each in overrides)
     command = ["python", "-m", "specbench"]
     if config_dir is not None:
-        command += ["--config-dir", str(Path(config_dir).resolve())]
+        command += ["--config-dir", config_dir]
     line = shlex.join([*command, *overrides])
     if not own:
         return line

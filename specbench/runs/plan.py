@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from specbench.disk import read_json, write_json
+from specbench.disk import WriteError, beside, read_json, write_json, writing
 from specbench.errors import ConfigError
+from specbench.runs.overrides import labels_of
 from specbench.runs.state import STATE, JobState, write_state
 
 PLAN, LOCK, LATEST = "plan.json", "plan.lock", "latest"
@@ -76,16 +76,6 @@ class Plan:
         return dataclasses.replace(self, jobs=relabelled)
 
 
-def labels_of(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """What tells jobs of one sweep apart, by the overrides of each: those that not all of them have."""
-    shared = (
-        set(jobs[0]).intersection(*jobs)
-        if len(jobs) > 1
-        else {each for each in jobs[0] if each.startswith(("+exp=", "exp="))}
-    )
-    return [",".join(each for each in overrides if each not in shared) or "defaults" for overrides in jobs]
-
-
 def read_plan(sweep: Path) -> Plan | None:
     """The plan of a sweep's folder; None if there is none."""
     written = read_json(sweep / PLAN)
@@ -96,10 +86,11 @@ def read_plan(sweep: Path) -> Plan | None:
 
 
 def write_plan(sweep: Path, plan: Plan) -> None:
-    """Writes the plan, and a folder for each of its jobs that says that it is planned. Raises OSError."""
+    """Writes the plan, and a folder for each of its jobs that says that it is planned. Raises WriteError."""
     for job in plan.jobs:
         folder = sweep / str(job.number)
-        folder.mkdir(exist_ok=True)
+        with writing(sweep):
+            folder.mkdir(exist_ok=True)
         if not (folder / STATE).exists():
             write_state(folder, JobState(job.id))
     write_json(sweep / PLAN, dataclasses.asdict(plan))
@@ -107,9 +98,14 @@ def write_plan(sweep: Path, plan: Plan) -> None:
 
 @contextmanager
 def planning(sweep: Path) -> Generator[None]:
-    """While one process changes the plan, others wait."""
-    with FileLock(sweep / LOCK):
+    """While one process changes the plan, others wait. Raises WriteError."""
+    lock = FileLock(sweep / LOCK)
+    with writing(sweep):
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def claim(folder: Path, chosen: bool) -> Path:
@@ -120,18 +116,21 @@ def claim(folder: Path, chosen: bool) -> Path:
 
     Raises:
         ConfigError: a folder of the user's that holds something already.
+        WriteError: it cannot be made.
     """
     if chosen:
         _check_free(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        (folder if chosen else folder.parent).mkdir(parents=True, exist_ok=True)
+    if chosen:
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     for number in range(1, 10_000):
         free = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
-        try:
-            free.mkdir()
-        except FileExistsError:
-            continue
+        with writing(folder):
+            try:
+                free.mkdir()
+            except FileExistsError:
+                continue
         return free
     raise ConfigError("hydra.sweep.dir", folder, "9,999 sweeps of this name are there", "Choose another folder.")
 
@@ -179,26 +178,13 @@ def _own_name(path: Path) -> bool:
     return path.parent.name != LATEST  # a link to one of the others
 
 
-def clear_attempt(folder: Path) -> None:
-    """Removes what an earlier attempt of a job left, so that nothing of it is mixed with the next one's."""
-    for each in folder.iterdir():
-        if each.name in (STATE, "job.lock"):
-            continue
-        if each.is_dir() and not each.is_symlink():
-            shutil.rmtree(each)
-        else:
-            each.unlink()
-
-
 def point_latest(sweep: Path) -> None:
     """Makes ``outputs/<exp>/latest`` a link to a sweep, in one step, if links are to be had and the name is free."""
     link = sweep.parent / LATEST
     if sweep.resolve().parent.parent != OUTPUTS.resolve() or (link.exists() and not link.is_symlink()):
         return
-    temporary = sweep.parent / f".{LATEST}.{os.getpid()}.{sweep.name}"
     try:
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(sweep.name, target_is_directory=True)
-        os.replace(temporary, link)
-    except OSError:  # a file system without links: resume=latest and the reports find the newest without it
-        temporary.unlink(missing_ok=True)
+        with beside(link) as temporary:
+            temporary.symlink_to(sweep.name, target_is_directory=True)
+    except WriteError:  # a file system without links: resume=latest and the reports find the newest without it
+        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from specbench.disk import read_json, write_json
+from specbench.disk import read_json, write_json, writing
 from specbench.errors import SpecbenchError
 
 STATE, LOCK = "job.json", "job.lock"
@@ -78,7 +79,7 @@ class JobRunning(SpecbenchError):
 
 
 def write_state(folder: Path, state: JobState) -> None:
-    """Raises OSError."""
+    """Raises WriteError."""
     write_json(folder / STATE, dataclasses.asdict(state))
 
 
@@ -105,18 +106,32 @@ def held(folder: Path) -> Generator[None]:
 
     Raises:
         JobRunning: another process holds it.
+        WriteError: the folder cannot be written.
     """
     lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=PATIENCE)
-    except Timeout:
-        state = read_state(folder)
-        who = f"process {state.pid} on {state.host}" if state else "another process"
-        raise JobRunning(f"{who} runs it already") from None
+    with writing(folder):
+        try:
+            lock.acquire(timeout=PATIENCE)
+        except Timeout:
+            state = read_state(folder)
+            who = f"process {state.pid} on {state.host}" if state else "another process"
+            raise JobRunning(f"{who} runs it already") from None
     try:
         yield
     finally:
         lock.release()
+
+
+def clear_attempt(folder: Path) -> None:
+    """Removes what an earlier attempt left, so that nothing of it is mixed with the next one's. Raises WriteError."""
+    with writing(folder):
+        for each in folder.iterdir():
+            if each.name in (STATE, LOCK):
+                continue
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
 
 
 def _is_held(folder: Path) -> bool:

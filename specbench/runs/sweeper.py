@@ -20,11 +20,14 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from specbench import config
+from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
 from specbench.runs.identity import APART, identity
+from specbench.runs.job import config_dir
 from specbench.runs.launchers import check_times
-from specbench.runs.plan import Plan, PlannedJob, claim, labels_of, planning, read_plan, write_plan
+from specbench.runs.overrides import key_of, labels_of
+from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
 
 
@@ -80,7 +83,7 @@ class PlannedSweeper(Sweeper):
         self.hydra_context, self.config = hydra_context, config
         sweep = self.current
         given: list[str] = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ty: ignore
-        apart = [each for each in given if _key(each).partition(".")[0] in APART]
+        apart = [each for each in given if key_of(each).partition(".")[0] in APART]
         rest = sweep.resume is not None and len(apart) == len(given)  # what is planned, and nothing more
         self.extra = apart if rest else []
         wanted = [] if rest else [self._composed(each) for each in self._combinations(given)]
@@ -91,10 +94,10 @@ class PlannedSweeper(Sweeper):
         exp = str(OmegaConf.select(config, "hydra.runtime.choices.exp") or "adhoc")
         try:
             self._plan(wanted, exp)
-        except OSError as error:
+        except WriteError as error:
             remedy = "Free space, or choose another folder with hydra.sweep.dir."
             raise ConfigError(
-                "hydra.sweep.dir", config.hydra.sweep.dir, f"cannot be written ({error.strerror})", remedy
+                "hydra.sweep.dir", config.hydra.sweep.dir, f"cannot be written ({error.reason})", remedy
             ) from error
         from specbench.runs.plugins import unregister  # which imports this module
 
@@ -158,13 +161,13 @@ class PlannedSweeper(Sweeper):
         assert self.config is not None
         sweep = self.current
         if sweep.resume is None:
-            chosen = any(_key(each) == "hydra.sweep.dir" for each in self.config.hydra.overrides.hydra)
+            chosen = any(key_of(each) == "hydra.sweep.dir" for each in self.config.hydra.overrides.hydra)
             sweep.folder = claim(Path(self.config.hydra.sweep.dir), chosen)
         else:
             sweep.folder = sweep.resume
         _set_folder(self.config, sweep.folder)
         with planning(sweep.folder):
-            plan = read_plan(sweep.folder) or Plan.new(exp, config_dir(self.config))
+            plan = read_plan(sweep.folder) or Plan.new(exp, config_dir(self.config.hydra))
             if sweep.resume is not None:
                 self._check_unchanged(plan, sweep.folder)
             plan = plan.widened(each.job for each in wanted)
@@ -175,7 +178,7 @@ class PlannedSweeper(Sweeper):
             state = read_state(folder) or JobState(job.id)
             if job.id in refused:
                 write_state(folder, state.begun().ending(Status.FAILED, refused[job.id]))
-                (folder / "error.txt").write_text(str(refused[job.id]), errors="backslashreplace")
+                write_text(folder / "error.txt", str(refused[job.id]))
             elif state.status not in (Status.DONE, Status.RUNNING):
                 self.waiting.append(job)
 
@@ -195,13 +198,6 @@ class PlannedSweeper(Sweeper):
             )
 
 
-def config_dir(composed: DictConfig) -> str | None:
-    """What ``--config-dir`` named, as an absolute path."""
-    sources = composed.hydra.runtime.config_sources
-    found = next((each.path for each in sources if each.provider == "command-line"), None)
-    return None if found is None else str(Path(found).resolve())
-
-
 def _own_part(composed: DictConfig) -> DictConfig:
     """The configuration without Hydra's, which interpolations find nevertheless, as they will in the job."""
     with read_write(composed), open_dict(composed):
@@ -218,9 +214,5 @@ def _set_folder(composed: DictConfig, folder: Path) -> None:
     escaped = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     with read_write(composed), open_dict(composed):
         composed.hydra.sweep.dir = str(folder)
-        kept = [each for each in composed.hydra.overrides.hydra if _key(each) != "hydra.sweep.dir"]
+        kept = [each for each in composed.hydra.overrides.hydra if key_of(each) != "hydra.sweep.dir"]
         composed.hydra.overrides.hydra = [*kept, f"hydra.sweep.dir='{escaped}'"]
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]

@@ -1,0 +1,110 @@
+"""Configuration -> objects: components, the pair, the requests of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
+from specbench.config import Config
+from specbench.decoding import Request
+from specbench.errors import ConfigError, SpecbenchError
+from specbench.models import Engine, Pair, load_pair
+from specbench.models.loading import locate
+from specbench.models.threads import default_threads
+from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
+from specbench.provenance import request_seed
+from specbench.sampling import SamplingParams
+from specbench.workloads import Prompt, load_prompts
+
+_pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
+
+
+def loaded_pair(config: Config, device: torch.device) -> Pair:
+    """Loads a pair once for all the jobs of this process that use it; another pair takes its place in memory."""
+    wanted = config.pair
+    key = (wanted.target, wanted.draft, wanted.chat, wanted.download, str(device), config.dtype)
+    if key not in _pairs:
+        _pairs.clear()
+        _pairs[key] = load_pair(
+            wanted.target,
+            wanted.draft,
+            device=str(device),
+            dtype=config.dtype,
+            chat=wanted.chat,
+            download=wanted.download,
+        )
+    return _pairs[key]
+
+
+def with_models(context: RunContext, config: Config, protocol: MeasurementProtocol) -> ModelContext:
+    """Adds the pair, the drafter and the requests. All that can be known without a model is checked first."""
+    prompts = load_prompts(config.workload.path, config.workload.limit)
+    for name in ("target", "draft"):
+        locate(f"pair.{name}", getattr(config.pair, name))
+    drafter = build("drafter", config.drafter)
+    context = dataclasses.replace(context, drafter_class=getattr(drafter, "func", None))
+    if isinstance(protocol, Prechecked):
+        protocol.precheck(context)
+    pair = loaded_pair(config, context.device)
+    torch.set_num_threads(config.threads or default_threads(pair))
+    return ModelContext(
+        **vars(context),
+        names=(config.pair.target, config.pair.draft),
+        pair=pair,
+        target=Engine(pair.target, pair.vocab_size, "target"),
+        drafter=_explained("drafter", drafter, pair=pair),
+        requests=make_requests(prompts, pair, context.sampling, config),
+    )
+
+
+def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
+    """Tokenised prompts with their seeds.
+
+    Raises:
+        ConfigError: a prompt that leaves no room for max_new_tokens in either model's context.
+    """
+    requests = []
+    for prompt in prompts:
+        ids = tuple(pair.encode(prompt.text))
+        if not ids:
+            problem = f"line {prompt.line}: prompt {prompt.name!r} has no tokens"
+            raise ConfigError("workload.path", config.workload.path, problem, "Remove it.")
+        if len(ids) + config.max_new_tokens > pair.context:
+            raise ConfigError(
+                "max_new_tokens",
+                config.max_new_tokens,
+                f"line {prompt.line}: prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is "
+                f"{pair.context}",
+                "Shorten the prompt or lower max_new_tokens.",
+            )
+        seed = request_seed(config.seed, prompt.name)
+        requests.append(Request(prompt.name, ids, seed, sampling, config.max_new_tokens))
+    return requests
+
+
+def build(key: str, node: Any) -> Any:
+    """What a configuration group names (``_target_``), made of its arguments. Raises ConfigError."""
+    built = _explained(key, instantiate, node)
+    if isinstance(built, functools.partial):  # drafters, which need the pair: what can be known without it
+        _explained(key, inspect.signature(built.func).bind, pair=None, **built.keywords)
+    return built
+
+
+def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:
+    """Turns errors of a component's constructor into ones that name the configuration group."""
+    try:
+        return call(*args, **kwargs)
+    except (InstantiationException, TypeError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, SpecbenchError):
+            raise cause from None
+        remedy = f"Compare its arguments with conf/{key}/*.yaml."
+        if "ModuleNotFoundError" in str(cause):
+            remedy = f"Start python -m specbench where the module lies, or set PYTHONPATH; see conf/{key}/*.yaml."
+        raise ConfigError(key, "...", f"cannot be built ({cause})", remedy) from error
