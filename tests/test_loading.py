@@ -120,3 +120,11 @@ def test_the_embedded_pair_overlaps_as_a_useful_pair_does(pair):
 def test_devices_that_are_none(device):
     with pytest.raises(ConfigError, match=r"^device=.*Use "):
         choose_device(device)
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:1"])
+def test_a_gpu_has_a_number(name, monkeypatch):
+    """torch.cuda.set_device refuses one without, which every job on a GPU would meet."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device(name) == torch.device("cuda", 1 if name == "cuda:1" else 0)
