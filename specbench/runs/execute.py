@@ -22,7 +22,7 @@ from specbench.progress import say
 from specbench.protocols import ModelContext, Outcome, OwnConditions, RunContext
 from specbench.protocols.settings import check_conditions
 from specbench.provenance import environment
-from specbench.runs.building import build, with_models
+from specbench.runs.building import build, processors_text, sampling_params, with_models
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
@@ -116,9 +116,7 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
-    sampling = SamplingParams(
-        config.sampler.temperature, config.sampler.top_k, config.sampler.top_p, config.sampler.min_p
-    )
+    sampling = sampling_params(resolved["sampler"])
     tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
     if device.type == "cuda":
@@ -142,6 +140,7 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
         command=job.command,
         asked_pair=(config.pair.target, config.pair.draft) if job.names_pair else None,
         folder=job.folder,
+        processors=processors_text(resolved["sampler"]),
         asked=job.asked,
     )
     if protocol.needs_models:
