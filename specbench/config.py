@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -17,6 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.errors import ConfigError
 from specbench.sampling_params import SamplingParams
 
+_PACKAGED = Path(__file__).parent / "conf"  # in a wheel
+CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
 LARGEST_SEED = 2**63 - 1  # what rng.py takes
