@@ -14,12 +14,16 @@ from specbench.exactness.certificate.question import Question
 from specbench.exactness.certificate.verdict import other_tokens
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence, settings_of
+from specbench.exactness.fixtures import AS_CONFIGURED
 from specbench.exactness.statistics.calibration import p_values
 from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.results import emptied
 
 JSON, PAGE = "certificate.json", "certificate.md"
+CONFIGURED = ("gamma", "sampler", "batch_size", "dtype")  # read by the regime that has the run's own
+NO_REGIMES = "It is for a regime, and protocol.vocabulary=0 leaves all of them out."
 
 
 class ExactnessProtocol:
@@ -47,6 +51,7 @@ class ExactnessProtocol:
         **given: Any,
     ):
         self.suite, self.settings = suite, settings_of(suite, **given)
+        self.own_conditions = {} if self.settings.vocabulary else dict.fromkeys(CONFIGURED, NO_REGIMES)
         self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
         self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
         self.calibration_seconds = check_seconds("protocol.calibration_seconds", calibration_seconds)
@@ -83,7 +88,7 @@ class ExactnessProtocol:
             figures["qq"] = plots.qq([vars(each) for each in calibration], context.verifier_name)
         return Outcome(
             f"{certificate.headline}; {_place(context)}",
-            {},
+            {} if any(regime.regime == AS_CONFIGURED for regime in evidence.regimes) else emptied(CONFIGURED),
             {
                 tables.TESTS: Table(evidence.rows, tables.TESTS_SCHEMA),
                 tables.BOUNDS: Table(evidence.bounds, tables.BOUNDS_SCHEMA),
