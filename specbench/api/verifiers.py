@@ -39,6 +39,8 @@ def verifier_of(given: str | Verifier) -> Verifier:
     """
     if isinstance(given, str):
         return chosen("verifier", given)
+    if isinstance(given, type):
+        raise ArgumentError(f"verifier: a class, {given.__name__}; give an object of it, {given.__name__}()")
     if not callable(getattr(given, "verify", None)):
         raise ArgumentError(
             f"verifier: a {type(given).__name__} without a method verify(draft, target, streams). Give a name of "
