@@ -134,8 +134,7 @@ def check(given: Mapping[str, Any]) -> None:
         if not low <= value <= high:
             problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
             raise ConfigError(key, value, problem, remedy)
-    sampler = given["sampler"]
-    SamplingParams(sampler["temperature"], sampler["top_k"], sampler["top_p"], sampler["min_p"])
+    SamplingParams(**given["sampler"])
     if given["dtype"] not in ("auto", *DTYPES):
         raise ConfigError("dtype", given["dtype"], "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):

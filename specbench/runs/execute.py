@@ -116,9 +116,7 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
-    sampling = SamplingParams(
-        config.sampler.temperature, config.sampler.top_k, config.sampler.top_p, config.sampler.min_p
-    )
+    sampling = SamplingParams(**resolved["sampler"])
     tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
     if device.type == "cuda":
