@@ -15,6 +15,7 @@ import torch
 import specbench
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ArgumentError, ConfigError
 from specbench.models import Engine, Pair
 from specbench.protocols.exactness import ExactnessProtocol
@@ -288,7 +289,7 @@ def test_decode_is_the_loop_with_seeds_of_its_own(pair: Pair):
         for i, text in enumerate(PROMPTS)
     ]
     target = Engine(pair.target, pair.vocab_size, "target")
-    decoder = Decoder(target, ModelDrafter(pair), BlockVerifier(), 3, pair.stop_ids)
+    decoder = Decoder(target, ModelDrafter().bind(pair, target), BlockVerifier(), 3, pair.stop_ids)
     for each, expected in zip(found, decoder.run(requests), strict=True):
         assert each.token_ids == expected.token_ids
         assert each.prompt == expected.request.prompt
@@ -299,6 +300,14 @@ def test_decode_is_the_loop_with_seeds_of_its_own(pair: Pair):
     steps = sum(len(each.steps) for each in found)
     accepted = sum(step.num_accepted for each in found for step in each.steps)
     assert found.acceptance_length == pytest.approx((accepted + steps) / steps)
+
+
+def test_a_drafter_is_given_by_name_or_as_an_object(pair: Pair):
+    given = {"prompts": ["a b c a b c a b", "x = 1\nx = 1\nx ="], "max_new_tokens": 8, "gamma": 3}
+    found = specbench.decode(pair, drafter="prompt_lookup", **given)
+    assert found == specbench.decode(pair, drafter=PromptLookupDrafter(3, 1), **given)
+    drafted = [step.num_draft_tokens for each in found for step in each.steps]
+    assert drafted != [step.num_draft_tokens for each in specbench.decode(pair, **given) for step in each.steps]
 
 
 def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair):
@@ -347,9 +356,12 @@ def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_p
         ({"batch_size": 0}, "batch_size=0"),
         ({"seed": -1}, "seed=-1"),
         ({"verifier": "nonsense"}, "verifier='nonsense'"),
+        ({"drafter": "nonsense"}, "drafter='nonsense': not one of conf/drafter. Use model, prompt_lookup"),
+        ({"drafter": ModelDrafter}, "drafter: a type; a name of conf/drafter or a Drafter needed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.usefixtures("unchecked")
 def test_decode_names_a_wrong_argument(pair: Pair, given, says):
     with pytest.raises((ArgumentError, ConfigError)) as raised:
         specbench.decode(pair, **{"prompts": PROMPTS[:1], **given})

@@ -92,7 +92,7 @@ def context(pair: Pair, needs_models: bool) -> RunContext:
     prompts = [tuple(pair.encode(text)) for text in ("def add(a, b):\n    return", "import os\nimport", "class A:\n")]
     requests = [NotedRequest(str(i), prompt, i, SAMPLING, 6) for i, prompt in enumerate(prompts)]
     engine = Engine(pair.target, pair.vocab_size, "target")
-    return NotedModels(**own, pair=pair, target=engine, drafter=ModelDrafter(pair), requests=requests)
+    return NotedModels(**own, pair=pair, target=engine, drafter=ModelDrafter().bind(pair, engine), requests=requests)
 
 
 def protocol_of(name: str, **given: Any) -> Any:

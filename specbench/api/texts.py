@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
 from specbench.decoding import Decoder, Request, Step
+from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ArgumentError
 from specbench.models import Engine, Pair
@@ -18,6 +18,7 @@ from specbench.protocols.record import repeated
 from specbench.provenance import request_seed
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
+from specbench.runs.choices import chosen
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
 
@@ -69,6 +70,7 @@ def decode(
     *,
     gamma: int = 4,
     verifier: str | Verifier = "masked",
+    drafter: str | Drafter = "model",
     sampling: SamplingParams | None = None,
     max_new_tokens: int = 64,
     seed: int = 0,
@@ -81,6 +83,7 @@ def decode(
         prompts: a text, or texts, or sequences of token ids. Texts go through the pair's chat template if it uses one.
         gamma: tokens drafted a step, 0 (plain decoding by the target alone) to 64.
         verifier: a name of conf/verifier, or an object with ``verify(draft, target, streams)``.
+        drafter: a name of conf/drafter, such as "model" (the pair's draft) or "prompt_lookup", or a Drafter.
         sampling: how both models sample; None is temperature 1, nothing cut off.
         max_new_tokens: the most tokens of a continuation.
         seed: of the random numbers; every prompt gets a seed of its own from it and its place in ``prompts``.
@@ -91,7 +94,7 @@ def decode(
         own ``acceptance_length`` is that of all.
 
     Raises:
-        ArgumentError: an unknown verifier; a prompt that is empty or too long for the models.
+        ArgumentError: an unknown verifier or drafter; a prompt that is empty or too long for the models.
         ConfigError: a number outside its range.
         ModelError: NaN or infinite logits.
 
@@ -105,7 +108,7 @@ def decode(
         raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     size = check_count("batch_size", batch_size)
-    decoder = _decoder(pair, gamma, verifier_of(verifier))
+    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter))
     completions = [each for i in range(0, len(requests), size) for each in decoder.run(requests[i : i + size])]
     return DecodedBatch(
         Decoded(
@@ -177,22 +180,27 @@ def _requests(
     return requests
 
 
-def _decoder(pair: Pair, gamma: int, verifier: Verifier) -> Decoder:
+def _drafter_of(given: str | Drafter) -> Drafter:
+    made = chosen("drafter", given) if isinstance(given, str) else given
+    if not isinstance(made, Drafter):
+        raise ArgumentError(f"drafter: a {type(given).__name__}; a name of conf/drafter or a Drafter needed")
+    return made
+
+
+def _decoder(pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter) -> Decoder:
+    target = _target(pair)
     if gamma == 0:
-        return Decoder(_target(pair), None, None, 0, pair.stop_ids)
-    return Decoder(_target(pair), _drafter(pair), verifier, gamma, pair.stop_ids)
+        return Decoder(target, None, None, 0, pair.stop_ids)
+    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids)
 
 
 def _target(pair: Pair) -> Engine:
     return Engine(pair.target, pair.vocab_size, "target")
 
 
-def _drafter(pair: Pair) -> Any:
-    return ModelDrafter(pair)
-
-
 def _context(pair: Pair, requests: Sequence[Request], seed: int, batch_size: int) -> ModelContext:
     """What the protocol ``record`` reads of a run. It decodes plainly, so that no verifier is asked."""
+    target = _target(pair)
     return ModelContext(
         verifier=verifier_of("masked"),
         verifier_name="masked",
@@ -205,8 +213,8 @@ def _context(pair: Pair, requests: Sequence[Request], seed: int, batch_size: int
         title="",
         command="specbench.record(...)",
         pair=pair,
-        target=_target(pair),
-        drafter=_drafter(pair),
+        target=target,
+        drafter=ModelDrafter().bind(pair, target),
         requests=requests,
         names=(pair.target.name_or_path or "target", pair.draft.name_or_path or "draft"),
     )
