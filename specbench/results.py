@@ -179,7 +179,12 @@ def _arrow_type(annotation: object) -> pa.DataType:
     return _ARROW[annotation]  # ty: ignore[invalid-argument-type]
 
 
-RESULT_SCHEMA = pa.schema([(name, _arrow_type(hint)) for name, hint in typing.get_type_hints(RunRow).items()])
+def schema_of(row: type) -> pa.Schema:
+    """The columns of a dataclass whose fields are str, int, float, bool, lists of these, or None beside one of them."""
+    return pa.schema([(name, _arrow_type(hint)) for name, hint in typing.get_type_hints(row).items()])
+
+
+RESULT_SCHEMA = schema_of(RunRow)
 
 
 def write_atomically(path: Path, table: pa.Table) -> None:

@@ -1,10 +1,13 @@
 """What CONTRIBUTING.md says of a protocol of one's own: its module, yaml and command, run as they stand there."""
 
 import re
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from specbench.errors import ConfigError
+from specbench.protocols.settings import check_conditions, unused
 from specbench.results import read_results
 from tests.command_lines import ROOT
 from tests.test_own_verifier import shell
@@ -37,7 +40,7 @@ def test_a_protocol_from_outside_of_the_tree_leaves_its_rows_and_refuses_what_it
     assert (row["protocol"], row["batch_size"], row["max_new_tokens"]) == ("stops", 4, 8)
     for name in ("gamma", "verifier", "lossless", "drafter"):
         assert pd.isna(row[name]), name
-
-    ended = shell(f"{line} gamma=2", folder)
-    assert ended.status == 1
-    assert "gamma=2: protocol=stops would ignore it. Texts are decoded plainly; leave it out." in ended.text
+    module: dict[str, Any] = {}
+    exec(blocks["python"], module)
+    with pytest.raises(ConfigError, match="gamma=2: protocol=stops would ignore it. Texts are decoded plainly; leave"):
+        check_conditions({"gamma": "2"}, unused(module["Stops"](shortest=1)), "stops")
