@@ -2,7 +2,7 @@
 
 From Python: ``verify`` a batch of your own logits, ``certify`` a function of your own, ``load_pair``, ``decode``,
 ``record`` and ``replay``. Everything is imported when it is first used, so that ``import specbench`` needs no PyTorch.
-The code begins at types.py; read verifiers/naive.py and decoding.py after it.
+The code begins at types.py; read verifiers/naive.py and decoding/step.py after it.
 """
 
 from __future__ import annotations

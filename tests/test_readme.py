@@ -6,6 +6,7 @@ import re
 import pytest
 
 from specbench.exactness import evidence
+from specbench.runs.choices import names
 from tests.command_lines import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -63,3 +64,9 @@ def test_contents_name_every_section():
     listed = re.findall(r"\[([^\]]+)\]\(#", contents)
     after = re.findall(r"^## (.*)$", README.partition("**Contents.**")[2], flags=re.MULTILINE)
     assert listed == [heading for heading in after if heading != "Licence"]
+
+
+@pytest.mark.parametrize("group", ["pair", "drafter", "sampler", "workload", "protocol"])
+def test_the_table_of_choices_names_every_choice(group):
+    (listed,) = re.findall(rf"^\| `{group}` \| ([^|]*) \|", README, flags=re.MULTILINE)
+    assert sorted(listed.strip().split(", ")) == names(group)
