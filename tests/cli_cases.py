@@ -145,7 +145,7 @@ BAD_INPUT = [
     Case("argument of no drafter", ("+drafter.foo=1",), ("drafter=", "foo", "conf/drafter/*.yaml")),
     Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
-    Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <="), True),
+    Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <=")),
     Case("unset variable", ("workload.path=${oc.env:NOT_SET}",), ("NOT_SET", "workload.path")),
     # Traces
     Case("no trace", ("protocol=replay",), ("protocol.trace=???: no value given. Add protocol.trace=...",)),
