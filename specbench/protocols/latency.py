@@ -93,6 +93,8 @@ class LatencyProtocol:
         for name, value, least in (("rounds", rounds, 1), ("replays", replays, _FEWEST), ("host_calls", host_calls, 1)):
             check_count(f"protocol.{name}", value, least)
         self.vocabulary, self.grid, self.samplers = vocabulary, grid, samplers
+        sized = grid and all(isinstance(entry, Mapping) and "batch_size" in entry for entry in grid)
+        self.own_conditions = {"batch_size": "Every entry of protocol.grid has its own."} if sized else {}
         self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
         self.budget, self.flush, self.cpu_logits = budget, flush, cpu_logits
 
