@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from typing import Any
 
 
@@ -20,7 +19,11 @@ class SpecbenchError(Exception):
 
         An exception's own way calls the class with the message alone, and subclasses ask for other arguments.
         """
-        return copyreg.__newobj__, (type(self), *self.args), vars(self)
+        return _without_init, (type(self), *self.args), vars(self)
+
+
+def _without_init(kind: type[SpecbenchError], *args: object) -> SpecbenchError:
+    return kind.__new__(kind, *args)
 
 
 class ConfigError(SpecbenchError):
