@@ -21,6 +21,7 @@ from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.provenance import environment
+from specbench.rules import known
 
 JSON, PAGE = "certificate.json", "certificate.md"
 CONFIGURED_VOCABULARY = 32_003  # of the regime with the run's own sampler and gamma
@@ -122,7 +123,7 @@ class ExactnessProtocol:
         verifier: Any = context.verifier
         certificate = certify(
             verifier=context.verifier_name,
-            rule=str(getattr(verifier, "rule", "-")),
+            rule=known.name_of(verifier),
             declared_lossless=getattr(verifier, "lossless", None) is True,
             evidence=evidence,
             suite=self.suite,
