@@ -241,8 +241,9 @@ def checks(timed: pd.DataFrame) -> str:
     others = list(dict.fromkeys(timed.loc[~timed["rule"].isin(CARDS), "verifier"]))
     if others:
         text += (
-            f" With noise of their own: {', '.join(others)}; the form of their output, the target's support and the "
-            "number of accepted tokens were checked."
+            f" Of other rules: {', '.join(others)}; each was compared so with its rule's reference if "
+            "it has one, and else the form of its output, the target's support and the number of accepted tokens were "
+            "checked."
         )
     return text.strip()
 

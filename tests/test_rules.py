@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,14 +20,17 @@ from specbench.exactness.probes import RULE, Probe
 from specbench.exactness.statistics.served import served_rows
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
+from specbench.replay.renewal import replay
 from specbench.replay.survival import survival
+from specbench.rng import Stream
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, classify, excess
 from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
 from specbench.rules.reference import ReferenceVerifier
 from specbench.rules.rule import LAST_SUCCESS, Rule
-from specbench.sampling import SamplingParams
+from specbench.sampling import SamplingParams, inverse_cdf
 from specbench.types import Verification
+from specbench.verifiers import Verifier
 from specbench.verifiers.base import Limits, offers
 from specbench.verifiers.external.transformers import TransformersVerifier
 from specbench.verifiers.fused import FusedVerifier
@@ -71,6 +76,9 @@ def test_a_verifier_names_its_rule_or_holds_it():
     assert known.of(ReferenceVerifier(LAZY)) is LAZY
     sample_match = known.of(MatchingVerifier(coupled=False))
     assert (sample_match.name, sample_match.has_law, sample_match.reference) == ("sample_match", False, None)
+    function = SimpleNamespace(rule="token", lossless=True, verify=MaskedVerifier().verify)
+    assert isinstance(function, Verifier)
+    assert known.of(function) is known.KNOWN["token"]
     assert known.name_of(object()) == "-"
 
 
@@ -90,6 +98,8 @@ def test_what_is_not_known_of_a_rule_is_asked_for_by_name():
         classify(bare, draft, target, streams, outcome, outcome)
     with pytest.raises(ArgumentError, match="rule=bare: its survival in texts is not known"):
         survival(trace_of_tokens(*markov_pair(3), [[0, 1]]), bare, 2)
+    with pytest.raises(ArgumentError, match="rule=x: a reference without thresholds"):
+        Rule(name="x", title="x", reference=MaskedVerifier())
     assert floor_card(bare) is floor_card("vllm_v1") is TOKEN
     assert floor_card("block") is BLOCK
 
@@ -158,11 +168,20 @@ def test_its_survival_in_texts_is_its_law_given_the_text():
     """P(tau >= i and x drafted) / p(x), by the law, for every draft x. Catches a cost of the wrong sign or size."""
     fixture = FIXTURES["chain"]
     drafts = all_drafts(fixture, fixture.gamma)
-    beyond = law_of(LAZY, drafts).length.flip(1).cumsum(1).flip(1)[:, -1]  # P(all are accepted)
-    drafted = [rows[:, : fixture.gamma].gather(2, drafts.tokens[:, :, None])[:, :, 0] for rows in (drafts.p, drafts.q)]
-    log_rho = (drafted[0].log() - drafted[1].log()).numpy()
-    by_cost = np.exp(-np.maximum.accumulate(np.cumsum(LAZY.token_cost(log_rho), axis=1), axis=1)[:, -1])
-    assert by_cost == pytest.approx((drafts.weight * beyond / drafted[0].prod(1)).numpy(), rel=1e-9)
+    whole = law_of(LAZY, drafts).length[:, -1]
+    p, q = (rows[:, : fixture.gamma].gather(2, drafts.tokens[:, :, None])[:, :, 0] for rows in (drafts.p, drafts.q))
+    costs = LAZY.token_cost((p.log() - q.log()).numpy())
+    assert np.exp(-costs.sum(axis=1)) == pytest.approx((drafts.weight * whole / p.prod(1)).numpy(), rel=1e-9)
+
+
+def test_replay_takes_a_rule_from_outside():
+    p, q = markov_pair(4, seed=1)
+    text = [0, 2, 1, 3, 0]
+    (first, *_) = survival(trace_of_tokens(p, q, [text]), LAZY, 3)
+    ratio = [q[a, b] / p[a, b] for a, b in itertools.pairwise((0, *text))]
+    assert first == pytest.approx([1.0, *np.cumprod([A * min(1.0, each) for each in ratio[:3]])], abs=2e-6)
+    (found,) = replay(trace_of_tokens(p, q, [text]), LAZY, [3])
+    assert found.rule == "lazy"
 
 
 # --- Rounding or bug ---
@@ -202,14 +221,18 @@ def test_an_error_of_the_thresholds_is_explained_by_its_size():
 
 
 def test_a_bonus_token_is_drawn_from_the_target_whatever_the_residual_is():
-    """gamma 1, accepted: the token after it is by p's cumulative sums, and one step beside them is a bug."""
+    """A rule that replaces what it refuses by any token at all; its bonus is by p's cumulative sums all the same."""
+    careless = Rule(name="x", title="x", thresholds=LAZY.thresholds, residual=lambda p, _: torch.ones_like(p))
     draft, target, streams = ragged_case([1] * 40, 11, params=[SamplingParams()])
-    right = ReferenceVerifier(LAZY).verify(draft, target, streams)
+    right = ReferenceVerifier(careless).verify(draft, target, streams)
     whole = right.num_accepted == 1
     assert whole.sum() > 5
+    bonus = inverse_cdf(target.select(2 * torch.arange(40) + 1).probs(), streams.uniform(Stream.EMIT)[:, 0])
+    assert torch.equal(right.token_ids[whole, 1], bonus[whole])
+    assert (excess(careless, draft, target, streams, right)[whole] == 0).all()
     token_ids = right.token_ids.clone()
     token_ids[:, 1] = torch.where(whole, (token_ids[:, 1] + 5) % 11, token_ids[:, 1])
-    needed = excess(LAZY, draft, target, streams, Verification(token_ids, right.num_accepted))
+    needed = excess(careless, draft, target, streams, Verification(token_ids, right.num_accepted))
     assert (needed[whole] > TOLERANCE).all()
 
 

@@ -79,7 +79,7 @@ class AgreementProtocol:
         """
         rule = known.of(context.verifier)
         twin = rule.reference
-        if twin is None or not rule.has_law:
+        if twin is None:
             raise ConfigError(
                 "verifier",
                 context.verifier_name,
@@ -108,8 +108,8 @@ class AgreementProtocol:
     def _one_batch(self, context: RunContext, rule: Rule, twin: Verifier, spec: CaseSpec, counts: Counts) -> None:
         verifier, number = context.verifier, counts.logits
         case = make_case(spec, context.seed, number, context.device)
-        given_twin = logit_rows(case.target_logits, case.target_params)
-        given = given_twin if case.target_params.truncates else case.target()
+        normalised = logit_rows(case.target_logits, case.target_params)
+        given = normalised if case.target_params.truncates else case.target()
         rows = case.inputs()[0].rows
         token_ids = drafts(case, self.steps)
         for step in range(self.steps):
@@ -117,7 +117,7 @@ class AgreementProtocol:
                 break
             streams = streams_of(case, step)
             draft = Draft(token_ids[step], rows, case.num_draft_tokens, spec.gamma)
-            expected = twin.verify(draft, given_twin, streams)
+            expected = twin.verify(draft, normalised, streams)
             got = verifier.verify(draft, given, streams)
             same = (got.token_ids == expected.token_ids).all() & (got.num_accepted == expected.num_accepted).all()
             seen = torch.stack(
@@ -133,7 +133,7 @@ class AgreementProtocol:
             counts.accepted += accepted
             counts.draws += decided + spec.batch_size
             if not all_same:
-                differences = classify(rule, draft, given_twin, streams, expected, got)
+                differences = classify(rule, draft, normalised, streams, expected, got)
                 counts.differences += [
                     {
                         "logits": number,

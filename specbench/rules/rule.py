@@ -52,6 +52,9 @@ class Rule(Card):
         decision_errors: of draft, target, streams and numbers of accepted tokens: [B], the least relative error of p
             and q from which so many would have been accepted. None: the least relative error of the thresholds.
         reference: plain code that follows the rule, in float64. None: it is made of the formulas.
+
+    Raises:
+        ArgumentError: a reference without thresholds.
     """
 
     thresholds: Callable[[Along], Tensor] | None = None
@@ -62,7 +65,12 @@ class Rule(Card):
     reference: Verifier | None = None
 
     def __post_init__(self) -> None:
-        if self.reference is None and self.thresholds is not None:
+        if self.thresholds is None and self.reference is not None:
+            raise ArgumentError(
+                f"rule={self.name}: a reference without thresholds, so that no difference from it could be explained. "
+                "Give the rule its thresholds."
+            )
+        if self.thresholds is not None and self.reference is None:
             object.__setattr__(self, "reference", ReferenceVerifier(self))
 
     @classmethod
