@@ -26,6 +26,7 @@ from specbench.rng import Stream
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, classify, excess
 from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
+from specbench.rules.law import emitted
 from specbench.rules.reference import ReferenceVerifier
 from specbench.rules.rule import LAST_SUCCESS, Rule
 from specbench.sampling import SamplingParams, inverse_cdf
@@ -237,6 +238,21 @@ def test_a_bonus_token_is_drawn_from_the_target_whatever_the_residual_is():
 
 
 # --- A rule that is not lossless ---
+
+
+def test_what_a_rule_emits_follows_from_its_formulas():
+    """Rows with zeros in p and in q among them: what is never drafted has no ratio."""
+    fixture = FIXTURES["zeros"]
+    q = fixture.q
+    p = fixture.p[: len(q)]
+    assert (q == 0).any()
+    for rule in (LAZY, BARE_BLOCK, *known.KNOWN.values()):
+        assert (emitted(rule, p, q) - p).abs().max() < 1e-12
+    kept = torch.minimum(q, 1.5 * p)
+    left = (p - q).clamp(min=0)
+    by_hand = kept + (1 - kept.sum(1, keepdim=True)) * left / left.sum(1, keepdim=True)
+    assert (emitted(LENIENT, p, q) - by_hand).abs().max() < 1e-12
+    assert (by_hand - p).abs().max() > 0.05
 
 
 def test_code_that_follows_a_lossy_rule_is_as_far_from_the_target_as_the_rule():

@@ -62,7 +62,8 @@ class Card:
         paper: where it is from.
         guarantee: "lossless" (what is emitted is distributed as the target's own tokens), "lossy" (it is not, by
             design), "flawed" (it was meant to be); None if nobody says.
-        emits: the distribution of what it emits, in words, if it is another than the target's and is known.
+        emits: the distribution of what it emits, in words, if it is another than the target's and is known;
+            ``law.emitted`` has it in numbers, of a rule whose formulas are known.
         token_cost: survival in texts, as the cost of each token from its log(p / q); lossless rules alone.
         rows_again: byte floor: rows that are read beside each drafted row and the bonus rows, from the numbers of
             drafted tokens and of rejections in a batch, and whether drafts are deterministic (q one-hot).

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from specbench.rules.along import Along
+from specbench.rules.along import Along, AlongTables
 from specbench.rules.rule import FIRST_REFUSAL, Rule
 
 
@@ -44,3 +44,19 @@ def step_law(rule: Rule, along: Along) -> StepLaw:
         [rule.weights_after(along, torch.full_like(along.counts, i)) for i in range(accept.shape[1] + 1)], 1
     )
     return StepLaw(accept, length, emit / emit.sum(-1, keepdim=True))
+
+
+def emitted(rule: Rule, p: Float64[Tensor, "m V"], q: Float64[Tensor, "m V"]) -> Float64[Tensor, "m V"]:
+    """What a rule emits first if one token is drafted from q where the target is p; p itself if it is lossless.
+
+    Raises:
+        ArgumentError: a rule whose formulas are not known.
+    """
+    rows, vocabulary = p.shape
+    row = torch.arange(rows, device=p.device).repeat_interleave(vocabulary)[:, None]
+    tokens = torch.arange(vocabulary, device=p.device).repeat(rows)[:, None]
+    law = step_law(rule, AlongTables(p, q, torch.cat([row, row], 1), row, tokens, torch.ones_like(row[:, 0])))
+    # What is never drafted has no ratio p / q, and no weight.
+    weight = q.flatten()[:, None] * law.length.nan_to_num(0.0)
+    replaced = (weight[:, :1] * law.emit[:, 0]).view(rows, vocabulary, vocabulary).sum(dim=1)
+    return weight[:, 1].view(rows, vocabulary) + replaced
