@@ -105,6 +105,11 @@ def _check_lengths(draft: Draft, target: LogitRows, streams: Streams) -> None:
             f"draft.token_ids: {n} tokens; {requests} requests draft {requests * gamma} at most, by "
             f"max_draft_tokens={gamma}"
         )
+    if draft.padded and n != requests * gamma:
+        raise ArgumentError(
+            f"draft.token_ids: {n} tokens; a padded draft of {requests} requests holds {requests * gamma}, by "
+            f"max_draft_tokens={gamma}"
+        )
     if len(target) != n + requests:
         raise ArgumentError(f"target: {len(target)} rows; {n} draft tokens of {requests} requests need {n + requests}")
 
@@ -123,7 +128,7 @@ def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
         if smallest < 0 or largest > high:  # only now it is worth it to find out where
             index = int(((tensor < 0) | (tensor > high)).nonzero()[0])
             raise ArgumentError(f"{name}[{index}] = {int(tensor[index])} is outside 0 to {high}")
-    if total != draft.token_ids.numel():
+    if not draft.padded and total != draft.token_ids.numel():
         raise ArgumentError(
             f"draft.num_draft_tokens: {total} in all, but draft.token_ids holds {draft.token_ids.numel()} tokens"
         )

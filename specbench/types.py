@@ -2,11 +2,13 @@
 
 Target p and draft q have one form, so that a verifier never has to guess what was sampled from what. Requests are
 ragged and flattened, as serving engines hold them: request b owns ``num_draft_tokens[b]`` consecutive draft rows and
-``num_draft_tokens[b] + 1`` consecutive target rows, the last of which is its bonus row.
+``num_draft_tokens[b] + 1`` consecutive target rows, the last of which is its bonus row. A draft may be padded instead:
+then every request owns as many rows, whatever it drafted, and no shape depends on what only the device knows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,30 +102,54 @@ class LogitRows:
 
 @dataclass(frozen=True)
 class Draft:
-    """Drafted tokens of B requests, flattened, n = sum of num_draft_tokens.
+    """Drafted tokens of B requests, flattened: n = sum of num_draft_tokens, or B * max_draft_tokens where padded.
 
     Attributes:
         token_ids: drafted tokens.
         rows: the distributions q that the tokens were sampled from; None for a deterministic draft, whose q is one-hot.
         num_draft_tokens: tokens drafted by each request, 0 included.
         max_draft_tokens: a bound on num_draft_tokens known to the host, so that no shape depends on device data.
+        padded: every request owns max_draft_tokens draft rows and one target row more. Its first num_draft_tokens[b]
+            draft rows count, and as many target rows and the next; what the others hold is not looked at, but for the
+            ids, which are of the vocabulary. A verifier takes such drafts only if it says so (``takes_padded``).
     """
 
     token_ids: Int64[Tensor, " n"]
     rows: LogitRows | None
     num_draft_tokens: Int64[Tensor, " B"]
     max_draft_tokens: int
+    padded: bool = False
 
     @cached_property
     def first_row(self) -> Int64[Tensor, " B"]:
         """The index of each request's first draft row; its first target row is ``first_row[b] + b``."""
+        if self.padded:
+            requests = torch.arange(len(self.num_draft_tokens), device=self.token_ids.device)
+            return requests * self.max_draft_tokens
         return self.num_draft_tokens.cumsum(0) - self.num_draft_tokens
 
     @cached_property
     def request_of_row(self) -> Int64[Tensor, " n"]:
         """The request that owns each draft row."""
         requests = torch.arange(len(self.num_draft_tokens), device=self.token_ids.device)
+        if self.padded:
+            return requests.repeat_interleave(self.max_draft_tokens)
         return requests.repeat_interleave(self.num_draft_tokens, output_size=len(self.token_ids))
+
+    @cached_property
+    def drafted(self) -> Bool[Tensor, "B gamma"]:
+        """True at the places of each block that hold a drafted token."""
+        places = torch.arange(self.max_draft_tokens, device=self.token_ids.device)
+        return places < self.num_draft_tokens[:, None]
+
+    def compact(self, target: LogitRows) -> tuple[Draft, LogitRows]:
+        """The same draft and target rows without padding. Waits for the device; a draft without padding is returned."""
+        if not self.padded or bool(self.drafted.all()):
+            return dataclasses.replace(self, padded=False), target
+        kept = self.drafted.flatten().nonzero()[:, 0]
+        scored = torch.cat([torch.ones_like(self.drafted[:, :1]), self.drafted], dim=1).flatten().nonzero()[:, 0]
+        rows = None if self.rows is None else self.rows.select(kept)
+        return Draft(self.token_ids[kept], rows, self.num_draft_tokens, self.max_draft_tokens), target.select(scored)
 
     @staticmethod
     def empty(batch: int, device: torch.device) -> Draft:

@@ -12,7 +12,9 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from specbench.benchmark.grid import CaseSpec
+from specbench.drafters import Drafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
+from specbench.models import Engine, Pair
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import Draft, LogitRows
@@ -37,6 +39,11 @@ YAMLS = sorted((Path(__file__).parent.parent / "conf" / "verifier" / "flawed").g
 FLAWED = {f"flawed/{path.stem}": instantiate(OmegaConf.load(path)) for path in YAMLS}
 FIXTURES = {each.name: each for each in (*small_fixtures(), greedy_fixture()) if each.enumerable}
 every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
+
+
+def bound(drafter: Drafter, pair: Pair) -> Drafter:
+    """A drafter at work on a pair."""
+    return drafter.bind(pair, Engine(pair.target, pair.vocab_size, "target"))
 
 
 def missing_device(verifier: Verifier) -> str:

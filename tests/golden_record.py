@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from specbench import results
 from specbench.benchmark.floor import floor_bytes
 from specbench.decoding import Decoder, Request
+from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.exactness import tables
@@ -34,14 +35,14 @@ from specbench.replay.survival import survival
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
 from specbench.workloads import load_prompts
-from tests.cases import FIXTURES
+from tests.cases import FIXTURES, bound
 from tests.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
 FOLDER = Path(__file__).parent / "golden"
 CONF = Path(__file__).parent.parent / "conf"
 SEEDS = (0, 1, 2**40)
 VERIFIERS = ("naive", "masked", "block", "control/sample_match", "control/coupled")
-DRAFTERS: dict[str, Callable[[Pair], Any]] = {"model": ModelDrafter, "prompt_lookup": PromptLookupDrafter}
+DRAFTERS: dict[str, Drafter] = {"model": ModelDrafter(), "prompt_lookup": PromptLookupDrafter()}
 
 
 def exact_pair() -> Pair:
@@ -72,7 +73,7 @@ def _decoded(pair: Pair, verifier: Verifier, drafter: str, sampling: SamplingPar
         for i, prompt in enumerate(prompts)
     ]
     target = Engine(pair.target, pair.vocab_size, "target")
-    made = DRAFTERS[drafter](pair) if gamma else None
+    made = bound(DRAFTERS[drafter], pair) if gamma else None
     found = Decoder(target, made, verifier if gamma else None, gamma, pair.stop_ids).run(requests)
     return [
         [c.token_ids, [[s.num_draft_tokens, s.num_accepted, s.num_emitted] for s in c.steps], c.finished] for c in found

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.drafters.base import ragged_index
+from specbench.batch import Batch
+from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.replay.trace import Identity, Trace
 from specbench.rng import Stream, Streams
-from specbench.sampling import RowParams, logit_rows, sample
+from specbench.sampling import logit_rows, sample
 from specbench.types import Draft, LogitRows
 
 IDENTITY = Identity("p", "q", {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0}, "float64", "toy")
@@ -61,51 +62,43 @@ class MarkovEngine(Engine):
 
     def __init__(self, table: np.ndarray):
         self.table = torch.from_numpy(np.log(table)).float()
-        self.lengths: list[int] = []
+        self.lengths = torch.zeros(0, dtype=torch.int64)
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        self.lengths = [len(prompt) - 1 for prompt in prompts]
+        self.lengths = torch.tensor([len(prompt) - 1 for prompt in prompts])
 
-    def extend(self, token_ids: Tensor, counts: Sequence[int]) -> Tensor:
-        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+    def admit(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        self.lengths = torch.cat([self.lengths, torch.tensor([len(prompt) - 1 for prompt in prompts])])
+
+    def extend(self, token_ids: Tensor, counts: Tensor) -> Tensor:
+        self.lengths = self.lengths + counts
         return self.table[token_ids]
 
-    def truncate(self, lengths: Sequence[int]) -> None:
-        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+    def bound(self, longest: int) -> None:
+        assert int(self.lengths.max()) <= longest
 
     def keep(self, rows: Sequence[int]) -> None:
-        self.lengths = [self.lengths[row] for row in rows]
+        self.lengths = self.lengths[list(rows)]
 
     def synchronize(self) -> None:
         pass
 
 
-class MarkovDrafter:
+class MarkovDrafter(Drafter):
     """Samples from a MarkovEngine's table."""
+
+    has_probabilities = True
 
     def __init__(self, table: np.ndarray):
         self.engine = MarkovEngine(table)
 
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        pass
-
-    def propose(
-        self, sequences: Sequence[Sequence[int]], limits: Sequence[int], params: RowParams, streams: Streams
-    ) -> Draft:
-        width = max(limits)
+    def propose(self, batch: Batch, limits: Tensor, streams: Streams) -> Draft:
+        width = streams.width - 1
         if width == 0:
-            return Draft.empty(len(sequences), self.engine.device)
-        last, tokens, rows = torch.tensor([sequence[-1] for sequence in sequences]), [], []
+            return Draft.empty(len(batch), self.engine.device)
+        last, tokens, rows = batch.span(batch.lengths - 1, 1)[:, 0], [], []
         for i in range(width):
-            rows.append(logit_rows(self.engine.table[last], params))
+            rows.append(logit_rows(self.engine.table[last], batch.params))
             last = sample(rows[-1], streams.uniform(Stream.DRAFT)[:, i])
             tokens.append(last)
-        index = ragged_index(limits, width, self.engine.device)
-        drafted = torch.stack(tokens, dim=1).flatten()[index]
-        return Draft(drafted, LogitRows.interleave(rows).select(index), torch.tensor(list(limits)), width)
-
-    def commit(self, agreed: Sequence[int]) -> None:
-        pass
-
-    def keep(self, rows: Sequence[int]) -> None:
-        pass
+        return Draft(torch.stack(tokens, dim=1).flatten(), LogitRows.interleave(rows), limits, width, padded=True)

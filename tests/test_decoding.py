@@ -14,6 +14,7 @@ from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier
 from specbench.workloads import load_prompts
+from tests.cases import bound
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -32,7 +33,7 @@ def decoder(pair, gamma=3, verifier=None, drafter=None, stop_ids=None):
     target = Engine(pair.target, pair.vocab_size, "target")
     if gamma == 0:
         return Decoder(target, None, None, 0, stops)
-    return Decoder(target, drafter or ModelDrafter(pair), verifier or MaskedVerifier(), gamma, stops)
+    return Decoder(target, drafter or bound(ModelDrafter(), pair), verifier or MaskedVerifier(), gamma, stops)
 
 
 def texts(completions):
@@ -59,7 +60,7 @@ def test_greedy_speculative_text_is_greedy_plain_text_over_the_whole_workload(pa
 
 def test_prompt_lookup_is_greedy_plain_text_too(pair):
     requests = make_requests(pair, 8, GREEDY, max_new_tokens=40)
-    completions = decoder(pair, gamma=4, drafter=PromptLookupDrafter(pair)).run(requests)
+    completions = decoder(pair, gamma=4, drafter=bound(PromptLookupDrafter(), pair)).run(requests)
     assert texts(completions) == texts(decoder(pair, gamma=0).run(requests))
     drafted = [step.num_draft_tokens for completion in completions for step in completion.steps]
     assert 0 in drafted
@@ -142,7 +143,7 @@ def test_draft_cache_is_never_recomputed(pair, monkeypatch):
     speculative = decoder(pair, gamma=3, stop_ids=[])
     extend = speculative.drafter.engine.extend
     monkeypatch.setattr(
-        speculative.drafter.engine, "extend", lambda ids, counts: (fed.append(counts[0]), extend(ids, counts))[1]
+        speculative.drafter.engine, "extend", lambda ids, counts: (fed.append(int(counts[0])), extend(ids, counts))[1]
     )
     steps = speculative.run(make_requests(pair, 1, GREEDY, max_new_tokens=40))[0].steps
     expected = 0
@@ -153,20 +154,24 @@ def test_draft_cache_is_never_recomputed(pair, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sequence", "limit", "expected"),
+    ("sequence", "expected"),
     [
-        ([1, 2, 3, 9, 1, 2, 3], 2, [9, 1]),
-        ([1, 2, 7, 2, 8, 2], 3, [8, 2]),
-        ([1, 2, 3], 4, []),
-        ([5], 4, []),
-        ([4, 4], 3, [4]),
+        ([1, 2, 3, 9, 1, 2, 3], [9, 1, 2, 3]),
+        ([1, 2, 7, 2, 8, 2], [8, 2]),
+        ([1, 2, 3], []),
+        ([5], []),
+        ([4, 4], [4]),
     ],
     ids=["longest ending", "most recent occurrence", "no occurrence", "one token", "overlap"],
 )
-def test_lookup(sequence, limit, expected):
-    assert lookup(sequence, limit, longest=3, shortest=1) == expected
+def test_lookup(sequence, expected):
+    """Texts of other lengths stand beside it, and what lies behind its end would match if it counted."""
+    tokens = torch.tensor([[*sequence, *sequence, *[7] * 20][:20], [0] * 20])
+    first = lookup(tokens, torch.tensor([len(sequence), 20]), longest=3, shortest=1)
+    assert sequence[first[0] :] == expected
+    assert first[1] == 19  # three zeros before it
 
 
 def test_prompt_lookup_refuses_impossible_sizes(pair):
     with pytest.raises(ConfigError, match="drafter.shortest"):
-        PromptLookupDrafter(pair, longest=2, shortest=3)
+        PromptLookupDrafter(longest=2, shortest=3)

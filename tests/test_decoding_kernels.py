@@ -8,6 +8,7 @@ from specbench.models import Engine
 from specbench.sampling import SamplingParams, where
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
+from tests.cases import bound
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ def test_the_kernels_decode_the_text_of_their_plain_twins(pair, monkeypatch, sam
     requests = [Request(name, tuple(pair.encode(f"def {name}(")), 7, sampling, 5) for name in ("add", "mean")]
 
     def texts(gamma: int) -> list[list[int]]:
-        drafter = ModelDrafter(pair) if gamma else None
+        drafter = bound(ModelDrafter(), pair) if gamma else None
         decoder = Decoder(
             Engine(pair.target, pair.vocab_size, "target"), drafter, made() if gamma else None, gamma, pair.stop_ids
         )

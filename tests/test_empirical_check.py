@@ -9,6 +9,7 @@ from specbench.protocols.empirical import CheckSettings, check_first_tokens, unc
 from specbench.sampling import SamplingParams
 from specbench.types import Verification
 from specbench.verifiers.masked import MaskedVerifier
+from tests.cases import bound
 from tests.test_decoding import make_requests
 
 SETTINGS = CheckSettings(prefixes=2, draws=200, batch_size=100)
@@ -34,7 +35,7 @@ def make_context(pair, verifier):
     return ModelContext(
         verifier=verifier, verifier_name="any", sampling=SamplingParams(), gamma=2, batch_size=1, seed=0,
         device=target.device, dtype=torch.float32, title="", command="",
-        pair=pair, target=target, drafter=ModelDrafter(pair),
+        pair=pair, target=target, drafter=bound(ModelDrafter(), pair),
         requests=requests,
     )  # fmt: skip
 

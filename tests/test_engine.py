@@ -23,7 +23,7 @@ def started(pair, prompts, capacity=80):
 def test_extend_equals_a_full_forward_pass(pair):
     engine, ids = started(pair, PROMPTS)
     fed = torch.tensor([[ids[0][-1], 50, 60], [ids[1][-1], 70, 0], [ids[2][-1], 0, 0]])
-    logits = engine.extend(fed, [3, 2, 1])
+    logits = engine.extend(fed, torch.tensor([3, 2, 1]))
     for b, count in enumerate((3, 2, 1)):
         full = engine.score([*ids[b], *fed[b, 1:count].tolist()])
         torch.testing.assert_close(logits[b, :count], full[-count:], **TOLERANCE)
@@ -32,10 +32,10 @@ def test_extend_equals_a_full_forward_pass(pair):
 def test_truncate_takes_back_a_different_number_of_tokens_each(pair):
     engine, ids = started(pair, PROMPTS)
     fed = torch.stack([torch.tensor([i[-1], 50, 60, 70]) for i in ids])
-    engine.extend(fed, [4, 4, 4])
+    engine.extend(fed, torch.tensor([4, 4, 4]))
     kept = [len(ids[0]) + 3, len(ids[1]) + 1, len(ids[2])]
-    engine.truncate(kept)
-    logits = engine.extend(torch.tensor([[80, 90]] * 3), [2, 2, 2])
+    engine.truncate(torch.tensor(kept))
+    logits = engine.extend(torch.tensor([[80, 90]] * 3), torch.tensor([2, 2, 2]))
     for b, extra in enumerate(([50, 60, 70], [50], [])):
         full = engine.score([*ids[b], *extra, 80, 90])
         torch.testing.assert_close(logits[b], full[-2:], **TOLERANCE)
@@ -44,7 +44,7 @@ def test_truncate_takes_back_a_different_number_of_tokens_each(pair):
 def test_keep_drops_requests_and_reorders(pair):
     engine, ids = started(pair, PROMPTS)
     engine.keep([2, 0])
-    logits = engine.extend(torch.tensor([[ids[2][-1]], [ids[0][-1]]]), [1, 1])
+    logits = engine.extend(torch.tensor([[ids[2][-1]], [ids[0][-1]]]), torch.tensor([1, 1]))
     torch.testing.assert_close(logits[0], engine.score(ids[2])[-1:], **TOLERANCE)
     torch.testing.assert_close(logits[1], engine.score(ids[0])[-1:], **TOLERANCE)
 
@@ -52,16 +52,16 @@ def test_keep_drops_requests_and_reorders(pair):
 def test_equal_prompts_share_a_prefill_but_not_a_future(pair):
     engine, ids = started(pair, [PROMPTS[0], PROMPTS[1], PROMPTS[0]])
     last = [ids[b][-1] for b in range(3)]
-    engine.extend(torch.tensor([[last[0], 50], [last[1], 60], [last[2], 70]]), [2, 2, 2])
-    logits = engine.extend(torch.tensor([[80], [80], [80]]), [1, 1, 1])
+    engine.extend(torch.tensor([[last[0], 50], [last[1], 60], [last[2], 70]]), torch.tensor([2, 2, 2]))
+    logits = engine.extend(torch.tensor([[80], [80], [80]]), torch.tensor([1, 1, 1]))
     for b, extra in enumerate((50, 60, 70)):
         torch.testing.assert_close(logits[b], engine.score([*ids[b], extra, 80])[-1:], **TOLERANCE)
 
 
 def test_a_count_of_zero_leaves_a_request_as_it_was(pair):
     engine, ids = started(pair, PROMPTS[:2])
-    engine.extend(torch.tensor([[ids[0][-1], 50], [7, 7]]), [2, 0])
-    logits = engine.extend(torch.tensor([[60], [ids[1][-1]]]), [1, 1])
+    engine.extend(torch.tensor([[ids[0][-1], 50], [7, 7]]), torch.tensor([2, 0]))
+    logits = engine.extend(torch.tensor([[60], [ids[1][-1]]]), torch.tensor([1, 1]))
     torch.testing.assert_close(logits[0], engine.score([*ids[0], 50, 60])[-1:], **TOLERANCE)
     torch.testing.assert_close(logits[1], engine.score(ids[1])[-1:], **TOLERANCE)
 
@@ -69,5 +69,5 @@ def test_a_count_of_zero_leaves_a_request_as_it_was(pair):
 def test_a_prompt_of_one_token(pair):
     engine = Engine(pair.target, pair.vocab_size, "target")
     engine.start([[0], [0, 5, 6]], 10)
-    logits = engine.extend(torch.tensor([[0], [6]]), [1, 1])
+    logits = engine.extend(torch.tensor([[0], [6]]), torch.tensor([1, 1]))
     torch.testing.assert_close(logits[0], engine.score([0])[-1:], **TOLERANCE)

@@ -28,6 +28,7 @@ from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.flawed.state import ReturnsArgmax
 from specbench.verifiers.masked import MaskedVerifier
+from tests.cases import bound
 
 SAMPLERS = [
     SamplingParams(top_k=3),
@@ -169,7 +170,7 @@ class TwoShapes(Engine):
         return ROW.repeat(len(token_ids), 1)
 
     def extend(self, token_ids, counts):
-        row = ROW + self.change * torch.eye(5)[2]
+        row = ROW + self.change * torch.eye(5)[2] * (token_ids.shape[1] <= 3)
         return row.repeat(len(counts), token_ids.shape[1], 1)
 
 
@@ -239,8 +240,8 @@ def on_the_pair(pair: Pair, verifier: Verifier, sampling: SamplingParams) -> Mod
     requests = [Request(f"p{i}", tuple(pair.encode(text)), i, sampling, 24) for i, text in enumerate(texts)]
     return ModelContext(
         verifier=verifier, verifier_name="mine", sampling=sampling, gamma=3, batch_size=4, seed=0,
-        device=torch.device("cpu"), dtype=torch.float32, title="", command="", pair=pair, drafter=ModelDrafter(pair),
-        target=Engine(pair.target, pair.vocab_size, "target"), requests=requests,
+        device=torch.device("cpu"), dtype=torch.float32, title="", command="", pair=pair,
+        drafter=bound(ModelDrafter(), pair), target=Engine(pair.target, pair.vocab_size, "target"), requests=requests,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.flawed.bonus import ArgmaxBonus, PreviousRowBonus
 from specbench.verifiers.flawed.residual import TargetResidual
 from specbench.verifiers.masked import MaskedVerifier
+from tests.cases import bound
 
 SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
@@ -51,7 +52,10 @@ def with_models(pair: Pair):
         ]
         engine = Engine(pair.target, pair.vocab_size, "target")
         return ModelContext(
-            **vars(context(verifier)), pair=pair, target=engine, drafter=ModelDrafter(pair), requests=requests
+            **vars(context(verifier)) | {"drafter": bound(ModelDrafter(), pair)},
+            pair=pair,
+            target=engine,
+            requests=requests,
         )
 
     return make

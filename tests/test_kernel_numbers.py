@@ -71,14 +71,14 @@ def test_probabilities_of_a_form_are_exact_to_float32():
 
 
 @triton.jit(do_not_specialize=["batch", "gamma", "n"])
-def extent_kernel(block, requests, out, batch, gamma, n):
+def extent_kernel(block, requests, out, batch, gamma, n, PADDED: tl.constexpr):
     request = tl.load(requests + tl.program_id(0))
-    drafted, first = extent(block, request, batch, gamma, n)
+    drafted, first = extent(block, request, batch, gamma, n, PADDED)
     tl.store(out + 2 * tl.program_id(0), drafted)
     tl.store(out + 2 * tl.program_id(0) + 1, first)
 
 
-@pytest.mark.parametrize("counts", ["even", "ragged", "wild", "wild, of few tokens"])
+@pytest.mark.parametrize("counts", ["even", "ragged", "wild", "wild, of few tokens", "wild, padded"])
 def test_rows_of_a_request_follow_those_of_hundreds_before(counts):
     """A ragged batch's counts are added up 256 at a time, wild ones as the most or the fewest that there can be."""
     ragged = torch.randint(0, 5, (1000,), generator=torch.Generator().manual_seed(0)).to(DEVICE)
@@ -89,10 +89,15 @@ def test_rows_of_a_request_follow_those_of_hundreds_before(counts):
     n = int(sound.sum()) if counts != "wild, of few tokens" else 1200  # the others' turn comes when none is left
     requests = torch.tensor([0, 1, 255, 256, 257, 511, 512, 513, 999], dtype=torch.int32, device=DEVICE)
     got = torch.zeros((len(requests), 2), dtype=torch.int64, device=DEVICE)
-    launch.run(extent_kernel, len(requests), Block(given, given, given, given), requests, got, 1000, 4, n)
+    padded = counts == "wild, padded"
+    block = Block(given, given, given, given)
+    launch.run(extent_kernel, len(requests), block, requests, got, 1000, 4, 4000 if padded else n, PADDED=padded)
     end = sound.cumsum(0).clamp(max=n)
     first = torch.cat([end.new_zeros(1), end[:-1]])
-    assert torch.equal(got, torch.stack([end - first, first], dim=1)[requests.long()])
+    drafted = end - first
+    if padded:
+        drafted, first = sound, 4 * torch.arange(1000, device=DEVICE)
+    assert torch.equal(got, torch.stack([drafted, first], dim=1)[requests.long()])
 
 
 def sampled(logits: torch.Tensor, u: float) -> int:

@@ -13,6 +13,7 @@ from specbench.models.loading import choose_device
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import load_prompts
+from tests.cases import bound
 from tests.checkpoints import edit_json, tiny, tokenizer
 
 
@@ -20,7 +21,9 @@ def test_any_local_folder_loads_and_decodes(tmp_path):
     pair = load_pair(str(tiny(tmp_path / "t", seed=1)), str(tiny(tmp_path / "d", seed=2)), device="cpu")
     assert pair.target.dtype == torch.float32
     assert (pair.vocab_size, pair.stop_ids, pair.chat, pair.context) == (4096, {0}, False, 128)
-    decoder = Decoder(Engine(pair.target, 4096, "target"), ModelDrafter(pair), MaskedVerifier(), 3, pair.stop_ids)
+    decoder = Decoder(
+        Engine(pair.target, 4096, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 3, pair.stop_ids
+    )
     request = Request("a", tuple(pair.encode("def f")), 1, SamplingParams(), 10)
     assert 1 <= len(decoder.run([request])[0].token_ids) <= 10
 
@@ -34,7 +37,9 @@ def test_a_wider_output_layer_is_fine_and_never_emits_padding(tmp_path):
         model.get_output_embeddings().weight[4096:, ::2] = -100.0
     model.save_pretrained(folder)
     pair = load_pair(str(folder), str(tiny(tmp_path / "d")), device="cpu")
-    decoder = Decoder(Engine(pair.target, 4096, "target"), ModelDrafter(pair), MaskedVerifier(), 2, frozenset())
+    decoder = Decoder(
+        Engine(pair.target, 4096, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 2, frozenset()
+    )
     requests = [Request(str(i), (0, 5), i, SamplingParams(), 20) for i in range(8)]
     assert max(t for c in decoder.run(requests) for t in c.token_ids) < 4096
 
@@ -115,3 +120,11 @@ def test_the_embedded_pair_overlaps_as_a_useful_pair_does(pair):
 def test_devices_that_are_none(device):
     with pytest.raises(ConfigError, match=r"^device=.*Use "):
         choose_device(device)
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:1"])
+def test_a_gpu_has_a_number(name, monkeypatch):
+    """torch.cuda.set_device refuses one without, which every job on a GPU would meet."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device(name) == torch.device("cuda", 1 if name == "cuda:1" else 0)

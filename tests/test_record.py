@@ -15,6 +15,7 @@ from specbench.protocols.record import record, repeated
 from specbench.protocols.scoring import columns_of, score_texts
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
+from tests.cases import bound
 from tests.test_decoding import make_requests
 
 
@@ -25,7 +26,7 @@ def context(pair: Pair) -> ModelContext:
     return ModelContext(
         verifier=BlockVerifier(), verifier_name="block", sampling=sampling, gamma=3, batch_size=2, seed=0,
         device=torch.device("cpu"), dtype=torch.float32, title="", command="the command",
-        pair=pair, target=Engine(pair.target, pair.vocab_size, "target"), drafter=ModelDrafter(pair),
+        pair=pair, target=Engine(pair.target, pair.vocab_size, "target"), drafter=bound(ModelDrafter(), pair),
         requests=make_requests(pair, 3, sampling), names=("T", "D"),
     )  # fmt: skip
 

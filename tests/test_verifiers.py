@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import PADDING, Draft
+from specbench.types import PADDING, Draft, LogitRows
+from specbench.verifiers.base import offers
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.external.base import ExternalVerifier
 from specbench.verifiers.naive import NaiveVerifier
@@ -63,6 +64,40 @@ def test_agrees_with_its_rules_reference_token_for_token(verifier, counts, one_h
         expected, got = reference.verify(draft, target, streams), verifier.verify(draft, target, streams)
         assert torch.equal(got.token_ids, expected.token_ids)
         assert torch.equal(got.num_accepted, expected.num_accepted)
+
+
+@pytest.mark.parametrize(
+    "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if offers(v).takes_padded]
+)
+@pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
+@pytest.mark.parametrize("counts", [[0, 4, 1, 3], [3, 3], [0, 2]], ids=repr)
+def test_padding_is_not_looked_at(verifier, counts, one_hot):
+    """The same tokens as without padding, though what stands in it is NaN, for p and for q."""
+    draft, target, streams = ragged_case(counts, vocabulary=23, one_hot=one_hot)
+    expected = verifier.verify(draft, target, streams)
+    q, p = draft.drafted.flatten(), torch.cat([torch.ones(len(counts), 1).bool(), draft.drafted], 1).flatten()
+    ids = torch.full((len(q),), 7).masked_scatter(q, draft.token_ids)
+    rows = None if draft.rows is None else _scattered(draft.rows, q)
+    padded = Draft(ids, rows, draft.num_draft_tokens, draft.max_draft_tokens, padded=True)
+    got = verifier.verify(padded, _scattered(target, p), streams)
+    assert torch.equal(got.token_ids, expected.token_ids)
+    assert torch.equal(got.num_accepted, expected.num_accepted)
+    again, scored = padded.compact(_scattered(target, p))
+    assert torch.equal(again.token_ids, draft.token_ids)
+    assert torch.equal(scored.logits, target.logits)
+
+
+def _scattered(rows: LogitRows, places: torch.Tensor) -> LogitRows:
+    """The rows at the places that are True, NaN at the others."""
+
+    def spread(values: torch.Tensor) -> torch.Tensor:
+        out = values.new_full((len(places), *values.shape[1:]), torch.nan)
+        out[places] = values
+        return out
+
+    known = rows.log_normalizer
+    parts = (spread(each) for each in (rows.logits, rows.temperature, rows.cutoff))
+    return LogitRows(*parts, None if known is None else spread(known))
 
 
 @every_verifier

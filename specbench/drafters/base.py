@@ -1,51 +1,62 @@
-"""What a drafter is, and how ragged drafts are flattened."""
+"""What a drafter is."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
-import torch
+from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.models import Engine
+from specbench.batch import Batch
+from specbench.models import Engine, Pair
 from specbench.rng import Streams
-from specbench.sampling import RowParams
 from specbench.types import Draft
 
 
-@runtime_checkable
-class Drafter(Protocol):
-    """Proposes tokens for a batch of requests. Built as ``DrafterClass(pair=pair, **settings of its yaml)``.
+class Drafter:
+    """Proposes tokens for a batch of requests. Built from its yaml alone, and bound to models afterwards.
+
+    A drafter of your own needs :meth:`propose`; one that keeps something for each request needs the other methods too.
 
     Attributes:
-        engine: the model whose distributions its drafts are sampled from and carry; None where a draft is deterministic
-            and its q one-hot.
+        has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from;
+            False if they are deterministic, so that their q is one-hot.
+        engine: the model that these distributions come of, once it is bound; None if there is none.
     """
 
-    engine: Engine | None
+    has_probabilities: ClassVar[bool] = False
+    engine: Engine | None = None
+
+    def bind(self, pair: Pair, target: Engine) -> Drafter:
+        """A drafter with these settings for these models.
+
+        Args:
+            target: the engine that scores; a drafter may share it.
+        """
+        bound = copy.copy(self)
+        bound._attach(pair, target)
+        return bound
+
+    def _attach(self, pair: Pair, target: Engine) -> None:
+        """Makes whatever the models are needed for."""
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Begins a new batch; no sequence will grow beyond ``capacity`` tokens."""
-        ...
+        """Forgets all requests and begins with these; no text will grow beyond ``capacity`` tokens."""
 
-    def propose(
-        self, sequences: Sequence[Sequence[int]], limits: Sequence[int], params: RowParams, streams: Streams
-    ) -> Draft:
-        """Drafts at most ``limits[b]`` tokens after each sequence (0 is allowed), sampling with streams DRAFT."""
-        ...
+    def admit(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        """Takes in further requests, behind those that it has."""
 
-    def commit(self, agreed: Sequence[int]) -> None:
-        """Says how long a prefix of what was drafted upon still stands; anything beyond was rejected."""
-        ...
+    def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
+        """Drafts at most ``limits[b]`` tokens (0 is allowed) after each text, sampling with ``Stream.DRAFT``."""
+        raise NotImplementedError(f"{type(self).__name__} has no propose()")
+
+    def commit(self, agreed: Int64[Tensor, " B"]) -> None:
+        """Says how many tokens of each text and of what was drafted after it still stand; the others were rejected."""
+
+    def bound(self, longest: int) -> None:
+        """Says that no text has more than so many tokens that stand and were fed."""
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Keeps only the given requests of the batch, in that order."""
-        ...
-
-
-def ragged_index(counts: Sequence[int], width: int, device: torch.device) -> Tensor:
-    """Indices, into a flattened [B, width], of the first ``counts[b]`` entries of each row."""
-    return torch.tensor(
-        [b * width + i for b, count in enumerate(counts) for i in range(count)], dtype=torch.int64, device=device
-    )
+        """Keeps only the given requests, in that order."""

@@ -5,59 +5,67 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
-from specbench.drafters.base import ragged_index
-from specbench.models import Engine, Pair, right_padded
+from specbench.batch import Batch, known_max
+from specbench.drafters.base import Drafter
+from specbench.models import Engine, Pair
 from specbench.rng import Stream, Streams
-from specbench.sampling import RowParams, draw, logit_rows
+from specbench.sampling import draw, logit_rows
 from specbench.types import Draft, LogitRows
 
+_MOST_PENDING = 2  # tokens of a text that were never fed: the last drafted one and the bonus
 
-class ModelDrafter:
+
+class ModelDrafter(Drafter):
     """Samples from the draft model under the same sampling parameters as the target's."""
 
-    def __init__(self, pair: Pair):
-        self.engine = Engine(pair.draft, pair.vocab_size, "draft")
+    has_probabilities = True
+
+    def _attach(self, pair: Pair, target: Engine) -> None:
+        self.engine = self._model = Engine(pair.draft, pair.vocab_size, "draft")
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
         """See :class:`specbench.drafters.Drafter`."""
-        self.engine.start(prompts, capacity)
+        self._model.start(prompts, capacity)
 
-    def propose(
-        self, sequences: Sequence[Sequence[int]], limits: Sequence[int], params: RowParams, streams: Streams
-    ) -> Draft:
+    def admit(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
         """See :class:`specbench.drafters.Drafter`."""
-        device, width = self.engine.device, max(limits)
-        num_draft_tokens = torch.tensor(list(limits), device=device)
+        self._model.admit(prompts, capacity)
+
+    def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
+        """See :class:`specbench.drafters.Drafter`."""
+        device, width = batch.lengths.device, streams.width - 1
         if width == 0:
-            return Draft.empty(len(sequences), device)
+            return Draft.empty(len(batch), device)
         # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
-        pending = [
-            list(sequence[cached:]) if limit else []
-            for sequence, cached, limit in zip(sequences, self.engine.lengths, limits, strict=True)
-        ]
-        logits = self.engine.extend(right_padded(pending, device), [len(tokens) for tokens in pending])
-        last = torch.tensor([max(len(tokens) - 1, 0) for tokens in pending], device=device)
-        logits = logits[torch.arange(len(pending), device=device), last]
+        pending = batch.lengths - self._model.lengths
+        fed = batch.span(self._model.lengths, known_max(pending, _MOST_PENDING))
+        logits = self._model.extend(fed, pending)
+        logits = logits[torch.arange(len(batch), device=device), (pending - 1).clamp(min=0)]
 
         uniforms = streams.uniform(Stream.DRAFT)
         all_tokens, all_rows = [], []
         for i in range(width):
             if i > 0:
-                logits = self.engine.extend(all_tokens[-1][:, None], [int(limit > i) for limit in limits])[:, 0]
-            tokens, rows = draw(logit_rows(logits, params), uniforms[:, i])
+                logits = self._model.extend(all_tokens[-1][:, None], (limits > i).long())[:, 0]
+            tokens, rows = draw(logit_rows(logits, batch.params), uniforms[:, i])
             all_rows.append(rows)
             # A row with NaN has no token to feed; the verifier meets its normaliser, and the decoder names it.
             all_tokens.append(tokens.clamp(min=0))
-        index = ragged_index(limits, width, device)
-        token_ids = torch.stack(all_tokens, dim=1).flatten()[index]
         # The very rows that were sampled from: nothing is normalised twice.
-        return Draft(token_ids, LogitRows.interleave(all_rows).select(index), num_draft_tokens, width)
+        token_ids = torch.stack(all_tokens, dim=1).flatten()
+        return Draft(token_ids, LogitRows.interleave(all_rows), limits, width, padded=True)
 
-    def commit(self, agreed: Sequence[int]) -> None:
+    def commit(self, agreed: Int64[Tensor, " B"]) -> None:
         """See :class:`specbench.drafters.Drafter`."""
-        self.engine.truncate(agreed)
+        self._model.truncate(agreed)
+
+    def bound(self, longest: int) -> None:
+        """See :class:`specbench.drafters.Drafter`."""
+        self._model.bound(longest)
 
     def keep(self, rows: Sequence[int]) -> None:
         """See :class:`specbench.drafters.Drafter`."""
-        self.engine.keep(rows)
+        self._model.keep(rows)

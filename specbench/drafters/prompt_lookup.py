@@ -6,58 +6,54 @@ one-hot and a drafted token is accepted with probability p(token).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
+from specbench.batch import Batch, known_max
+from specbench.drafters.base import Drafter
 from specbench.errors import ConfigError
-from specbench.models import Pair
 from specbench.rng import Streams
-from specbench.sampling import RowParams
 from specbench.types import Draft
 
 
-def lookup(sequence: Sequence[int], limit: int, longest: int, shortest: int) -> list[int]:
-    """At most ``limit`` tokens that followed the most recent earlier occurrence of the longest matching ending."""
-    for size in range(min(longest, len(sequence) - 1), shortest - 1, -1):
-        ending = list(sequence[-size:])
-        for start in range(len(sequence) - size - 1, -1, -1):
-            if list(sequence[start : start + size]) == ending:
-                return list(sequence[start + size : start + size + limit])
-    return []
+def lookup(
+    tokens: Int64[Tensor, "B capacity"], lengths: Int64[Tensor, " B"], longest: int, shortest: int
+) -> Int64[Tensor, " B"]:
+    """Where what followed the most recent earlier occurrence of each text's longest matching ending begins.
+
+    Endings of ``longest`` tokens are tried first, then shorter ones down to ``shortest``. A text none of whose endings
+    occurred before yields its length: nothing follows.
+    """
+    capacity = tokens.shape[1]
+    places = torch.arange(capacity, device=tokens.device)
+    found = lengths.clone()
+    for size in range(longest, shortest - 1, -1):
+        # match[b, i]: the ``size`` tokens before place i are the text's ending; i itself is inside the text.
+        match = (places >= size) & (places < lengths[:, None])
+        for back in range(1, size + 1):
+            ending = tokens.gather(1, (lengths - back).clamp(min=0)[:, None])
+            match[:, back:] &= tokens[:, : capacity - back] == ending
+        latest = torch.where(match, places, -1).amax(dim=1)
+        found = torch.where((found == lengths) & (latest >= 0), latest, found)
+    return found
 
 
-class PromptLookupDrafter:
+class PromptLookupDrafter(Drafter):
     """Proposes nothing where no ending of at least ``shortest`` tokens occurred before.
 
     Args:
         longest, shortest: sizes of the n-grams tried, longest first.
     """
 
-    engine = None
-
-    def __init__(self, pair: Pair, longest: int = 3, shortest: int = 1):
+    def __init__(self, longest: int = 3, shortest: int = 1):
         if not 1 <= shortest <= longest:
             raise ConfigError("drafter.shortest", shortest, f"not in 1..longest={longest}", "Use shortest <= longest.")
-        self.longest, self.shortest, self.device = longest, shortest, pair.target.device
+        self.longest, self.shortest = longest, shortest
 
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+    def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
-
-    def propose(
-        self, sequences: Sequence[Sequence[int]], limits: Sequence[int], params: RowParams, streams: Streams
-    ) -> Draft:
-        """See :class:`specbench.drafters.Drafter`."""
-        found = [
-            lookup(sequence, limit, self.longest, self.shortest) if limit else []
-            for sequence, limit in zip(sequences, limits, strict=True)
-        ]
-        counts = [len(tokens) for tokens in found]
-        token_ids = torch.tensor([t for tokens in found for t in tokens], dtype=torch.int64, device=self.device)
-        return Draft(token_ids, None, torch.tensor(counts, device=self.device), max(counts))
-
-    def commit(self, agreed: Sequence[int]) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
+        first = lookup(batch.tokens, batch.lengths, self.longest, self.shortest)
+        counts = torch.minimum(limits, batch.lengths - first)
+        width = known_max(counts, streams.width - 1)
+        return Draft(batch.span(first, width).flatten(), None, counts, width, padded=True)

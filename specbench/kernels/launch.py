@@ -96,7 +96,8 @@ def verify(
 
     - A drafted id outside of the vocabulary is refused, as one that p gives no probability; the token in its place is
       drawn from max(p - q, 0), where such an id takes nothing from p (one-hot q).
-    - Of n = B * max_draft_tokens drafted tokens every request drafted max_draft_tokens: counts are not read.
+    - Without padding, of n = B * max_draft_tokens drafted tokens every request drafted max_draft_tokens: counts are not
+      read. With padding a count below 0 is read as 0, one above max_draft_tokens as that.
     - Of fewer tokens, a count below 0 is read as 0, one above max_draft_tokens as that. Requests take their tokens and
       rows one after another as far as these last; what is left over at the end is not read.
     - A seed counts by all of its 64 bits, a position by its lowest 32 (rng.Streams).
@@ -161,6 +162,7 @@ def verify(
         TILES=tile_lanes,
         GAMMA=lanes,
         SLOTS=lanes if block else 1,
+        PADDED=draft.padded,
         num_warps=WARPS,
         maxnreg=REGISTERS,
     )

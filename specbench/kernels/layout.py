@@ -41,14 +41,18 @@ class Scratch(NamedTuple):
 
 
 @triton.jit
-def extent(block, request, batch, gamma, n):
+def extent(block, request, batch, gamma, n, PADDED: tl.constexpr):
     """(tokens drafted, first draft row) of a request, int64: within rows 0 to n - 1, whatever the counts are.
 
-    Of n = batch * gamma drafted tokens every request drafted gamma, and no count is read. Otherwise a count below 0 is
-    read as 0 and one above gamma as gamma, and a request that finds fewer tokens left has those. So all programs of a
-    request agree on how many rows it has, and none waits for one that nobody scores.
+    PADDED: each request has gamma rows, of which its count are drafted. If not, then of n = batch * gamma drafted
+    tokens every request drafted gamma, and no count is read. Wherever one is read, below 0 is 0 and above gamma is
+    gamma; without padding a request that finds fewer tokens left has those. So all programs of a request agree on how
+    many rows it has, and none waits for one that nobody scores.
     """
-    if n == batch * gamma:
+    if PADDED:
+        first = request.to(tl.int64) * gamma
+        drafted = tl.minimum(tl.maximum(tl.load(block.num_draft_tokens + request), 0), tl.minimum(gamma, n - first))
+    elif n == batch * gamma:
         drafted = gamma.to(tl.int64)
         first = request.to(tl.int64) * drafted
     else:

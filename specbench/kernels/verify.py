@@ -27,16 +27,16 @@ from specbench.kernels.layout import extent
 def verify_kernel(
     p, q, block, ws, token_ids, num_accepted, batch, gamma, n, vocabulary, tiles, score_chunk, emit_chunk, lag,
     BLOCK: tl.constexpr, HAS_Q: tl.constexpr, KNOWN: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
-    GAMMA: tl.constexpr, SLOTS: tl.constexpr,
+    GAMMA: tl.constexpr, SLOTS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """See the module. p, q, block, ws: Rows, Rows, Block, Scratch.
 
     token_ids [B, gamma + 1], num_accepted [B]: int64, written whole. gamma bounds num_draft_tokens; n: drafted
     tokens, at most B * gamma. vocabulary: V; tiles: of TILE logits in a row;
     score_chunk, emit_chunk: tiles a program. TILES, GAMMA: powers of two that bound tiles and gamma; SLOTS: 1, or for
-    the block rule GAMMA; KNOWN: p.log_normalizer is given; HAS_Q: q is (else drafts are one-hot). The grid is B *
-    (gamma * scoring chunks in a row + slots * emitting chunks), with gamma slots for the block rule, one for the token
-    rule.
+    the block rule GAMMA; KNOWN: p.log_normalizer is given; HAS_Q: q is (else drafts are one-hot); PADDED: see extent.
+    The grid is B * (gamma * scoring chunks in a row + slots * emitting chunks), with gamma slots for the block rule,
+    one for the token rule.
     """
     slots = 1
     if BLOCK:
@@ -57,7 +57,7 @@ def verify_kernel(
     elif ahead >= 0:
         request, item = batch - lag + (ahead - paired) // emitting, (ahead - paired) % emitting
 
-    drafted, first = extent(block, request, batch, gamma, n)
+    drafted, first = extent(block, request, batch, gamma, n, PADDED)
     if scores:
         given = draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA)
         before = score(

@@ -81,3 +81,25 @@ class RaggedCache(Cache):
             assert isinstance(layer, RaggedLayer)
             if layer.keys is not None and layer.values is not None:
                 layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+
+    def joined(self, other: RaggedCache, own: int, others: int) -> RaggedCache:
+        """A cache of these ``own`` requests and the other's, with the capacity of the larger.
+
+        A cache into which nothing was fed, since prompts of one token leave nothing to feed, has no rows yet.
+        """
+        both = RaggedCache(len(self.layers), max(self.capacity, other.capacity))
+        for joint, *each in zip(both.layers, self.layers, other.layers, strict=True):
+            assert isinstance(joint, RaggedLayer)
+            for name in ("keys", "values"):
+                parts = [getattr(layer, name) for layer in each]
+                made = next((part for part in parts if part is not None), None)
+                if made is None:
+                    continue
+                parts = [
+                    made.new_zeros((rows, made.shape[1], 0, made.shape[3])) if part is None else part
+                    for part, rows in zip(parts, (own, others), strict=True)
+                ]
+                grown = [torch.nn.functional.pad(part, (0, 0, 0, both.capacity - part.shape[2])) for part in parts]
+                setattr(joint, name, torch.cat(grown))
+            joint.is_initialized = joint.keys is not None
+        return both

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from specbench.batch import known_max
 from specbench.models.cache import RaggedCache
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
@@ -46,6 +47,9 @@ class Engine:
         model: a decoder with full attention in every layer, in eval mode.
         vocab_size: ids the tokenizer knows; an output layer padded wider is cut, so a padding id is never emitted.
         name: what messages call it ("target", "draft").
+
+    Attributes:
+        lengths: tokens cached of each request, int64 [B] on the model's device.
     """
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str):
@@ -53,28 +57,43 @@ class Engine:
         self.device = model.device
         self.context = context_length(model.config)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
-        self._cache = RaggedCache(self._num_layers, 0)
-        self.lengths: list[int] = []
+        self._clear(0)
+
+    def _clear(self, capacity: int) -> None:
+        self._cache = RaggedCache(self._num_layers, capacity)
+        self.lengths = torch.zeros(0, dtype=torch.int64, device=self.device)
+        self._longest = 0  # no request has more cached tokens; what the host knows without asking the device
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Drops everything cached and feeds new prompts, each of at least one token less than ``capacity``.
+        """Drops everything cached and feeds new prompts; see :meth:`admit`."""
+        self._clear(capacity)
+        self.admit(prompts, capacity)
+
+    def admit(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        """Feeds the prompts of further requests, each of at least one token less than ``capacity``.
 
         The last token of a prompt is left for the first :meth:`extend`, so that decoding begins like any later step.
         Equal prompts are computed once and shared. Capacity is the longest sequence that will be extended to.
         """
+        before = (self._cache, self.lengths, self._longest)
+        self._clear(max(capacity, self._cache.capacity))
         unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
-        self._cache = RaggedCache(self._num_layers, capacity)
-        self.lengths = [0] * len(unique)
+        self.lengths = torch.zeros(len(unique), dtype=torch.int64, device=self.device)
         if any(unique):
             self._forward(right_padded(unique, self.device), logits_to_keep=1)
         index_of = {prompt: i for i, prompt in enumerate(unique)}
         rows = [index_of[tuple(prompt[:-1])] for prompt in prompts]
-        self.lengths = [len(unique[row]) for row in rows]
+        lengths = [len(unique[row]) for row in rows]
+        self.lengths, self._longest = torch.tensor(lengths, device=self.device), max(lengths)
         if rows != list(range(len(unique))):
             self._cache.select(torch.tensor(rows, device=self.device))
+        cache, earlier, longest = before
+        if len(earlier):
+            self._cache = cache.joined(self._cache, len(earlier), len(rows))
+            self.lengths, self._longest = torch.cat([earlier, self.lengths]), max(longest, self._longest)
 
     @torch.inference_mode()
-    def extend(self, token_ids: Int64[Tensor, "B n"], counts: Sequence[int]) -> Float[Tensor, "B n V"]:
+    def extend(self, token_ids: Int64[Tensor, "B n"], counts: Int64[Tensor, " B"]) -> Float[Tensor, "B n V"]:
         """Feeds ``counts[b]`` tokens to each request and returns the logits after each.
 
         Args:
@@ -84,15 +103,15 @@ class Engine:
             Logits in the model's dtype; rows at or beyond a request's count are meaningless.
         """
         logits = self._forward(token_ids)
-        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        self.lengths = self.lengths + counts
+        self._longest += token_ids.shape[1]
         return logits
 
     @torch.inference_mode()
     def _forward(self, token_ids: Int64[Tensor, "B n"], logits_to_keep: int = 0) -> Float[Tensor, "B kept V"]:
         n = token_ids.shape[1]
-        lengths = torch.tensor(self.lengths, device=self.device)
-        visible = max(self.lengths) + n
-        positions = lengths[:, None] + torch.arange(n, device=self.device)
+        visible = min(known_max(self.lengths, self._longest) + n, self._cache.capacity)
+        positions = self.lengths[:, None] + torch.arange(n, device=self.device)
         self._cache.prepare(positions, visible)
         mask = torch.arange(visible, device=self.device) <= positions[:, :, None]
         with sdpa_kernel(_ATTENTION):
@@ -107,20 +126,25 @@ class Engine:
             )
         return output.logits[..., : self.vocab_size]
 
-    def truncate(self, lengths: Sequence[int]) -> None:
+    def truncate(self, lengths: Int64[Tensor, " B"]) -> None:
         """Takes tokens back: each request keeps at most the given number of cached tokens."""
-        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+        self.lengths = torch.minimum(self.lengths, lengths)
+
+    def bound(self, longest: int) -> None:
+        """Says that no request has more than so many cached tokens, which saves asking the device."""
+        self._longest = min(self._longest, longest)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keeps only the given requests of the batch, in that order."""
         if list(rows) != list(range(len(self.lengths))):
-            self.lengths = [self.lengths[row] for row in rows]
+            index = torch.tensor(list(rows), dtype=torch.int64, device=self.device)
+            self.lengths = self.lengths[index]
             if rows:
-                self._cache.select(torch.tensor(list(rows), device=self.device))
+                self._cache.select(index)
 
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
-        """Logits after every token of one sequence, without touching the cache."""
+        """Logits after every token of one sequence, in one pass without a cache: what the cache is held against."""
         ids = torch.tensor([list(token_ids)], device=self.device)
         return self.model(input_ids=ids, use_cache=False).logits[0, :, : self.vocab_size]
 

@@ -47,22 +47,25 @@ class Pair:
 
 
 def choose_device(device: str) -> torch.device:
-    """``auto`` is the GPU where there is one.
+    """The device by its name; ``auto`` is the GPU where there is one, and a GPU without a number is the first.
 
     Raises:
         ConfigError: a device that torch does not know or that is not here.
     """
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise ConfigError("device", device, "not a device", "Use auto, cpu, cuda or cuda:N.") from error
     if chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
         raise ConfigError("device", device, "not supported", "Use auto, cpu, cuda or cuda:N.")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+    if chosen.type == "cpu":
+        return chosen
+    number = chosen.index or 0
+    if number >= torch.cuda.device_count():
         raise ConfigError("device", device, f"{torch.cuda.device_count()} GPUs here", "Use device=auto or device=cpu.")
-    return chosen
+    return torch.device("cuda", number)  # torch.cuda.set_device takes none without a number
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:

@@ -56,8 +56,9 @@ def _in_steps(engine: Engine, texts: list[list[int]]) -> torch.Tensor:
     """The logits after each token from the fourth on, [2, n, V], from requests that are never of the same length."""
     length, device = len(texts[0]), engine.device
     engine.start([texts[0][:3], texts[1][:2]], length + 3)
-    engine.extend(torch.tensor([[texts[0][2], 1, 2], [texts[1][1], 3, 0]], device=device), [3, 2])
-    engine.truncate([3, 2])
+    first = torch.tensor([[texts[0][2], 1, 2], [texts[1][1], 3, 0]], device=device)
+    engine.extend(first, torch.tensor([3, 2], device=device))
+    engine.truncate(torch.tensor([3, 2], device=device))
     rest = torch.tensor([[*texts[0][3:], 0], texts[1][2:]], device=device)
-    logits = engine.extend(rest, [length - 3, length - 2])
+    logits = engine.extend(rest, torch.tensor([length - 3, length - 2], device=device))
     return torch.stack([logits[0, :-1], logits[1, 1:]]).float()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -26,7 +26,7 @@ class RunContext:
         verifier_name: the choice of conf/verifier, as in results.parquet.
         title: what tells this job from the others of its sweep.
         command: the command line that repeats this job alone.
-        drafter_class: what makes the drafter once there are models; None where that is not known.
+        drafter: not yet bound to models; None in a run without any.
         asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
         folder: the job's; None outside a run.
         asked: the keys that the command line gives a value, such as "gamma" or "sampler.top_p".
@@ -42,7 +42,7 @@ class RunContext:
     dtype: torch.dtype
     title: str
     command: str
-    drafter_class: Callable[..., Drafter] | None = None
+    drafter: Drafter | None = None
     asked_pair: tuple[str, str] | None = None
     folder: Path | None = None
     asked: frozenset[str] = frozenset()
@@ -53,6 +53,7 @@ class ModelContext(RunContext):
     """What a run with models is made of.
 
     Attributes:
+        drafter: bound to the pair.
         names: of the target and the draft, as they were asked for.
     """
 

@@ -57,8 +57,7 @@ class DecodeProtocol:
             columns={"name": "prompt"}
         )
         check, empirical = check_first_tokens(context, self.check)
-        has_probabilities = context.drafter.engine is not None
-        scored = recorded(context, context.requests, completions) if has_probabilities else None
+        scored = recorded(context, context.requests, completions) if context.drafter.has_probabilities else None
         measured = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),

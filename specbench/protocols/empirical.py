@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from specbench.checks import check_count
-from specbench.decoding import Decoder, Request
+from specbench.decoding import Decoder, Request, logits_along
 from specbench.metrics.empirical import distance_check
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
@@ -75,10 +75,12 @@ def uncertain_prefix(context: ModelContext, request: Request) -> Request:
 
     Where one token has nearly all the mass, as at the end of many prompts, any rule would pass.
     """
-    probs = context.target.score(request.prompt).double().softmax(-1)
-    entropy = torch.special.entr(probs).sum(-1)
     half = len(request.prompt) // 2
-    return dataclasses.replace(request, prompt=request.prompt[: half + int(entropy[half:].argmax()) + 1])
+    # Any id may stand behind the prompt: what is asked for is the distribution that it would be drawn from.
+    following = [*request.prompt[half + 1 :], 0]
+    probs = logits_along(context.target, [request.prompt[: half + 1]], [following])[0].double().softmax(-1)
+    entropy = torch.special.entr(probs).sum(-1)
+    return dataclasses.replace(request, prompt=request.prompt[: half + int(entropy.argmax()) + 1])
 
 
 def draw_first_tokens(context: ModelContext, request: Request, settings: CheckSettings) -> np.ndarray:
@@ -100,5 +102,5 @@ def draw_first_tokens(context: ModelContext, request: Request, settings: CheckSe
 
 def exact_first_token(context: ModelContext, request: Request) -> np.ndarray:
     """The target's probabilities [V] of the token after the prompt, under the request's sampling parameters."""
-    logits = context.target.score(request.prompt)[-1:]
+    logits = logits_along(context.target, [request.prompt], [[0]])[0]
     return logit_rows(logits, RowParams.of([request.sampling], logits.device)).probs()[0].cpu().numpy()

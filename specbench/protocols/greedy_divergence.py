@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from scipy import stats
 
-from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding import Completion, Decoder, Request, logits_along
 from specbench.exactness import tables
 from specbench.exactness.texts.support import ROUNDING
 from specbench.plots import evidence as plots
@@ -120,6 +120,5 @@ def cause_of(margins: Sequence[float], noise: float, most: float) -> str:
 
 def _scored(context: ModelContext, prefix: list[int], following: list[int]) -> torch.Tensor:
     """Float64 logits after the prefix, computed as the first row of a block."""
-    context.target.start([prefix], len(prefix) + len(following) + 1)
-    fed = torch.tensor([[prefix[-1], *following]], device=context.target.device)
-    return context.target.extend(fed, [fed.shape[1]])[0, 0].double()
+    # What would come after the last of them is not asked for, so that any id may stand there.
+    return logits_along(context.target, [prefix], [[*following, 0]])[0][0].double()

@@ -9,17 +9,11 @@ from specbench.rules.cards import CARDS, Card
 
 
 def check_draft_model(context: RunContext) -> None:
-    """Raises ConfigError for a drafter whose class says that it has no model (``engine = None``).
-
-    Whether a drafter that is made later has one is for scoring.draft_engine to say.
-    """
-    made = context.drafter_class
-    if made is not None and getattr(made, "engine", made) is None:
+    """Raises ConfigError for a drafter that says that its drafts have no probabilities."""
+    drafter = context.drafter
+    if drafter is not None and not drafter.has_probabilities:
         raise ConfigError(
-            "drafter",
-            getattr(made, "__name__", made),
-            "has no probabilities that could be recorded",
-            "Use drafter=model.",
+            "drafter", type(drafter).__name__, "has no probabilities that could be recorded", "Use drafter=model."
         )
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from specbench.decoding import logits_along
 from specbench.errors import ConfigError
-from specbench.models import Engine, right_padded
+from specbench.models import Engine
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
 from specbench.replay.trace import LIMIT, Identity, trace_schema
@@ -53,9 +54,6 @@ def score_texts(
 ) -> list[dict[str, Tensor]]:
     """For each text its tokens and the trace's columns, [tokens of the text], on the CPU.
 
-    The prompt is fed first and the whole continuation after it, so that a batch's attention, cache and positions are
-    the ones of decoding.
-
     Raises:
         ConfigError: the drafter has no model.
     """
@@ -70,13 +68,7 @@ def _score_batch(
     context: ModelContext, draft: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
 ) -> list[dict[str, Tensor]]:
     counts = [len(text) for text in texts]
-    fed = right_padded([[prompt[-1], *text[:-1]] for prompt, text in zip(prompts, texts, strict=True)], draft.device)
-    capacity = max(len(prompt) for prompt in prompts) + max(counts)
-    both = []
-    for engine in (context.target, draft):
-        engine.start(prompts, capacity)
-        logits = engine.extend(fed, counts)
-        both.append(torch.cat([logits[b, :count] for b, count in enumerate(counts)]))
+    both = [torch.cat(logits_along(engine, prompts, texts)) for engine in (context.target, draft)]
     tokens = torch.cat([torch.tensor(list(text)) for text in texts]).to(draft.device)
     columns = columns_of(both[0], both[1], tokens, context.sampling)
     split = {name: values.cpu().split(counts) for name, values in {"token": tokens, **columns}.items()}

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor
 
-from specbench.decoding import Completion
+from specbench.decoding import Completion, logits_along
 from specbench.exactness.texts.eprocess import TEMPERED, TokenEvidence
 from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.models import Engine
@@ -57,14 +57,8 @@ def evidence(
 def rounding(target: Engine, completion: Completion, width: int, tolerance: float | None) -> tuple[float, float]:
     """The largest difference of a logit between scoring the whole text and scoring it in blocks of ``width`` tokens, as
     decoding does; in logit units, and as a multiple of the row's tolerance."""
-    whole = _scored(target, completion)
-    prompt, fed = completion.request.prompt, completion.sequence[len(completion.request.prompt) - 1 : -1]
-    target.start([prompt], len(completion.sequence) + width)
-    blocks = []
-    for start in range(0, len(fed), width):
-        block = torch.tensor([fed[start : start + width]], device=target.device)
-        blocks.append(target.extend(block, [block.shape[1]])[0])
-    apart = (whole.double() - torch.cat(blocks).double()).nan_to_num(nan=0.0).abs().amax(dim=-1)  # -inf in both is same
+    whole, blocks = _scored(target, completion), _scored(target, completion, width)
+    apart = (whole.double() - blocks.double()).nan_to_num(nan=0.0).abs().amax(dim=-1)  # -inf in both is same
     return float(apart.max()), float((apart / _tolerance(whole, tolerance)).max())
 
 
@@ -77,8 +71,8 @@ def after_whole_blocks(completion: Completion) -> list[bool]:
     return flags[: len(completion.token_ids)]
 
 
-def _scored(engine: Engine, completion: Completion) -> Shaped[Tensor, "n V"]:
-    return engine.score(completion.sequence[:-1])[-len(completion.token_ids) :]
+def _scored(engine: Engine, completion: Completion, width: int | None = None) -> Shaped[Tensor, "n V"]:
+    return logits_along(engine, [completion.request.prompt], [completion.token_ids], width)[0]
 
 
 def _tolerance(logits: Shaped[Tensor, "n V"], tolerance: float | None) -> Float64[Tensor, " n"]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from hydra.utils import instantiate
 
 from specbench.config import Config
 from specbench.decoding import Request
+from specbench.drafters import Drafter
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
@@ -48,17 +47,20 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     for name in ("target", "draft"):
         locate(f"pair.{name}", getattr(config.pair, name))
     drafter = build("drafter", config.drafter)
-    context = dataclasses.replace(context, drafter_class=getattr(drafter, "func", None))
+    if not isinstance(drafter, Drafter):
+        remedy = "Make it a class of specbench.drafters.Drafter, without _partial_ in its yaml."
+        raise ConfigError("drafter", type(drafter).__name__, "no drafter", remedy)
+    context = dataclasses.replace(context, drafter=drafter)
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
     pair = loaded_pair(config, context.device)
     torch.set_num_threads(config.threads or default_threads(pair))
+    target = Engine(pair.target, pair.vocab_size, "target")
     return ModelContext(
-        **vars(context),
+        **vars(context) | {"drafter": _explained("drafter", drafter.bind, pair, target)},
         names=(config.pair.target, config.pair.draft),
         pair=pair,
-        target=Engine(pair.target, pair.vocab_size, "target"),
-        drafter=_explained("drafter", drafter, pair=pair),
+        target=target,
         requests=make_requests(prompts, pair, context.sampling, config),
     )
 
@@ -90,10 +92,7 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
 
 def build(key: str, node: Any) -> Any:
     """What a configuration group names (``_target_``), made of its arguments. Raises ConfigError."""
-    built = _explained(key, instantiate, node)
-    if isinstance(built, functools.partial):  # drafters, which need the pair: what can be known without it
-        _explained(key, inspect.signature(built.func).bind, pair=None, **built.keywords)
-    return built
+    return _explained(key, instantiate, node)
 
 
 def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:

@@ -45,6 +45,14 @@ class RowParams:
         """The parameters of the given rows, repeats allowed."""
         return RowParams(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.truncates)
 
+    def joined(self, other: RowParams) -> RowParams:
+        """These rows, then the other's."""
+        parts = (
+            torch.cat([getattr(each, name) for each in (self, other)])
+            for name in ("temperature", "top_k", "top_p", "min_p")
+        )
+        return RowParams(*parts, truncates=self.truncates or other.truncates)
+
 
 def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:
     """The distributions that sampling with ``params`` from ``logits`` means.

@@ -85,11 +85,13 @@ class Offers:
         limits: what it cannot do.
         interpreted: whether its kernels run through an interpreter, for want of a GPU, so that its times say nothing;
             None if it has no kernels.
+        takes_padded: whether it takes drafts whose rows are padded (``Draft.padded``).
         draft_tokens: draws the drafts in place of the fixtures, for a sampler that is itself under test.
     """
 
     limits: Limits = Limits()
     interpreted: bool | None = None
+    takes_padded: bool = False
     draft_tokens: DraftSampler | None = None
 
 

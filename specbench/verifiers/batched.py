@@ -26,7 +26,7 @@ def padded(values: Shaped[Tensor, " n"], draft: Draft, fill: float | int | bool)
     shape = (len(draft.num_draft_tokens), draft.max_draft_tokens)
     out = torch.full(shape, fill, dtype=values.dtype, device=values.device)
     out[draft.request_of_row, offsets(draft)] = values
-    return out
+    return torch.where(draft.drafted, out, fill) if draft.padded else out
 
 
 def drafted_probs(draft: Draft, target: LogitRows) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
@@ -49,7 +49,7 @@ def next_rows(
         q = torch.zeros_like(p).scatter_(1, draft.token_ids[row][:, None], 1.0)
     else:
         q = draft.rows.select(row).probs()
-    return p, q * (num_accepted < draft.num_draft_tokens)[:, None]
+    return p, torch.where((num_accepted < draft.num_draft_tokens)[:, None], q, 0.0)
 
 
 def residual(p: Float64[Tensor, "B V"], q: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:

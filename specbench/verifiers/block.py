@@ -79,6 +79,7 @@ class BlockVerifier:
 
     rule = "block"
     lossless = True
+    takes_padded = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""

@@ -24,6 +24,7 @@ class FusedVerifier:
     """
 
     lossless = True
+    takes_padded = True
     interpreted = launch.INTERPRETED
 
     def __init__(self, block: bool = False, debug: bool = False):

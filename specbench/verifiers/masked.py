@@ -31,6 +31,7 @@ class MaskedVerifier:
 
     rule = "token"
     lossless = True
+    takes_padded = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`."""

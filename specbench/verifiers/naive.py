@@ -51,6 +51,7 @@ class NaiveVerifier:
 
     rule = "token"
     lossless = True
+    takes_padded = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`."""
@@ -63,8 +64,7 @@ class NaiveVerifier:
         counts = draft.num_draft_tokens.tolist()
         token_ids = torch.full((len(counts), draft.max_draft_tokens + 1), PADDING, device=p_rows.device)
         num_accepted = torch.zeros_like(draft.num_draft_tokens)
-        first = 0
-        for b, g in enumerate(counts):
+        for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
             emitted, accepted = verify_one(
                 draft.token_ids[first : first + g].tolist(),
                 q_rows[first : first + g],
@@ -74,5 +74,4 @@ class NaiveVerifier:
             )
             token_ids[b, : len(emitted)] = torch.tensor(emitted, device=p_rows.device)
             num_accepted[b] = accepted
-            first += g
         return Verification(token_ids, num_accepted)

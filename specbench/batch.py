@@ -1,0 +1,92 @@
+"""The requests that are decoded side by side, as tensors: what a decoding step needs and leaves.
+
+A step reads nothing else of them and hands on a new value, so that no list of texts is rebuilt and nothing waits for
+the device. What only the host can know of lengths is a bound: :func:`known_max`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from specbench.sampling import RowParams
+
+RUNNING, STOPPED, FULL = 0, 1, 2  # Batch.finished: by a stop token, by max_new_tokens
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B requests and their texts so far.
+
+    Attributes:
+        tokens: prompt and continuation of each request; beyond its length any id of the vocabulary. A block's width
+            of columns is left beyond the largest of the limits.
+        lengths: tokens of each text; the last one is not yet fed to the target.
+        limits: the length at which each text is full.
+        seeds: of the requests.
+        params: sampling parameters, a row a request.
+        finished: RUNNING, STOPPED or FULL.
+    """
+
+    tokens: Int64[Tensor, "B capacity"]
+    lengths: Int64[Tensor, " B"]
+    limits: Int64[Tensor, " B"]
+    seeds: Int64[Tensor, " B"]
+    params: RowParams
+    finished: Int64[Tensor, " B"]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def running(self) -> Bool[Tensor, " B"]:
+        """Which requests go on."""
+        return self.finished == RUNNING
+
+    def room(self, gamma: int) -> Int64[Tensor, " B"]:
+        """Tokens to draft for each request: gamma, or fewer near the limit, since a step emits one token more."""
+        left = (self.limits - self.lengths - 1).clamp(0, gamma)
+        return torch.where(self.running, left, 0)
+
+    def span(self, first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
+        """``width`` tokens of each text from its position ``first``; what lies beyond a text's end is any valid id."""
+        columns = first[:, None] + torch.arange(width, device=first.device)
+        return self.tokens.gather(1, columns.clamp(0, self.tokens.shape[1] - 1))
+
+    def select(self, rows: Int64[Tensor, " m"]) -> Batch:
+        """The given requests, in that order."""
+        return Batch(
+            self.tokens[rows],
+            self.lengths[rows],
+            self.limits[rows],
+            self.seeds[rows],
+            self.params.select(rows),
+            self.finished[rows],
+        )
+
+    def joined(self, other: Batch) -> Batch:
+        """These requests, then the other's."""
+        width = max(self.tokens.shape[1], other.tokens.shape[1])
+        tokens = [torch.nn.functional.pad(each.tokens, (0, width - each.tokens.shape[1])) for each in (self, other)]
+        return Batch(
+            torch.cat(tokens),
+            torch.cat([self.lengths, other.lengths]),
+            torch.cat([self.limits, other.limits]),
+            torch.cat([self.seeds, other.seeds]),
+            self.params.joined(other.params),
+            torch.cat([self.finished, other.finished]),
+        )
+
+
+def known_max(values: Int64[Tensor, " B"], bound: int) -> int:
+    """The largest of some values where the host reads it for nothing, on a CPU; elsewhere ``bound``, which holds them.
+
+    On a CPU the smaller width saves rows that a matrix product would compute for nothing; on a GPU rows are cheap, and
+    to read a number means to wait for all the work before it.
+    """
+    if values.device.type != "cpu" or not len(values):
+        return bound
+    return int(values.max())

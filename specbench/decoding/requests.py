@@ -1,0 +1,47 @@
+"""What is decoded, and what came of it, as the host sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specbench.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to continue. Its continuation depends on these fields alone, not on the batch it is decoded in."""
+
+    name: str
+    prompt: tuple[int, ...]
+    seed: int
+    sampling: SamplingParams
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One verification of one request; num_emitted < num_accepted + 1 only where a stop token cut the block."""
+
+    name: str
+    step: int
+    num_draft_tokens: int
+    num_accepted: int
+    num_emitted: int
+
+
+@dataclass
+class Completion:
+    """A request's continuation so far, the stop token included."""
+
+    request: Request
+    token_ids: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    finished: str = ""  # "stop" or "length" once it is
+
+    @property
+    def sequence(self) -> list[int]:
+        return [*self.request.prompt, *self.token_ids]
+
+    @property
+    def remaining(self) -> int:
+        return self.request.max_new_tokens - len(self.token_ids)

@@ -1,0 +1,150 @@
+"""One step of decoding: draft, score, verify, commit. Everything stays on the device, and nothing waits for it.
+
+``step(batch) -> (batch, what happened)`` changes neither; what it does change are the caches of the models, which
+follow the batch. It knows no rule and no drafting method. With nothing drafted it is plain decoding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from specbench.batch import FULL, RUNNING, STOPPED, Batch, known_max
+from specbench.drafters import Drafter
+from specbench.models import Engine
+from specbench.rng import Stream, Streams
+from specbench.sampling import logit_rows, sample
+from specbench.stopwatch import Stopwatch
+from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.verifiers import Verifier
+from specbench.verifiers.base import offers
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a step is made of.
+
+    Attributes:
+        target: scores drafts; one forward pass a step.
+        drafter: proposes; None decodes plainly.
+        verifier: accepts and emits; not used where nothing was drafted.
+        gamma: tokens drafted a step, at most.
+        stop_ids: ids that end a text.
+    """
+
+    target: Engine
+    drafter: Drafter | None
+    verifier: Verifier | None
+    gamma: int
+    stop_ids: Int64[Tensor, " stops"]
+
+
+@dataclass(frozen=True)
+class Happened:
+    """What a step did; nothing that goes on depends on it.
+
+    Attributes:
+        token_ids: accepted tokens, then the emitted one, then PADDING.
+        num_draft_tokens, num_accepted: of each request.
+        num_emitted: num_accepted + 1, or fewer where a stop token cut the block; 0 for a request that had finished.
+        finished: as in Batch, after the step.
+        draft, target: what was verified, for whoever explains logits that nothing could be drawn from.
+    """
+
+    token_ids: Int64[Tensor, "B width"]
+    num_draft_tokens: Int64[Tensor, " B"]
+    num_accepted: Int64[Tensor, " B"]
+    num_emitted: Int64[Tensor, " B"]
+    finished: Int64[Tensor, " B"]
+    draft: Draft
+    target: LogitRows
+
+    def read(self) -> list[list[int]]:
+        """[num_draft_tokens, num_accepted, num_emitted, finished, *token_ids] of each request, in one copy."""
+        numbers = (self.num_draft_tokens, self.num_accepted, self.num_emitted, self.finished)
+        return torch.cat([torch.stack(numbers, dim=1), self.token_ids], dim=1).tolist()
+
+
+@torch.inference_mode()
+def step(batch: Batch, parts: Parts, stopwatch: Stopwatch) -> tuple[Batch, Happened]:
+    """One block for every running request.
+
+    Args:
+        stopwatch: adds up the seconds of "draft", "target" and "verify".
+    """
+    with stopwatch("draft"):
+        room = batch.room(parts.gamma)
+        streams = Streams(batch.seeds, batch.lengths, known_max(room, parts.gamma) + 1)
+        if parts.drafter is None:
+            draft = Draft.empty(len(batch), batch.lengths.device)
+        else:
+            draft = padded(parts.drafter.propose(batch, room, streams))
+    with stopwatch("target"):
+        rows = score(batch, draft, parts.target)
+    with stopwatch("verify"):
+        verification = _verify(parts.verifier, draft, rows, streams)
+    return _commit(batch, draft, rows, verification, parts)
+
+
+def padded(draft: Draft) -> Draft:
+    """The draft with as many rows for each request."""
+    batch, width = draft.drafted.shape
+    if draft.padded or len(draft.token_ids) == batch * width:
+        return dataclasses.replace(draft, padded=True)
+    if not len(draft.token_ids):
+        return Draft.empty(batch, draft.token_ids.device)
+    places = torch.arange(width, device=draft.token_ids.device)
+    row = (draft.first_row[:, None] + places).flatten().clamp(max=len(draft.token_ids) - 1)
+    rows = None if draft.rows is None else draft.rows.select(row)
+    return Draft(draft.token_ids[row], rows, draft.num_draft_tokens, width, padded=True)
+
+
+def score(batch: Batch, draft: Draft, target: Engine) -> LogitRows:
+    """The target's distribution at every drafted token and after the last."""
+    width = draft.max_draft_tokens
+    last = batch.span(batch.lengths - 1, 1)
+    fed = torch.cat([last, draft.token_ids.view(len(batch), width)], dim=1)
+    logits = target.extend(fed, draft.num_draft_tokens + 1)
+    owner = torch.arange(len(batch), device=fed.device).repeat_interleave(width + 1)
+    return logit_rows(logits.flatten(0, 1), batch.params.select(owner))
+
+
+def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
+    if draft.max_draft_tokens == 0 or verifier is None:
+        tokens = sample(rows, streams.uniform(Stream.EMIT)[:, 0])
+        return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
+    if not offers(verifier).takes_padded:
+        draft, rows = draft.compact(rows)
+    return verifier.verify(draft, rows, streams)
+
+
+def _commit(
+    batch: Batch, draft: Draft, rows: LogitRows, verification: Verification, parts: Parts
+) -> tuple[Batch, Happened]:
+    emitted, accepted = verification.token_ids, verification.num_accepted
+    places = torch.arange(emitted.shape[1], device=emitted.device)
+    block = (places <= accepted[:, None]) & batch.running[:, None]
+    stops = block & torch.isin(emitted, parts.stop_ids)
+    kept = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
+    num_emitted = kept.sum(dim=1)
+    lengths = batch.lengths + num_emitted
+    over = torch.where(lengths >= batch.limits, FULL, RUNNING)
+    finished = torch.where(batch.running, torch.where(stops.any(dim=1), STOPPED, over), batch.finished)
+    # The pending token and the accepted ones stay cached; the emitted one is fed by the next step.
+    agreed = batch.lengths + accepted
+    parts.target.truncate(agreed)
+    if parts.drafter is not None:
+        parts.drafter.commit(agreed)
+    happened = Happened(emitted, draft.num_draft_tokens, accepted, num_emitted, finished, draft, rows)
+    tokens = _written(batch, emitted, kept & (emitted != PADDING))
+    return dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished), happened
+
+
+def _written(batch: Batch, emitted: Int64[Tensor, "B width"], kept: Bool[Tensor, "B width"]) -> Tensor:
+    columns = batch.lengths[:, None] + torch.arange(emitted.shape[1], device=emitted.device)
+    before = batch.tokens.gather(1, columns)
+    return batch.tokens.scatter(1, columns, torch.where(kept, emitted, before))

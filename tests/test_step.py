@@ -1,0 +1,183 @@
+"""A step on the device: pure, without reading anything back, with drafts padded or not, with requests that join."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specbench import batch as batches
+from specbench.batch import FULL, RUNNING, STOPPED, Batch
+from specbench.decoding import Decoder, step
+from specbench.drafters import model, prompt_lookup
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.models import Engine, engine
+from specbench.rng import Stream
+from specbench.sampling import RowParams, SamplingParams, inverse_cdf
+from specbench.types import Draft, LogitRows, Verification
+from specbench.verifiers import batched
+from specbench.verifiers.masked import MaskedVerifier, accepted_mask
+from tests.cases import bound
+from tests.test_decoding import make_requests, texts
+
+DRAFTERS = [ModelDrafter(), PromptLookupDrafter()]
+both = pytest.mark.parametrize("drafter", DRAFTERS, ids=["model", "prompt_lookup"])
+
+
+@pytest.fixture(scope="module")
+def exact(pair):
+    """The pair in float64, where shapes of matrix products move no token."""
+    return dataclasses.replace(
+        pair, target=copy.deepcopy(pair.target).double(), draft=copy.deepcopy(pair.draft).double()
+    )
+
+
+@pytest.fixture
+def reading_nothing(monkeypatch):
+    """Widths as on a GPU, where the host reads no lengths and takes bounds."""
+    for module in (engine, step, model, prompt_lookup):
+        monkeypatch.setattr(module, "known_max", lambda values, bound: bound)
+
+
+class Unchecked(MaskedVerifier):
+    """masked.py without the check of its arguments, which reads them."""
+
+    def verify(self, draft, target, streams):
+        num_accepted = accepted_mask(draft, target, streams).sum(dim=1)
+        weights = batched.residual(*batched.next_rows(draft, target, num_accepted))
+        return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
+
+
+class NoReading(TorchDispatchMode):
+    """Raises for whatever would make the host wait for a device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket._qualified_op_name
+        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::item"):
+            raise AssertionError(f"{name} reads from the device")
+        return func(*args, **(kwargs or {}))
+
+
+def decoder(pair, drafter, verifier=None, gamma=3):
+    target = Engine(pair.target, pair.vocab_size, "target")
+    return Decoder(target, bound(drafter, pair), verifier or MaskedVerifier(), gamma, pair.stop_ids)
+
+
+@both
+def test_bounds_in_place_of_lengths_write_the_same_texts(exact, drafter, request):
+    requests = [dataclasses.replace(r, max_new_tokens=9 + 4 * i) for i, r in enumerate(make_requests(exact, 4))]
+    expected = decoder(exact, drafter).run(requests)
+    request.getfixturevalue("reading_nothing")
+    found = decoder(exact, drafter).run(requests)
+    assert texts(found) == texts(expected)
+    assert [c.steps for c in found] == [c.steps for c in expected]
+
+
+@both
+@pytest.mark.usefixtures("reading_nothing")
+def test_a_step_reads_nothing_back(pair, drafter):
+    speculative = decoder(pair, drafter, Unchecked())
+    speculative.start(make_requests(pair, 3))
+    for _ in range(3):
+        before = speculative._batch
+        with NoReading():
+            speculative._batch, happened = step.step(before, speculative._parts, speculative.stopwatch)
+    assert (happened.num_emitted > 0).all()
+    with pytest.raises(AssertionError, match="_local_scalar_dense"), NoReading():  # it sees what it should
+        int(happened.num_emitted.max())
+
+
+@both
+def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
+    speculative = decoder(pair, drafter)
+    speculative.start(make_requests(pair, 3))
+    before = speculative._batch
+    kept = copy.deepcopy(before)
+    after, _ = step.step(before, speculative._parts, speculative.stopwatch)
+    for field in ("tokens", "lengths", "limits", "seeds", "finished"):
+        assert torch.equal(getattr(before, field), getattr(kept, field)), field
+    assert (after.lengths > before.lengths).all()
+
+
+@both
+def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, drafter):
+    """Prompts of other lengths and higher limits than those that are under way; one is a single token."""
+    requests = [dataclasses.replace(r, max_new_tokens=8 + 5 * i) for i, r in enumerate(make_requests(exact, 4))]
+    requests.append(dataclasses.replace(requests[0], prompt=requests[0].prompt[:1], name="short"))
+    alone = [texts(decoder(exact, drafter).run([each]))[0] for each in requests]
+    speculative = decoder(exact, drafter)
+    completions = speculative.start(requests[:2])
+    speculative.step()
+    completions += speculative.admit(requests[2:3])
+    speculative.step()
+    completions += speculative.admit(requests[3:])
+    while speculative._active:
+        speculative.step()
+    assert texts(completions) == alone
+
+
+def test_the_first_may_be_prompts_of_one_token(exact):
+    requests = make_requests(exact, 2)
+    short = dataclasses.replace(requests[0], prompt=requests[0].prompt[:1])
+    speculative = decoder(exact, ModelDrafter())
+    completions = [*speculative.start([short]), *speculative.admit(requests[1:])]
+    while speculative._active:
+        speculative.step()
+    assert texts(completions) == [texts(decoder(exact, ModelDrafter()).run([r]))[0] for r in (short, requests[1])]
+
+
+class Compact(ModelDrafter):
+    """Drafts without padding, as a drafter of one's own may make them, of 0 to gamma tokens."""
+
+    def propose(self, batch, limits, streams):
+        draft = super().propose(batch, torch.minimum(limits, batch.lengths % 4), streams)
+        if draft.max_draft_tokens == 0:
+            return draft
+        target_rows = draft.rows.select(torch.zeros(len(batch) * (draft.max_draft_tokens + 1), dtype=torch.int64))
+        return draft.compact(target_rows)[0]
+
+
+class Uneven(Compact):
+    """The same drafts, padded."""
+
+    def propose(self, batch, limits, streams):
+        return ModelDrafter.propose(self, batch, torch.minimum(limits, batch.lengths % 4), streams)
+
+
+def test_drafts_with_and_without_padding_write_the_same_texts(exact):
+    requests = make_requests(exact, 4)
+    padded, compact = (decoder(exact, drafter).run(requests) for drafter in (Uneven(), Compact()))
+    assert texts(padded) == texts(compact)
+    drafted = {step.num_draft_tokens for completion in padded for step in completion.steps}
+    assert {0, 1, 2, 3} <= drafted
+
+
+def test_a_finished_request_stays_as_it_is():
+    """As long as nobody retired it: nothing is drafted for it, and nothing of it changes."""
+    params = RowParams.of([SamplingParams()] * 3)
+    finished = torch.tensor([RUNNING, STOPPED, FULL])
+    batch = Batch(
+        torch.zeros(3, 9).long(), torch.tensor([4, 4, 6]), torch.tensor([6, 6, 6]), *[torch.arange(3)], params, finished
+    )
+    assert batch.room(5).tolist() == [1, 0, 0]
+    rows = LogitRows(torch.zeros(6, 4), torch.ones(6), torch.full((6,), -torch.inf), None)
+    draft = Draft(torch.tensor([1, 1, 1]), None, torch.tensor([1, 0, 0]), 1, padded=True)
+    verification = Verification(torch.tensor([[1, 2], [3, -1], [3, -1]]), torch.tensor([1, 0, 0]))
+
+    class Nothing(Engine):
+        def __init__(self):
+            pass
+
+        def truncate(self, lengths):
+            self.lengths = lengths
+
+    parts = step.Parts(Nothing(), None, None, 1, torch.tensor([9]))
+    after, happened = step._commit(batch, draft, rows, verification, parts)
+    assert after.lengths.tolist() == [6, 4, 6]
+    assert after.finished.tolist() == [FULL, STOPPED, FULL]
+    assert happened.num_emitted.tolist() == [2, 0, 0]
+    assert after.tokens[0, 4:6].tolist() == [1, 2]
+    assert torch.equal(after.tokens[1:], batch.tokens[1:])
+    assert batches.known_max(batch.lengths, 99) == 6
