@@ -32,7 +32,7 @@ from specbench.rules.rule import LAST_SUCCESS, Rule
 from specbench.sampling import SamplingParams, inverse_cdf
 from specbench.types import Verification
 from specbench.verifiers import Verifier
-from specbench.verifiers.base import Limits, offers
+from specbench.verifiers.base import Limits, Offers, offers
 from specbench.verifiers.external.transformers import TransformersVerifier
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -109,8 +109,8 @@ def test_what_a_verifier_offers_is_declared_with_defaults():
     class Plain:
         rule, lossless = "token", True
 
-    assert offers(Plain()) == offers(MaskedVerifier())
-    assert (offers(Plain()).limits, offers(Plain()).interpreted, offers(Plain()).draft_tokens) == (Limits(), None, None)
+    assert offers(Plain()) == Offers(Limits(), interpreted=None, takes_padded=False, draft_tokens=None)
+    assert offers(MaskedVerifier()).takes_padded
     assert not offers(TransformersVerifier()).limits.capturable
     assert offers(FusedVerifier()).interpreted is FusedVerifier.interpreted
     drawing = FLAWED["flawed/shared_gumbel"]
