@@ -67,7 +67,7 @@ class Question:
         """The certificate that follows from what ``examine`` found."""
         certificate = certify(
             verifier=self.name,
-            rule=str(getattr(self.verifier, "rule", "-")),
+            rule=known.name_of(self.verifier),
             declared_lossless=getattr(self.verifier, "lossless", None) is True,
             evidence=evidence,
             suite=self.suite,
