@@ -15,6 +15,7 @@ from specbench.exactness.evidence import Evidence, Settings
 from specbench.exactness.fixtures import Regime, as_configured, regimes
 from specbench.exactness.suite import examine
 from specbench.provenance import environment
+from specbench.rules import known
 from specbench.sampling_params import SamplingParams
 
 CONFIGURED_VOCABULARY = 32_003  # of the regime with the asker's own sampler and gamma
