@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,10 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    processors: tuple[Callable[..., Any], ...] = ()
+    processors: Sequence[Callable[..., Any]] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "processors", tuple(self.processors))  # a list has no hash
         for name in ("temperature", "top_p", "min_p", "top_k"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -54,7 +54,7 @@ def rows_along(
     n, device = len(logits), logits.device
     none = torch.zeros(n, dtype=torch.int64, device=device)
     history = History(
-        torch.tensor([list(prompt)], device=device),
+        torch.tensor([list(prompt)], dtype=torch.int64, device=device),
         torch.tensor([len(prompt)], device=device),
         torch.tensor([list(text)], dtype=torch.int64, device=device),
         none,

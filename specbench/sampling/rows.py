@@ -42,7 +42,7 @@ class RowParams:
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:
         """One row a request."""
-        asked = [each.processors for each in params]
+        asked = [tuple(each.processors) for each in params]
         chains = [chain for chain in dict.fromkeys(asked) if chain]
         rows = [torch.tensor([each == chain for each in asked], device=device) for chain in chains]
         return RowParams(
