@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -154,6 +155,17 @@ def test_draft_sampling_is_of_the_draft_alone():
     warm = specbench.verify(target, ids, draft, **given)
     assert torch.equal(cold.token_ids, one_hot.token_ids)
     assert warm.num_accepted.sum() > 1.5 * cold.num_accepted.sum()
+
+
+def test_whole_numbers_may_be_lists_arrays_or_tensors_of_any_width():
+    expected = specbench.verify(**batch())
+    names = ("draft_token_ids", "num_draft_tokens", "seeds", "positions")
+    lists = {name: torch.as_tensor(batch()[name]).tolist() for name in names}
+    for kind in (list, np.array, torch.tensor):
+        found = specbench.verify(**batch() | {name: kind(value) for name, value in lists.items()})
+        assert torch.equal(found.token_ids, expected.token_ids)
+    narrow = batch()["draft_token_ids"].to(torch.int32)
+    assert torch.equal(specbench.verify(**changed(draft_token_ids=narrow)).token_ids, expected.token_ids)
 
 
 def test_an_object_verifies_as_its_name_does():
