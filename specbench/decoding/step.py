@@ -21,6 +21,7 @@ from specbench.sampling import logit_rows, sample
 from specbench.stopwatch import Stopwatch
 from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
+from specbench.verifiers.base import offers
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: S
     if draft.max_draft_tokens == 0 or verifier is None:
         tokens = sample(rows, streams.uniform(Stream.EMIT)[:, 0])
         return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
-    if not getattr(verifier, "takes_padded", False):
+    if not offers(verifier).takes_padded:
         draft, rows = draft.compact(rows)
     return verifier.verify(draft, rows, streams)
 

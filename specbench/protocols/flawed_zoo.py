@@ -18,7 +18,7 @@ from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.progress import say
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.settings import OF_FIXTURES
-from specbench.verifiers.agreement import TOLERANCE
+from specbench.rules.agreement import TOLERANCE
 
 SEEN = 1e-4  # p-value from which the draws that a test needs are estimated
 LOCATION = "location"  # the row of what was located, beside those of the tests

@@ -22,6 +22,7 @@ from specbench.protocols.scoring import draft_engine, identity_of, score_texts, 
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of
+from specbench.rules.cards import CARDS
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ class RecordProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         kept = record(context, repeated(context, self.samples))
         trace = kept.trace
-        token, block = (replay(trace, rule, [context.gamma])[0].acceptance_length for rule in ("token", "block"))
+        lengths = {card.title: replay(trace, card, [context.gamma])[0].acceptance_length for card in CARDS.values()}
+        by_rule = ", ".join(f"{length:.2f} by the {title}" for title, length in lengths.items())
         return Outcome(
             f"{len(trace)} tokens recorded in {kept.seconds_sampling + kept.seconds_scoring:.1f} s; replayed at "
-            f"gamma {context.gamma}: {token:.2f} tokens a step by the token rule, {block:.2f} by "
-            "the block rule",
+            f"gamma {context.gamma}, tokens a step: {by_rule}",
             tables={TRACE: kept.table},
             figures={"ratio_of_probabilities": plots.log_ratios(trace.columns)},
         )

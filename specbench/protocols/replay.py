@@ -26,9 +26,10 @@ from specbench.replay.plausible import warning
 from specbench.replay.policies import frontier
 from specbench.replay.renewal import replay
 from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCHEMA, policy_rows, replay_rows
-from specbench.replay.survival import RULES
+from specbench.replay.survival import ARGMAX
 from specbench.replay.trace import Trace, check_sampler
 from specbench.replay.values import SAMPLER
+from specbench.rules.cards import CARDS
 
 DOCUMENT = "trace.json"
 
@@ -83,13 +84,13 @@ class ReplayProtocol:
         check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path)
         if doubt := warning(trace):
             say(f"{self.path}: {doubt}", style="yellow")
-        rules = [rule for rule in RULES if rule != "argmax" or "draft_argmax" in trace.columns]
+        rules = [*CARDS.values(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]
         rows = [row for rule in rules for row in replay_rows(trace, replay(trace, rule, self.gammas))]
         tried = [
             row
-            for rule in ("token", "block")
+            for rule in CARDS.values()
             if self.policies
-            for row in policy_rows(trace, rule, frontier(trace, rule, self.policies))
+            for row in policy_rows(trace, rule.name, frontier(trace, rule, self.policies))
         ]
         planned = plan(trace, self.planned, self.alpha, self.power) if self.planned else []
         figures = {"acceptance_length": plots.replayed_lengths(pd.DataFrame(rows))}

@@ -23,15 +23,15 @@ from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
-from specbench.protocols.prechecks import check_draft_model, check_rule
+from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
+from specbench.rules.cards import Card
 
-RULES = ("token", "block")
 POINTS, TIMINGS = "points.parquet", "timings.parquet"
 POINT_SCHEMA = pa.schema(
     [
@@ -83,7 +83,7 @@ class ReplayCheckProtocol:
 
     def precheck(self, context: RunContext) -> None:
         """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError as run does."""
-        check_rule(context, RULES)
+        check_survival(context)
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
@@ -92,10 +92,7 @@ class ReplayCheckProtocol:
         Raises:
             ConfigError: a verifier of a rule that has no replay.
         """
-        rule = context.verifier.rule
-        if rule not in RULES:
-            remedy = f"Use a verifier of rule {' or '.join(RULES)}."
-            raise ConfigError("verifier", context.verifier_name, f"its rule, {rule}, has no replay", remedy)
+        rule = check_survival(context)
         requests = repeated(context, self.samples)
         for _ in range(self.warmup):
             decoder(context, max(self.decoded)).run(requests[: context.batch_size])
@@ -131,13 +128,13 @@ class ReplayCheckProtocol:
         )
 
     def _points(
-        self, context: ModelContext, rule: str, gamma: int, own: Recorded, completions: Sequence[Completion]
+        self, context: ModelContext, rule: Card, gamma: int, own: Recorded, completions: Sequence[Completion]
     ) -> list[dict[str, Any]]:
         expected = replay(own.trace, rule, [gamma])[0]
         prompts = len(context.requests)
         return [
             {
-                "rule": rule,
+                "rule": rule.name,
                 "gamma": gamma,
                 "prompt": completions[text].request.name,
                 "sample": text // prompts,

@@ -30,6 +30,7 @@ from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
 from specbench.sampling import SamplingParams
+from specbench.verifiers.base import offers
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
 
@@ -125,7 +126,7 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     ignored = unused(protocol)
     check_conditions(job.asked, ignored, job.choices["protocol"])
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
-    if getattr(verifier, "interpreted", False):
+    if offers(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
         verifier=verifier,

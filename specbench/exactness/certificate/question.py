@@ -15,6 +15,7 @@ from specbench.exactness.evidence import Evidence, Settings
 from specbench.exactness.fixtures import Regime, as_configured, regimes
 from specbench.exactness.suite import examine
 from specbench.provenance import environment
+from specbench.rules import known
 from specbench.sampling_params import SamplingParams
 
 CONFIGURED_VOCABULARY = 32_003  # of the regime with the asker's own sampler and gamma
@@ -67,7 +68,7 @@ class Question:
         """The certificate that follows from what ``examine`` found."""
         certificate = certify(
             verifier=self.name,
-            rule=str(getattr(self.verifier, "rule", "-")),
+            rule=known.name_of(self.verifier),
             declared_lossless=getattr(self.verifier, "lossless", None) is True,
             evidence=evidence,
             suite=self.suite,
