@@ -43,6 +43,7 @@ class SamplerConfig:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    processors: list[Any] = field(default_factory=list)
 
 
 @dataclass
@@ -134,7 +135,12 @@ def check(given: Mapping[str, Any]) -> None:
         if not low <= value <= high:
             problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
             raise ConfigError(key, value, problem, remedy)
-    SamplingParams(**given["sampler"])
+    sampler = given["sampler"]
+    SamplingParams(**{name: sampler[name] for name in SamplingParams().numbers})
+    for processor in sampler["processors"]:
+        if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
+            remedy = "Give a list of {_target_: module.Class, argument: value, ...}."
+            raise ConfigError("sampler.processors", processor, "no _target_", remedy)
     if given["dtype"] not in ("auto", *DTYPES):
         raise ConfigError("dtype", given["dtype"], "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):

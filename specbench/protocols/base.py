@@ -29,6 +29,7 @@ class RunContext:
         drafter: not yet bound to models; None in a run without any.
         asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
         folder: the job's; None outside a run.
+        processors: what sampler.processors says, as JSON; empty for none.
     """
 
     verifier: Verifier
@@ -44,6 +45,7 @@ class RunContext:
     drafter: Drafter | None = None
     asked_pair: tuple[str, str] | None = None
     folder: Path | None = None
+    processors: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from specbench.metrics.latency import QUANTILES, median
 from specbench.plots import latency as plots
 from specbench.progress import say, track
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_no_processors
 from specbench.rules import known
 from specbench.rules.cards import floor_card
 from specbench.types import Verification
@@ -116,8 +117,9 @@ class LatencyProtocol:
 
         Raises:
             WrongResultError: a verifier that emits what its rule does not allow.
-            ConfigError: not a single case could be timed.
+            ConfigError: not a single case could be timed; processors, which need texts.
         """
+        check_no_processors(context)
         base, specs = self.specs(context)
         measured = [Measured(spec, self._too_large(spec, context.device)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)

@@ -81,7 +81,7 @@ class ReplayProtocol:
         """
         trace = read_any(self.path)
         check_pair(trace, context.asked_pair, self.path)
-        check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path)
+        check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path, context.processors)
         if doubt := warning(trace):
             say(f"{self.path}: {doubt}", style="yellow")
         rules = [*CARDS.values(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,14 +23,13 @@ from specbench.progress import say
 from specbench.protocols import ModelContext, Outcome, RunContext
 from specbench.protocols.settings import check_conditions, unused
 from specbench.provenance import environment
-from specbench.runs.building import build, with_models
+from specbench.runs.building import build, processors_text, sampling_params, with_models
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
 from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
-from specbench.sampling import SamplingParams
 from specbench.verifiers.base import offers
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
@@ -117,7 +117,7 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
-    sampling = SamplingParams(**resolved["sampler"])
+    sampling = sampling_params(resolved["sampler"])
     tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
     if device.type == "cuda":
@@ -141,12 +141,17 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
         command=job.command,
         asked_pair=(config.pair.target, config.pair.draft) if job.names_pair else None,
         folder=job.folder,
+        processors=processors_text(resolved["sampler"]),
     )
     if protocol.needs_models:
         context = with_models(context, config, protocol)
     outcome: Outcome = protocol.run(context)
 
-    known: dict[str, Any] = {**environment(device), **_identity(config, job, context), **results.emptied(ignored)}
+    known: dict[str, Any] = {
+        **environment(device),
+        **_identity(config, job, context, resolved["sampler"]),
+        **results.emptied(ignored),
+    }
     row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
     try:
         write_tables(job.folder, row, outcome)
@@ -180,7 +185,7 @@ def _shown(config: Config, job: JobInfo, measured: Measured) -> list[str]:
     return warnings
 
 
-def _identity(config: Config, job: JobInfo, context: RunContext) -> dict[str, Any]:
+def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mapping[str, Any]) -> dict[str, Any]:
     """The row's columns of what was asked for."""
     sampling = context.sampling
     return {
@@ -197,7 +202,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext) -> dict[str, An
         "top_k": sampling.top_k,
         "top_p": float(sampling.top_p),
         "min_p": float(sampling.min_p),
-        "sampling": json.dumps(asdict(sampling)),
+        "sampling": json.dumps(sampler),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
         "workload": config.workload.name,
