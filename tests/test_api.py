@@ -23,6 +23,7 @@ from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.record import record as record_requests
 from specbench.provenance import request_seed
 from specbench.results import write_rows
+from specbench.rules.token import TOKEN
 from specbench.runs.choices import chosen, names
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -249,7 +250,7 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
     def mine(draft: Any, target: Any, streams: Any) -> Any:
         return MaskedVerifier().verify(draft, target, streams)
 
-    for verifier, more in (("masked", {}), (MaskedVerifier(), {}), (mine, {"rule": "token"})):
+    for verifier, more in (("masked", {}), (MaskedVerifier(), {}), (mine, {"rule": TOKEN}), (mine, {"rule": "token"})):
         found = specbench.certify(verifier, "quick", **SMALL, **more)
         assert bare(found) == bare(expected)
     assert found.verifier == "mine"
@@ -350,6 +351,9 @@ def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_p
         specbench.replay(each, "token", gammas=[0, 3])
         for each in (specbench.record(pair, PROMPTS, **given), tmp_path / "trace.parquet")
     )
+    assert [each.acceptance_length for each in one] == [
+        each.acceptance_length for each in specbench.replay(tmp_path / "trace.parquet", TOKEN, [0, 3])
+    ]
     assert [each.gamma for each in one] == [0, 3]
     assert [each.acceptance_length for each in one] == [each.acceptance_length for each in two]
 
