@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.record import record as record_requests
 from specbench.provenance import request_seed
 from specbench.results import write_rows
+from specbench.rules.token import TOKEN
 from specbench.runs.choices import chosen, names
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -156,6 +158,17 @@ def test_draft_sampling_is_of_the_draft_alone():
     assert warm.num_accepted.sum() > 1.5 * cold.num_accepted.sum()
 
 
+def test_whole_numbers_may_be_lists_arrays_or_tensors_of_any_width():
+    expected = specbench.verify(**batch())
+    names = ("draft_token_ids", "num_draft_tokens", "seeds", "positions")
+    lists = {name: torch.as_tensor(batch()[name]).tolist() for name in names}
+    for kind in (list, np.array, torch.tensor):
+        found = specbench.verify(**batch() | {name: kind(value) for name, value in lists.items()})
+        assert torch.equal(found.token_ids, expected.token_ids)
+    narrow = batch()["draft_token_ids"].to(torch.int32)
+    assert torch.equal(specbench.verify(**changed(draft_token_ids=narrow)).token_ids, expected.token_ids)
+
+
 def test_an_object_verifies_as_its_name_does():
     one, two = (specbench.verify(**batch(), verifier=each) for each in ("block", BlockVerifier()))
     assert torch.equal(one.token_ids, two.token_ids)
@@ -237,7 +250,7 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
     def mine(draft: Any, target: Any, streams: Any) -> Any:
         return MaskedVerifier().verify(draft, target, streams)
 
-    for verifier, more in (("masked", {}), (MaskedVerifier(), {}), (mine, {"rule": "token"})):
+    for verifier, more in (("masked", {}), (MaskedVerifier(), {}), (mine, {"rule": TOKEN}), (mine, {"rule": "token"})):
         found = specbench.certify(verifier, "quick", **SMALL, **more)
         assert bare(found) == bare(expected)
     assert found.verifier == "mine"
@@ -338,6 +351,9 @@ def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_p
         specbench.replay(each, "token", gammas=[0, 3])
         for each in (specbench.record(pair, PROMPTS, **given), tmp_path / "trace.parquet")
     )
+    assert [each.acceptance_length for each in one] == [
+        each.acceptance_length for each in specbench.replay(tmp_path / "trace.parquet", TOKEN, [0, 3])
+    ]
     assert [each.gamma for each in one] == [0, 3]
     assert [each.acceptance_length for each in one] == [each.acceptance_length for each in two]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,17 +28,19 @@ _ARGUMENTS = {
     "target": "target_logits",
 }
 Rows = Tensor | Sequence[Tensor]
-Ids = Tensor | Sequence[int] | Sequence[Sequence[int]] | Sequence[Tensor]
+Numbers = Tensor | np.ndarray | Sequence[int]
+Ids = Numbers | Sequence[Sequence[int]] | Sequence[Tensor]
 
 
+@torch.no_grad()
 def verify(
     target_logits: Rows,
     draft_token_ids: Ids,
     draft_logits: Rows | None = None,
     *,
-    seeds: int | Sequence[int] | Tensor,
-    positions: int | Sequence[int] | Tensor,
-    num_draft_tokens: Sequence[int] | Tensor | None = None,
+    seeds: int | Numbers,
+    positions: int | Numbers,
+    num_draft_tokens: Numbers | None = None,
     sampling: SamplingParams | Sequence[SamplingParams] | None = None,
     draft_sampling: SamplingParams | Sequence[SamplingParams] | None = None,
     verifier: str | Verifier = "masked",
@@ -112,11 +115,13 @@ def verify(
     return chosen.verify(draft, p_rows, streams)
 
 
-def _drafted(given: Ids, num_draft_tokens: Sequence[int] | Tensor | None) -> tuple[Tensor, list[int]]:
+def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list[int]]:
     """All drafted tokens, int64 [n], and how many each request has."""
     counts = None if num_draft_tokens is None else _integers("num_draft_tokens", num_draft_tokens).tolist()
     if counts is not None and (not counts or min(counts) < 0):
         raise ArgumentError(f"num_draft_tokens: {counts}; a number from 0 for each of at least one request needed")
+    if isinstance(given, np.ndarray):
+        given = torch.as_tensor(given)
     apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(each, int) for each in given)
     if apart:
         each = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]  # ty: ignore[invalid-argument-type]
@@ -135,7 +140,7 @@ def _drafted(given: Ids, num_draft_tokens: Sequence[int] | Tensor | None) -> tup
     return ids, counts
 
 
-def _integers(name: str, given: Sequence[int] | Tensor) -> Tensor:
+def _integers(name: str, given: Numbers) -> Tensor:
     """int64 [m]."""
     try:
         found = torch.as_tensor(given)
@@ -184,7 +189,7 @@ def _params(
     return RowParams.of(given, device)
 
 
-def _seeds(given: int | Sequence[int] | Tensor, batch: int) -> Tensor:
+def _seeds(given: int | Numbers, batch: int) -> Tensor:
     """The seed of each request. Requests that shared one would draw the same random numbers at the same position."""
     if isinstance(given, int) and not isinstance(given, bool):
         if not 0 <= given <= MAX_SEED:
@@ -193,7 +198,7 @@ def _seeds(given: int | Sequence[int] | Tensor, batch: int) -> Tensor:
     return _each("seeds", given, batch)
 
 
-def _each(name: str, given: int | Sequence[int] | Tensor, batch: int) -> Tensor:
+def _each(name: str, given: int | Numbers, batch: int) -> Tensor:
     """int64 [batch]."""
     found = _integers(name, [given] * batch if isinstance(given, int) else given)
     if len(found) != batch:
