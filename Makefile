@@ -1,4 +1,5 @@
 # make demo: the main job on the embedded pair. make test: tests and linters. Each sets up .venv first where needed.
+# make test-long: the tests marked long as well, which make test leaves out: its last line counts them as deselected.
 # make test-lowest, make test-newest: a quick choice of tests with other releases, in an environment of their own.
 # make package: sdist and wheel into dist/, and the smoke sweep from the wheel alone.
 PYTHON ?= python3
@@ -12,14 +13,20 @@ TORCH ?= $(shell grep ^torch== constraints.txt)
 QUICK := $(addprefix tests/test_,$(addsuffix .py,smoke tracking loading engine sampling verifiers external_verifiers \
 	replay results conf analysis))
 
-.PHONY: demo test lint clean test-lowest test-newest package
+# A file's tests stay with one worker, which makes what they share; the other one does not wait for it.
+PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test test-long lint clean test-lowest test-newest package
 
 demo: $(STAMP)
 	$(BIN)/python -m specbench +exp=gamma_sweep
 	@echo "Look at outputs/gamma_sweep/latest/report/report.md and the figures beside it."
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python $(PYTEST) -m "not long"
+
+test-long: $(STAMP) lint
+	$(BIN)/python $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class SpecbenchError(Exception):
     """Base of every error that specbench raises on purpose; shown to the user without a traceback.
@@ -11,6 +13,17 @@ class SpecbenchError(Exception):
 
     def __init__(self, message: str):
         super().__init__(message.encode(errors="backslashreplace").decode())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its message and attributes: joblib and Ray carry errors from one process to another as pickles.
+
+        An exception's own way calls the class with the message alone, and subclasses ask for other arguments.
+        """
+        return _without_init, (type(self), *self.args), vars(self)
+
+
+def _without_init(kind: type[SpecbenchError], *args: object) -> SpecbenchError:
+    return kind.__new__(kind, *args)
 
 
 class ConfigError(SpecbenchError):

@@ -62,6 +62,11 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
+def plain(name: str) -> str:
+    """A name out of a file for a message: as it is, if it can be printed on one line and is not too long."""
+    return clipped(name if name.isprintable() else ascii(name)[1:-1])
+
+
 def is_text(value: str) -> bool:
     """Whether a string can be written: half of a surrogate pair, which JSON's \\ud800 makes, is no character."""
     try:

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from specbench.results import TEXT_SCHEMA, TEXTS
 MODES = ("offline", "online", "disabled")
 LONGEST_NAME = 128  # characters of a project, an entity or a run, by W&B
 LIMITS = {"offline": 300, "online": 900}  # seconds for one job; W&B itself would wait for a lost server for ever
+LONG_WAIT = 30.0  # seconds; W&B waits 90 for a server that does not answer, and fails at once for most other reasons
 PROCESS = Path(__file__).with_name("wandb_process.py")
+_waited: dict[str, str] = {}  # by group: why its runs are kept offline, after one waited for W&B's server in vain
 
 
 def check_settings(mode: str, project: str, entity: str | None = None) -> None:
@@ -87,7 +90,8 @@ def log_run(
     """Logs one finished job: its row as summary, figures, sample texts as a table, its result files as an artifact.
 
     Offline, all that W&B writes stays in ``folder/wandb``, no host is looked up, and ``wandb sync`` finds all it needs,
-    as long as the folder is not moved. A run that could not be sent is left there as an offline run.
+    as long as the folder is not moved. A run that could not be sent is left there as an offline run; if it waited for
+    W&B's server in vain, the later runs of its group in this process do not wait again.
 
     Args:
         group: the sweep, whose jobs W&B then shows together.
@@ -112,7 +116,7 @@ def log_run(
                 "entity": entity,
                 "group": group,
                 "name": name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…",
-                "job_type": str(row["verifier"]),
+                "job_type": str(row["verifier"] or row["protocol"]),
                 "dir": str(folder),
                 "config": dict(config),
             },
@@ -124,11 +128,16 @@ def log_run(
                 str(path) for path in [*sorted(folder.glob("*.parquet")), *map(folder.joinpath, outcome.documents)]
             ],
         }
+        began = time.monotonic()
         try:
+            if mode == "online" and group in _waited:
+                raise TrackingError(_waited[group])
             _log(job, mode, folder)
         except TrackingError as error:
             if mode == "offline":
                 raise
+            if time.monotonic() - began >= LONG_WAIT:
+                _waited[group] = f"an earlier run of this sweep could not be sent: {error}"
             _log(job, "offline", folder)
             raise TrackingError(f"{error}; kept offline, `wandb sync {folder}/wandb/offline-run-*` sends it") from error
     except TrackingError:

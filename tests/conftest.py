@@ -35,6 +35,43 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     interpreter.replace_once_a_launch()
 
 
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Counts the tests that are not run; pytest-xdist keeps silent about those of its workers."""
+    for item in items:
+        item.config.stash[LEFT_OUT] = item.config.stash.get(LEFT_OUT, 0) + 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker: tells the process that started it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Every worker has left out the same ones."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how many were left out, and how they are run."""
+    if count := terminalreporter.config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{count} tests deselected; `make test-long` runs those that are marked long.")
+
+
+# Files that take longest begin first, so that no worker is left with one at the end.
+LONGEST = ("test_sweeps", "test_exactness", "test_exactness_mutants", "test_fuzz")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which files are given to workers; within a file nothing moves."""
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
+
+
 @pytest.fixture(scope="session")
 def pair() -> Pair:
     """The embedded pair, in float32 on the CPU."""

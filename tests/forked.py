@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -11,11 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch  # noqa: F401  (imported once, for all children)
-import transformers  # noqa: F401
+import torch
 
+# Imported once, for all children.
+import specbench.drafters.model
+import specbench.protocols.decode
+import specbench.runs.ending
+import specbench.runs.execute
+import specbench.summary
+import specbench.verifiers.masked  # noqa: F401
 from specbench.__main__ import main
-from specbench.runs import execute  # noqa: F401
+from specbench.runs import building
 
 BOX = {*"┏┃┡│└━"}  # of tables, which say nothing of what is asked here
 
@@ -26,6 +33,13 @@ class Ended:
 
     status: int
     text: str
+
+
+def load_once() -> None:
+    """Loads the embedded pair for all children to come, and sets the threads that they begin with."""
+    torch.set_num_threads(1)
+    building.load_pair = functools.cache(building.load_pair)
+    building.load_pair("embedded:target", "embedded:draft", device="cpu", dtype="auto", chat=None, download=False)
 
 
 class Child:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.differential import compare, explain
 from specbench.exactness.enumeration.laws import all_drafts, law_of
@@ -41,6 +42,8 @@ SHORT = Settings(
     regime_seconds=2, locating_seconds=2,
 )  # fmt: skip
 INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, vocabulary=0, seconds=1)
+ALL = small_fixtures()
+FEW = tuple(fixture for fixture in ALL if fixture.name in ("chain", "mixed", "ragged", "ties", "deep"))
 HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, vocabulary=0)
 
 
@@ -75,9 +78,11 @@ def test_lossless_verifiers_pass_the_suite(name, request):
 
 
 @pytest.mark.usefixtures("unchecked", "little_effort")
+@pytest.mark.parametrize("fixtures", [FEW, pytest.param(ALL, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("name", FLAWED)
-def test_flawed_verifiers_are_caught(name):
+def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):
     """By what is located of them or by a test, within 100,000 steps; half_precision_draft's 8e-4 by location alone."""
+    monkeypatch.setattr(suite, "small_fixtures", lambda: fixtures)
     verifier = FLAWED[name]
     assert not verifier.lossless
     assert type(verifier).__doc__

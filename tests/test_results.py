@@ -1,6 +1,7 @@
 """The typed rows on disk: what is written is what is read, and a crash never leaves half a file."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from specbench.errors import ConfigError
 from specbench.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow
 
 EXAMPLES = {"str": "text", "int": 3, "float": 0.25, "bool": True}
-EXAMPLES |= {"str | None": None, "int | None": 5, "float | None": None, "list[int] | None": [4, 0, 1]}
+EXAMPLES |= {"str | None": None, "int | None": 5, "float | None": None, "bool | None": None}
+EXAMPLES |= {"list[int] | None": [4, 0, 1]}
 EXAMPLES |= {"list[float | None] | None": [0.5, None], "list[float] | None": [0.5]}
 SCALARS = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 ARROW = SCALARS | {f"{name} | None": kind for name, kind in SCALARS.items()}
@@ -90,6 +92,18 @@ def test_collect_merges_finished_jobs_in_order(tmp_path):
     rows = results.read_results(tmp_path)
     assert rows["job"].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
     assert results.collect(tmp_path) == 11  # the collected file is not one of the jobs'
+
+
+def test_what_is_collected_is_of_jobs_that_are_done(tmp_path):
+    """A job that was killed while it wrote its rows, or right afterwards, runs again: what it left is not read."""
+    for job, status in enumerate(("done", "started", "failed", "started")):
+        (tmp_path / str(job)).mkdir()
+        results.write_rows(tmp_path / str(job) / results.RESULTS, [example_row(job=job)], RESULT_SCHEMA)
+        (tmp_path / str(job) / "job.json").write_text(json.dumps({"id": str(job), "status": status}))
+    last = tmp_path / "3" / results.RESULTS
+    last.write_bytes(last.read_bytes()[:100])
+    assert results.collect(tmp_path) == 1
+    assert results.read_results(tmp_path)["job"].tolist() == [0]
 
 
 def test_collect_of_nothing_writes_nothing(tmp_path):

@@ -149,6 +149,27 @@ def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path):
     assert [given["mode"] for given, _, _ in read(told)] == ["offline"]
 
 
+@pytest.mark.parametrize(("long", "tries"), [(0.0, 1), (1000.0, 2)], ids=["after a wait", "at once"])
+def test_a_sweep_waits_once_for_a_server_that_does_not_answer(wandb, tmp_path, monkeypatch, long, tries):
+    told = wandb(
+        """
+        keep = init
+        def init(**given):
+            if given["mode"] == "online":
+                open(f"{told}.tried", "a").write("x")
+                raise ConnectionError("no answer")
+            return keep(**given)
+        """
+    )
+    monkeypatch.setattr(tracking, "LONG_WAIT", long)
+    monkeypatch.setattr(tracking, "_waited", {})
+    for job in ("one", "two"):
+        with pytest.raises(TrackingError, match="no answer; kept offline"):
+            log(tmp_path / job, "online")
+    assert [given["mode"] for given, _, _ in read(told)] == ["offline", "offline"]
+    assert len(told.with_name(f"{told.name}.tried").read_text()) == tries
+
+
 def test_long_names_and_odd_characters_reach_w_and_b(wandb, tmp_path):
     """Half a surrogate pair, which a command line can hold, is no text for W&B."""
     told = wandb()

@@ -148,7 +148,8 @@ def check_cutoffs(case: Case, target: LogitRows) -> None:
         return
     rows = torch.linspace(0, len(target) - 1, min(_CUTOFF_ROWS, len(target))).long().to(case.target_logits.device)
     params = case.target_params.select(rows)
-    cpu = RowParams(*(getattr(params, name).cpu() for name in ("temperature", "top_k", "top_p", "min_p")), True)
+    numbers = (getattr(params, name).cpu() for name in ("temperature", "top_k", "top_p", "min_p"))
+    cpu = RowParams(*numbers, truncates=True)
     expected = logit_rows(case.target_logits[rows].cpu(), cpu)
     wrong = cutoff_excess(expected, target.cutoff[rows].cpu().double(), cpu) > TOLERANCE
     if wrong.any():

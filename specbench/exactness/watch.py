@@ -222,17 +222,17 @@ def malformed(result: object, batch: int, width: int, device: torch.device) -> s
     return ""
 
 
+def _stop(*_: object) -> None:
+    raise _TooLongError
+
+
 @contextlib.contextmanager
 def _interrupted(seconds: float | int) -> Generator[None]:
     """Raises _TooLong in Python code that runs longer; what hangs in a compiled function is not interrupted."""
     if not seconds or threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def stop(*_: object) -> None:
-        raise _TooLongError
-
-    before = signal.signal(signal.SIGALRM, stop)
+    before = signal.signal(signal.SIGALRM, _stop)  # not a function of its own in each call: tests check its types anew
     _LIMIT.begun = time.monotonic()
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

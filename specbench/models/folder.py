@@ -103,12 +103,12 @@ def check_config(config: Mapping[str, Any], source: Source) -> None:
         code = config.get("auto_map")
         if code:
             raise source.wrong(
-                f"its architecture, {kind!r}, is code of the checkpoint's own ({shown(code)}), which specbench does "
-                "not run",
+                f"its architecture, {shown(kind)}, is code of the checkpoint's own ({shown(code)}), which specbench "
+                "does not run",
                 "Choose a model whose architecture transformers has.",
             )
         raise source.wrong(
-            f"model_type {kind!r} is not one of transformers {transformers_version}",
+            f"model_type {shown(kind)} is not one of transformers {transformers_version}",
             "Check config.json; where the model is newer than transformers, update transformers.",
         )
     quantised = config.get("quantization_config")

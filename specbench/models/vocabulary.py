@@ -5,6 +5,7 @@ from __future__ import annotations
 from transformers import PreTrainedTokenizerBase
 
 from specbench.errors import ModelError
+from specbench.files import shown
 
 SHOWN = 5
 MOST_PADDING = 2  # outputs for each id; the widest paddings known add a tenth
@@ -25,8 +26,8 @@ def differences(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase)
     ids = sorted(i for i in of_target.keys() | of_draft.keys() if i < shared)
     other = [i for i in ids if of_target.get(i) != of_draft.get(i)]
     if other:
-        shown = ", ".join(f"id {i}: {of_target.get(i)!r} / {of_draft.get(i)!r}" for i in other[:SHOWN])
-        found.append(f"{len(other)} ids stand for different tokens (target / draft), the first: {shown}")
+        first = ", ".join(f"id {i}: {shown(of_target.get(i))} / {shown(of_draft.get(i))}" for i in other[:SHOWN])
+        found.append(f"{len(other)} ids stand for different tokens (target / draft), the first: {first}")
     for name in ("bos_token_id", "eos_token_id"):
         if getattr(target, name) != getattr(draft, name):
             found.append(f"{name}: target {getattr(target, name)}, draft {getattr(draft, name)}")

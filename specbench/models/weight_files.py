@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from specbench.files import Source, shown
+from specbench.files import Source, plain, shown
 from specbench.foreign import foreign
 
 SINGLE = "model.safetensors"
@@ -35,7 +35,7 @@ def named(names: Mapping[str, object] | list[str]) -> str:
     """The first few of many names, and how many there are beyond them."""
     listed = sorted(names)
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(listed[:_SHOWN]) + more
+    return ", ".join(map(plain, listed[:_SHOWN])) + more
 
 
 def weight_files(folder: Path, config: Mapping[str, Any], source: Source) -> list[Path]:
@@ -81,7 +81,7 @@ def _shards(index: Path, source: Source) -> list[Path]:
     for tensor, name in shard_of.items():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
             raise source.wrong(
-                f"{index.name} names {shown(name)} for {tensor}, which is no safetensors file of the folder"
+                f"{index.name} names {shown(name)} for {plain(tensor)}, which is no safetensors file of the folder"
             )
         names.add(name)
     missing = sorted(name for name in names if not (index.parent / name).exists())
@@ -91,7 +91,7 @@ def _shards(index: Path, source: Source) -> list[Path]:
     held = headers([index.parent / name for name in sorted(names)], source)
     for tensor, name in shard_of.items():
         if tensor not in held:
-            raise source.wrong(f"{index.name} says that {name} holds {tensor}, and it does not")
+            raise source.wrong(f"{index.name} says that {name} holds {plain(tensor)}, and it does not")
     return [index.parent / name for name in sorted(names)]
 
 
@@ -113,7 +113,7 @@ def headers(files: list[Path], source: Source) -> dict[str, Held]:
             raise source.wrong(f"{path.name} holds no tensor")
         for tensor, each in found.items():
             if tensor in held:
-                raise source.wrong(f"{tensor} is in {held[tensor].file} and in {each.file}")
+                raise source.wrong(f"{plain(tensor)} is in {held[tensor].file} and in {each.file}")
             held[tensor] = each
     return held
 

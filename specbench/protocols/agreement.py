@@ -29,6 +29,7 @@ from specbench.errors import ConfigError
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.progress import progress
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_no_processors
 from specbench.rng import Stream, Streams
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, classify
@@ -75,8 +76,9 @@ class AgreementProtocol:
         """Compares; see :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
-            ConfigError: a verifier whose randomness is its own, which has no twin.
+            ConfigError: a verifier whose randomness is its own, which has no twin; processors, which need texts.
         """
+        check_no_processors(context)
         rule = known.of(context.verifier)
         twin = rule.reference
         if twin is None:

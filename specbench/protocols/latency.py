@@ -31,6 +31,7 @@ from specbench.metrics.latency import QUANTILES, median
 from specbench.plots import latency as plots
 from specbench.progress import say, track
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_no_processors
 from specbench.rules import known
 from specbench.rules.cards import floor_card
 from specbench.types import Verification
@@ -94,6 +95,8 @@ class LatencyProtocol:
         for name, value, least in (("rounds", rounds, 1), ("replays", replays, _FEWEST), ("host_calls", host_calls, 1)):
             check_count(f"protocol.{name}", value, least)
         self.vocabulary, self.grid, self.samplers = vocabulary, grid, samplers
+        sized = grid and all(isinstance(entry, Mapping) and "batch_size" in entry for entry in grid)
+        self.own_conditions = {"batch_size": "Every entry of protocol.grid has its own."} if sized else {}
         self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
         self.budget, self.flush, self.cpu_logits = budget, flush, cpu_logits
 
@@ -114,8 +117,9 @@ class LatencyProtocol:
 
         Raises:
             WrongResultError: a verifier that emits what its rule does not allow.
-            ConfigError: not a single case could be timed.
+            ConfigError: not a single case could be timed; processors, which need texts.
         """
+        check_no_processors(context)
         base, specs = self.specs(context)
         measured = [Measured(spec, self._too_large(spec, context.device)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)

@@ -17,6 +17,13 @@ def check_draft_model(context: RunContext) -> None:
         )
 
 
+def check_no_processors(context: RunContext) -> None:
+    """Raises ConfigError for processors if steps are made up, so that no text precedes any token."""
+    if context.processors:
+        remedy = "Leave them out: only decoded and recorded texts have them."
+        raise ConfigError("sampler.processors", context.processors, "steps are made up, without texts", remedy)
+
+
 def check_survival(context: RunContext) -> Card:
     """The card of the verifier's rule, whose survival in texts is known.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from specbench.errors import ConfigError
 from specbench.metrics.speed import speed_of
 from specbench.plots import cost as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
@@ -88,6 +88,7 @@ class PredictProtocol:
 
     needs_models = True
     times = True
+    own_conditions: ClassVar[Conditions] = {"gamma": "Use protocol.gammas and protocol.decoded."}
 
     def __init__(
         self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int, cost: Mapping[str, Any]

@@ -10,12 +10,13 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
 from specbench.provenance import request_seed
@@ -48,6 +49,7 @@ class RecordProtocol:
     """
 
     needs_models = True
+    own_conditions: ClassVar[Conditions] = {"verifier": "Texts are decoded plainly, without one; leave it out."}
 
     def __init__(self, samples: int):
         self.samples = check_count("protocol.samples", samples)

@@ -11,13 +11,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import say
-from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.settings import check_gammas
 from specbench.replay.imports import read_any
 from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan
@@ -45,6 +46,14 @@ class ReplayProtocol:
     """
 
     needs_models = False
+    own_conditions: ClassVar[Conditions] = {
+        "pair": None,  # check_pair
+        "gamma": "Use protocol.gammas.",
+        "batch_size": "Nothing is decoded; leave it out.",
+        "verifier": "Every rule is replayed; leave it out.",
+        "seed": "Nothing is drawn; leave it out.",
+        "dtype": "It is the trace's; leave it out.",
+    }
 
     def __init__(
         self,
@@ -72,7 +81,7 @@ class ReplayProtocol:
         """
         trace = read_any(self.path)
         check_pair(trace, context.asked_pair, self.path)
-        check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path)
+        check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path, context.processors)
         if doubt := warning(trace):
             say(f"{self.path}: {doubt}", style="yellow")
         rules = [*CARDS.values(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pyarrow as pa
@@ -22,7 +22,7 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.settings import check_gammas
@@ -70,6 +70,7 @@ class ReplayCheckProtocol:
 
     needs_models = True
     times = True
+    own_conditions: ClassVar[Conditions] = {"gamma": "Use protocol.gammas and protocol.decoded."}
 
     def __init__(self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int):
         self.gammas = check_gammas("protocol.gammas", gammas, least=1)

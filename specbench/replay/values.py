@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from specbench.errors import ConfigError
-from specbench.files import LONGEST_NAME, is_name, reason, shown
+from specbench.files import LONGEST_NAME, clipped, is_name, reason, shown
 
 KEY = "protocol.trace"
 SAMPLER = ("temperature", "top_k", "top_p", "min_p")
@@ -46,12 +46,12 @@ def sampler_of(given: Mapping[str, object]) -> dict[str, float]:
         ValueError: other names than those of SAMPLER, or a value that no sampler has.
     """
     if set(given) != set(SAMPLER):
-        raise ValueError(f"sampler of {', '.join(sorted(map(str, given))) or 'nothing'}, not of {', '.join(SAMPLER)}")
+        raise ValueError(f"sampler of {clipped(', '.join(sorted(given)) or 'nothing')}, not of {', '.join(SAMPLER)}")
     found = {}
     for name, (low, high) in _SAMPLER_RANGES.items():
         value = given[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise ValueError(f"{name} {value!r} is not a number from {low:g} to {high:g}")
+            raise ValueError(f"{name} {shown(value)} is not a number from {low:g} to {high:g}")
         if value > _LARGEST:
             raise ValueError(f"{name} is infinite")
         found[name] = float(value)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import ConfigError
 from specbench.files import LONGEST_NAME, Source, is_name, is_text, shown
 
 EMBEDDED = "embedded:"
@@ -48,33 +47,33 @@ def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
 
 
 def _prompt(entry: Any, number: int, source: Source) -> Prompt:
-    def unusable(why: str) -> ConfigError:
-        return source.wrong(f"line {number} has no usable prompt ({why})")
+    if why := _problem(entry):
+        raise source.wrong(f"line {number} has no usable prompt ({why})")
+    return Prompt(_name(entry.get("prompt_id", f"line-{number}"), number, source), entry["prompt"], number)
 
+
+def _problem(entry: Any) -> str:
+    """Why a line is no prompt; empty if it is one."""
     if not isinstance(entry, dict):
-        raise unusable("not a JSON object")
+        return "not a JSON object"
     if "prompt" not in entry:
-        raise unusable('no "prompt"')
+        return 'no "prompt"'
     text = entry["prompt"]
     if not isinstance(text, str):
-        raise unusable(f"prompt is {shown(text)}, not a string")
+        return f"prompt is {shown(text)}, not a string"
     if not text.strip():
-        raise unusable("prompt is empty")
-    if not is_text(text):
-        raise unusable("prompt has half of a surrogate pair, which is no character")
-    return Prompt(_name(entry.get("prompt_id", f"line-{number}"), number, source), text, number)
+        return "prompt is empty"
+    return "" if is_text(text) else "prompt has half of a surrogate pair, which is no character"
 
 
 def _name(given: object, number: int, source: Source) -> str:
-    def unusable(why: str) -> ConfigError:
-        return source.wrong(
-            f"line {number}: prompt_id {shown(given)} {why}",
-            f"Use a text of 1 to {LONGEST_NAME} printable characters, or a whole number.",
-        )
-
     if isinstance(given, bool) or not isinstance(given, str | int):
-        raise unusable("is neither a text nor a whole number")
-    name = str(given)
-    if not is_name(name):
-        raise unusable("is empty, too long, or has characters that cannot be seen")
-    return name
+        why = "is neither a text nor a whole number"
+    elif is_name(name := str(given)):
+        return name
+    else:
+        why = "is empty, too long, or has characters that cannot be seen"
+    raise source.wrong(
+        f"line {number}: prompt_id {shown(given)} {why}",
+        f"Use a text of 1 to {LONGEST_NAME} printable characters, or a whole number.",
+    )

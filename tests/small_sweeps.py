@@ -1,0 +1,28 @@
+"""Small sweeps of the embedded pair, and what is compared of two of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from specbench import results
+
+SWEEP = (
+    *("+exp=smoke", "max_new_tokens=4", "workload.limit=2", "protocol.warmup=0", "tracking.mode=disabled"),
+    *("protocol.check.prefixes=1", "protocol.check.draws=4"),
+)  # four jobs: gamma=1,3 verifier=naive,masked
+TWO = (*SWEEP, "gamma=1")
+ONE = (*TWO, "verifier=masked")
+
+
+def sweeps(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("outputs/*/*/plan.json") if path.parent.name != "latest")
+
+
+def numbers(sweep: Path) -> list[list[object]]:
+    """What the rows of a sweep say, times aside; and the log of its steps."""
+    rows = results.read_results(sweep)
+    kept = ["job", "verifier", "gamma", "tokens", "accepted", "overlap", "check_tv", "acceptance_histogram"]
+    steps = results.read_jobs(sweep, results.STEPS)
+    steps = steps.astype({"num_accepted": int}).groupby("job")["num_accepted"].apply(list)
+    return [*json.loads(rows[kept].to_json(orient="values")), *([*each] for each in steps.items())]
