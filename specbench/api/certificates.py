@@ -14,6 +14,7 @@ from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import settings_of
 from specbench.models.loading import choose_device, choose_dtype
+from specbench.rules.rule import Rule
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
 
@@ -23,7 +24,7 @@ def certify(
     verifier: str | Verifier | VerifyFunction,
     suite: str = "quick",
     *,
-    rule: str | None = None,
+    rule: str | Rule | None = None,
     lossless: bool | None = None,
     sampling: SamplingParams | None = None,
     gamma: int = 4,
@@ -45,7 +46,8 @@ def certify(
             :class:`specbench.Draft`, :class:`specbench.LogitRows` and :class:`specbench.Streams`.
         suite: "quick", "default" or "deep".
         rule: of a function only, and needed there: "token" or "block" if it follows that rule's formulas with the
-            uniforms that these use, which alone can be called lossless; else any name of its own.
+            uniforms that these use; a Rule of yours if it follows that one's (rules/rule.py); only so can it be called
+            lossless. Else any name of its own.
         lossless: of a function only: what it claims to be. None is True.
         sampling, gamma, batch_size: of one regime beside those of every certificate, as you use the verifier.
         seed: of the random requests, 0 or more.
@@ -92,7 +94,7 @@ def certify(
     return question.answer(question.examine(report))
 
 
-def _examined(verifier: str | Verifier | VerifyFunction, rule: str | None, lossless: bool | None) -> Verifier:
+def _examined(verifier: str | Verifier | VerifyFunction, rule: str | Rule | None, lossless: bool | None) -> Verifier:
     """What is examined; an object is taken as it is, since its certificate says what it lacks."""
     function = not isinstance(verifier, str | type) and not hasattr(verifier, "verify") and callable(verifier)
     if not function:

@@ -7,6 +7,7 @@ from typing import Any
 
 from specbench.errors import ArgumentError
 from specbench.rng import Streams
+from specbench.rules.rule import Rule
 from specbench.runs.choices import chosen
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
@@ -22,7 +23,7 @@ class FunctionVerifier:
         rule, lossless: see :class:`specbench.verifiers.Verifier`.
     """
 
-    def __init__(self, function: VerifyFunction, rule: str, lossless: bool):
+    def __init__(self, function: VerifyFunction, rule: str | Rule, lossless: bool):
         self.function, self.rule, self.lossless = function, rule, lossless
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Any:

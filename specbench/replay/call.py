@@ -9,15 +9,17 @@ from specbench.replay import renewal
 from specbench.replay.imports import read_any
 from specbench.replay.renewal import Replayed
 from specbench.replay.trace import Trace
+from specbench.rules.cards import Card
 
 
-def replay(trace: Trace | str | Path, rule: str, gammas: Sequence[int]) -> list[Replayed]:
+def replay(trace: Trace | str | Path, rule: Card | str, gammas: Sequence[int]) -> list[Replayed]:
     """What each gamma would have accepted of a trace's texts, in expectation and without a model.
 
     Args:
         trace: of :func:`specbench.record`; or the path of a trace.parquet, or of a serving engine's JSON lines
             (replay/imports.py).
-        rule: "token", "block", or "argmax" (drafts that are the draft model's most likely tokens).
+        rule: "token", "block", or "argmax" (drafts that are the draft model's most likely tokens); or a Rule
+            of yours with a ``token_cost``.
         gammas: tokens drafted a step, 0 to 64 each.
 
     Returns:
