@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+import specbench
+from specbench.api.verifiers import FunctionVerifier
 from specbench.errors import ArgumentError, ConfigError
 from specbench.exactness.enumeration.laws import all_drafts, law_of, rule_error
 from specbench.exactness.enumeration.reference import expected, held_against
@@ -20,7 +22,6 @@ from specbench.exactness.probes import RULE, Probe
 from specbench.exactness.statistics.served import served_rows
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.replay.renewal import replay
 from specbench.replay.survival import survival
 from specbench.rng import Stream
 from specbench.rules import known
@@ -80,6 +81,7 @@ def test_a_verifier_names_its_rule_or_holds_it():
     function = SimpleNamespace(rule="token", lossless=True, verify=MaskedVerifier().verify)
     assert isinstance(function, Verifier)
     assert known.of(function) is known.KNOWN["token"]
+    assert known.of(FunctionVerifier(MaskedVerifier().verify, LAZY, lossless=True)) is LAZY
     assert known.name_of(object()) == "-"
 
 
@@ -181,7 +183,7 @@ def test_replay_takes_a_rule_from_outside():
     (first, *_) = survival(trace_of_tokens(p, q, [text]), LAZY, 3)
     ratio = [q[a, b] / p[a, b] for a, b in itertools.pairwise((0, *text))]
     assert first == pytest.approx([1.0, *np.cumprod([A * min(1.0, each) for each in ratio[:3]])], abs=2e-6)
-    (found,) = replay(trace_of_tokens(p, q, [text]), LAZY, [3])
+    (found,) = specbench.replay(trace_of_tokens(p, q, [text]), LAZY, [3])
     assert found.rule == "lazy"
 
 
