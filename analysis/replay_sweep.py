@@ -15,6 +15,7 @@ from specbench.replay.policies import frontier, gain_over_fixed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, by_prompt, policy_rows
 from specbench.replay.trace import TRACE, read_trace
+from specbench.rules.cards import BLOCK, CARDS, TOKEN
 
 from .pages import Illustration
 from .sections import main, read_rows, read_table, write_page
@@ -66,12 +67,12 @@ def policies(run_dir: Path, rows: pd.DataFrame) -> dict[str, tuple[pd.DataFrame,
     found = {}
     for temperature, jobs in rows.groupby("temperature"):
         trace, lines, words = read_trace(run_dir / str(jobs["job"].iloc[0]) / TRACE), [], []
-        for rule in ("token", "block"):
-            points = frontier(trace, rule, FIXED)
-            lines += policy_rows(trace, rule, points)
+        for card in CARDS.values():
+            points = frontier(trace, card, FIXED)
+            lines += policy_rows(trace, card.name, points)
             for kind in ("probability", "entropy"):
                 if gain := gain_over_fixed(points, kind):
-                    words.append(f"{gain[0]:+.2f} ({rule} rule, by {kind}, threshold {gain[1]:g})")
+                    words.append(f"{gain[0]:+.2f} ({card.title}, by {kind}, threshold {gain[1]:g})")
         text = f"Stopping early at T = {temperature:g}, tokens a step beyond a fixed gamma of equal draft, at best: "
         found[f"{temperature:g}"] = pd.DataFrame(lines), text + (", ".join(words) or "nothing to compare") + "."
     return found
@@ -150,7 +151,8 @@ def agrees(points: pd.DataFrame) -> str:
 
 def widths(points: pd.DataFrame) -> str:
     """How much narrower the replay's intervals are, in words; the block rule's gamma 1 is the token rule's again."""
-    copies = (points["rule"] == "block") & (points["gamma"] == 1) & (points["rule"] == "token").any()
+    rules = points["rule"]
+    copies = (rules == BLOCK.name) & (points["gamma"] == 1) & (rules == TOKEN.name).any()
     ratio = points.loc[~copies, "width_ratio"]
     return (
         f"On the same texts decoding's interval is {ratio.median():.2f} times as wide as the replay's (median; "

@@ -17,7 +17,7 @@ Verifiers of one rule that read the same uniforms promise the same tokens. A fas
 adds in another order, so a draw next to a threshold may fall on its other side. How often, and is that all?"""
 METHOD = """\
 A draw is a decision on a drafted token, or an emitted token. A difference is rounding when some relative error of p
-and q up to the tolerance leads to it (specbench/verifiers/agreement.py); anything else is a bug. The interval of the
+and q up to the tolerance leads to it (specbench/rules/agreement.py); anything else is a bug. The interval of the
 share is Clopper and Pearson's, 95%. [table.csv](table.csv) holds every column, unrounded, and
 [differences.csv](differences.csv) each difference."""
 

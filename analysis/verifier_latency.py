@@ -13,6 +13,7 @@ from specbench.errors import ConfigError
 from specbench.metrics.latency import ratio_of_medians
 from specbench.plots import latency as plots
 from specbench.results import read_jobs, read_results
+from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
 
 from .pages import (
     NONE,
@@ -52,7 +53,7 @@ SPEED = "Time of each verifier over that of the reference in the same case: how 
 RATIOS = """\
 How many times longer than reading the bytes; the dashed line is the speed of a plain copy. Labels are what a case
 varies, and its number of requests."""
-REFERENCES = {"block": "block_fused", "token": "fused"}  # what others are compared with, where it ran
+REFERENCES = {BLOCK.name: "block_fused", TOKEN.name: "fused"}  # what others are compared with, where it ran
 
 
 def report(run_dir: Path) -> Path:
@@ -162,12 +163,12 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
         by_round = [each["microseconds"].to_numpy() for _, each in rows.groupby("round")]
         arrays[rows["job"].iloc[0], rows["case"].iloc[0]] = np.stack(by_round)
     lines = []
-    for rule in ("token", "block"):
-        rows = timed[(timed["rule"] == "block") == (rule == "block")]
+    for card in CARDS.values():
+        rows = timed[timed["rule"].map(floor_card) == card]  # others are compared with the token rule's
         names = list(dict.fromkeys(rows["verifier"]))
         if len(names) < 2:
             continue
-        reference = REFERENCES[rule] if REFERENCES[rule] in names else names[0]
+        reference = REFERENCES[card.name] if REFERENCES[card.name] in names else names[0]
         of_rule = list(zip(_keys(rows), (row for _, row in rows.iterrows()), strict=True))
         base = {key: row for key, row in of_rule if row["verifier"] == reference}
         for key, row in of_rule:
@@ -230,18 +231,19 @@ def remarks(timed: pd.DataFrame) -> str:
 
 def checks(timed: pd.DataFrame) -> str:
     """What the checks of the timed outcomes found."""
-    twins = timed[timed["rule"].isin(["token", "block"])]
+    twins = timed[timed["rule"].isin(CARDS)]
     text = ""
     if len(twins):
         text = (
             f"{twins['checked'].sum():.0f} verified requests were compared with their rule's plain twin token for "
             f"token: {twins['rounding'].sum():.0f} differ, which rounding at a threshold explains, and no other."
         )
-    others = list(dict.fromkeys(timed.loc[~timed["rule"].isin(["token", "block"]), "verifier"]))
+    others = list(dict.fromkeys(timed.loc[~timed["rule"].isin(CARDS), "verifier"]))
     if others:
         text += (
-            f" With noise of their own: {', '.join(others)}; the form of their output, the target's support and the "
-            "number of accepted tokens were checked."
+            f" Of other rules: {', '.join(others)}; each was compared so with its rule's reference if "
+            "it has one, and else the form of its output, the target's support and the number of accepted tokens were "
+            "checked."
         )
     return text.strip()
 

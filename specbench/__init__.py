@@ -1,10 +1,59 @@
-"""specbench: a laboratory for speculative decoding. Start at types.py, then verifiers/naive.py and decoding.py."""
+"""specbench: a laboratory for speculative decoding.
 
+From Python: ``verify`` a batch of your own logits, ``certify`` a function of your own, ``load_pair``, ``decode``,
+``record`` and ``replay``. Everything is imported when it is first used, so that ``import specbench`` needs no PyTorch.
+The code begins at types.py; read verifiers/naive.py and decoding/step.py after it.
+"""
+
+from __future__ import annotations
+
+import importlib
 import os
+from typing import TYPE_CHECKING
 
 from specbench import caches
 
+if TYPE_CHECKING:  # what the names below are, for type checkers and editors
+    from specbench.api.batch import verify
+    from specbench.api.certificates import certify
+    from specbench.api.texts import decode, record
+    from specbench.models.loading import load_pair
+    from specbench.replay.call import replay
+    from specbench.rng import Stream, Streams
+    from specbench.sampling_params import SamplingParams
+    from specbench.types import Draft, LogitRows, Verification
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Draft",
+    "LogitRows",
+    "SamplingParams",
+    "Stream",
+    "Streams",
+    "Verification",
+    "__version__",
+    "certify",
+    "decode",
+    "load_pair",
+    "record",
+    "replay",
+    "verify",
+]
+
+_HOMES = {
+    "Draft": "types",
+    "LogitRows": "types",
+    "SamplingParams": "sampling_params",
+    "Stream": "rng",
+    "Streams": "rng",
+    "Verification": "types",
+    "certify": "api.certificates",
+    "decode": "api.texts",
+    "load_pair": "models.loading",
+    "record": "api.texts",
+    "verify": "api.batch",
+}
 
 # Without a GPU the Triton kernels run through Triton's interpreter. Triton reads this when it is first imported, which
 # other libraries may do before specbench.kernels is; so the choice is made here, without importing anything.
@@ -12,3 +61,18 @@ if not any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/dxg", "
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 caches.make_do_without_home()  # likewise before Triton and matplotlib are imported
+
+
+def __getattr__(name: str) -> object:
+    """Imports a public name when it is first used."""
+    if name == "replay":  # the name of a room as well, which can be called (replay/__init__.py)
+        return importlib.import_module("specbench.replay")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"specbench.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

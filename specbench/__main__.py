@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 import platform
 import sys
-from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
@@ -17,6 +16,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench import __version__, config
+from specbench.config import CONF
 from specbench.errors import SpecbenchError
 from specbench.progress import say
 from specbench.runs import plugins
@@ -25,8 +25,6 @@ from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.signals import Interrupted, interruptible
 from specbench.runs.sweeper import Asked, PlannedSweeper
 
-_PACKAGED = Path(__file__).parent / "conf"  # in a wheel
-CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
 REPORT = """\
 python -m specbench report [FOLDER]
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 
-from specbench.sampling import RowParams
+from specbench.sampling import History, RowParams, logit_rows
+from specbench.types import LogitRows
 
 RUNNING, STOPPED, FULL = 0, 1, 2  # Batch.finished: by a stop token, by max_new_tokens
 
@@ -55,6 +56,24 @@ class Batch:
         """``width`` tokens of each text from its position ``first``; what lies beyond a text's end is any valid id."""
         columns = first[:, None] + torch.arange(width, device=first.device)
         return self.tokens.gather(1, columns.clamp(0, self.tokens.shape[1] - 1))
+
+    def rows(self, logits: Shaped[Tensor, "n V"], drafted: Int64[Tensor, "B width"], first: int = 0) -> LogitRows:
+        """The distributions at the places of a block from ``first`` to the one behind the drafted tokens.
+
+        Args:
+            logits: a row a place, those of a request following one another.
+            drafted: the tokens drafted so far; place i follows the first i of them.
+        """
+        places = torch.arange(first, drafted.shape[1] + 1, device=drafted.device)
+        owner = torch.arange(len(self), device=drafted.device)
+        params = self.params
+        if len(places) > 1:
+            owner = owner.repeat_interleave(len(places))
+            params = params.select(owner)
+        history = None
+        if params.chains:
+            history = History(self.tokens, self.lengths, drafted, owner, places.repeat(len(self)))
+        return logit_rows(logits, params, history)
 
     def select(self, rows: Int64[Tensor, " m"]) -> Batch:
         """The given requests, in that order."""

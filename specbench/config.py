@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -17,6 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from specbench.errors import ConfigError
 from specbench.sampling_params import SamplingParams
 
+_PACKAGED = Path(__file__).parent / "conf"  # in a wheel
+CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
 LARGEST_SEED = 2**63 - 1  # what rng.py takes
@@ -40,6 +43,7 @@ class SamplerConfig:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    processors: list[Any] = field(default_factory=list)
 
 
 @dataclass
@@ -132,7 +136,11 @@ def check(given: Mapping[str, Any]) -> None:
             problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
             raise ConfigError(key, value, problem, remedy)
     sampler = given["sampler"]
-    SamplingParams(sampler["temperature"], sampler["top_k"], sampler["top_p"], sampler["min_p"])
+    SamplingParams(**{name: sampler[name] for name in SamplingParams().numbers})
+    for processor in sampler["processors"]:
+        if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
+            remedy = "Give a list of {_target_: module.Class, argument: value, ...}."
+            raise ConfigError("sampler.processors", processor, "no _target_", remedy)
     if given["dtype"] not in ("auto", *DTYPES):
         raise ConfigError("dtype", given["dtype"], "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):

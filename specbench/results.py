@@ -64,8 +64,7 @@ class RunRow:
     protocol decode's. What other protocols measure is in tables of their own, beside this one.
     """
 
-    # What ran; pair to drafter, workload, prompts and max_new_tokens are None where a protocol loads no model, and
-    # dtype, sampler to min_p, gamma and batch_size where it has conditions of its own in their place
+    # What ran. Columns of what the protocol makes no use of are None (COLUMNS_OF, OwnConditions of protocols/base.py)
     exp: str
     job: int
     protocol: str
@@ -88,14 +87,15 @@ class RunRow:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    verifier: str
-    lossless: bool
+    sampling: str | None = None  # all sampling parameters asked for, as JSON
+    verifier: str | None
+    lossless: bool | None
     workload: str | None
     prompts: int | None
     gamma: int | None
     batch_size: int | None
     max_new_tokens: int | None
-    seed: int
+    seed: int | None
 
     # Acceptance (metrics/acceptance.py)
     tokens: int | None = None
@@ -152,6 +152,22 @@ class RunRow:
     check_p_value: float | None = None
 
 
+# The columns of RunRow that say what a key of the configuration was.
+COLUMNS_OF = {
+    "pair": ("pair", "target", "draft"),
+    "drafter": ("drafter",),
+    "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
+    "verifier": ("verifier", "lossless"),
+    "workload": ("workload", "prompts"),
+    **{key: (key,) for key in ("gamma", "batch_size", "max_new_tokens", "seed", "dtype")},
+}
+
+
+def emptied(keys: Iterable[str]) -> dict[str, None]:
+    """The columns of keys that a protocol made no use of, each None."""
+    return {column: None for key in keys for column in COLUMNS_OF[key]}
+
+
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
@@ -163,7 +179,12 @@ def _arrow_type(annotation: object) -> pa.DataType:
     return _ARROW[annotation]  # ty: ignore[invalid-argument-type]
 
 
-RESULT_SCHEMA = pa.schema([(name, _arrow_type(hint)) for name, hint in typing.get_type_hints(RunRow).items()])
+def schema_of(row: type) -> pa.Schema:
+    """The columns of a dataclass whose fields are str, int, float, bool, lists of these, or None beside one of them."""
+    return pa.schema([(name, _arrow_type(hint)) for name, hint in typing.get_type_hints(row).items()])
+
+
+RESULT_SCHEMA = schema_of(RunRow)
 
 
 def write_atomically(path: Path, table: pa.Table) -> None:

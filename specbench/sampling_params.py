@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from specbench.errors import ConfigError
 
@@ -20,6 +22,8 @@ class SamplingParams:
         top_p: keep the smallest set of most likely tokens whose mass reaches top_p, in (0, 1]; 1 is off. Mass is
             counted after top-k, as Hugging Face transformers and vLLM do.
         min_p: keep tokens at least min_p times as likely as the most likely one, in [0, 1); 0 is off.
+        processors: what changes the logits first, by what precedes each position
+            (:class:`specbench.sampling.Processor`); one after the other.
 
     Raises:
         ConfigError: a value outside its range.
@@ -29,6 +33,7 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    processors: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p", "top_k"):
@@ -54,6 +59,11 @@ class SamplingParams:
             raise ConfigError("sampler.top_p", self.top_p, "outside (0, 1]", "Use 1.0 for off.")
         if not 0 <= self.min_p < 1:
             raise ConfigError("sampler.min_p", self.min_p, "outside [0, 1)", "Use 0.0 for off.")
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All but the processors, by name."""
+        return {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "min_p")}
 
     @property
     def greedy(self) -> bool:

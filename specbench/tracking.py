@@ -116,7 +116,7 @@ def log_run(
                 "entity": entity,
                 "group": group,
                 "name": name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…",
-                "job_type": str(row["verifier"]),
+                "job_type": str(row["verifier"] or row["protocol"]),
                 "dir": str(folder),
                 "config": dict(config),
             },

@@ -19,6 +19,7 @@ from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import Draft, LogitRows
 from specbench.verifiers import Verifier
+from specbench.verifiers.base import offers
 from specbench.verifiers.external.base import ExternalVerifier
 
 Amount = TypeVar("Amount")
@@ -49,7 +50,7 @@ def missing_device(verifier: Verifier) -> str:
     """Why a verifier cannot take the suites' tensors, which are on the CPU; empty where it can."""
     if isinstance(verifier, ExternalVerifier) and verifier.limits.device not in (None, "cpu"):
         return f"{verifier.rule} runs on {verifier.limits.device} alone"
-    if getattr(verifier, "interpreted", None) is False:
+    if offers(verifier).interpreted is False:
         return "its kernels are compiled for a GPU; test_kernels.py has them there"
     return ""
 
@@ -59,7 +60,7 @@ def amount(verifier: Verifier, full: Amount, interpreted: Amount) -> Amount:
 
     The interpreter takes milliseconds a program, however few numbers it works on.
     """
-    return interpreted if getattr(verifier, "interpreted", False) else full
+    return interpreted if offers(verifier).interpreted else full
 
 
 def ragged_case(

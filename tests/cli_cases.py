@@ -145,7 +145,7 @@ BAD_INPUT = [
     Case("argument of no drafter", ("+drafter.foo=1",), ("drafter=", "foo", "conf/drafter/*.yaml")),
     Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
-    Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <="), True),
+    Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <=")),
     Case("unset variable", ("workload.path=${oc.env:NOT_SET}",), ("NOT_SET", "workload.path")),
     # Traces
     Case("no trace", ("protocol=replay",), ("protocol.trace=???: no value given. Add protocol.trace=...",)),
@@ -214,6 +214,20 @@ BAD_INPUT = [
     ),
     Case("costs beyond the context", ("protocol=cost", "protocol.contexts=[5000]"), ("contexts=[5000]", "Lower"), True),
     Case("contexts no list", ("protocol=cost", "protocol.contexts=9"), ("protocol.contexts=9", "such as [1,2,4]")),
+    # Conditions that a protocol would ignore, by key and value, with what to do instead
+    *(
+        Case(f"{name} with {given}", (f"protocol={name}", given), (f"{given}: protocol={name} would ignore it",))
+        for name, given in (
+            ("record", "verifier=block"),
+            ("greedy_divergence", "sampler.temperature=0.5"),
+            ("cost", "gamma=3"),
+            ("exactness", "workload.limit=3"),
+        )
+    ),
+    Case("replay of a batch", (*REPLAY, "batch_size=3"), ("batch_size=3: protocol=replay would", "Nothing is decoded")),
+    Case(
+        "gamma without regimes", ("protocol=exactness", "protocol.vocabulary=0", "gamma=3"), ("gamma=3: ", "a regime")
+    ),
     # Folders and experiments
     Case(
         "folder not writable", ("hydra.sweep.dir=/proc/nope",), ("hydra.sweep.dir=/proc/nope", "Choose another folder")
@@ -249,8 +263,19 @@ BAD_INPUT = [
     Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
 ]
 GOOD_INPUT = [
-    Case("recording", (*TINY, "protocol=record", "protocol.samples=2"), ("tokens recorded in", "Results: "), True),
-    Case("timing steps", (*TINY, *TINY_COST, "protocol=cost"), ("a plain step takes", "Results: "), True),
+    Case(
+        "recording",
+        (*TINY, "protocol=record", "protocol.samples=2", "sampler=chat"),
+        ("tokens recorded in", "Results: "),
+        True,
+    ),
+    Case("greedy", (*TINY, "protocol=greedy_divergence", "verifier=block"), ("texts part", "Results: "), True),
+    Case(
+        "timing steps",
+        ("workload.limit=3", "tracking.mode=disabled", *TINY_COST, "protocol=cost"),
+        ("a plain step takes", "Results: "),
+        True,
+    ),
     Case(
         "replay sweep",
         (

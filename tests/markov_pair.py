@@ -13,7 +13,7 @@ from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.replay.trace import Identity, Trace
 from specbench.rng import Stream, Streams
-from specbench.sampling import logit_rows, sample
+from specbench.sampling import sample
 from specbench.types import Draft, LogitRows
 
 IDENTITY = Identity("p", "q", {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0}, "float64", "toy")
@@ -98,7 +98,8 @@ class MarkovDrafter(Drafter):
             return Draft.empty(len(batch), self.engine.device)
         last, tokens, rows = batch.span(batch.lengths - 1, 1)[:, 0], [], []
         for i in range(width):
-            rows.append(logit_rows(self.engine.table[last], batch.params))
+            drafted = torch.stack(tokens, dim=1) if i else batch.tokens[:, :0]
+            rows.append(batch.rows(self.engine.table[last], drafted, first=i))
             last = sample(rows[-1], streams.uniform(Stream.DRAFT)[:, i])
             tokens.append(last)
         return Draft(torch.stack(tokens, dim=1).flatten(), LogitRows.interleave(rows), limits, width, padded=True)

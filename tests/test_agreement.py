@@ -9,12 +9,13 @@ from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.synthetic import make_case
 from specbench.errors import ArgumentError, ConfigError
 from specbench.protocols import RunContext
-from specbench.protocols.agreement import AgreementProtocol, decisions, drafts, streams_of
+from specbench.protocols.agreement import AgreementProtocol, drafts, streams_of
 from specbench.rng import Stream, Streams
+from specbench.rules.agreement import classify, excess, only, well_formed
+from specbench.rules.known import KNOWN
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
-from specbench.verifiers.agreement import TWINS, classify, excess, only, well_formed
 from specbench.verifiers.block import accepted_length, prefix_weights, residual_masses
 from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import ragged_case
@@ -37,7 +38,7 @@ def rounded(rows: LogitRows | None, error: float, seed: int) -> LogitRows | None
 def test_what_the_rule_emits_needs_no_error(rule, one_hot, counts):
     for seed in range(5):
         draft, target, streams = ragged_case(counts, 23, one_hot=one_hot, seed=seed)
-        outcome = TWINS[rule].verify(draft, target, streams)
+        outcome = KNOWN[rule].reference.verify(draft, target, streams)
         assert (excess(rule, draft, target, streams, outcome) == 0).all()
         assert len(classify(rule, draft, target, streams, outcome, outcome).requests) == 0
 
@@ -49,9 +50,9 @@ def test_rounding_is_explained_by_its_own_size_and_not_by_less(rule, error):
     needed = []
     for seed in range(40):
         draft, target, streams = ragged_case([4] * 110, 23, params=[SamplingParams()], seed=seed)
-        first = TWINS[rule].verify(draft, target, streams)
+        first = KNOWN[rule].reference.verify(draft, target, streams)
         off = Draft(draft.token_ids, rounded(draft.rows, error, seed), draft.num_draft_tokens, 4)
-        second = TWINS[rule].verify(off, rounded(target, error, seed + 1000), streams)
+        second = KNOWN[rule].reference.verify(off, rounded(target, error, seed + 1000), streams)
         needed.append(classify(rule, draft, target, streams, first, second).excess)
     every = torch.cat(needed)
     assert len(every) > 5
@@ -149,7 +150,7 @@ def test_a_wrong_block_rule_is_not_rounding():
     wrong = 0
     for seed in range(10):
         draft, target, streams = ragged_case([4] * 30, 23, params=[SamplingParams()], seed=seed)
-        right = TWINS["block"].verify(draft, target, streams)
+        right = KNOWN["block"].reference.verify(draft, target, streams)
         wrong += len(classify("block", draft, target, streams, right, EarlyStop().verify(draft, target, streams)).wrong)
     assert wrong > 20
 
@@ -164,7 +165,7 @@ def test_only_takes_the_rows_of_its_requests():
 
 def test_arguments_are_checked():
     draft, target, streams = ragged_case([2, 1], 7)
-    right = TWINS["token"].verify(draft, target, streams)
+    right = KNOWN["token"].reference.verify(draft, target, streams)
     with pytest.raises(ArgumentError, match="rule: 'lenient'"):
         classify("lenient", draft, target, streams, right, right)
     with pytest.raises(ArgumentError, match="second: token_ids of shape"):
@@ -189,7 +190,7 @@ class SometimesOff:
         self.rule, self.share, self.lossless = rule, share, True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        right = TWINS[self.rule].verify(draft, target, streams)
+        right = KNOWN[self.rule].reference.verify(draft, target, streams)
         off = streams.uniform(Stream.EMIT)[:, 0] < self.share
         token_ids = right.token_ids.clone()
         place = right.num_accepted[:, None]
@@ -209,7 +210,7 @@ def test_the_protocol_counts_differences_and_draws(rule):
     assert 0.02 < share < 0.09  # expected 0.05, standard error below 0.009
     assert row["wrong"] > 0.9 * row["differences"]
     assert row["share_low"] < row["share"] < row["share_high"]
-    outcome_ = protocol.run(context(TWINS[rule]))
+    outcome_ = protocol.run(context(KNOWN[rule].reference))
     (row,) = outcome_.tables["agreement.parquet"].rows
     assert (row["differences"], row["share"], row["share_low"]) == (0, 0, 0)
     assert 0 < row["share_high"] < 4 / 3000
@@ -236,8 +237,8 @@ def test_every_step_has_drafts_and_uniforms_of_its_own():
 def test_decisions_by_hand():
     draft, _, _ = ragged_case([3, 3, 0], 7)
     verified = Verification(torch.zeros(3, 4, dtype=torch.int64), torch.tensor([3, 1, 0]))
-    assert decisions("token", draft, verified).tolist() == [3, 2, 0]
-    assert decisions("block", draft, verified).tolist() == [3, 3, 0]
+    assert KNOWN["token"].num_decided(verified.num_accepted, draft.num_draft_tokens).tolist() == [3, 2, 0]
+    assert KNOWN["block"].num_decided(verified.num_accepted, draft.num_draft_tokens).tolist() == [3, 3, 0]
 
 
 def test_a_verifier_without_a_twin_is_named():

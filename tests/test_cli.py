@@ -1,5 +1,6 @@
 """The command line: what a user gets wrong and what a sweep leaves behind."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from specbench.results import read_results
+from specbench.results import COLUMNS_OF, read_results
+from specbench.sampling import SamplingParams
 from specbench.workloads import load_prompts
 from tests.cli_cases import BAD, BAD_INPUT, BUG, GOOD_INPUT, HELP, JUDGED, SWEEP
 from tests.command_lines import Ended, once, read_all, run_all, run_specbench
@@ -70,6 +72,36 @@ def test_a_replay_says_what_it_replayed(ran):
     assert written["path"].endswith("trace.jsonl")
     assert "log_q swapped" in written["warning"]
     assert ran["columns swapped"].rows["dtype"].tolist() == ["unknown"]
+
+
+def conditions(ran: Ran) -> dict[str, object]:
+    """The columns of the one row that say under which conditions it was measured; None if they are empty."""
+    row = ran.rows.iloc[0]
+    names = [column for columns in COLUMNS_OF.values() for column in columns]
+    return {name: None if pd.isna(row[name]) else row[name] for name in names}
+
+
+def test_a_row_has_all_sampling_parameters_beside_the_readable_ones(ran):
+    found = conditions(ran["recording"])
+    asked = json.loads(found["sampling"])
+    assert asked == dataclasses.asdict(SamplingParams(temperature=0.7, top_k=50, top_p=0.9))
+    assert {name: found[name] for name in asked} == asked
+    assert (found["sampler"], found["max_new_tokens"]) == ("chat", 7)
+
+
+def test_a_row_has_empty_columns_for_what_was_not_used(ran):
+    """Nothing verifies while a trace is recorded; greedy_divergence decodes at temperature 0 whatever the sampler."""
+    found = conditions(ran["recording"])
+    assert [name for name, value in found.items() if value is None] == ["verifier", "lossless"]
+    found = conditions(ran["greedy"])
+    assert [name for name, value in found.items() if value is None] == [
+        "sampler",
+        "top_k",
+        "top_p",
+        "min_p",
+        "sampling",
+    ]
+    assert (found["temperature"], found["verifier"], found["gamma"]) == (0, "block", 4)
 
 
 def test_a_bad_job_does_not_cost_the_sweep_its_others(ran):

@@ -1,5 +1,6 @@
 """Every yaml under conf composes and says what the schema and the classes can take; names agree across folders."""
 
+import dataclasses
 import functools
 import inspect
 from pathlib import Path
@@ -118,6 +119,11 @@ def test_what_is_checked_without_pytorch_is_what_pytorch_is_given():
     """config.py may not import the modules that these values are of, which need PyTorch."""
     assert config.LARGEST_SEED == rng.MAX_SEED
     assert tuple(loading.DTYPES) == config.DTYPES
+
+
+def test_the_schema_of_samplers_has_the_sampling_parameters():
+    made = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
+    assert made == {field.name: field.default for field in dataclasses.fields(config.SamplerConfig)}
 
 
 def stems(folder: str, suffix: str) -> set[str]:

@@ -6,17 +6,16 @@ import pytest
 import torch
 
 from specbench.exactness.enumeration.laws import (
-    LAWS,
     all_drafts,
     completed,
     counted_ends,
     joint_tv,
     law_ends,
+    law_of,
     prefixes,
     rule_error,
     rule_lengths,
     target_joint,
-    token_law,
 )
 from specbench.exactness.enumeration.locate import locate
 from specbench.exactness.enumeration.reference import expected
@@ -25,6 +24,9 @@ from specbench.exactness.fixtures import greedy_fixture, regimes, small_fixtures
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.steps import draw, table_rows, verified
 from specbench.exactness.streams import request_streams
+from specbench.rules import known
+from specbench.rules.known import KNOWN
+from specbench.rules.token import TOKEN
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.flawed import residual
 from specbench.verifiers.masked import MaskedVerifier
@@ -56,7 +58,7 @@ def test_fixtures_hold_what_they_promise():
 
 
 @every_fixture
-@pytest.mark.parametrize("rule", LAWS)
+@pytest.mark.parametrize("rule", KNOWN)
 def test_rules_are_lossless_by_enumeration(fixture, rule):
     assert rule_error(rule, fixture) <= 1e-12
 
@@ -67,15 +69,15 @@ def test_joints_are_distributions(fixture):
     assert joint.sum() == pytest.approx(1, abs=1e-12)
     drafts = all_drafts(fixture, fixture.gamma)
     assert drafts.weight.sum() == pytest.approx(1, abs=1e-12)
-    for law in LAWS.values():
-        assert law(drafts).length.sum(1).numpy() == pytest.approx(1, abs=1e-12)
+    for rule in KNOWN.values():
+        assert law_of(rule, drafts).length.sum(1).numpy() == pytest.approx(1, abs=1e-12)
 
 
 def test_enumeration_sees_a_wrong_residual():
     """Replacing the residual by the target: TV by hand for a one-token draft is the sum over x of the missing mass."""
     fixture = FIXTURES["processed"]
     drafts = all_drafts(fixture, 1)
-    law = token_law(drafts)
+    law = law_of(TOKEN, drafts)
     wrong = dataclasses.replace(law, emit=drafts.p.clone())
     p, q = fixture.p[0], fixture.q[0]
     refused = (q - torch.minimum(p, q)).sum()
@@ -88,7 +90,7 @@ def test_enumeration_sees_a_wrong_residual():
 
 def test_block_verification_accepts_more_than_token_verification():
     for fixture in FIXTURES.values():
-        means = [float((rule_lengths(rule, fixture)[-1] * torch.arange(fixture.gamma + 1)).sum()) for rule in LAWS]
+        means = [float((rule_lengths(rule, fixture)[-1] * torch.arange(fixture.gamma + 1)).sum()) for rule in KNOWN]
         assert means[1] >= means[0] - 1e-12
 
 
@@ -126,7 +128,7 @@ def test_the_reference_is_the_rule(verifier):
     for fixture in (*small_fixtures(), greedy_fixture(), *(each.fixture() for each in regimes(997))):
         streams = request_streams(5, 0, 600 if fixture.gamma < 60 else 60, fixture.gamma + 1, CPU)
         drawn = draw(verifier, fixture, streams)
-        got, wanted = verified(verifier, fixture, drawn, streams), expected(verifier.rule, fixture, drawn, streams)
+        got, wanted = verified(verifier, fixture, drawn, streams), expected(known.of(verifier), fixture, drawn, streams)
         assert torch.equal(got.verification.token_ids, wanted.token_ids), fixture.name
         assert torch.equal(got.verification.num_accepted, wanted.num_accepted)
 
@@ -135,7 +137,7 @@ def test_the_reference_of_one_rule_is_not_that_of_the_other():
     fixture = FIXTURES["deep"]
     streams = request_streams(5, 0, 600, fixture.gamma + 1, CPU)
     drawn = draw(MaskedVerifier(), fixture, streams)
-    token, block = (expected(rule, fixture, drawn, streams) for rule in LAWS)
+    token, block = (expected(rule, fixture, drawn, streams) for rule in KNOWN.values())
     assert not torch.equal(token.num_accepted, block.num_accepted)
     assert (block.num_accepted.double().mean() > token.num_accepted.double().mean()).item()
 

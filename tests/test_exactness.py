@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.differential import compare, explain
-from specbench.exactness.enumeration.laws import LAWS, all_drafts, token_law
+from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Settings
 from specbench.exactness.fixtures import greedy_fixture, regimes, small_fixtures
 from specbench.exactness.probes import COUNTED
@@ -24,7 +24,9 @@ from specbench.exactness.suite import examine
 from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.exactness.zoo.signature import zoo
 from specbench.rng import Stream
-from specbench.verifiers.agreement import TOLERANCE
+from specbench.rules import known
+from specbench.rules.agreement import TOLERANCE
+from specbench.rules.token import TOKEN
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.flawed import accept, bonus, residual
 from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
@@ -67,11 +69,11 @@ def test_lossless_verifiers_pass_the_suite(name, request):
         if bound.method != COUNTED:
             assert bound.located < 1e-12
             assert bound.differing == bound.rounding
-        if verifier.rule in LAWS and FIXTURES.get(bound.fixture) is not None:
+        if known.of(verifier).has_law and FIXTURES.get(bound.fixture) is not None:
             assert bound.rule_error is not None
             assert bound.rule_error < 1e-12
     assert all(not regime.structural for regime in evidence.regimes)
-    if verifier.rule in LAWS:
+    if known.of(verifier).has_law:
         assert not any(habit.differing for habit in evidence.habits)
 
 
@@ -126,8 +128,8 @@ class NearlySound(TokenSteps):
 def test_divergences_are_classed_by_their_margin():
     fixture = FIXTURES["processed"]
     drafts = all_drafts(fixture, 1)
-    chosen = int((token_law(drafts).accept[:, 0] < 0.9).nonzero()[0])
-    threshold = float(token_law(drafts).accept[chosen, 0])
+    chosen = int((law_of(TOKEN, drafts).accept[:, 0] < 0.9).nonzero()[0])
+    threshold = float(law_of(TOKEN, drafts).accept[chosen, 0])
     edges = fixture.q[0].cumsum(0)
     token = int(drafts.tokens[chosen, 0])
     given = torch.full((3, 1, 2), 0.5, dtype=torch.float64)
@@ -135,7 +137,7 @@ def test_divergences_are_classed_by_their_margin():
     given[Stream.ACCEPT, 0, 0] = threshold * (1 + 5e-8)  # refused by the rule, accepted by the other
     streams = GivenStreams.of(given)
     one, two = (verified_steps(each, fixture, streams) for each in (MaskedVerifier(), NearlySound()))
-    found = explain(fixture, "token", one, two, streams, 0)
+    found = explain(fixture, TOKEN, one, two, streams, 0)
     assert (found.kind, found.offset, found.cause) == ("accept", 0, "rounding")
     assert found.threshold == pytest.approx(threshold, abs=1e-15)
     assert found.margin == pytest.approx(5e-8 * threshold, rel=1e-3)

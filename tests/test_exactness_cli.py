@@ -42,7 +42,7 @@ def refused(key: str, value: str, *says: str, plus: str = "") -> Case:
 
 
 def ignored(protocol: str, key: str, value: str) -> Case:
-    says = (f"{key}=", f"protocol={protocol} has conditions of its own and would ignore it. Leave it out")
+    says = (f"{key}={value}: ", f"protocol={protocol} would ignore it. Its fixtures have their own")
     return Case(f"{protocol} {key}", (f"protocol={protocol}", f"{key}={value}"), says)
 
 
@@ -68,7 +68,7 @@ REFUSED = [
     Case(
         "differential batch_size",
         ("protocol=differential", "verifier@protocol.other=block", "batch_size=8"),
-        ("batch_size=", "protocol=differential has conditions of its own"),
+        ("batch_size=8: ", "protocol=differential would ignore it"),
     ),
 ]
 CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())

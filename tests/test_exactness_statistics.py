@@ -36,6 +36,7 @@ from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, LAST_POSITION, request_streams
 from specbench.exactness.texts import eprocess
 from specbench.rng import Stream
+from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
 from specbench.verifiers.flawed import residual
 from specbench.verifiers.flawed.base import TokenSteps
@@ -164,7 +165,7 @@ def test_acceptance_may_differ_by_rounding(odd, steps, rejected, monkeypatch):
 
     One in the first 20,000 is as well: of the fused kernels some seed in 50 has it there.
     """
-    tally = Tally(FIXTURES["ties"], "token")
+    tally = Tally(FIXTURES["ties"], TOKEN)
     lengths = steps * rule_lengths("token", FIXTURES["ties"]).numpy()
     lengths[2, 0] = odd
     monkeypatch.setattr(tally, "lengths", lambda: lengths)

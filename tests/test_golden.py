@@ -17,8 +17,11 @@ def test_formulas_give_the_numbers_of_the_record(name, part):
 
 
 def test_stored_tables_have_the_columns_of_the_record():
-    """Released columns stay: one that goes or changes its type needs a line in CHANGELOG.md and a new record."""
-    assert as_read(columns()) == kept("columns")
+    """Released columns stay: one that goes or changes its type needs a line in CHANGELOG.md and a new record. New
+    columns may join them."""
+    found = as_read(columns())
+    for table, expected in kept("columns").items():
+        assert {name: found[table].get(name) for name in expected} == expected, table
 
 
 def _close(found, expected):

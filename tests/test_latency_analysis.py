@@ -131,7 +131,7 @@ def test_the_report_of_a_run(tmp_path: Path) -> None:
     assert [line["verifier"] for line in head] == list(TIMES)
     assert head[0]["64 requests"] == "40.0 [39.0, 41.0], 2.00 floors"
     assert "- masked: 1 cases (sampler=greedy, 64): the device's memory does not hold it" in text
-    assert "With noise of their own: external/vllm_v1;" in text
+    assert "Of other rules: external/vllm_v1;" in text
     assert "Timed on a CPU" not in text
     assert "Not comparable" not in text
     every = pd.read_csv(report.parent / "cases.csv")

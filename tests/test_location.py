@@ -7,13 +7,15 @@ import torch
 
 from specbench.exactness import examples
 from specbench.exactness.enumeration.injection import Point, extreme_failures, inject
-from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, token_law
+from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.probes import Probe
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rng import Stream
+from specbench.rules import known
+from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
 from specbench.verifiers import batched
 from specbench.verifiers.block import BlockVerifier
@@ -62,7 +64,7 @@ def tv_of(verifier, name: str = "chain") -> float | None:
 def by_formula(fixture, bits: int) -> float:
     """Total variation of the token rule with the residual of Mantissa, summed over drafts."""
     drafts = all_drafts(fixture, fixture.gamma)
-    law, rounded = token_law(drafts), Mantissa(bits)
+    law, rounded = law_of(TOKEN, drafts), Mantissa(bits)
     emit = law.emit.clone()
     for i in range(fixture.gamma):
         weights = rounded.residual(drafts.p[:, i], drafts.q[:, i])
@@ -196,9 +198,8 @@ def test_a_division_by_a_uniform_is_no_proof():
 def wrong_points(verifier, name: str, count: int = 2) -> list[Point]:
     fixture = FIXTURES[name]
     given = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    differ = (inject(verifier, fixture, given, count).visible != expected_of(verifier.rule, fixture, count, given)).any(
-        1
-    )
+    wanted = expected_of(known.of(verifier), fixture, count, given)
+    differ = (inject(verifier, fixture, given, count).visible != wanted).any(dim=1)
     return [Point(fixture, count, given[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
 
 

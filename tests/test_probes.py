@@ -8,7 +8,7 @@ import torch
 
 from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import ROUNDING, verdict_of
-from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, token_law
+from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
 from specbench.exactness.enumeration.model import Model
 from specbench.exactness.evidence import Settings
@@ -16,6 +16,7 @@ from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, b
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.rng import Stream
+from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
 from specbench.verifiers.flawed.base import TokenSteps
 from tests.cases import CPU, FIXTURES
@@ -52,7 +53,7 @@ class OfRequests(TokenSteps):
 def truth(width: float) -> tuple[float, float]:
     """Of Strip on the fixture, by the rule's formulas: how often it does otherwise, and its bias a step."""
     drafts = all_drafts(CHAIN, CHAIN.gamma)
-    law = token_law(drafts)
+    law = law_of(TOKEN, drafts)
     upper = law.emit.cumsum(dim=-1)
     lost = (upper.clamp(max=LOW + width) - (upper - law.emit).clamp(min=LOW)).clamp(min=0)
     emit = law.emit - lost

@@ -14,7 +14,8 @@ from specbench.errors import ConfigError
 from specbench.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow
 
 EXAMPLES = {"str": "text", "int": 3, "float": 0.25, "bool": True}
-EXAMPLES |= {"str | None": None, "int | None": 5, "float | None": None, "list[int] | None": [4, 0, 1]}
+EXAMPLES |= {"str | None": None, "int | None": 5, "float | None": None, "bool | None": None}
+EXAMPLES |= {"list[int] | None": [4, 0, 1]}
 EXAMPLES |= {"list[float | None] | None": [0.5, None], "list[float] | None": [0.5]}
 SCALARS = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 ARROW = SCALARS | {f"{name} | None": kind for name, kind in SCALARS.items()}

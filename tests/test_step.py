@@ -102,8 +102,11 @@ def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
 
 
 @both
-def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, drafter):
+@pytest.mark.parametrize("widths", ["read", "bounds"])
+def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, drafter, widths, request):
     """Prompts of other lengths and higher limits than those that are under way; one is a single token."""
+    if widths == "bounds":
+        request.getfixturevalue("reading_nothing")
     requests = [dataclasses.replace(r, max_new_tokens=8 + 5 * i) for i, r in enumerate(make_requests(exact, 4))]
     requests.append(dataclasses.replace(requests[0], prompt=requests[0].prompt[:1], name="short"))
     alone = [texts(decoder(exact, drafter).run([each]))[0] for each in requests]

@@ -12,6 +12,7 @@ from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import PADDING, Draft, LogitRows
+from specbench.verifiers.base import offers
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.external.base import ExternalVerifier
 from specbench.verifiers.naive import NaiveVerifier
@@ -66,7 +67,7 @@ def test_agrees_with_its_rules_reference_token_for_token(verifier, counts, one_h
 
 
 @pytest.mark.parametrize(
-    "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if getattr(v, "takes_padded", False)]
+    "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if offers(v).takes_padded]
 )
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize("counts", [[0, 4, 1, 3], [3, 3], [0, 2]], ids=repr)

@@ -1,8 +1,8 @@
 """Is what was timed right? A benchmark that would not notice a wrong result measures nothing.
 
-A verifier whose rule has a twin in plain PyTorch must emit the twin's tokens; every difference must be explained by
-rounding (verifiers/agreement.py). A verifier with randomness of its own is held to the form of its output, to the
-target's support, and, where it is declared lossless, to the acceptance that the token rule gives these drafts.
+A verifier whose rule has a reference in plain PyTorch must emit the reference's tokens; every difference must be
+explained by rounding (rules/agreement.py). A verifier with randomness of its own is held to the form of its output, to
+the target's support, and, if it is declared lossless, to the acceptance that the token rule gives these drafts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import torch
 from specbench.benchmark.synthetic import Case
 from specbench.errors import SpecbenchError
 from specbench.rng import Streams
+from specbench.rules import known
+from specbench.rules.agreement import TOLERANCE, classify, well_formed
+from specbench.rules.rule import Rule
 from specbench.sampling import RowParams, logit_rows
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier, batched
-from specbench.verifiers.agreement import TOLERANCE, TWINS, classify, well_formed
 
 _SIGMAS = 7.0  # of the number of accepted tokens: false alarm 3e-12 a case
 _SLACK = 0.02  # of the drafted tokens: libraries that round to bf16 on their way accept a little more or less
@@ -35,7 +37,7 @@ class Checked:
     Attributes:
         outcome: a copy, to compare replays with; None where the verifier's randomness is its own.
         num_accepted: drafted tokens accepted by each request.
-        rounding: requests that differ from the twin by rounding.
+        rounding: requests that differ from the reference by rounding.
     """
 
     outcome: Verification | None
@@ -52,8 +54,9 @@ def check(verifier: Verifier, case: Case, outcome: Verification) -> Checked:
     draft, target, streams = case.inputs()
     if case.target_params.truncates:
         check_cutoffs(case, target)
-    if verifier.rule in TWINS:
-        rounding = _against_twin(verifier.rule, draft, target, streams, outcome)
+    rule = known.of(verifier)
+    if rule.reference is not None:
+        rounding = _against_reference(rule, rule.reference, draft, target, streams, outcome)
         copy = Verification(outcome.token_ids.clone(), outcome.num_accepted.clone())
         return Checked(copy, outcome.num_accepted.tolist(), rounding)
     _on_its_own(verifier, draft, target, outcome)
@@ -80,15 +83,17 @@ def check_again(verifier: Verifier, case: Case, outcome: Verification, checked: 
         )
 
 
-def _against_twin(rule: str, draft: Draft, target: LogitRows, streams: Streams, outcome: Verification) -> int:
-    expected = TWINS[rule].verify(draft, target, streams)
+def _against_reference(
+    rule: Rule, reference: Verifier, draft: Draft, target: LogitRows, streams: Streams, outcome: Verification
+) -> int:
+    expected = reference.verify(draft, target, streams)
     differences = classify(rule, draft, target, streams, expected, outcome)
     if len(differences.wrong):
         b = int(differences.wrong[0])
         needed = float(differences.excess[differences.requests == b][0])
         raise WrongResultError(
-            f"verifier: request {b} emits {_shown(outcome, b)}, by the {rule} rule it is {_shown(expected, b)}; errors "
-            f"of p and q would have to be {needed:.1e} to explain it, and {TOLERANCE:g} is allowed. "
+            f"verifier: request {b} emits {_shown(outcome, b)}, by the {rule.title} it is {_shown(expected, b)}; "
+            f"errors of p and q would have to be {needed:.1e} to explain it, and {TOLERANCE:g} is allowed. "
             f"{len(differences.wrong)} of {len(draft.num_draft_tokens)} requests are wrong"
         )
     return len(differences.requests)
@@ -143,7 +148,8 @@ def check_cutoffs(case: Case, target: LogitRows) -> None:
         return
     rows = torch.linspace(0, len(target) - 1, min(_CUTOFF_ROWS, len(target))).long().to(case.target_logits.device)
     params = case.target_params.select(rows)
-    cpu = RowParams(*(getattr(params, name).cpu() for name in ("temperature", "top_k", "top_p", "min_p")), True)
+    numbers = (getattr(params, name).cpu() for name in ("temperature", "top_k", "top_p", "min_p"))
+    cpu = RowParams(*numbers, truncates=True)
     expected = logit_rows(case.target_logits[rows].cpu(), cpu)
     wrong = cutoff_excess(expected, target.cutoff[rows].cpu().double(), cpu) > TOLERANCE
     if wrong.any():

@@ -2,6 +2,6 @@
 
 from specbench.decoding.decoder import Decoder
 from specbench.decoding.requests import Completion, Request, Step
-from specbench.decoding.scorer import logits_along
+from specbench.decoding.scorer import logits_along, rows_along
 
-__all__ = ["Completion", "Decoder", "Request", "Step", "logits_along"]
+__all__ = ["Completion", "Decoder", "Request", "Step", "logits_along", "rows_along"]

@@ -13,6 +13,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from specbench.models import Engine, right_padded
+from specbench.sampling import History, RowParams, SamplingParams, logit_rows
+from specbench.types import LogitRows
 
 
 @torch.inference_mode()
@@ -39,3 +41,23 @@ def logits_along(
     ]
     logits = torch.cat(parts, dim=1)
     return [logits[b, : len(text)] for b, text in enumerate(texts)]
+
+
+def rows_along(
+    logits: Shaped[Tensor, "n V"], sampling: SamplingParams, prompt: Sequence[int], text: Sequence[int], first: int = 0
+) -> LogitRows:
+    """The distributions that n tokens of one text are drawn from, the first of them at place ``first`` of the text.
+
+    Args:
+        logits: what :func:`logits_along` gives at these places.
+    """
+    n, device = len(logits), logits.device
+    none = torch.zeros(n, dtype=torch.int64, device=device)
+    history = History(
+        torch.tensor([list(prompt)], device=device),
+        torch.tensor([len(prompt)], device=device),
+        torch.tensor([list(text)], dtype=torch.int64, device=device),
+        none,
+        torch.arange(first, first + n, device=device),
+    )
+    return logit_rows(logits, RowParams.of([sampling], device).select(none), history)

@@ -17,10 +17,11 @@ from specbench.batch import FULL, RUNNING, STOPPED, Batch, known_max
 from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.rng import Stream, Streams
-from specbench.sampling import logit_rows, sample
+from specbench.sampling import sample
 from specbench.stopwatch import Stopwatch
 from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
+from specbench.verifiers.base import offers
 
 
 @dataclass(frozen=True)
@@ -105,18 +106,17 @@ def padded(draft: Draft) -> Draft:
 def score(batch: Batch, draft: Draft, target: Engine) -> LogitRows:
     """The target's distribution at every drafted token and after the last."""
     width = draft.max_draft_tokens
-    last = batch.span(batch.lengths - 1, 1)
-    fed = torch.cat([last, draft.token_ids.view(len(batch), width)], dim=1)
+    drafted = draft.token_ids.view(len(batch), width)
+    fed = torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
     logits = target.extend(fed, draft.num_draft_tokens + 1)
-    owner = torch.arange(len(batch), device=fed.device).repeat_interleave(width + 1)
-    return logit_rows(logits.flatten(0, 1), batch.params.select(owner))
+    return batch.rows(logits.flatten(0, 1), drafted)
 
 
 def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
     if draft.max_draft_tokens == 0 or verifier is None:
         tokens = sample(rows, streams.uniform(Stream.EMIT)[:, 0])
         return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
-    if not getattr(verifier, "takes_padded", False):
+    if not offers(verifier).takes_padded:
         draft, rows = draft.compact(rows)
     return verifier.verify(draft, rows, streams)
 

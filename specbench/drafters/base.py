@@ -49,7 +49,11 @@ class Drafter:
         """Takes in further requests, behind those that it has."""
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """Drafts at most ``limits[b]`` tokens (0 is allowed) after each text, sampling with ``Stream.DRAFT``."""
+        """Drafts at most ``limits[b]`` tokens (0 is allowed) after each text, and ``streams.width - 1`` of any.
+
+        A drafter that samples turns logits into distributions by ``batch.rows``, draws with the uniforms of
+        ``Stream.DRAFT``, and hands on these very rows.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no propose()")
 
     def commit(self, agreed: Int64[Tensor, " B"]) -> None:

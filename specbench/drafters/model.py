@@ -12,7 +12,7 @@ from specbench.batch import Batch, known_max
 from specbench.drafters.base import Drafter
 from specbench.models import Engine, Pair
 from specbench.rng import Stream, Streams
-from specbench.sampling import draw, logit_rows
+from specbench.sampling import draw
 from specbench.types import Draft, LogitRows
 
 _MOST_PENDING = 2  # tokens of a text that were never fed: the last drafted one and the bonus
@@ -50,7 +50,8 @@ class ModelDrafter(Drafter):
         for i in range(width):
             if i > 0:
                 logits = self._model.extend(all_tokens[-1][:, None], (limits > i).long())[:, 0]
-            tokens, rows = draw(logit_rows(logits, batch.params), uniforms[:, i])
+            drafted = torch.stack(all_tokens, dim=1) if i else fed[:, :0]
+            tokens, rows = draw(batch.rows(logits, drafted, first=i), uniforms[:, i])
             all_rows.append(rows)
             # A row with NaN has no token to feed; the verifier meets its normaliser, and the decoder names it.
             all_tokens.append(tokens.clamp(min=0))

@@ -7,6 +7,7 @@ from typing import Any
 
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import JOINT, Evidence
+from specbench.rules.token import TOKEN
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def bias_rows(evidence: Evidence) -> list[BiasRow]:
     for name, tally in evidence.tallies.items():
         if not (tally.fixture.whole_prefix and tally.fixture.enumerable) or tally.fixture.name == "greedy":
             continue
-        lengths = rule_lengths("token", tally.fixture).numpy()
+        lengths = rule_lengths(TOKEN, tally.fixture).numpy()
         shares = tally.lengths().sum(axis=1) / tally.lengths().sum()
         token_rule = float(
             sum(share * (row * range(len(row))).sum() for share, row in zip(shares, lengths, strict=True))

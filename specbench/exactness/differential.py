@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specbench.exactness.enumeration.laws import LAWS, StepLaw, one_draft
+from specbench.exactness.enumeration.laws import law_of, one_draft
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, variant_of, verified
 from specbench.exactness.streams import COMPARED, request_streams
 from specbench.rng import Stream, Streams
+from specbench.rules import known
+from specbench.rules.law import StepLaw
+from specbench.rules.rule import Rule
 from specbench.verifiers import Verifier
 
 ROUNDING = 1e-6  # a float32 computation places a threshold this well; a wrong rule misses it by more, almost always
@@ -75,22 +78,20 @@ def compare(
         variants = variant_of(fixture, streams).tolist()
         for b in (one.visible != two.visible).any(dim=1).nonzero()[:, 0].tolist():
             variant = fixture.variant(variants[b])
-            comparison.divergences.append(explain(variant, first.rule, one, two, streams, b))
+            comparison.divergences.append(explain(variant, known.of(first), one, two, streams, b))
         comparison.requests += size
     return comparison
 
 
-def explain(fixture: Fixture, rule: str, one: Steps, two: Steps, streams: Streams, b: int) -> Divergence:
+def explain(fixture: Fixture, rule: Rule, one: Steps, two: Steps, streams: Streams, b: int) -> Divergence:
     """What stood at the fork of request b."""
     drafted = one.drawn.tokens[b, : int(one.drawn.counts[b])].cpu()
     a, c = (int(each.verification.num_accepted[b]) for each in (one, two))
     emitted = [each.visible[b][: n + 1].tolist() for each, n in ((one, a), (two, c))]
-    law = None if rule not in LAWS else LAWS[rule](one_draft(fixture, drafted))
+    law = law_of(rule, one_draft(fixture, drafted)) if rule.has_law else None
     threshold = None
     if a != c:
-        kind = "accept"
-        # Token by token the first refusal decides; a block's last success does.
-        offset = (max(a, c) if rule == "block" else min(a, c) + 1) - 1
+        kind, offset = "accept", rule.deciding_offset(a, c)
         uniform = float(streams.uniform(Stream.ACCEPT)[b, offset])
         threshold = None if law is None else float(law.accept[0, offset])
     else:

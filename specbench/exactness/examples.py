@@ -10,18 +10,20 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.exactness.enumeration.injection import Point, ends_of, inject
-from specbench.exactness.enumeration.laws import LAWS, completed, sequence_of, target_joint
+from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
 from specbench.exactness.enumeration.model import Axis, Boxes, Model
-from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.probes import Example, Probe
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rng import Stream
+from specbench.rules.agreement import TOLERANCE
+from specbench.rules.rule import Rule
 from specbench.types import PADDING
 from specbench.verifiers import Verifier
-from specbench.verifiers.agreement import TOLERANCE
+from specbench.verifiers.base import offers
 
 _FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wrong in the same way
 _EDGE = 1e-9  # of half a box: how far from its edge a point is put
@@ -83,13 +85,14 @@ class _Wrong:
 
 
 def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[_Wrong]:
-    if verifier.rule in LAWS and not hasattr(verifier, "draft_tokens"):
+    rule = held_against(verifier)
+    if rule is not None:
         for probe in probes.values():
             for model in probe.models.values():
-                yield from _in_boxes(verifier.rule, model)
+                yield from _in_boxes(rule, model)
 
 
-def _in_boxes(rule: str, model: Model) -> Iterator[_Wrong]:
+def _in_boxes(rule: Rule, model: Model) -> Iterator[_Wrong]:
     boxes = model.grid.boxes(model.fixture.gamma + 1)
     middle = boxes.middle
     wanted = expected_of(rule, model.fixture, model.count, middle)
@@ -114,7 +117,7 @@ def _next_to(boxes: Boxes, b: int, axes: list[Axis]) -> Iterator[Tensor]:
                 yield point
 
 
-def _between_thresholds(rule: str, model: Model, boxes: Boxes) -> Iterator[_Wrong]:
+def _between_thresholds(rule: Rule, model: Model, boxes: Boxes) -> Iterator[_Wrong]:
     """Where a threshold of the code is near the rule's: points halfway from the one to the other."""
 
     def moved(axis: tuple[int, int], chosen: Int64[Tensor, " n"], edge: Tensor, part: Tensor | float) -> Tensor:
@@ -171,9 +174,10 @@ def _of_point(verifier: Verifier, point: Point, cause: str, drawn: Example | Non
             lines.append(f"with the same uniforms, alone and of another seed and position, it emits {_tokens(alone)}")
         return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
     lines.append(f"emitted: {_tokens(alone)}, num_accepted {int(steps.verification.num_accepted[0])}")
-    if verifier.rule in LAWS and not hasattr(verifier, "draft_tokens"):
-        wanted = expected_of(verifier.rule, point.fixture, point.count, point.given[:, None])[0]
-        lines.append(f"by the {verifier.rule} rule: {_tokens(wanted)}")
+    rule = held_against(verifier)
+    if rule is not None:
+        wanted = expected_of(rule, point.fixture, point.count, point.given[:, None])[0]
+        lines.append(f"by the {rule.title}: {_tokens(wanted)}")
     return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
 
 
@@ -198,7 +202,7 @@ def _of_law(verifier: Verifier, model: Model) -> Failure:
         f"drafts of {model.count} tokens, the step {tokens} (completed with the target's tokens): probability "
         f"{float(law[worst]):.9g} by the code's thresholds, {float(target[worst]):.9g} by the target"
     ]
-    if hasattr(verifier, "draft_tokens"):
+    if offers(verifier).draft_tokens is not None:
         lines.append("it draws drafts by itself: look there first if no single request is wrong")
     return Failure(fixture.name, fixture.reason, tuple(lines))
 

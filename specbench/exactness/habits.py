@@ -19,9 +19,9 @@ from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
 from specbench.rng import Streams
+from specbench.rules.agreement import only
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
-from specbench.verifiers.agreement import only
 
 SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, GENERATOR = (
     "another seed",

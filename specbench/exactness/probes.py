@@ -21,25 +21,27 @@ from scipy import stats
 from torch import Tensor
 
 from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.laws import LAWS, rule_error
+from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.model import Model
 from specbench.exactness.enumeration.proof import proved
-from specbench.exactness.enumeration.reference import expected
+from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.evidence import Bound
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
 from specbench.rng import Streams
+from specbench.rules import known
+from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.types import PADDING, Verification
 from specbench.verifiers import Verifier
-from specbench.verifiers.agreement import TOLERANCE, excess, only
 
 LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
 _EXPLAINED = 512  # of them, that are looked into at once
+_EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formulas
 _PHASES = 6  # models of one fixture, one after the other
 
 
@@ -82,15 +84,15 @@ class Probe:
     def __init__(self, verifier: Verifier, fixture: Fixture, effort: float):
         self.verifier, self.fixture = verifier, fixture
         self.models: dict[tuple[int, int], Model] = {}
-        self.method = RULE if verifier.rule in LAWS and not hasattr(verifier, "draft_tokens") else COUNTED
+        self.rule = known.of(verifier)
+        self.method = COUNTED if held_against(verifier) is None else RULE
         if effort and fixture.enumerable:
             self._locate(effort)
         self.draws = self.surprises = self.explained = self.rounding = self.impure = 0
         self.phase = 1
         self.fuzzy = self.method != LOCATED  # whether surprises are not followed up
         self.example: Example | None = None
-        few = verifier.rule in LAWS and fixture.enumerable
-        self.rule_error = rule_error(verifier.rule, fixture) if few else None
+        self.rule_error = rule_error(self.rule, fixture) if self.rule.has_law and fixture.enumerable else None
         self._proved: bool | None = None
         self._pending: dict[tuple[int, int], list[Float64[Tensor, "s n width"]]] = {}
         self._rate = 0.0
@@ -108,10 +110,18 @@ class Probe:
 
     @property
     def located(self) -> float | None:
-        """Total variation of the model: the largest over draft lengths and sampling parameters; 0 of a rule of LAWS."""
+        """Total variation of the model: the largest over draft lengths and sampling parameters; 0 of a lossless rule.
+
+        None if it is not known: there is no model, or a rule that is not lossless and cannot be enumerated.
+        """
         if self.method == LOCATED:
             return max(model.tv for model in self.models.values())
-        return 0.0 if self.method == RULE else None
+        return (0.0 if self.rule_is_lossless else self.rule_error) if self.method == RULE else None
+
+    @property
+    def rule_is_lossless(self) -> bool:
+        """Whether its rule promises that and, as far as it was enumerated, keeps the promise."""
+        return self.rule.lossless and (self.rule_error or 0.0) < _EXACT
 
     @property
     def proved(self) -> bool:
@@ -157,13 +167,14 @@ class Probe:
         self.draws += len(differ)
         self.surprises += len(found)
         if len(found):
-            self._bet(steps, wanted, differ)
+            if self.method == LOCATED or self.rule_is_lossless:  # else what was foreseen is not the target's
+                self._bet(steps, wanted, differ)
             self._keep(steps, wanted, streams, found)
         self._rate = max(len(found) / len(differ), 0.5 * self._rate)
 
     def _wanted(self, steps: Steps, streams: Streams) -> Int64[Tensor, "B width"]:
         if self.method == RULE:
-            return expected(self.verifier.rule, self.fixture, steps.drawn, streams).token_ids
+            return expected(self.rule, self.fixture, steps.drawn, streams).token_ids
         given = uniforms(streams)
         if len(self.models) == 1:
             return next(iter(self.models.values())).predict(given)
@@ -207,7 +218,7 @@ class Probe:
             for part in found.split(_EXPLAINED):
                 one = only(part, drawn.draft, drawn.target, streams)
                 chosen = Verification(steps.verification.token_ids[part], steps.verification.num_accepted[part])
-                by_rounding = excess(self.verifier.rule, *one, chosen) <= TOLERANCE
+                by_rounding = excess(self.rule, *one, chosen) <= TOLERANCE
                 self.rounding += int(by_rounding.sum())
                 parts.append(part[~by_rounding])
                 if by_rounding.double().mean() < 0.5:

@@ -7,7 +7,6 @@ the rule: a verifier that reuses it is biased although each of its parts looks r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +18,9 @@ from specbench.exactness.fixtures import Fixture
 from specbench.rng import Stream, Streams
 from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
+from specbench.verifiers.base import DraftSampler
 
 _FEW = 8  # requests on which it shows whether arguments are altered
-# How a sampler that is itself under test draws: true rows and uniforms -> tokens, and the rows it says they are from.
-DraftSampler = Callable[[LogitRows, Float64[Tensor, " n"]], tuple[Int64[Tensor, " n"], LogitRows]]
 
 
 @dataclass(frozen=True)

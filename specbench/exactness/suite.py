@@ -36,7 +36,7 @@ from specbench.exactness.statistics.served import served_rows
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
-from specbench.verifiers.agreement import TOLERANCE
+from specbench.rules.agreement import TOLERANCE
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, 0.6))  # share of the draws, share of the false alarm
 AGAIN, AT_LAST = 0.05, 0.22  # likewise, of the looks at models made anew, and of the one at everything

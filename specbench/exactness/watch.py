@@ -19,9 +19,11 @@ import torch
 from specbench.errors import ArgumentError, SpecbenchError
 from specbench.exactness.fixtures import Fixture
 from specbench.rng import Stream, Streams
+from specbench.rules.agreement import only
+from specbench.rules.rule import Rule
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
-from specbench.verifiers.agreement import only
+from specbench.verifiers.base import offers
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 _SLOW = "Raise protocol.call_seconds if it is only slow."
@@ -88,7 +90,7 @@ def _watch(ended: threading.Event, stuck: Callable[[VerifierFault], None]) -> No
 
 def check_attributes(verifier: object) -> None:
     """Raises VerifierFault for what is no verifier at all."""
-    for name, kind, example in (("rule", str, 'rule = "token"'), ("lossless", bool, "lossless = True")):
+    for name, kind, example in (("rule", str | Rule, 'rule = "token"'), ("lossless", bool, "lossless = True")):
         value = getattr(verifier, name, None)
         if not isinstance(value, kind):
             found = "has no attribute" if value is None else f"has {value!r} as its attribute"
@@ -145,7 +147,7 @@ def check_pure(verifier: Verifier, fixture: Fixture, draft: Draft, target: Logit
 
 def draft_sampler(verifier: Verifier, fixture: Fixture) -> Callable[..., Any] | None:
     """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults as verify's are; None if it has none."""
-    own = getattr(verifier, "draft_tokens", None)
+    own = offers(verifier).draft_tokens
     if own is None:
         return None
 

@@ -86,16 +86,27 @@ def load_pair(
     chat: bool | None = None,
     download: bool = False,
 ) -> Pair:
-    """Loads both models after comparing their vocabularies.
+    """Loads a target and a draft model after comparing their vocabularies.
 
     Args:
         target, draft: a local folder, a hub id, or ``embedded:target`` and ``embedded:draft``.
-        chat: use the chat template; None uses it where the target's tokenizer has one.
+        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
+        dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16".
+        chat: use the chat template; None uses it if the target's tokenizer has one.
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
+
+    Returns:
+        Pair: both models, their tokenizer, and the ids that end a text.
 
     Raises:
         ConfigError: a folder that is missing or broken, pickled weights, an unknown device or dtype.
         ModelError: different vocabularies, weights that the files lack, or an architecture that the engine cannot run.
+
+    Example:
+        >>> import specbench
+        >>> pair = specbench.load_pair("embedded:target", "embedded:draft")
+        >>> pair.vocab_size
+        4096
     """
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device)

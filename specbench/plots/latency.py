@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from specbench.plots.style import COLOURS, DASHED, GREY, INK, MARKERS, WIDTH, legend, panels, style
+from specbench.rules.cards import CARDS, floor_card
 
-FLOORS = {"block": ("byte floor, block rule", ":"), "token": ("byte floor, token rule", DASHED)}
+FLOOR_LINES = (DASHED, ":", "-.")
 
 
 @style()
@@ -54,12 +55,11 @@ def _line(axes: Axes, line: pd.DataFrame, name: str, colour: str, marker: str) -
 
 
 def _floors(axes: Axes, chosen: pd.DataFrame) -> None:
-    for rule in ("token", "block"):
-        of_rule = chosen[(chosen["rule"] == "block") == (rule == "block")]
+    for card, dashes in zip(CARDS.values(), FLOOR_LINES, strict=False):
+        of_rule = chosen[chosen["rule"].map(floor_card) == card]
         if of_rule.empty:
             continue
-        floor = of_rule.groupby("batch_size")["floor_us"].median()
-        label, dashes = FLOORS[rule]
+        floor, label = of_rule.groupby("batch_size")["floor_us"].median(), f"byte floor, {card.title}"
         axes.plot(floor.index, floor.to_numpy(), color=INK, linestyle=dashes, linewidth=0.9, label=label)
 
 

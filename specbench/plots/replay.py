@@ -13,9 +13,20 @@ from matplotlib.ticker import MaxNLocator
 
 from specbench.plots.decode import AXIS_LABELS
 from specbench.plots.style import COLOURS, DASHED, GREY, INK, MARKERS, WIDTH, legend, panels, style
+from specbench.replay.survival import ARGMAX
+from specbench.rules.cards import CARDS
 
-RULE_NAMES = {"token": "token rule", "block": "block rule", "argmax": "greedy drafting"}
+RULE_NAMES = {card.name: card.title for card in (*CARDS.values(), ARGMAX)}
 RULE_COLOURS = dict(zip(RULE_NAMES, COLOURS, strict=False))
+
+
+def _title(rule: str) -> str:
+    """In words; rules that are not of this tree have their names alone."""
+    return RULE_NAMES.get(rule, f"{rule} rule")
+
+
+def _colour(rule: str) -> str:
+    return RULE_COLOURS.get(rule, COLOURS[len(RULE_COLOURS)])
 
 
 @style()
@@ -44,8 +55,8 @@ def draw_lengths(axes: Axes, rows: pd.DataFrame) -> None:
     """Lines and bands of replayed lengths."""
     for rule, each in rows.groupby("rule", sort=False):
         line = each.sort_values("gamma")
-        colour = RULE_COLOURS[str(rule)]
-        axes.plot(line["gamma"], line["acceptance_length"], color=colour, label=f"{RULE_NAMES[str(rule)]}, replayed")
+        colour = _colour(str(rule))
+        axes.plot(line["gamma"], line["acceptance_length"], color=colour, label=f"{_title(str(rule))}, replayed")
         low, high = line["acceptance_length_low"], line["acceptance_length_high"]
         axes.fill_between(line["gamma"], low, high, color=colour, alpha=0.18, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -62,7 +73,7 @@ def policy_frontier(rows: pd.DataFrame) -> Figure:
             look: dict[str, Any] = {"color": INK if kind == "fixed" else COLOURS[i], "marker": MARKERS[i], "ms": 4}
             label = r"fixed $\gamma$" if kind == "fixed" else f"stop by {kind}"
             axes.plot(line["drafted_per_step"], line["acceptance_length"], label=label, **look)
-        axes.set_title(RULE_NAMES[str(rule)])
+        axes.set_title(_title(str(rule)))
         axes.set_xlabel("tokens drafted per step")
     every_axes[0].set_ylabel("tokens emitted per step")
     legend(figure)
@@ -77,11 +88,11 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
     for axes, (temperature, lines) in zip(every_axes, groups, strict=True):
         draw_lengths(axes, lines)
         for i, (rule, points) in enumerate(decoded[decoded["temperature"] == temperature].groupby("rule", sort=False)):
-            colour = RULE_COLOURS[str(rule)]
+            colour = _colour(str(rule))
             low, high = points["acceptance_length_low"], points["acceptance_length_high"]
             axes.vlines(points["gamma"], low, high, color=colour, linewidth=1)
             look: dict[str, Any] = {"color": colour, "marker": MARKERS[i], "linestyle": "none", "ms": 4}
-            axes.plot(points["gamma"], points["acceptance_length"], label=f"{RULE_NAMES[str(rule)]}, decoded", **look)
+            axes.plot(points["gamma"], points["acceptance_length"], label=f"{_title(str(rule))}, decoded", **look)
         axes.set_title(f"T = {temperature:g}")
         axes.set_xlabel(AXIS_LABELS["gamma"])
     every_axes[0].set_ylabel("tokens per verification step")
@@ -97,7 +108,7 @@ def interval_widths(points: pd.DataFrame) -> Figure:
         rule, temperature = key  # ty: ignore[not-iterable]
         line = each.sort_values("gamma")
         look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
-        axes.plot(line["gamma"], line["width_ratio"], label=f"{RULE_NAMES[str(rule)]}, T = {temperature:g}", **look)
+        axes.plot(line["gamma"], line["width_ratio"], label=f"{_title(str(rule))}, T = {temperature:g}", **look)
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9)
     axes.set(xlabel=AXIS_LABELS["gamma"], ylabel="decoded / replayed width")
     legend(figure, columns=2)

@@ -1,6 +1,6 @@
 """The protocol ``agreement``: over how many draws does a verifier emit the tokens of its rule's plain twin?
 
-The verifier and the twin (verifiers/agreement.py: batched PyTorch in float64) verify the same steps from the same
+The verifier and the twin (its rule's ``reference``: batched PyTorch in float64) verify the same steps from the same
 streams, and every difference is classified: rounding at a threshold, or wrong. Logits are synthetic
 (benchmark/synthetic.py) and made anew every so often; between, the same logits are drafted from and verified again with
 other seeds, which lets their normalisers be computed once for the twin. The verifier under test gets them as an engine
@@ -29,10 +29,14 @@ from specbench.errors import ConfigError
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.progress import progress
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_no_processors
 from specbench.rng import Stream, Streams
+from specbench.rules import known
+from specbench.rules.agreement import TOLERANCE, classify
+from specbench.rules.rule import Rule
 from specbench.sampling import logit_rows
 from specbench.types import Draft, LogitRows, Verification
-from specbench.verifiers.agreement import TOLERANCE, TWINS, classify
+from specbench.verifiers import Verifier
 
 _AT_ONCE = 128  # draft rows whose dense cumulative sums are held side by side
 _LISTED = 1000  # differences written to differences.parquet
@@ -72,15 +76,17 @@ class AgreementProtocol:
         """Compares; see :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
-            ConfigError: a verifier whose randomness is its own, which has no twin.
+            ConfigError: a verifier whose randomness is its own, which has no twin; processors, which need texts.
         """
-        rule = context.verifier.rule
-        if rule not in TWINS:
+        check_no_processors(context)
+        rule = known.of(context.verifier)
+        twin = rule.reference
+        if twin is None:
             raise ConfigError(
                 "verifier",
                 context.verifier_name,
-                f"its rule {rule!r} has no twin that draws the same tokens",
-                f"Choose one of rule {' or '.join(TWINS)}.",
+                f"its rule {rule.name!r} has no twin that draws the same tokens",
+                f"Choose one of rule {' or '.join(known.KNOWN)}, or give it a Rule with thresholds.",
             )
         dtype = str(context.dtype).removeprefix("torch.")
         spec = CaseSpec(context.batch_size, self.vocabulary, context.gamma, dtype, PLAIN, context.sampling)
@@ -88,9 +94,9 @@ class AgreementProtocol:
         with progress("comparing draws", self.draws) as advance:
             while counts.draws < self.draws:
                 before = counts.draws
-                self._one_batch(context, spec, counts.logits, counts)
+                self._one_batch(context, rule, twin, spec, counts)
                 advance(counts.draws - before)
-        row = self._row(context, spec, counts, time.perf_counter() - started)
+        row = self._row(context, rule, spec, counts, time.perf_counter() - started)
         return Outcome(
             f"{row['differences']} differences from {row['twin']} in {row['draws']:,} draws, "
             f"{row['rounding']} by rounding, {row['wrong']} wrong",
@@ -101,11 +107,11 @@ class AgreementProtocol:
             },
         )
 
-    def _one_batch(self, context: RunContext, spec: CaseSpec, number: int, counts: Counts) -> None:
-        verifier, rule = context.verifier, context.verifier.rule
+    def _one_batch(self, context: RunContext, rule: Rule, twin: Verifier, spec: CaseSpec, counts: Counts) -> None:
+        verifier, number = context.verifier, counts.logits
         case = make_case(spec, context.seed, number, context.device)
-        known = logit_rows(case.target_logits, case.target_params)
-        given = known if case.target_params.truncates else case.target()
+        normalised = logit_rows(case.target_logits, case.target_params)
+        given = normalised if case.target_params.truncates else case.target()
         rows = case.inputs()[0].rows
         token_ids = drafts(case, self.steps)
         for step in range(self.steps):
@@ -113,17 +119,23 @@ class AgreementProtocol:
                 break
             streams = streams_of(case, step)
             draft = Draft(token_ids[step], rows, case.num_draft_tokens, spec.gamma)
-            expected = TWINS[rule].verify(draft, known, streams)
+            expected = twin.verify(draft, normalised, streams)
             got = verifier.verify(draft, given, streams)
             same = (got.token_ids == expected.token_ids).all() & (got.num_accepted == expected.num_accepted).all()
-            seen = torch.stack([expected.num_accepted.sum(), decisions(rule, draft, expected).sum(), same.long()])
+            seen = torch.stack(
+                [
+                    expected.num_accepted.sum(),
+                    rule.num_decided(expected.num_accepted, draft.num_draft_tokens).sum(),
+                    same.long(),
+                ]
+            )
             accepted, decided, all_same = seen.tolist()  # the only wait for the device
             counts.verifications += spec.batch_size
             counts.drafted += len(draft.token_ids)
             counts.accepted += accepted
             counts.draws += decided + spec.batch_size
             if not all_same:
-                differences = classify(rule, draft, known, streams, expected, got)
+                differences = classify(rule, draft, normalised, streams, expected, got)
                 counts.differences += [
                     {
                         "logits": number,
@@ -142,14 +154,14 @@ class AgreementProtocol:
                 ]
         counts.logits += 1
 
-    def _row(self, context: RunContext, spec: CaseSpec, counts: Counts, seconds: float) -> dict[str, Any]:
+    def _row(self, context: RunContext, rule: Rule, spec: CaseSpec, counts: Counts, seconds: float) -> dict[str, Any]:
         explained = [each["excess"] for each in counts.differences if each["rounding"]]
         found = len(counts.differences)
         interval = stats.binomtest(found, counts.draws).proportion_ci(CONFIDENCE, "exact")
         return {
             "verifier": context.verifier_name,
-            "rule": context.verifier.rule,
-            "twin": type(TWINS[context.verifier.rule]).__name__,
+            "rule": rule.name,
+            "twin": type(rule.reference).__name__,
             **{name: getattr(spec, name) for name in ("vocabulary", "batch_size", "gamma", "dtype")},
             "logits": counts.logits,
             "verifications": counts.verifications,
@@ -195,13 +207,6 @@ def _draw_many(weights: Float64[Tensor, "n V"], u: Float64[Tensor, "n steps"]) -
     total = cumulative[:, -1:].contiguous()
     index = torch.searchsorted(cumulative, u * total, right=True)
     return torch.minimum(index, torch.searchsorted(cumulative, total, right=False))
-
-
-def decisions(rule: str, draft: Draft, outcome: Verification) -> Int64[Tensor, " B"]:
-    """How many drafted tokens of each request a uniform decided on."""
-    if rule == "block":
-        return draft.num_draft_tokens  # the rule looks at all of them
-    return torch.minimum(outcome.num_accepted + 1, draft.num_draft_tokens)
 
 
 def _emitted(outcome: Verification, b: int) -> int:

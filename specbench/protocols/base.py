@@ -29,7 +29,7 @@ class RunContext:
         drafter: not yet bound to models; None in a run without any.
         asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
         folder: the job's; None outside a run.
-        asked: the keys that the command line gives a value, such as "gamma" or "sampler.top_p".
+        processors: what sampler.processors says, as JSON; empty for none.
     """
 
     verifier: Verifier
@@ -45,7 +45,7 @@ class RunContext:
     drafter: Drafter | None = None
     asked_pair: tuple[str, str] | None = None
     folder: Path | None = None
-    asked: frozenset[str] = frozenset()
+    processors: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +109,21 @@ class MeasurementProtocol(Protocol):
         ...
 
 
+Conditions = Mapping[str, str | None]  # see OwnConditions
+
+
 @runtime_checkable
 class OwnConditions(Protocol):
-    """A protocol with conditions of its own in the place of some of the run's.
+    """A protocol that makes no use of some of the run's conditions, mostly since it has its own in their place.
 
     Attributes:
-        own_conditions: keys, such as "gamma", that a command line may not give, since they would be ignored; their
-            columns of results.parquet are empty.
+        own_conditions: by key of the configuration (one of results.COLUMNS_OF), what a user should know or do instead.
+            Columns of these keys are empty in results.parquet, and a command line that gives one is refused, since it
+            would be ignored. None: the protocol itself looks at what the command line gives. Protocols without models
+            need not name the keys that only models have use for.
     """
 
-    own_conditions: tuple[str, ...]
+    own_conditions: Conditions
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from specbench.decoding import Decoder, Request
 from specbench.errors import ConfigError
 from specbench.plots import cost as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import Conditions, ModelContext, Outcome, Table
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 
@@ -41,6 +41,11 @@ class CostProtocol:
 
     needs_models = True
     times = True
+    own_conditions: ClassVar[Conditions] = {
+        "gamma": "Use protocol.gammas.",
+        "batch_size": "Use protocol.batches.",
+        "max_new_tokens": "Use protocol.steps: the timed steps of a text.",
+    }
 
     def __init__(self, batches: Sequence[int], gammas: Sequence[int], contexts: Sequence[int], steps: int, rounds: int):
         self.batches = _counts("protocol.batches", batches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -12,7 +12,8 @@ from specbench.exactness import tables
 from specbench.exactness.differential import Comparison, compare
 from specbench.exactness.fixtures import as_configured, greedy_fixture, small_fixtures
 from specbench.progress import track
-from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.settings import OF_FIXTURES
 from specbench.verifiers import Verifier
 
 KEPT = 1000  # divergences of a fixture that are written down
@@ -29,7 +30,7 @@ class DifferentialProtocol:
     """
 
     needs_models = False
-    own_conditions = ("batch_size",)
+    own_conditions: ClassVar[Conditions] = {"batch_size": OF_FIXTURES}
 
     def __init__(self, other: Any, requests: int, vocabulary: int, vocabulary_requests: int):
         if not isinstance(other, Verifier):

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from specbench.checks import check_count
-from specbench.decoding import Decoder, Request, logits_along
+from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.metrics.empirical import distance_check
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
 from specbench.provenance import request_seed
-from specbench.sampling import RowParams, logit_rows
 
 
 @dataclass(frozen=True)
@@ -103,4 +102,4 @@ def draw_first_tokens(context: ModelContext, request: Request, settings: CheckSe
 def exact_first_token(context: ModelContext, request: Request) -> np.ndarray:
     """The target's probabilities [V] of the token after the prompt, under the request's sampling parameters."""
     logits = logits_along(context.target, [request.prompt], [[0]])[0]
-    return logit_rows(logits, RowParams.of([request.sampling], logits.device)).probs()[0].cpu().numpy()
+    return rows_along(logits, request.sampling, request.prompt, []).probs()[0].cpu().numpy()

@@ -9,21 +9,21 @@ import torch
 
 from specbench.checks import check_count, check_seconds
 from specbench.exactness import tables
-from specbench.exactness.bias import as_dicts, bias_rows
-from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify, markdown
+from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
+from specbench.exactness.certificate.question import Question
 from specbench.exactness.certificate.verdict import other_tokens
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence, settings_of
-from specbench.exactness.fixtures import Regime, as_configured, regimes
+from specbench.exactness.fixtures import AS_CONFIGURED
 from specbench.exactness.statistics.calibration import p_values
-from specbench.exactness.suite import examine
 from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
-from specbench.provenance import environment
+from specbench.results import emptied
 
 JSON, PAGE = "certificate.json", "certificate.md"
-CONFIGURED_VOCABULARY = 32_003  # of the regime with the run's own sampler and gamma
+CONFIGURED = ("gamma", "sampler", "batch_size", "dtype")  # read by the regime that has the run's own
+NO_REGIMES = "It is for a regime, and protocol.vocabulary=0 leaves all of them out."
 
 
 class ExactnessProtocol:
@@ -51,6 +51,7 @@ class ExactnessProtocol:
         **given: Any,
     ):
         self.suite, self.settings = suite, settings_of(suite, **given)
+        self.own_conditions = {} if self.settings.vocabulary else dict.fromkeys(CONFIGURED, NO_REGIMES)
         self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
         self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
         self.calibration_seconds = check_seconds("protocol.calibration_seconds", calibration_seconds)
@@ -58,26 +59,19 @@ class ExactnessProtocol:
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        question = self._question(context)
 
         def stuck(evidence: Evidence) -> None:
             """Saves what there is and ends the process, since a call that hangs in compiled code never will."""
-            certificate = self._certificate(context, evidence)
+            certificate = question.answer(evidence)
             if context.folder is not None:
                 (context.folder / JSON).write_text(certificate.json())
                 (context.folder / PAGE).write_text(markdown(certificate))
             say(f"{certificate.headline}: {' '.join(certificate.words)}\n{_place(context)}", style="bold red")
             os._exit(1)
 
-        evidence = examine(
-            context.verifier,
-            self.settings,
-            context.seed,
-            context.device,
-            regimes=self._regimes(context),
-            report=lambda text: say(f"{context.verifier_name}: {text}"),
-            stuck=stuck,
-        )
-        certificate = self._certificate(context, evidence)
+        evidence = question.examine(lambda text: say(f"{context.verifier_name}: {text}"), stuck)
+        certificate = question.answer(evidence)
         calibration = []
         if self.calibration_seeds and certificate.verdict not in (NOT_LOSSLESS, BROKEN):
             calibration = p_values(
@@ -94,7 +88,7 @@ class ExactnessProtocol:
             figures["qq"] = plots.qq([vars(each) for each in calibration], context.verifier_name)
         return Outcome(
             f"{certificate.headline}; {_place(context)}",
-            {},
+            {} if any(regime.regime == AS_CONFIGURED for regime in evidence.regimes) else emptied(CONFIGURED),
             {
                 tables.TESTS: Table(evidence.rows, tables.TESTS_SCHEMA),
                 tables.BOUNDS: Table(evidence.bounds, tables.BOUNDS_SCHEMA),
@@ -109,32 +103,20 @@ class ExactnessProtocol:
             failure=_failure(certificate, bool(other_tokens(evidence)[0])),
         )
 
-    def _regimes(self, context: RunContext) -> tuple[Regime, ...]:
-        """All of them, the run's own sampler, gamma, batch size and dtype among them."""
-        if not self.settings.vocabulary:
-            return ()
-        dtype = str(context.dtype).removeprefix("torch.")
-        vocabulary = min(CONFIGURED_VOCABULARY, self.settings.vocabulary)
-        own = as_configured(context.sampling, context.gamma, context.batch_size, dtype, vocabulary)
-        return (*regimes(self.settings.vocabulary), own)
-
-    def _certificate(self, context: RunContext, evidence: Evidence) -> Certificate:
-        verifier: Any = context.verifier
-        certificate = certify(
-            verifier=context.verifier_name,
-            rule=str(getattr(verifier, "rule", "-")),
-            declared_lossless=getattr(verifier, "lossless", None) is True,
-            evidence=evidence,
+    def _question(self, context: RunContext) -> Question:
+        return Question(
+            verifier=context.verifier,
+            name=context.verifier_name,
             suite=self.suite,
             settings=self.settings,
+            sampling=context.sampling,
+            gamma=context.gamma,
+            batch_size=context.batch_size,
+            dtype=context.dtype,
             seed=context.seed,
+            device=context.device,
             command=context.command,
-            environment=environment(context.device),
-            bias=[],
         )
-        if certificate.verdict == NOT_LOSSLESS:
-            certificate.bias.extend(as_dicts(bias_rows(evidence)))
-        return certificate
 
 
 def _failure(certificate: Certificate, other_rule: bool) -> str | None:

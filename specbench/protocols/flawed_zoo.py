@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,8 +16,9 @@ from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.exactness.suite import LOOKS, examine
 from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.progress import say
-from specbench.protocols.base import Outcome, RunContext, Table
-from specbench.verifiers.agreement import TOLERANCE
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.settings import OF_FIXTURES
+from specbench.rules.agreement import TOLERANCE
 
 SEEN = 1e-4  # p-value from which the draws that a test needs are estimated
 LOCATION = "location"  # the row of what was located, beside those of the tests
@@ -36,7 +37,7 @@ class FlawedZooProtocol:
     """
 
     needs_models = False
-    own_conditions = ("gamma", "sampler", "batch_size", "dtype")  # draft lengths and distributions are the fixtures'
+    own_conditions: ClassVar[Conditions] = dict.fromkeys(("gamma", "sampler", "batch_size", "dtype"), OF_FIXTURES)
 
     def __init__(self, draws: int, serial_draws: int, false_alarm: float, power: float):
         given = {"draws": draws, "serial_draws": serial_draws, "false_alarm": false_alarm, "power": power}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from scipy import stats
@@ -19,7 +20,7 @@ from specbench.exactness import tables
 from specbench.exactness.texts.support import ROUNDING
 from specbench.plots import evidence as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import Conditions, ModelContext, Outcome, Table
 from specbench.sampling import SamplingParams
 
 NEAR_TIE, BUG = "near tie", "unexplained"
@@ -51,9 +52,10 @@ class Fork:
 
 
 class GreedyDivergenceProtocol:
-    """See the module. The sampler's choice is not used: everything is decoded at temperature 0."""
+    """See the module."""
 
     needs_models = True
+    own_conditions: ClassVar[Conditions] = {"sampler": "It decodes at temperature 0; leave it out."}
 
     @torch.inference_mode()
     def run(self, context: ModelContext) -> Outcome:
@@ -68,7 +70,8 @@ class GreedyDivergenceProtocol:
                 forks.append(triage(context, request, one, two))
         known = [dataclasses.asdict(fork) for fork in forks if fork.logit_noise is not None]
         figures = {"forks": plots.forks(known, context.verifier_name)} if known else {}
-        return Outcome(headline(forks), {}, {tables.GREEDY: Table(forks, tables.GREEDY_SCHEMA)}, figures)
+        measured = {"temperature": 0.0}
+        return Outcome(headline(forks), measured, {tables.GREEDY: Table(forks, tables.GREEDY_SCHEMA)}, figures)
 
 
 def headline(forks: list[Fork]) -> str:

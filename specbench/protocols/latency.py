@@ -31,8 +31,11 @@ from specbench.metrics.latency import QUANTILES, median
 from specbench.plots import latency as plots
 from specbench.progress import say, track
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_no_processors
+from specbench.rules import known
+from specbench.rules.cards import floor_card
 from specbench.types import Verification
-from specbench.verifiers.agreement import TWINS
+from specbench.verifiers.base import offers
 
 _FEWEST = 3  # replays a round
 _POISON = -7  # no verifier writes it
@@ -92,6 +95,8 @@ class LatencyProtocol:
         for name, value, least in (("rounds", rounds, 1), ("replays", replays, _FEWEST), ("host_calls", host_calls, 1)):
             check_count(f"protocol.{name}", value, least)
         self.vocabulary, self.grid, self.samplers = vocabulary, grid, samplers
+        sized = grid and all(isinstance(entry, Mapping) and "batch_size" in entry for entry in grid)
+        self.own_conditions = {"batch_size": "Every entry of protocol.grid has its own."} if sized else {}
         self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
         self.budget, self.flush, self.cpu_logits = budget, flush, cpu_logits
 
@@ -112,8 +117,9 @@ class LatencyProtocol:
 
         Raises:
             WrongResultError: a verifier that emits what its rule does not allow.
-            ConfigError: not a single case could be timed.
+            ConfigError: not a single case could be timed; processors, which need texts.
         """
+        check_no_processors(context)
         base, specs = self.specs(context)
         measured = [Measured(spec, self._too_large(spec, context.device)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)
@@ -128,6 +134,8 @@ class LatencyProtocol:
             within = number == 0 or time.perf_counter() - started < self.budget
             if each.skipped is None and within:
                 self._one_round(context, timer, each, number)
+        if (rule := known.of(context.verifier)).rows_again is None:
+            say(f"  the byte floor is that of the {floor_card(rule).title}: none is known of the {rule.title}")
         timed = [each for each in measured if each.skipped is None]
         for reason, number in Counter(each.skipped for each in measured if each.skipped is not None).items():
             say(f"  skipped {number} of {len(measured)} cases: {reason}")
@@ -169,14 +177,13 @@ class LatencyProtocol:
     def _time(self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case) -> None:
         verifier = context.verifier
         # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.
-        cutoffs_known = verifier.rule not in TWINS
+        cutoffs_known = known.of(verifier).reference is None
 
         def call() -> Verification:
             return verifier.verify(*case.inputs(cutoffs_known))
 
         checked = check(verifier, case, call())
-        limits = getattr(verifier, "limits", None)
-        captured = timer.capture(call, capturable=getattr(limits, "capturable", True))
+        captured = timer.capture(call, capturable=offers(verifier).limits.capturable)
         # Also a warm-up: a graph's first replays are slower.
         (pilot,) = timer.device_times(captured, call, 1)
         if pilot < 1e5 * self.seconds:
@@ -199,7 +206,7 @@ class LatencyProtocol:
         each.host_us += timer.host_times(call, host_calls)
         each.floor_bytes.append(
             floor_bytes(
-                verifier.rule,
+                known.of(verifier),
                 each.spec.vocabulary,
                 case.target_logits.element_size(),
                 case.num_draft_tokens.cpu().numpy(),
@@ -220,22 +227,22 @@ class LatencyProtocol:
         bandwidth: float,
         empty: float | None,
     ) -> dict[str, Any]:
-        spec, verifier = each.spec, context.verifier
+        spec, rule = each.spec, known.of(context.verifier)
         row: dict[str, Any] = dict.fromkeys(LATENCY_SCHEMA.names)
         row |= {
             "case": case,
             "variant": spec.variant(base),
             "verifier": context.verifier_name,
-            "rule": verifier.rule,
+            "rule": rule.name,
             "device": str(context.device),
-            "comparable": not getattr(verifier, "interpreted", False),
+            "comparable": not offers(context.verifier).interpreted,
             **{axis: getattr(spec, axis) for axis in ("batch_size", "vocabulary", "gamma", "dtype", "sampler")},
             "temperature": float(spec.sampling.temperature),
             "top_k": int(spec.sampling.top_k),
             "top_p": float(spec.sampling.top_p),
             "min_p": float(spec.sampling.min_p),
             "draft_probabilities": spec.draft_probabilities,
-            "cutoffs_known": spec.sampling.truncates and verifier.rule not in TWINS,
+            "cutoffs_known": spec.sampling.truncates and rule.reference is None,
             "skipped": each.skipped,
             "flush": self.flush,
             "empty_graph_us": empty,

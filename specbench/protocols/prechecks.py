@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from specbench.errors import ConfigError
 from specbench.protocols.base import RunContext
+from specbench.rules import known
+from specbench.rules.cards import CARDS, Card
 
 
 def check_draft_model(context: RunContext) -> None:
@@ -17,9 +17,21 @@ def check_draft_model(context: RunContext) -> None:
         )
 
 
-def check_rule(context: RunContext, rules: Collection[str]) -> None:
-    """Raises ConfigError for a verifier of another rule than those that are replayed."""
-    rule = context.verifier.rule
-    if rule not in rules:
-        remedy = f"Use a verifier of rule {' or '.join(rules)}."
-        raise ConfigError("verifier", context.verifier_name, f"its rule, {rule}, has no replay", remedy)
+def check_no_processors(context: RunContext) -> None:
+    """Raises ConfigError for processors if steps are made up, so that no text precedes any token."""
+    if context.processors:
+        remedy = "Leave them out: only decoded and recorded texts have them."
+        raise ConfigError("sampler.processors", context.processors, "steps are made up, without texts", remedy)
+
+
+def check_survival(context: RunContext) -> Card:
+    """The card of the verifier's rule, whose survival in texts is known.
+
+    Raises:
+        ConfigError: a verifier of a rule that cannot be replayed.
+    """
+    rule = known.of(context.verifier)
+    if rule.token_cost is None:
+        remedy = f"Use a verifier of rule {' or '.join(CARDS)}, or give its Rule a token_cost."
+        raise ConfigError("verifier", context.verifier_name, f"its rule, {rule.name}, has no replay", remedy)
+    return rule

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -24,17 +24,18 @@ from specbench.errors import ConfigError
 from specbench.metrics.speed import speed_of
 from specbench.plots import cost as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
-from specbench.protocols.prechecks import check_draft_model, check_rule
+from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
-from specbench.protocols.replay_check import RULES
 from specbench.protocols.rounds import paired_round, times_of
 from specbench.protocols.scoring import draft_engine
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace
+from specbench.rules import known
+from specbench.rules.cards import Card
 
 PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.parquet"
 SPEEDUP = ("speedup", "speedup_low", "speedup_high")
@@ -87,6 +88,7 @@ class PredictProtocol:
 
     needs_models = True
     times = True
+    own_conditions: ClassVar[Conditions] = {"gamma": "Use protocol.gammas and protocol.decoded."}
 
     def __init__(
         self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int, cost: Mapping[str, Any]
@@ -107,7 +109,7 @@ class PredictProtocol:
             ConfigError: a verifier of a rule that has no replay; a batch size whose cost is not measured; a drafter
                 without a model.
         """
-        check_rule(context, RULES)
+        check_survival(context)
         check_draft_model(context)
         size, largest = context.batch_size, max(self.cost.batches)
         if size > largest:
@@ -120,7 +122,7 @@ class PredictProtocol:
         Raises:
             ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
         """
-        rule, size = context.verifier.rule, context.batch_size
+        rule, size = known.of(context.verifier), context.batch_size
         draft_engine(context)  # fails before anything is timed
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
@@ -223,7 +225,7 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
 
 
 def full_batches(
-    trace: Trace, rule: str, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
+    trace: Trace, rule: Card, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
 ) -> list[dict[str, Any]]:
     """Rows of STEADY_SCHEMA: powers of two up to 8 times the largest measured batch, a few gammas.
 

@@ -10,17 +10,19 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of
+from specbench.rules.cards import CARDS
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class RecordProtocol:
     """
 
     needs_models = True
+    own_conditions: ClassVar[Conditions] = {"verifier": "Texts are decoded plainly, without one; leave it out."}
 
     def __init__(self, samples: int):
         self.samples = check_count("protocol.samples", samples)
@@ -59,11 +62,11 @@ class RecordProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         kept = record(context, repeated(context, self.samples))
         trace = kept.trace
-        token, block = (replay(trace, rule, [context.gamma])[0].acceptance_length for rule in ("token", "block"))
+        lengths = {card.title: replay(trace, card, [context.gamma])[0].acceptance_length for card in CARDS.values()}
+        by_rule = ", ".join(f"{length:.2f} by the {title}" for title, length in lengths.items())
         return Outcome(
             f"{len(trace)} tokens recorded in {kept.seconds_sampling + kept.seconds_scoring:.1f} s; replayed at "
-            f"gamma {context.gamma}: {token:.2f} tokens a step by the token rule, {block:.2f} by "
-            "the block rule",
+            f"gamma {context.gamma}, tokens a step: {by_rule}",
             tables={TRACE: kept.table},
             figures={"ratio_of_probabilities": plots.log_ratios(trace.columns)},
         )

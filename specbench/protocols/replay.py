@@ -11,13 +11,14 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import say
-from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.settings import check_gammas
 from specbench.replay.imports import read_any
 from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan
@@ -25,9 +26,10 @@ from specbench.replay.plausible import warning
 from specbench.replay.policies import frontier
 from specbench.replay.renewal import replay
 from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCHEMA, policy_rows, replay_rows
-from specbench.replay.survival import RULES
+from specbench.replay.survival import ARGMAX
 from specbench.replay.trace import Trace, check_sampler
 from specbench.replay.values import SAMPLER
+from specbench.rules.cards import CARDS
 
 DOCUMENT = "trace.json"
 
@@ -44,6 +46,14 @@ class ReplayProtocol:
     """
 
     needs_models = False
+    own_conditions: ClassVar[Conditions] = {
+        "pair": None,  # check_pair
+        "gamma": "Use protocol.gammas.",
+        "batch_size": "Nothing is decoded; leave it out.",
+        "verifier": "Every rule is replayed; leave it out.",
+        "seed": "Nothing is drawn; leave it out.",
+        "dtype": "It is the trace's; leave it out.",
+    }
 
     def __init__(
         self,
@@ -71,16 +81,16 @@ class ReplayProtocol:
         """
         trace = read_any(self.path)
         check_pair(trace, context.asked_pair, self.path)
-        check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path)
+        check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path, context.processors)
         if doubt := warning(trace):
             say(f"{self.path}: {doubt}", style="yellow")
-        rules = [rule for rule in RULES if rule != "argmax" or "draft_argmax" in trace.columns]
+        rules = [*CARDS.values(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]
         rows = [row for rule in rules for row in replay_rows(trace, replay(trace, rule, self.gammas))]
         tried = [
             row
-            for rule in ("token", "block")
+            for rule in CARDS.values()
             if self.policies
-            for row in policy_rows(trace, rule, frontier(trace, rule, self.policies))
+            for row in policy_rows(trace, rule.name, frontier(trace, rule, self.policies))
         ]
         planned = plan(trace, self.planned, self.alpha, self.power) if self.planned else []
         figures = {"acceptance_length": plots.replayed_lengths(pd.DataFrame(rows))}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pyarrow as pa
@@ -22,16 +22,16 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
-from specbench.protocols.prechecks import check_draft_model, check_rule
+from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
+from specbench.rules.cards import Card
 
-RULES = ("token", "block")
 POINTS, TIMINGS = "points.parquet", "timings.parquet"
 POINT_SCHEMA = pa.schema(
     [
@@ -70,6 +70,7 @@ class ReplayCheckProtocol:
 
     needs_models = True
     times = True
+    own_conditions: ClassVar[Conditions] = {"gamma": "Use protocol.gammas and protocol.decoded."}
 
     def __init__(self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int):
         self.gammas = check_gammas("protocol.gammas", gammas, least=1)
@@ -82,7 +83,7 @@ class ReplayCheckProtocol:
 
     def precheck(self, context: RunContext) -> None:
         """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError as run does."""
-        check_rule(context, RULES)
+        check_survival(context)
         check_draft_model(context)
 
     def run(self, context: ModelContext) -> Outcome:
@@ -91,10 +92,7 @@ class ReplayCheckProtocol:
         Raises:
             ConfigError: a verifier of a rule that has no replay.
         """
-        rule = context.verifier.rule
-        if rule not in RULES:
-            remedy = f"Use a verifier of rule {' or '.join(RULES)}."
-            raise ConfigError("verifier", context.verifier_name, f"its rule, {rule}, has no replay", remedy)
+        rule = check_survival(context)
         requests = repeated(context, self.samples)
         for _ in range(self.warmup):
             decoder(context, max(self.decoded)).run(requests[: context.batch_size])
@@ -130,13 +128,13 @@ class ReplayCheckProtocol:
         )
 
     def _points(
-        self, context: ModelContext, rule: str, gamma: int, own: Recorded, completions: Sequence[Completion]
+        self, context: ModelContext, rule: Card, gamma: int, own: Recorded, completions: Sequence[Completion]
     ) -> list[dict[str, Any]]:
         expected = replay(own.trace, rule, [gamma])[0]
         prompts = len(context.requests)
         return [
             {
-                "rule": rule,
+                "rule": rule.name,
                 "gamma": gamma,
                 "prompt": completions[text].request.name,
                 "sample": text // prompts,

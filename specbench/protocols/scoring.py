@@ -10,13 +10,13 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from specbench.decoding import logits_along
+from specbench.decoding import logits_along, rows_along
 from specbench.errors import ConfigError
 from specbench.models import Engine
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
 from specbench.replay.trace import LIMIT, Identity, trace_schema
-from specbench.sampling import RowParams, SamplingParams, logit_rows
+from specbench.sampling import SamplingParams
 
 CELLS = 1 << 24  # logits looked at together: a few float64 copies of them fit anywhere
 
@@ -30,6 +30,7 @@ def identity_of(context: ModelContext) -> Identity:
         sampler={name: float(getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "min_p")},
         dtype=str(context.dtype).removeprefix("torch."),
         source=context.command,
+        processors=context.processors,
     )
 
 
@@ -67,23 +68,32 @@ def score_texts(
 def _score_batch(
     context: ModelContext, draft: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
 ) -> list[dict[str, Tensor]]:
-    counts = [len(text) for text in texts]
-    both = [torch.cat(logits_along(engine, prompts, texts)) for engine in (context.target, draft)]
-    tokens = torch.cat([torch.tensor(list(text)) for text in texts]).to(draft.device)
-    columns = columns_of(both[0], both[1], tokens, context.sampling)
-    split = {name: values.cpu().split(counts) for name, values in {"token": tokens, **columns}.items()}
-    return [{name: split[name][b] for name in split} for b in range(len(counts))]
+    found = []
+    both = (logits_along(engine, prompts, texts) for engine in (context.target, draft))
+    for prompt, text, target_logits, draft_logits in zip(prompts, texts, *both, strict=True):
+        tokens = torch.tensor(list(text), device=draft.device)
+        columns = columns_of(target_logits, draft_logits, tokens, context.sampling, prompt)
+        found.append({name: values.cpu() for name, values in {"token": tokens, **columns}.items()})
+    return found
 
 
 @torch.inference_mode()
-def columns_of(target: Tensor, draft: Tensor, tokens: Tensor, sampling: SamplingParams) -> dict[str, Tensor]:
-    """The trace's columns for logits [n, V] of both models at the positions of ``tokens`` [n]; float32 [n]."""
+def columns_of(
+    target: Tensor, draft: Tensor, tokens: Tensor, sampling: SamplingParams, prompt: Sequence[int] = ()
+) -> dict[str, Tensor]:
+    """The trace's columns for logits [n, V] of both models at the positions of ``tokens`` [n]; float32 [n].
+
+    Args:
+        tokens: of one text.
+        prompt: what the text follows; needed by processors alone.
+    """
     pieces: list[dict[str, Tensor]] = []
     rows = max(1, CELLS // target.shape[1])
     for start in range(0, len(tokens), rows):
         span = slice(start, start + rows)
-        params = RowParams.of([sampling] * len(tokens[span]), tokens.device)
-        p_rows, q_rows = logit_rows(target[span], params), logit_rows(draft[span], params)
+        p_rows, q_rows = (
+            rows_along(logits[span], sampling, prompt, tokens.tolist(), start) for logits in (target, draft)
+        )
         p, q = p_rows.probs(), q_rows.probs()
         pieces.append(
             {

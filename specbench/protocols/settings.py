@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from specbench.errors import ConfigError
+from specbench.protocols.base import MeasurementProtocol, OwnConditions
 from specbench.replay.survival import LARGEST_GAMMA
+
+OF_MODELS = ("pair", "drafter", "workload", "max_new_tokens")
+NO_MODEL = "It loads no model; leave it out."
+OF_FIXTURES = "Its fixtures have their own; protocol=exactness has a regime with the run's."
 
 
 def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
@@ -24,14 +29,24 @@ def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
     return gammas
 
 
-def check_conditions(asked: Collection[str], own: Collection[str], protocol: str) -> None:
-    """Raises ConfigError for a key on the command line that the protocol has conditions of its own for.
+def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
+    """The keys that a protocol makes no use of, with what to know instead (see OwnConditions)."""
+    own = dict(protocol.own_conditions) if isinstance(protocol, OwnConditions) else {}
+    return own if protocol.needs_models else {**dict.fromkeys(OF_MODELS, NO_MODEL), **own}
+
+
+def check_conditions(asked: Mapping[str, str], ignored: Mapping[str, str | None], protocol: str) -> None:
+    """Refuses a command line that asks for what the protocol would ignore.
 
     Args:
-        asked: keys that were given, such as "sampler.top_p".
-        own: keys of the protocol's own, such as "sampler".
+        asked: the values that were given, by key, such as "sampler.top_p".
+        ignored: what ``unused`` returns.
+        protocol: its name.
+
+    Raises:
+        ConfigError: names the key, its value, and what to do instead.
     """
-    for key in sorted(asked):
-        if key.partition(".")[0] in own:
-            remedy = "Leave it out, or use protocol=exactness, which has a regime with the run's own."
-            raise ConfigError(key, "...", f"protocol={protocol} has conditions of its own and would ignore it", remedy)
+    for key, value in sorted(asked.items()):
+        remedy = ignored.get(key.partition(".")[0])
+        if remedy is not None:
+            raise ConfigError(key, value, f"protocol={protocol} would ignore it", remedy)

@@ -6,11 +6,12 @@ import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor
 
-from specbench.decoding import Completion, logits_along
+from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness.texts.eprocess import TEMPERED, TokenEvidence
 from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.models import Engine
-from specbench.sampling import RowParams, logit_rows
+from specbench.sampling import RowParams
+from specbench.types import LogitRows
 
 
 def evidence(
@@ -25,10 +26,9 @@ def evidence(
     emitted = len(completion.token_ids)
     device = target.device
     ids = torch.tensor(completion.token_ids, device=device)
-    params = RowParams.of([completion.request.sampling], device)
-    params = params.select(torch.zeros(emitted, dtype=torch.int64, device=device))
-    logits = _scored(target, completion)
-    p = logit_rows(logits, params)
+    params = RowParams.of([completion.request.sampling] * emitted, device)
+    p = _rows(_scored(target, completion), completion)
+    logits = p.logits
     edge = support_edge(logits, params, _tolerance(logits, tolerance))
     outside = (logits.gather(1, ids[:, None])[:, 0].double() < edge.lowest).tolist()
     doubtful = edge.doubtful.tolist()
@@ -36,7 +36,7 @@ def evidence(
     log_p = p.prob(ids).log().tolist()
     log_q = None
     if draft is not None:
-        log_q = logit_rows(_scored(draft, completion), params).prob(ids).log().tolist()
+        log_q = _rows(_scored(draft, completion), completion).prob(ids).log().tolist()
     log_tempered = torch.stack([probs.pow(a).sum(dim=-1).log() for a in TEMPERED], 1).tolist()
     top = (p.argmax == ids).tolist()
     bonus = after_whole_blocks(completion)
@@ -73,6 +73,11 @@ def after_whole_blocks(completion: Completion) -> list[bool]:
 
 def _scored(engine: Engine, completion: Completion, width: int | None = None) -> Shaped[Tensor, "n V"]:
     return logits_along(engine, [completion.request.prompt], [completion.token_ids], width)[0]
+
+
+def _rows(logits: Shaped[Tensor, "n V"], completion: Completion) -> LogitRows:
+    request = completion.request
+    return rows_along(logits, request.sampling, request.prompt, completion.token_ids)
 
 
 def _tolerance(logits: Shaped[Tensor, "n V"], tolerance: float | None) -> Float64[Tensor, " n"]:

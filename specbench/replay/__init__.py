@@ -6,3 +6,23 @@ a block which starts at a token accepts at least i tokens, given the text, is a 
 (survival.py), and where blocks start follows from it by a renewal equation (renewal.py). No token is decoded and no
 accept/reject noise is left.
 """
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Room(ModuleType):
+    """A room that can be called: ``specbench.replay`` is a function of the Python API, and importing anything of the
+    room ``specbench/replay/`` binds that same name to the room."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See :func:`specbench.replay.call.replay`."""
+        from specbench.replay.call import replay
+
+        return replay(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Room

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from specbench.replay.simulate import simulated_steps
 from specbench.replay.summary import by_prompt, sums_by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
+from specbench.rules.cards import CARDS
 
 PLAN = "plan.parquet"
 RUNS = 16  # drawn to find the accept/reject noise
@@ -136,9 +137,9 @@ def compare(first: Setting, second: Setting, alpha: float, power: float) -> dict
 
 
 def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> list[dict[str, Any]]:
-    """Neighbouring gammas under each rule, and the two rules at each gamma."""
+    """Neighbouring gammas under each rule, and each two rules at each gamma."""
     chosen = sorted({gamma for gamma in gammas if gamma > 0})
-    settings = {rule: [setting(trace, each) for each in replay(trace, rule, chosen)] for rule in ("token", "block")}
-    pairs = [pair for rule in settings for pair in pairwise(settings[rule])]
-    pairs += list(zip(settings["token"], settings["block"], strict=True))
+    settings = [[setting(trace, each) for each in replay(trace, card, chosen)] for card in CARDS.values()]
+    pairs = [pair for of_rule in settings for pair in pairwise(of_rule)]
+    pairs += [pair for first, second in combinations(settings, 2) for pair in zip(first, second, strict=True)]
     return [compare(first, second, alpha, power) for first, second in pairs]

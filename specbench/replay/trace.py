@@ -77,6 +77,7 @@ class Identity:
         sampler: temperature, top_k, top_p and min_p of both.
         dtype: the models' number format; in 16 bits, log-probabilities carry errors of about 1e-2.
         source: the command or engine that made the trace.
+        processors: what sampler.processors said, as JSON; empty for none.
     """
 
     target: str
@@ -84,6 +85,7 @@ class Identity:
     sampler: Mapping[str, float]
     dtype: str
     source: str
+    processors: str = ""
 
 
 def trace_schema(identity: Identity) -> pa.Schema:
@@ -277,8 +279,15 @@ def _limits(table: pa.Table, starts: np.ndarray, path: str | Path, where: Where)
     return limits
 
 
-def check_sampler(trace: Trace, wanted: Mapping[str, float | int], path: str | Path) -> None:
+def check_sampler(trace: Trace, wanted: Mapping[str, float | int], path: str | Path, processors: str = "") -> None:
     """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
+    if trace.identity.processors != processors:
+        raise ConfigError(
+            "sampler.processors",
+            processors or "[]",
+            f"the trace {path} was sampled with {trace.identity.processors or 'none'}",
+            "Name the same ones to replay it, or record another trace.",
+        )
     held, asked = trace.identity.sampler, sampler_of(wanted)
     if held["temperature"] == asked["temperature"] == 0:
         return  # greedy, whatever else is said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -90,6 +92,21 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
     return requests
 
 
+def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
+    """The run's sampling parameters, with its processors built. Raises ConfigError."""
+    made = tuple(build("sampler.processors", node) for node in sampler["processors"])
+    for processor in made:
+        if not callable(processor):
+            remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
+            raise ConfigError("sampler.processors", type(processor).__name__, "not callable", remedy)
+    return SamplingParams(**{name: sampler[name] for name in SamplingParams().numbers}, processors=made)
+
+
+def processors_text(sampler: Mapping[str, Any]) -> str:
+    """What sampler.processors says, as JSON; empty for none."""
+    return json.dumps(sampler["processors"], sort_keys=True) if sampler["processors"] else ""
+
+
 def build(key: str, node: Any) -> Any:
     """What a configuration group names (``_target_``), made of its arguments. Raises ConfigError."""
     return _explained(key, instantiate, node)
@@ -103,7 +120,8 @@ def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:
         cause = error.__cause__ or error
         if isinstance(cause, SpecbenchError):
             raise cause from None
-        remedy = f"Compare its arguments with conf/{key}/*.yaml."
+        group = key.partition(".")[0]
+        remedy = f"Compare its arguments with conf/{group}/*.yaml."
         if "ModuleNotFoundError" in str(cause):
-            remedy = f"Start python -m specbench where the module lies, or set PYTHONPATH; see conf/{key}/*.yaml."
+            remedy = f"Start python -m specbench where the module lies, or set PYTHONPATH; see conf/{group}/*.yaml."
         raise ConfigError(key, "...", f"cannot be built ({cause})", remedy) from error

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import traceback
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +20,17 @@ from specbench.errors import ConfigError, NotInstalledError, SpecbenchError, Tra
 from specbench.models.loading import choose_device, choose_dtype
 from specbench.models.threads import PYTORCH_THREADS
 from specbench.progress import say
-from specbench.protocols import ModelContext, Outcome, OwnConditions, RunContext
-from specbench.protocols.settings import check_conditions
+from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.protocols.settings import check_conditions, unused
 from specbench.provenance import environment
-from specbench.runs.building import build, with_models
+from specbench.runs.building import build, processors_text, sampling_params, with_models
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
 from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
-from specbench.sampling import SamplingParams
+from specbench.verifiers.base import offers
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
 
@@ -116,18 +117,16 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
-    sampling = SamplingParams(
-        config.sampler.temperature, config.sampler.top_k, config.sampler.top_p, config.sampler.min_p
-    )
+    sampling = sampling_params(resolved["sampler"])
     tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
     protocol, verifier = (build(key, getattr(config, key)) for key in ("protocol", "verifier"))
-    own = protocol.own_conditions if isinstance(protocol, OwnConditions) else ()
-    check_conditions(job.asked, own, job.choices["protocol"])
+    ignored = unused(protocol)
+    check_conditions(job.asked, ignored, job.choices["protocol"])
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
-    if getattr(verifier, "interpreted", False):
+    if offers(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
         verifier=verifier,
@@ -142,7 +141,7 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
         command=job.command,
         asked_pair=(config.pair.target, config.pair.draft) if job.names_pair else None,
         folder=job.folder,
-        asked=job.asked,
+        processors=processors_text(resolved["sampler"]),
     )
     if protocol.needs_models:
         context = with_models(context, config, protocol)
@@ -150,9 +149,8 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
 
     known: dict[str, Any] = {
         **environment(device),
-        **_identity(config, job, context, own),
-        "dtype": None if "dtype" in own else str(context.dtype).removeprefix("torch."),
-        "lossless": bool(getattr(verifier, "lossless", False)),
+        **_identity(config, job, context, resolved["sampler"]),
+        **results.emptied(ignored),
     }
     row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
     try:
@@ -187,27 +185,30 @@ def _shown(config: Config, job: JobInfo, measured: Measured) -> list[str]:
     return warnings
 
 
-def _sampler(name: str, sampling: SamplingParams) -> dict[str, Any]:
-    parameters = {"temperature": float(sampling.temperature), "top_p": float(sampling.top_p)}
-    return {"sampler": name, **parameters, "top_k": sampling.top_k, "min_p": float(sampling.min_p)}
-
-
-def _identity(config: Config, job: JobInfo, context: RunContext, own: Collection[str]) -> dict[str, Any]:
-    with_models = isinstance(context, ModelContext)
+def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mapping[str, Any]) -> dict[str, Any]:
+    """The row's columns of what was asked for."""
+    sampling = context.sampling
     return {
         "exp": job.exp,
         "job": job.number,
         "protocol": job.choices["protocol"],
+        "dtype": str(context.dtype).removeprefix("torch."),
+        "pair": config.pair.name,
+        "target": config.pair.target,
+        "draft": config.pair.draft,
+        "drafter": job.choices["drafter"],
+        "sampler": job.choices["sampler"],
+        "temperature": float(sampling.temperature),
+        "top_k": sampling.top_k,
+        "top_p": float(sampling.top_p),
+        "min_p": float(sampling.min_p),
+        "sampling": json.dumps(sampler),
         "verifier": context.verifier_name,
-        "pair": config.pair.name if with_models else None,
-        "target": config.pair.target if with_models else None,
-        "draft": config.pair.draft if with_models else None,
-        "drafter": job.choices["drafter"] if with_models else None,
-        **({} if "sampler" in own else _sampler(job.choices["sampler"], context.sampling)),
-        "workload": config.workload.name if with_models else None,
-        "prompts": len(context.requests) if with_models else None,
-        "gamma": None if "gamma" in own else config.gamma,
-        "batch_size": None if "batch_size" in own else config.batch_size,
-        "max_new_tokens": config.max_new_tokens if with_models else None,
+        "lossless": bool(getattr(context.verifier, "lossless", False)),
+        "workload": config.workload.name,
+        "prompts": len(context.requests) if isinstance(context, ModelContext) else None,
+        "gamma": config.gamma,
+        "batch_size": config.batch_size,
+        "max_new_tokens": config.max_new_tokens,
         "seed": config.seed,
     }

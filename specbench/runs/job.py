@@ -31,9 +31,9 @@ class JobInfo:
     beside: bool  # whether others of its sweep may run on this machine at the same time
 
     @property
-    def asked(self) -> frozenset[str]:
-        """The keys that the command line gives a value."""
-        return frozenset(key_of(each) for each in self.overrides)
+    def asked(self) -> dict[str, str]:
+        """The values that the command line gives, by key."""
+        return {key_of(each): each.partition("=")[2] for each in self.overrides}
 
     @property
     def names_pair(self) -> bool:

@@ -1,7 +1,8 @@
-"""From a model's logits to LogitRows: temperature, top-k, top-p and min-p, per request."""
+"""From a model's logits to LogitRows: processors, temperature, top-k, top-p and min-p, per request."""
 
 from specbench.sampling.categorical import draw, inverse_cdf, sample
+from specbench.sampling.history import History, Processor
 from specbench.sampling.rows import RowParams, logit_rows
 from specbench.sampling_params import SamplingParams
 
-__all__ = ["RowParams", "SamplingParams", "draw", "inverse_cdf", "logit_rows", "sample"]
+__all__ = ["History", "Processor", "RowParams", "SamplingParams", "draw", "inverse_cdf", "logit_rows", "sample"]

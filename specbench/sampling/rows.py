@@ -11,69 +11,95 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float64, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.errors import ArgumentError
 from specbench.sampling import where
+from specbench.sampling.history import History, Processor
 from specbench.sampling_params import SamplingParams
 from specbench.types import LogitRows
+
+Chain = tuple[Processor, ...]
 
 
 @dataclass(frozen=True)
 class RowParams:
-    """Sampling parameters of n rows as tensors, and whether any of them truncates (so that none pays for a sort)."""
+    """Sampling parameters of n rows as tensors.
+
+    Attributes:
+        truncates: whether any of them truncates, so that none pays for a sort if not.
+        chains: the processors, and the rows that they are for; None stands for all rows. Empty for most.
+    """
 
     temperature: Float64[Tensor, " n"]
     top_k: Int64[Tensor, " n"]
     top_p: Float64[Tensor, " n"]
     min_p: Float64[Tensor, " n"]
     truncates: bool
+    chains: tuple[tuple[Chain, Bool[Tensor, " n"] | None], ...] = ()
 
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:
         """One row a request."""
+        asked = [each.processors for each in params]
+        chains = [chain for chain in dict.fromkeys(asked) if chain]
+        rows = [torch.tensor([each == chain for each in asked], device=device) for chain in chains]
         return RowParams(
             temperature=torch.tensor([p.temperature for p in params], dtype=torch.float64, device=device),
             top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
             top_p=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device),
             min_p=torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device),
             truncates=any(p.truncates for p in params),
+            chains=tuple(zip(chains, [None] if len(set(asked)) == 1 else rows, strict=False)),
         )
 
     def select(self, rows: Int64[Tensor, " m"]) -> RowParams:
         """The parameters of the given rows, repeats allowed."""
-        return RowParams(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.truncates)
+        chains = tuple((chain, None if its is None else its[rows]) for chain, its in self.chains)
+        return RowParams(
+            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.truncates, chains
+        )
 
     def joined(self, other: RowParams) -> RowParams:
         """These rows, then the other's."""
-        parts = (
-            torch.cat([getattr(each, name) for each in (self, other)])
-            for name in ("temperature", "top_k", "top_p", "min_p")
-        )
-        return RowParams(*parts, truncates=self.truncates or other.truncates)
+        names = ("temperature", "top_k", "top_p", "min_p")
+        parts = (torch.cat([getattr(each, name) for each in (self, other)]) for name in names)
+        all_chains = dict.fromkeys(chain for each in (self, other) for chain, _ in each.chains)
+        chains = tuple((chain, torch.cat([self._rows_of(chain), other._rows_of(chain)])) for chain in all_chains)
+        return RowParams(*parts, truncates=self.truncates or other.truncates, chains=chains)
+
+    def _rows_of(self, wanted: Chain) -> Bool[Tensor, " n"]:
+        for chain, rows in self.chains:
+            if chain == wanted:
+                return torch.ones_like(self.top_k, dtype=torch.bool) if rows is None else rows
+        return torch.zeros_like(self.top_k, dtype=torch.bool)
 
 
-def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:
-    """The distributions that sampling with ``params`` from ``logits`` means.
+def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None = None) -> LogitRows:
+    """The distributions that sampling with ``params`` from ``logits`` means: the one door from logits to probabilities.
 
     Args:
         logits: bf16, fp16 or fp32, not modified.
         params: one row of parameters a row of logits.
+        history: what precedes each row; needed by processors alone.
 
     Returns:
-        LogitRows that refer to ``logits``. Where nothing truncates, log_normalizer is None: who needs it computes it,
-        and a fused verifier needs it of few rows. Otherwise it is known, and not finite for a row with NaN or +inf
-        logits (LogitRows.finite); raising here would wait for the device. A GPU finds the cutoffs without a sort.
+        LogitRows that refer to ``logits``, or to what the processors made of them. Where nothing truncates,
+        log_normalizer is None: who needs it computes it, and a fused verifier needs it of few rows. Otherwise it is
+        known, and not finite for a row with NaN or +inf logits (LogitRows.finite); raising here would wait for the
+        device. A GPU finds the cutoffs without a sort.
 
     Raises:
-        ArgumentError: not as many rows of parameters as of logits.
+        ArgumentError: not as many rows of parameters as of logits; processors without a history; a processor that
+            returned something else than logits.
     """
     if len(params.temperature) != len(logits):
         raise ArgumentError(
             f"params: {len(params.temperature)} rows for {len(logits)} rows of logits; RowParams.select repeats those "
             "of a request for each of its rows"
         )
+    logits = _processed(logits, params, history)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
         return LogitRows(logits, params.temperature, cutoff, None)
@@ -84,6 +110,29 @@ def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams) -> LogitRows:
     else:
         found = sorted_cutoffs(logits, params)
     return LogitRows(logits, params.temperature, *found)
+
+
+def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None) -> Shaped[Tensor, "n V"]:
+    for chain, rows in params.chains:
+        if history is None:
+            raise ArgumentError(f"history: None; {type(chain[0]).__name__} needs to know what precedes each position")
+        changed = logits
+        for processor in chain:
+            changed = _checked(processor, changed, processor(changed, history))
+        logits = changed if rows is None else torch.where(rows[:, None], changed, logits)
+    return logits
+
+
+def _checked(processor: Processor, given: Tensor, made: object) -> Tensor:
+    name = type(processor).__name__
+    if not isinstance(made, Tensor):
+        raise ArgumentError(f"{name} returned {type(made).__name__}; logits needed")
+    if made.shape != given.shape or made.dtype != given.dtype or made.device != given.device:
+        raise ArgumentError(
+            f"{name} returned {made.dtype} {tuple(made.shape)} on {made.device}; it was given {given.dtype} "
+            f"{tuple(given.shape)} on {given.device}"
+        )
+    return made
 
 
 def sorted_cutoffs(

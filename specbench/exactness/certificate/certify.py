@@ -56,6 +56,13 @@ class Certificate:
     failure: dict[str, Any] | None
     bias: list[dict[str, Any]]
 
+    @property
+    def page(self) -> str:
+        """The certificate for people, in Markdown."""
+        from specbench.exactness.certificate.page import markdown  # which is made of certificates
+
+        return markdown(self)
+
     def json(self) -> str:
         """The certificate for machines."""
         return json.dumps(asdict(self), indent=1)

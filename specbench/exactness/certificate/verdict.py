@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specbench.exactness.evidence import HARD, Bound, Evidence, Row
 from specbench.exactness.probes import COUNTED, RULE
-from specbench.verifiers.agreement import TOLERANCE
+from specbench.rules.agreement import TOLERANCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, BROKEN = "lossless", "not lossless", "not rejected", "broken"
 # Total variation a step. Below the first a bias is what float32 arithmetic costs; bounds above the others, on the small

@@ -7,32 +7,19 @@ for a lossless rule is the target's own, to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
 from specbench.exactness.fixtures import Fixture
+from specbench.rules.along import AlongTables
+from specbench.rules.known import rule_of
+from specbench.rules.law import StepLaw, step_law
+from specbench.rules.rule import Rule
 
 Ends = list[Tensor]  # ends[i]: Float64 [V^(i + 1)], sequences in lexicographic order
-
-
-@dataclass(frozen=True)
-class StepLaw:
-    """What a rule does with each of P drafts of g tokens, as probabilities.
-
-    Attributes:
-        accept: [P, g], the chance that the i-th uniform is below its threshold; thresholds of the rule's accept tests.
-        length: [P, g + 1], probability that exactly 0..g tokens are accepted.
-        emit: [P, g + 1, V], distribution of the token after them.
-    """
-
-    accept: Float64[Tensor, "P g"]
-    length: Float64[Tensor, "P lengths"]
-    emit: Float64[Tensor, "P lengths V"]
 
 
 @dataclass(frozen=True)
@@ -90,68 +77,18 @@ def one_draft(fixture: Fixture, drafted: Int64[Tensor, " g"]) -> Drafts:
     return Drafts(drafted[None], one, p[table], along, table)
 
 
-def token_law(drafts: Drafts) -> StepLaw:
-    """Token verification: arXiv 2211.17192, algorithm 1."""
-    accept = (_drafted(drafts.p, drafts.tokens) / _drafted(drafts.q, drafts.tokens)).clamp(max=1)
-    reach = torch.cat([torch.ones_like(drafts.weight)[:, None], accept.cumprod(dim=1)], 1)
-    refuse = torch.cat([1 - accept, torch.ones_like(drafts.weight)[:, None]], 1)
-    return StepLaw(accept, reach * refuse, _residuals(drafts.p, drafts.q))
-
-
-def block_law(drafts: Drafts) -> StepLaw:
-    """Block verification: arXiv 2403.10444; the terms are those of verifiers/block.py."""
-    g = drafts.tokens.shape[1]
-    ratio = _drafted(drafts.p, drafts.tokens) / _drafted(drafts.q, drafts.tokens)
-    pi = [torch.ones_like(drafts.weight)]
-    for i in range(g):
-        pi.append((pi[-1] * ratio[:, i]).clamp(max=1))
-    weights = torch.stack(pi, 1)
-    mass = (weights[:, :-1, None] * drafts.p[:, :-1] - drafts.q).clamp(min=0).sum(-1)
-    total = mass + 1 - weights[:, :-1]
-    h = torch.where(total > 0, mass / torch.where(total > 0, total, 1), 1.0)
-    h = torch.cat([h, weights[:, -1:]], 1)  # h_g = pi_g; h_0 is not tested: zero tokens can always be accepted
-    if g:
-        h = torch.cat([torch.ones_like(h[:, :1]), h[:, 1:]], 1)
-    none_later = torch.cat([(1 - h).flip(1).cumprod(1).flip(1)[:, 1:], torch.ones_like(h[:, :1])], 1)
-    return StepLaw(h[:, 1:], h * none_later, _residuals(drafts.p, drafts.q, weights))
-
-
-LAWS: dict[str, Callable[[Drafts], StepLaw]] = {"token": token_law, "block": block_law}
-
-
-def accepted(rule: str, thresholds: Float64[Tensor, "P g"], u: Float64[Tensor, "P g"]) -> Int64[Tensor, " P"]:
-    """How many tokens a rule of LAWS accepts: up to the first refusal (token), or to the last success (block)."""
-    passed = (u < thresholds).long()
-    if rule == "token" or passed.shape[1] == 0:
-        return passed.cumprod(dim=1).sum(dim=1)
-    return (passed * torch.arange(1, passed.shape[1] + 1, device=u.device)).amax(dim=1)
-
-
-def law_of(rule: str) -> Callable[[Drafts], StepLaw]:
-    """The closed form of a rule.
+def law_of(rule: Rule | str, drafts: Drafts) -> StepLaw:
+    """What a rule, or the one of that name, does with each of the drafts.
 
     Raises:
-        ArgumentError: a rule that has none here.
+        ArgumentError: a rule whose formulas are not known.
     """
-    if rule not in LAWS:
-        raise ArgumentError(f"rule={rule}: no closed form; known are {', '.join(LAWS)}")
-    return LAWS[rule]
-
-
-def _drafted(rows: Float64[Tensor, "P n V"], tokens: Int64[Tensor, "P g"]) -> Float64[Tensor, "P g"]:
-    return rows[:, : tokens.shape[1]].gather(2, tokens[:, :, None])[:, :, 0]
-
-
-def _residuals(
-    p: Float64[Tensor, "P lengths V"],
-    q: Float64[Tensor, "P g V"],
-    weights: Float64[Tensor, "P lengths"] | None = None,
-) -> Float64[Tensor, "P lengths V"]:
-    """Normalised max(pi p - q, 0) after each accepted prefix and p after the last; p where nothing is left."""
-    scaled = p if weights is None else weights[:, :, None] * p
-    left = torch.cat([(scaled[:, :-1] - q).clamp(min=0), p[:, -1:]], 1)
-    left = torch.where(left.sum(-1, keepdim=True) > 0, left, p)
-    return left / left.sum(-1, keepdim=True)
+    (count, places), vocabulary = drafts.rows.shape, drafts.p.shape[2]
+    at = torch.arange(count * places).view(count, places)
+    into = torch.arange(count * (places - 1)).view(count, places - 1)
+    counts = torch.full((count,), places - 1)
+    p, q = (rows.reshape(-1, vocabulary) for rows in (drafts.p, drafts.q))
+    return step_law(rule_of(rule), AlongTables(p, q, at, into, drafts.tokens, counts))
 
 
 def prefixes(tokens: Int64[Tensor, "P n"], vocabulary: int) -> Int64[Tensor, "P lengths"]:
@@ -199,23 +136,23 @@ def joint_tv(fixture: Fixture, ends: Ends) -> float:
     return float(0.5 * (joint - target_joint(fixture, len(ends)).to(joint.device)).abs().sum())
 
 
-def rule_error(rule: str, fixture: Fixture) -> float:
+def rule_error(rule: Rule | str, fixture: Fixture) -> float:
     """The largest total variation of a rule's joint from the target's, over draft lengths and variants."""
     errors = []
     for variant in map(fixture.variant, range(fixture.variants)):
         for count in sorted(set(fixture.counts)):
             drafts = all_drafts(variant, count)
-            errors.append(joint_tv(variant, law_ends(variant, drafts, law_of(rule)(drafts))))
+            errors.append(joint_tv(variant, law_ends(variant, drafts, law_of(rule, drafts))))
     return max(errors)
 
 
-def rule_lengths(rule: str, fixture: Fixture) -> Float64[Tensor, "classes lengths"]:
+def rule_lengths(rule: Rule | str, fixture: Fixture) -> Float64[Tensor, "classes lengths"]:
     """The probability of accepting 0..gamma tokens, by num_draft_tokens."""
     lengths = torch.zeros(fixture.gamma + 1, fixture.gamma + 1, dtype=torch.float64)
     for variant in map(fixture.variant, range(fixture.variants)):
         for count in set(fixture.counts):
             drafts = all_drafts(variant, count)
-            lengths[count, : count + 1] += drafts.weight @ law_of(rule)(drafts).length / fixture.variants
+            lengths[count, : count + 1] += drafts.weight @ law_of(rule, drafts).length / fixture.variants
     return lengths
 
 

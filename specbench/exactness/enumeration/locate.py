@@ -16,12 +16,14 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.exactness.enumeration.injection import ends_of, inject
-from specbench.exactness.enumeration.laws import LAWS, joint_tv, one_draft
+from specbench.exactness.enumeration.laws import joint_tv, law_of, one_draft
 from specbench.exactness.enumeration.model import MOST_BOXES, Axis, Boxes, Cuts, Grid, Model
 from specbench.exactness.enumeration.paths import Path, Tree
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps
 from specbench.rng import Stream
+from specbench.rules import known
+from specbench.rules.rule import Rule
 from specbench.verifiers import Verifier
 
 SAME = 2e-14  # thresholds nearer to one another than this are one
@@ -68,6 +70,7 @@ def relocate(verifier: Verifier, model: Model, given: Float64[Tensor, "s n width
 class _Search:
     def __init__(self, verifier: Verifier, fixture: Fixture, count: int, tree: Tree, seed: int, effort: float):
         self.verifier, self.fixture, self.count, self.tree = verifier, fixture, count, tree
+        self.rule = known.of(verifier)
         self.width = fixture.gamma + 1
         self.most_boxes = effort * MOST_BOXES
         self.checks = max(64, int(effort * _CHECKS / len(tree.paths)))
@@ -150,7 +153,7 @@ class _Search:
 
     def of_rule(self) -> set[Axis]:
         """The uniforms that the rule reads which the code names: where it rarely refuses, few points show it."""
-        if self.verifier.rule not in LAWS:
+        if not self.rule.has_law:
             return set()
         return {(int(Stream.ACCEPT), i) for i in range(self.count)} | {(int(Stream.EMIT), 0)}
 
@@ -184,7 +187,7 @@ class _Search:
         """Adds the closed forms' thresholds on the axes that have any; a cut too many does no harm."""
         active = {axis for each in self.cuts for axis in each} | self.of_rule()
         for path, cuts in zip(self.tree.paths, self.cuts, strict=True):
-            for axis, values in _hints(self.fixture, path).items():
+            for axis, values in _hints(self.fixture, path, self.rule).items():
                 if axis in active:
                     cuts[axis] = _inside(path, axis, [*cuts.get(axis, []), *values])
 
@@ -224,16 +227,18 @@ class _Search:
             self._bisect(middle[:, boxed], points, axis, boxes.owner[boxed])
 
 
-def _hints(fixture: Fixture, path: Path) -> Cuts:
-    """Where the thresholds of the rules lie that have a closed form, and those of drawing from the target's rows."""
+def _hints(fixture: Fixture, path: Path, of_code: Rule) -> Cuts:
+    """Where the thresholds of the rules lie whose formulas are known, and those of drawing from the target's rows."""
     drafts = one_draft(fixture, torch.tensor(path.tokens, dtype=torch.int64))
     edges: Cuts = {}
     for i, row in enumerate(drafts.p[0]):
         own = row.cumsum(0)[:-1].tolist()
         edges[int(Stream.EMIT), i] = list(own)
         edges[int(Stream.DRAFT), i] = list(own)
-    for law_of_rule in LAWS.values():
-        law = law_of_rule(drafts)
+    for rule in dict.fromkeys([*known.KNOWN.values(), of_code]):
+        if not rule.has_law:
+            continue
+        law = law_of(rule, drafts)
         for i, threshold in enumerate(law.accept[0].tolist()):
             edges.setdefault((int(Stream.ACCEPT), i), []).append(threshold)
         edges[int(Stream.EMIT), 0] += law.emit[0].cumsum(-1)[:, :-1].flatten().tolist()

@@ -12,8 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from specbench.errors import ArgumentError
-from specbench.exactness.enumeration.laws import LAWS
-from specbench.exactness.enumeration.reference import expected
+from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.evidence import CLASSES, FORM, PAIRED, RegimeRow, Row
 from specbench.exactness.fixtures import Fixture, Regime
 from specbench.exactness.statistics.bets import DifferenceBets
@@ -22,10 +21,11 @@ from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.steps import Steps, check_pure, verified_steps
 from specbench.exactness.streams import REGIMES, request_streams
 from specbench.rng import Streams
+from specbench.rules.agreement import TOLERANCE, excess, only
+from specbench.rules.rule import Rule
 from specbench.sampling import SamplingParams
 from specbench.types import Verification
 from specbench.verifiers import Verifier
-from specbench.verifiers.agreement import TOLERANCE, excess, only
 
 _DENSE = 2**22  # probabilities held side by side when a difference is explained
 _EXPLAINED = 4096  # differences of a regime that are looked into; of more, the rest counts as no rounding
@@ -91,8 +91,8 @@ class _Run:
     ):
         self.verifier, self.regime, self.seed, self.device = verifier, regime, seed, device
         self.fixture = regime.fixture().to(device)
-        self.held = verifier.rule in LAWS and not hasattr(verifier, "draft_tokens")
-        self.seen = _Seen(verifier.rule if self.held else None, self.fixture, seed, paired)
+        self.rule = held_against(verifier)
+        self.seen = _Seen(self.rule, self.fixture, seed, paired)
         self.refused: str | None = None
         self._draws = draws
 
@@ -133,9 +133,11 @@ class _Run:
             return row
         along, few, anywhere = seen.classes.upper_bounds(1 - alpha)
         row = dataclasses.replace(row, requests=seen.requests, along=along, few=few, anywhere=anywhere)
-        if not self.held:
+        if self.rule is None:
             return row
-        tv = float(stats.beta.isf(alpha, seen.differing + 1, max(seen.requests - seen.differing, 1e-9)))
+        tv = None  # what agrees with a rule that is not lossless may be as far from the target as that rule
+        if self.rule.lossless:
+            tv = float(stats.beta.isf(alpha, seen.differing + 1, max(seen.requests - seen.differing, 1e-9)))
         structural = seen.differing - seen.rounding
         return dataclasses.replace(row, differing=seen.differing, rounding=seen.rounding, structural=structural, tv=tv)
 
@@ -165,7 +167,7 @@ class _Paired:
 class _Seen:
     """What was seen of one regime."""
 
-    def __init__(self, rule: str | None, fixture: Fixture, seed: int, paired: _Paired):
+    def __init__(self, rule: Rule | None, fixture: Fixture, seed: int, paired: _Paired):
         self.rule, self.fixture, self.paired = rule, fixture, paired
         self.classes = Partitions(fixture, seed)
         self.requests = self.impossible = self.differing = self.rounding = 0
@@ -181,24 +183,24 @@ class _Seen:
         wanted = expected(self.rule, self.fixture, steps.drawn, streams).token_ids
         differ = (steps.visible != wanted).any(dim=1)
         found = differ.nonzero()[:, 0]
-        if len(found):
+        if len(found) and self.rule.lossless:
             most = len(differ) if self._rate * len(differ) <= _BET_ON else int(_BET_ON / self._rate)
             bet_on = found[found < most]
             for part in bet_on.split(max(1, _DENSE // NAMED_CLASSES // (self.fixture.gamma + 1))):
                 base = steps.drawn.base[part]
                 self.paired.add(*(self.classes.excess(base, each[part]) for each in (steps.visible, wanted)))
-            if self.differing < _EXPLAINED:
-                self.rounding += self._by_rounding(steps, streams, found[:_EXPLAINED])
+        if len(found) and self.differing < _EXPLAINED:
+            self.rounding += self._by_rounding(self.rule, steps, streams, found[:_EXPLAINED])
         self.differing += len(found)
         self._rate = max(len(found) / len(differ), 0.5 * self._rate)
 
-    def _by_rounding(self, steps: Steps, streams: Streams, found: torch.Tensor) -> int:
+    def _by_rounding(self, rule: Rule, steps: Steps, streams: Streams, found: torch.Tensor) -> int:
         explained = 0
         rows = self.fixture.vocabulary * (self.fixture.gamma + 1)
         for part in found.split(max(1, _DENSE // rows)):
             one = only(part, steps.drawn.draft, steps.drawn.target, streams)
             outcome = Verification(steps.verification.token_ids[part], steps.verification.num_accepted[part])
-            explained += int((excess(self.rule or "", *one, outcome) <= TOLERANCE).sum())
+            explained += int((excess(rule, *one, outcome) <= TOLERANCE).sum())
         return explained
 
     def rows(self, name: str) -> list[Row]:

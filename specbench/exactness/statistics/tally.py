@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from scipy import stats
 
-from specbench.exactness.enumeration.laws import LAWS, counted_ends, joint_tv, rule_lengths
+from specbench.exactness.enumeration.laws import counted_ends, joint_tv, rule_lengths
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.tests import GTest, node_g_test
 from specbench.exactness.steps import Steps, length_counts, node_counts
+from specbench.rules.rule import Rule
 
 ROUNDING = 1e-6  # share of steps that may accept a number of tokens which the rule, computed exactly, never does
 _NEVER = 1e-9  # chance that a verifier with so large a share is found out by the count of them
@@ -20,10 +21,10 @@ class Tally:
 
     Args:
         fixture: small, on any device.
-        rule: the verifier's; its acceptance is tested where the rule has a closed form.
+        rule: the verifier's; its acceptance is tested if the formulas of the rule are known.
     """
 
-    def __init__(self, fixture: Fixture, rule: str):
+    def __init__(self, fixture: Fixture, rule: Rule):
         self.fixture, self.rule = fixture, rule
         self.draws = 0
         self._nodes: torch.Tensor | int = 0
@@ -59,7 +60,7 @@ class Tally:
 
     def acceptance(self) -> GTest | None:
         """Whether as many tokens are accepted as the rule says, but for rounding. Not a test of losslessness."""
-        if self.rule not in LAWS:
+        if not self.rule.has_law:
             return None
         lengths, probs = self.lengths(), rule_lengths(self.rule, self.fixture).numpy()
         # Where p = q a sound kernel refuses one token in 1e7, since float32 places its threshold a little below 1; that

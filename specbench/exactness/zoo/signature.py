@@ -12,9 +12,9 @@ import torch
 
 from specbench.errors import ArgumentError
 from specbench.exactness.enumeration.injection import Point, inject
-from specbench.exactness.enumeration.laws import LAWS
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.watch import VerifierFault
+from specbench.rules import known
 from specbench.verifiers import Verifier
 from specbench.verifiers.flawed import accept, bonus, residual, rng, state, wrong_q
 from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
@@ -59,13 +59,13 @@ def _agreement(verifier: Verifier, points: Sequence[Point], right: bool) -> tupl
     for point in points:
         batches[point.fixture.name, point.count, point.fixture.params].append(point)
     same: dict[str, int] = dict.fromkeys(zoo(), 0)
-    held = 0
+    rule, held = known.of(verifier), 0
     for batch in batches.values():
         fixture, count = batch[0].fixture, batch[0].count
         given = torch.stack([point.given for point in batch], dim=1)
         got = inject(verifier, fixture, given, count).visible
-        if verifier.rule in LAWS:
-            again = (got == expected_of(verifier.rule, fixture, count, given)).all(dim=1) == right
+        if rule.has_law:
+            again = (got == expected_of(rule, fixture, count, given)).all(dim=1) == right
             given, got = given[:, again], got[again]
         held += len(got)
         for name, flawed in zoo().items():

@@ -28,30 +28,12 @@ from specbench import arguments
 from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams, philox
 from specbench.types import PADDING, Draft, LogitRows
+from specbench.verifiers.base import Limits
 
 T = TypeVar("T")
 
 _LOW32 = 0xFFFFFFFF
 _SEED_STREAM = 1 + max(Stream)  # a Philox stream of its own
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a library's function cannot do; ``verify`` raises ArgumentError where a batch needs it.
-
-    Attributes:
-        device: the only kind of device it runs on; None for any.
-        ragged: requests may draft different numbers of tokens.
-        empty: a request may draft no token.
-        batch_invariant: a request's tokens do not depend on the batch or its place there.
-        capturable: a call can be captured in a CUDA graph once it was made with the same tensors.
-    """
-
-    device: str | None = None
-    ragged: bool = True
-    empty: bool = True
-    batch_invariant: bool = True
-    capturable: bool = True
 
 
 class ExternalVerifier:
@@ -60,8 +42,7 @@ class ExternalVerifier:
     Attributes:
         rule: the library's name: its randomness is its own, so it agrees with no other verifier token for token.
         lossless: what its project claims.
-        limits: see :class:`Limits`.
-        interpreted: its kernels run through an interpreter, so that its times mean nothing.
+        limits, interpreted: see :class:`specbench.verifiers.base.Offers`.
     """
 
     rule: str

@@ -1,0 +1,1 @@
+"""The Python API: what ``import specbench`` gives, one group of functions a file."""

@@ -1,0 +1,209 @@
+"""``specbench.verify``: one verification step of a batch, from plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specbench import arguments
+from specbench.api.verifiers import verifier_of
+from specbench.errors import ArgumentError
+from specbench.provenance import request_seed
+from specbench.rng import MAX_SEED, Streams
+from specbench.sampling import RowParams, SamplingParams, logit_rows
+from specbench.types import Draft, LogitRows, Verification
+from specbench.verifiers import Verifier
+
+# What arguments.check calls the parts of a step, and the argument that each of them was made from.
+_ARGUMENTS = {
+    "draft.token_ids": "draft_token_ids",
+    "draft.num_draft_tokens": "num_draft_tokens",
+    "draft.rows": "draft_logits",
+    "streams.seeds": "seeds",
+    "streams.positions": "positions",
+    "target.logits": "target_logits",
+    "target": "target_logits",
+}
+Rows = Tensor | Sequence[Tensor]
+Ids = Tensor | Sequence[int] | Sequence[Sequence[int]] | Sequence[Tensor]
+
+
+def verify(
+    target_logits: Rows,
+    draft_token_ids: Ids,
+    draft_logits: Rows | None = None,
+    *,
+    seeds: int | Sequence[int] | Tensor,
+    positions: int | Sequence[int] | Tensor,
+    num_draft_tokens: Sequence[int] | Tensor | None = None,
+    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    draft_sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    verifier: str | Verifier = "masked",
+) -> Verification:
+    """Verifies the drafted tokens of B requests: accepts a prefix of each draft and emits one token after it.
+
+    Tensors hold the requests one after the other, as serving engines do; or each argument is a sequence with one entry
+    a request (a tensor with one dimension more is one too). Request b drafted n_b tokens, n in all; V is the size of
+    the vocabulary.
+
+    Args:
+        target_logits: floats [n + B, V], or B times [n_b + 1, V]: the target's logits at each drafted token of a
+            request, and after the last one. As the model gave them, before temperature and truncation. -inf rules a
+            token out.
+        draft_token_ids: whole numbers [n], or B times [n_b].
+        draft_logits: floats [n, V], or B times [n_b, V]: what each drafted token was sampled from. None if the drafts
+            were not sampled, as those of prompt lookup: q is then 1 at the drafted token.
+        seeds: of each request, 0 to 2^63 - 1; from a single number every request gets a seed of its own.
+        positions: of the first token that this step emits, in the text of each request: how many tokens the text has,
+            the prompt included. Seed and position determine the random numbers of a step, so a later step of the
+            same text needs its later position. A single number is the position of all.
+        num_draft_tokens: n_b [B]; needed if ``draft_token_ids`` holds one request after the other.
+        sampling: how the requests sample, one for all or one a request. None is temperature 1, nothing cut off.
+        draft_sampling: how the drafts were sampled, if it was otherwise.
+        verifier: a name of conf/verifier, such as "masked", "block", "fused" or "external/transformers"; or an object
+            with ``verify(draft, target, streams)`` (:class:`specbench.verifiers.Verifier`).
+
+    Returns:
+        Verification: ``token_ids`` int64 [B, largest n_b + 1] (the accepted tokens, one more, then -1) and
+        ``num_accepted`` int64 [B], on the device of ``target_logits``.
+
+    Raises:
+        ArgumentError: names the argument that does not fit, and what is needed.
+        ConfigError: a verifier whose package is not installed.
+
+    Example:
+        >>> import specbench, torch
+        >>> target, draft = torch.tensor([[0.0, 9.0], [9.0, 0.0]]), torch.tensor([[0.0, 9.0]])
+        >>> found = specbench.verify(target, [1], draft, num_draft_tokens=[1], seeds=7, positions=5)
+        >>> found.token_ids.tolist(), found.num_accepted.tolist()
+        ([[1, 0]], [1])
+    """
+    chosen = verifier_of(verifier)
+    token_ids, counts = _drafted(draft_token_ids, num_draft_tokens)
+    batch, drafted, most = len(counts), sum(counts), max(counts)
+    target = _rows("target_logits", target_logits, [count + 1 for count in counts])
+    device, vocabulary = target.device, target.shape[1]
+    owners = torch.arange(batch, device=device).repeat_interleave(torch.tensor(counts, device=device))
+    scored = torch.arange(batch, device=device).repeat_interleave(torch.tensor(counts, device=device) + 1)
+    params = _params("sampling", sampling, batch, device)
+    q_rows: LogitRows | None = None
+    if draft_logits is not None:
+        of_draft = params if draft_sampling is None else _params("draft_sampling", draft_sampling, batch, device)
+        given = _rows("draft_logits", draft_logits, counts)
+        if given.shape[1] != vocabulary or given.device != device:
+            raise ArgumentError(
+                f"draft_logits: {list(given.shape)} on {given.device}; [{drafted}, {vocabulary}] on {device} needed, "
+                "the vocabulary and the device of target_logits"
+            )
+        q_rows = logit_rows(given, of_draft.select(owners))
+    elif draft_sampling is not None:
+        raise ArgumentError("draft_sampling: given without draft_logits, which it would apply to")
+    draft = Draft(
+        token_ids.to(device), q_rows, torch.tensor(counts, dtype=torch.int64, device=device), max_draft_tokens=most
+    )
+    p_rows = logit_rows(target, params.select(scored))
+    streams = Streams(_seeds(seeds, batch).to(device), _each("positions", positions, batch).to(device), most + 1)
+    try:
+        arguments.check(draft, p_rows, streams, finite=True)
+    except ArgumentError as error:
+        raise ArgumentError(_renamed(str(error))) from None
+    return chosen.verify(draft, p_rows, streams)
+
+
+def _drafted(given: Ids, num_draft_tokens: Sequence[int] | Tensor | None) -> tuple[Tensor, list[int]]:
+    """All drafted tokens, int64 [n], and how many each request has."""
+    counts = None if num_draft_tokens is None else _integers("num_draft_tokens", num_draft_tokens).tolist()
+    if counts is not None and (not counts or min(counts) < 0):
+        raise ArgumentError(f"num_draft_tokens: {counts}; a number from 0 for each of at least one request needed")
+    apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(each, int) for each in given)
+    if apart:
+        each = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]  # ty: ignore[invalid-argument-type]
+        found = [len(ids) for ids in each]
+        if counts is not None and counts != found:
+            raise ArgumentError(f"num_draft_tokens: {counts}, but draft_token_ids has {found}; leave it out")
+        return torch.cat(each), found
+    ids = _integers("draft_token_ids", given)  # ty: ignore[invalid-argument-type]
+    if counts is None:
+        raise ArgumentError(
+            f"num_draft_tokens: missing. Say how many of the {len(ids)} draft_token_ids each request has, or give a "
+            "sequence of tokens for each request"
+        )
+    if sum(counts) != len(ids):
+        raise ArgumentError(f"num_draft_tokens: {sum(counts)} in all, but draft_token_ids holds {len(ids)} tokens")
+    return ids, counts
+
+
+def _integers(name: str, given: Sequence[int] | Tensor) -> Tensor:
+    """int64 [m]."""
+    try:
+        found = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ArgumentError(f"{name}: no whole numbers ({error})") from error
+    if found.numel() == 0 and not isinstance(given, Tensor):
+        found = found.long()  # an empty list is one of floats to PyTorch
+    if found.dim() != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+        raise ArgumentError(f"{name}: {found.dtype} {list(found.shape)}; whole numbers of one dimension needed")
+    return found.long()
+
+
+def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
+    """Logits [sum of counts, V]."""
+    if isinstance(given, Tensor) and given.dim() == 2:
+        rows = given
+    else:
+        each = list(given)
+        wrong = [b for b, part in enumerate(each) if not isinstance(part, Tensor) or part.dim() != 2]
+        if wrong or not each:
+            shape = list(given.shape) if isinstance(given, Tensor) else f"entry {wrong[0]}" if wrong else "empty"
+            raise ArgumentError(f"{name}: {shape}; a tensor [rows, V], or one for each request, needed")
+        found = [len(part) for part in each]
+        if found != counts:
+            raise ArgumentError(f"{name}: {found} rows for the requests; {counts} needed")
+        if len({(part.shape[1], part.dtype, part.device) for part in each}) > 1:
+            raise ArgumentError(f"{name}: requests differ in vocabulary, dtype or device")
+        rows = torch.cat(each)
+    if len(rows) != sum(counts):
+        raise ArgumentError(f"{name}: {len(rows)} rows; {sum(counts)} needed, {counts} of the requests in turn")
+    if not rows.is_floating_point() or rows.shape[1] == 0:
+        raise ArgumentError(f"{name}: {rows.dtype} {list(rows.shape)}; floats [rows, V] needed")
+    return rows
+
+
+def _params(
+    name: str, given: SamplingParams | Sequence[SamplingParams] | None, batch: int, device: torch.device
+) -> RowParams:
+    """The sampling parameters of each request."""
+    if given is None or isinstance(given, SamplingParams):
+        return RowParams.of([given or SamplingParams()] * batch, device)
+    wrong = [each for each in given if not isinstance(each, SamplingParams)]
+    if wrong or len(given) != batch:
+        held = f"a {type(wrong[0]).__name__} among them" if wrong else f"{len(given)} for {batch} requests"
+        raise ArgumentError(f"{name}: {held}; one SamplingParams, or one for each request, needed")
+    return RowParams.of(given, device)
+
+
+def _seeds(given: int | Sequence[int] | Tensor, batch: int) -> Tensor:
+    """The seed of each request. Requests that shared one would draw the same random numbers at the same position."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        if not 0 <= given <= MAX_SEED:
+            raise ArgumentError(f"seeds: {given} is outside 0 to {MAX_SEED}")
+        return torch.tensor([request_seed(given, str(b)) for b in range(batch)])
+    return _each("seeds", given, batch)
+
+
+def _each(name: str, given: int | Sequence[int] | Tensor, batch: int) -> Tensor:
+    """int64 [batch]."""
+    found = _integers(name, [given] * batch if isinstance(given, int) else given)
+    if len(found) != batch:
+        raise ArgumentError(f"{name}: {len(found)} for {batch} requests; one number, or one for each, needed")
+    return found
+
+
+def _renamed(problem: str) -> str:
+    """A message of arguments.check, which names the argument at its beginning, with the name that it has here."""
+    for internal, name in _ARGUMENTS.items():
+        if problem.startswith(internal):
+            return name + problem.removeprefix(internal)
+    return problem

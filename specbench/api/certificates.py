@@ -1,0 +1,115 @@
+"""``specbench.certify``: is a verifier lossless? For a name, an object, or a plain function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
+from specbench.checks import check_count
+from specbench.errors import ArgumentError
+from specbench.exactness.certificate import Certificate
+from specbench.exactness.certificate.question import Question
+from specbench.exactness.evidence import settings_of
+from specbench.models.loading import choose_device, choose_dtype
+from specbench.sampling import SamplingParams
+from specbench.verifiers import Verifier
+
+
+@torch.inference_mode()
+def certify(
+    verifier: str | Verifier | VerifyFunction,
+    suite: str = "quick",
+    *,
+    rule: str | None = None,
+    lossless: bool | None = None,
+    sampling: SamplingParams | None = None,
+    gamma: int = 4,
+    batch_size: int = 1,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+    report: Callable[[str], None] = lambda _: None,
+    **settings: Any,
+) -> Certificate:
+    """Examines a verifier and says how far from the target's distribution a step of it can be.
+
+    It runs what ``python -m specbench protocol=exactness`` runs. The suite "quick" takes about a minute, the suite
+    "default" about five.
+
+    Args:
+        verifier: a name of conf/verifier, an object with ``rule``, ``lossless`` and ``verify``, or a function
+            ``(draft, target, streams) -> Verification`` of
+            :class:`specbench.Draft`, :class:`specbench.LogitRows` and :class:`specbench.Streams`.
+        suite: "quick", "default" or "deep".
+        rule: of a function only, and needed there: "token" or "block" if it follows that rule's formulas with the
+            uniforms that these use, which alone can be called lossless; else any name of its own.
+        lossless: of a function only: what it claims to be. None is True.
+        sampling, gamma, batch_size: of one regime beside those of every certificate, as you use the verifier.
+        seed: of the random requests, 0 or more.
+        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
+        dtype: of the logits in that regime: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16",
+            "float16".
+        report: is told what is being done, such as ``print``.
+        settings: fields of :class:`specbench.exactness.evidence.Settings` in the place of the suite's own, such as
+            ``draws=10_000`` or ``seconds=60``.
+
+    Returns:
+        Certificate: ``verdict`` ("lossless", "not rejected", "not lossless" or "broken"), ``headline``,
+        ``tv_upper_bound``, ``bounds``, ``failure`` (the simplest failing example), ``page`` (Markdown), ``json()``.
+        Nothing is raised for a verifier that is biased or broken: the verdict says so. A call that hangs in compiled
+        code is not interrupted, as it is by the command line.
+
+    Raises:
+        ArgumentError: an unknown name, or a function without ``rule``.
+        ConfigError: a suite, setting, device or dtype that cannot work.
+
+    Example:
+        >>> import specbench
+        >>> certificate = specbench.certify("block")
+        >>> print(certificate.headline)  # doctest: +SKIP
+        lossless up to 1.6e-05 a step on small vocabularies, 0.018 in the regimes
+    """
+    chosen = _examined(verifier, rule, lossless)
+    for key, value, least in (("gamma", gamma, 0), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        check_count(key, value, least)
+    place = choose_device(device)
+    question = Question(
+        verifier=chosen,
+        name=name_of(verifier),
+        suite=suite,
+        settings=settings_of(suite, **settings),
+        sampling=sampling or SamplingParams(),
+        gamma=gamma,
+        batch_size=batch_size,
+        dtype=choose_dtype(dtype, place),
+        seed=seed,
+        device=place,
+        command=_call(verifier, suite, seed, settings),
+    )
+    return question.answer(question.examine(report))
+
+
+def _examined(verifier: str | Verifier | VerifyFunction, rule: str | None, lossless: bool | None) -> Verifier:
+    """What is examined; an object is taken as it is, since its certificate says what it lacks."""
+    function = not isinstance(verifier, str | type) and not hasattr(verifier, "verify") and callable(verifier)
+    if not function:
+        for name, value in (("rule", rule), ("lossless", lossless)):
+            if value is not None:
+                raise ArgumentError(f"{name}={value!r}: given for {name_of(verifier)}, which says itself. Leave it out")
+        return verifier_of(verifier)  # ty: ignore[invalid-argument-type]
+    if rule is None:
+        raise ArgumentError(
+            f'rule: missing for the function {name_of(verifier)}. Give rule="token" or rule="block" if it follows '
+            "that rule's formulas, else a name of its own"
+        )
+    return FunctionVerifier(verifier, rule, True if lossless is None else lossless)
+
+
+def _call(verifier: str | Verifier | VerifyFunction, suite: str, seed: int, settings: dict[str, Any]) -> str:
+    """What repeats the examination."""
+    name = repr(verifier) if isinstance(verifier, str) else name_of(verifier)
+    given = "".join(f", {key}={value!r}" for key, value in settings.items())
+    return f"specbench.certify({name}, suite={suite!r}, seed={seed}{given})"

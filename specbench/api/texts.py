@@ -1,0 +1,220 @@
+"""``specbench.decode`` and ``specbench.record``: texts of a pair of models, and what the models think of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specbench.api.verifiers import verifier_of
+from specbench.checks import check_count
+from specbench.decoding import Decoder, Request, Step
+from specbench.drafters import Drafter
+from specbench.drafters.model import ModelDrafter
+from specbench.errors import ArgumentError
+from specbench.models import Engine, Pair
+from specbench.protocols.base import ModelContext
+from specbench.protocols.record import record as record_requests
+from specbench.protocols.record import repeated
+from specbench.provenance import request_seed
+from specbench.replay.survival import LARGEST_GAMMA
+from specbench.replay.trace import Trace
+from specbench.runs.choices import chosen
+from specbench.sampling import SamplingParams
+from specbench.verifiers import Verifier
+
+Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One prompt's continuation.
+
+    Attributes:
+        prompt: token ids.
+        text: of the continuation, without special tokens.
+        token_ids: of the continuation, the stop token included.
+        steps: the step log: tokens drafted, accepted and emitted by each verification.
+        finished: "stop" if a stop token ended it, "length" if max_new_tokens did.
+    """
+
+    prompt: tuple[int, ...]
+    text: str
+    token_ids: list[int]
+    steps: list[Step]
+    finished: str
+
+    @property
+    def acceptance_length(self) -> float:
+        """Accepted tokens a step, plus 1."""
+        return acceptance_length([self])
+
+
+class DecodedBatch(list[Decoded]):
+    """The continuations of all prompts, in their order: a list, and what is true of all of them."""
+
+    @property
+    def acceptance_length(self) -> float:
+        """Accepted tokens a step of all texts together, plus 1: the column of this name of results.parquet."""
+        return acceptance_length(self)
+
+
+def acceptance_length(texts: Sequence[Decoded]) -> float:
+    """(accepted + steps) / steps over all texts; what a run's results call acceptance_length (tau)."""
+    steps = [step for text in texts for step in text.steps]
+    return 1 + sum(step.num_accepted for step in steps) / len(steps)
+
+
+def decode(
+    pair: Pair,
+    prompts: Prompts,
+    *,
+    gamma: int = 4,
+    verifier: str | Verifier = "masked",
+    drafter: str | Drafter = "model",
+    sampling: SamplingParams | None = None,
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    batch_size: int = 8,
+) -> DecodedBatch:
+    """Continues prompts by speculative decoding: the draft model proposes, the target scores, the verifier decides.
+
+    Args:
+        pair: of :func:`specbench.load_pair`.
+        prompts: a text, or texts, or sequences of token ids. Texts go through the pair's chat template if it uses one.
+        gamma: tokens drafted a step, 0 (plain decoding by the target alone) to 64.
+        verifier: a name of conf/verifier, or an object with ``verify(draft, target, streams)``.
+        drafter: a name of conf/drafter, such as "model" (the pair's draft) or "prompt_lookup", or a Drafter.
+        sampling: how both models sample; None is temperature 1, nothing cut off.
+        max_new_tokens: the most tokens of a continuation.
+        seed: of the random numbers; every prompt gets a seed of its own from it and its place in ``prompts``.
+        batch_size: prompts decoded side by side.
+
+    Returns:
+        DecodedBatch: a list with one Decoded a prompt (``text``, ``token_ids``, ``steps``, ``acceptance_length``); its
+        own ``acceptance_length`` is that of all.
+
+    Raises:
+        ArgumentError: an unknown verifier or drafter; a prompt that is empty or too long for the models.
+        ConfigError: a number outside its range.
+        ModelError: NaN or infinite logits.
+
+    Example:
+        >>> import specbench
+        >>> pair = specbench.load_pair("embedded:target", "embedded:draft")
+        >>> texts = specbench.decode(pair, ["def add(a, b):", "import "], gamma=4, verifier="block")
+        >>> texts[0].text, texts.acceptance_length  # doctest: +SKIP
+    """
+    if check_count("gamma", gamma, 0) > LARGEST_GAMMA:
+        raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
+    requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
+    size = check_count("batch_size", batch_size)
+    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter))
+    completions = [each for i in range(0, len(requests), size) for each in decoder.run(requests[i : i + size])]
+    return DecodedBatch(
+        Decoded(
+            each.request.prompt,
+            str(pair.tokenizer.decode(each.token_ids, skip_special_tokens=True)),
+            list(each.token_ids),
+            list(each.steps),
+            each.finished,
+        )
+        for each in completions
+    )
+
+
+def record(
+    pair: Pair,
+    prompts: Prompts,
+    *,
+    sampling: SamplingParams | None = None,
+    max_new_tokens: int = 64,
+    samples: int = 1,
+    seed: int = 0,
+    batch_size: int = 8,
+) -> Trace:
+    """Samples texts from the target and scores them with both models: all that :func:`specbench.replay` needs.
+
+    Args:
+        samples: texts a prompt, each with a seed of its own.
+        pair, prompts, sampling, max_new_tokens, seed, batch_size: as in :func:`specbench.decode`.
+
+    Returns:
+        Trace: a line a token with its log-probability under both models, and what it is a trace of.
+
+    Raises:
+        ArgumentError, ConfigError, ModelError: as in :func:`specbench.decode`.
+
+    Example:
+        >>> import specbench
+        >>> pair = specbench.load_pair("embedded:target", "embedded:draft")
+        >>> trace = specbench.record(pair, ["def add(a, b):", "import "], samples=4)
+        >>> [each.acceptance_length for each in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
+    """
+    check_count("samples", samples)
+    requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
+    context = _context(pair, requests, seed, check_count("batch_size", batch_size))
+    return record_requests(context, repeated(context, samples)).trace
+
+
+def _requests(
+    pair: Pair, prompts: Prompts, sampling: SamplingParams | None, max_new_tokens: int, seed: int
+) -> list[Request]:
+    check_count("seed", seed, 0)
+    check_count("max_new_tokens", max_new_tokens)
+    each = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not each:
+        raise ArgumentError("prompts: empty; give a text, or a list of texts or of token ids")
+    requests = []
+    for i, prompt in enumerate(each):
+        ids = tuple(pair.encode(prompt) if isinstance(prompt, str) else (int(token) for token in prompt))
+        if not ids:
+            raise ArgumentError(f"prompts[{i}]: no tokens")
+        if min(ids) < 0 or max(ids) >= pair.vocab_size:
+            raise ArgumentError(f"prompts[{i}]: ids outside 0 to {pair.vocab_size - 1}, the pair's vocabulary")
+        if len(ids) + max_new_tokens > pair.context:
+            raise ArgumentError(
+                f"prompts[{i}]: {len(ids)} tokens and max_new_tokens={max_new_tokens} are more than the pair's context "
+                f"of {pair.context}"
+            )
+        requests.append(Request(str(i), ids, request_seed(seed, str(i)), sampling or SamplingParams(), max_new_tokens))
+    return requests
+
+
+def _drafter_of(given: str | Drafter) -> Drafter:
+    made = chosen("drafter", given) if isinstance(given, str) else given
+    if not isinstance(made, Drafter):
+        raise ArgumentError(f"drafter: a {type(given).__name__}; a name of conf/drafter or a Drafter needed")
+    return made
+
+
+def _decoder(pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter) -> Decoder:
+    target = _target(pair)
+    if gamma == 0:
+        return Decoder(target, None, None, 0, pair.stop_ids)
+    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids)
+
+
+def _target(pair: Pair) -> Engine:
+    return Engine(pair.target, pair.vocab_size, "target")
+
+
+def _context(pair: Pair, requests: Sequence[Request], seed: int, batch_size: int) -> ModelContext:
+    """What the protocol ``record`` reads of a run. It decodes plainly, so that no verifier is asked."""
+    target = _target(pair)
+    return ModelContext(
+        verifier=verifier_of("masked"),
+        verifier_name="masked",
+        sampling=requests[0].sampling,
+        gamma=0,
+        batch_size=batch_size,
+        seed=seed,
+        device=pair.target.device,
+        dtype=pair.target.dtype,
+        title="",
+        command="specbench.record(...)",
+        pair=pair,
+        target=target,
+        drafter=ModelDrafter().bind(pair, target),
+        requests=requests,
+        names=(pair.target.name_or_path or "target", pair.draft.name_or_path or "draft"),
+    )

@@ -1,0 +1,54 @@
+"""What may stand for a verifier in the Python API: a name of conf/verifier, an object, or a plain function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from specbench.errors import ArgumentError
+from specbench.rng import Streams
+from specbench.runs.choices import chosen
+from specbench.types import Draft, LogitRows, Verification
+from specbench.verifiers import Verifier
+
+VerifyFunction = Callable[[Draft, LogitRows, Streams], Verification]
+
+
+class FunctionVerifier:
+    """A plain function as a verifier.
+
+    Args:
+        function: called as ``function(draft, target, streams)``.
+        rule, lossless: see :class:`specbench.verifiers.Verifier`.
+    """
+
+    def __init__(self, function: VerifyFunction, rule: str, lossless: bool):
+        self.function, self.rule, self.lossless = function, rule, lossless
+
+    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Any:
+        """What the function returns, right or wrong: whoever asks looks at it."""
+        return self.function(draft, target, streams)
+
+
+def verifier_of(given: str | Verifier) -> Verifier:
+    """The verifier that a name or an object stands for.
+
+    Raises:
+        ArgumentError: an unknown name, or an object without ``verify``.
+        ConfigError: a verifier whose package is not installed.
+    """
+    if isinstance(given, str):
+        return chosen("verifier", given)
+    if isinstance(given, type):
+        raise ArgumentError(f"verifier: a class, {given.__name__}; give an object of it, {given.__name__}()")
+    if not callable(getattr(given, "verify", None)):
+        raise ArgumentError(
+            f"verifier: a {type(given).__name__} without a method verify(draft, target, streams). Give a name of "
+            'conf/verifier such as "block", or an object with rule, lossless and verify.'
+        )
+    return given
+
+
+def name_of(given: str | Verifier | VerifyFunction) -> str:
+    """What pages call it: its name in conf/verifier, the function's, or the class's."""
+    return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
