@@ -24,6 +24,8 @@ ODD: st.SearchStrategy[Any] = st.sampled_from(
         *([], [0], [1, "x"], [[]], [None], [-1, 2], [2**40, 2**40], [[[[[[]]]]]], {}, {"a": 1}, {"": None}),
     )
 ).map(copy.deepcopy)  # lists and objects that later changes may reach
+# What every value is replaced by once.
+PLAIN = (None, True, -1, 10**400, 0.5, float("nan"), "", "x" * 5000, "\ud800", [], {}, [[[]]])
 # What may be put between any two bytes.
 PIECES: st.SearchStrategy[bytes] = st.sampled_from(
     (
@@ -84,7 +86,7 @@ def edited(draw: st.DrawFn, content: Any, most: int = 2) -> Any:
         if not by_container:
             return draw(ODD)
         container, key = draw(st.sampled_from(draw(st.sampled_from(list(by_container.values())))))
-        change = draw(st.sampled_from(("odd", "odd", "near", "drop", "double", "rename")))
+        change = draw(st.sampled_from(("odd", "odd", "near", "near", "drop", "double", "rename")))
         if change == "odd":
             container[key] = draw(ODD)
         elif change == "near":
@@ -101,6 +103,19 @@ def edited(draw: st.DrawFn, content: Any, most: int = 2) -> Any:
     return content
 
 
+def each_odd(content: Any) -> Iterator[Any]:
+    """A JSON value with each value inside it replaced by each of PLAIN, and left out."""
+    for number in range(len(list(_places(content)))):
+        for odd in (*PLAIN, ...):
+            changed = copy.deepcopy(content)
+            container, key = list(_places(changed))[number]
+            if odd is ...:
+                del container[key]
+            else:
+                container[key] = odd
+            yield changed
+
+
 def _near(value: Any) -> st.SearchStrategy[Any]:
     """Values of the same kind: what a check of kinds lets pass."""
     if isinstance(value, bool):
@@ -110,7 +125,9 @@ def _near(value: Any) -> st.SearchStrategy[Any]:
     if isinstance(value, float):
         return st.sampled_from((-value, value * 1e30, 0.0, float("nan"), float("inf"), 5))
     if isinstance(value, str):
-        return st.sampled_from((value.upper(), value[:-1], value * 2, value + "\0", f" {value}"))
+        return st.sampled_from(
+            (value.upper(), value[:-1], value * 300, f"{value}\0", f" {value}", f"{value}\ud800", "")
+        )
     if isinstance(value, list):
         return st.sampled_from((value * 2, value[:-1], value[::-1], [value]))
     return ODD

@@ -23,7 +23,7 @@ from specbench.workloads import load_prompts
 from tests.bounded import bounded
 from tests.broken_files import GOOD, HEADER, TEXT, table
 from tests.markov_pair import IDENTITY
-from tests.mutations import damaged, json_files, line_files, try_all
+from tests.mutations import damaged, dumped, each_odd, json_files, line_files, try_all
 
 MOST = 10**6  # rows; a file of a few kilobytes has no more
 COUNTS = pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.long)])
@@ -87,6 +87,22 @@ def test_prompt_files_are_read_or_refused(count, tmp_path):
 def test_traces_of_engines_are_read_or_refused(count, tmp_path):
     path = tmp_path / "trace.jsonl"
     try_all(line_files(TRACE_LINES), lambda made: refusal("protocol.trace", path, made, check_trace), count)
+
+
+@pytest.mark.parametrize(
+    ("lines", "key", "read", "name"),
+    [
+        (PROMPTS, "workload.path", check_prompts, "prompts.jsonl"),
+        (TRACE_LINES, "protocol.trace", check_trace, "trace.jsonl"),
+    ],
+    ids=["prompts", "trace"],
+)
+def test_every_value_of_a_line_may_be_odd(lines, key, read, name, tmp_path):
+    """One after the other, whatever hypothesis chooses."""
+    for at, line in enumerate(lines):
+        for odd in each_odd(line):
+            written = [*lines[:at], odd, *lines[at + 1 :]]
+            refusal(key, tmp_path / name, b"\n".join(map(dumped, written)), read)
 
 
 # Three values of each kind that a parquet file can hold.
