@@ -211,6 +211,11 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
     ("positions of floats", changed(positions=[0.5, 1, 1, 1]), "positions: torch.float32"),
     ("samplings too few", changed(sampling=SAMPLING[:3]), "sampling: 3 for 4 requests"),
     ("sampling of another kind", changed(sampling=[{"top_k": 3}] * 4), "sampling: a dict among them"),
+    (
+        "processors",
+        changed(sampling=specbench.SamplingParams(processors=(print,))),
+        "sampling: processors need the text",
+    ),
     ("draft sampling alone", changed(draft_logits=None, draft_sampling=SAMPLING[0]), "draft_sampling: given without"),
     ("unknown verifier", changed(verifier="nonsense"), "verifier='nonsense': not one of conf/verifier. Use block"),
     ("above the folder", changed(verifier="../protocol/decode"), "verifier='../protocol/decode': not one of"),

@@ -180,13 +180,16 @@ def _params(
     name: str, given: SamplingParams | Sequence[SamplingParams] | None, batch: int, device: torch.device
 ) -> RowParams:
     """The sampling parameters of each request."""
-    if given is None or isinstance(given, SamplingParams):
-        return RowParams.of([given or SamplingParams()] * batch, device)
-    wrong = [each for each in given if not isinstance(each, SamplingParams)]
-    if wrong or len(given) != batch:
-        held = f"a {type(wrong[0]).__name__} among them" if wrong else f"{len(given)} for {batch} requests"
+    each = [given or SamplingParams()] * batch if given is None or isinstance(given, SamplingParams) else list(given)
+    wrong = [params for params in each if not isinstance(params, SamplingParams)]
+    if wrong or len(each) != batch:
+        held = f"a {type(wrong[0]).__name__} among them" if wrong else f"{len(each)} for {batch} requests"
         raise ArgumentError(f"{name}: {held}; one SamplingParams, or one for each request, needed")
-    return RowParams.of(given, device)
+    if any(params.processors for params in each):
+        raise ArgumentError(
+            f"{name}: processors need the text before each position; give logits that they have changed"
+        )
+    return RowParams.of(each, device)
 
 
 def _seeds(given: int | Numbers, batch: int) -> Tensor:
