@@ -45,7 +45,7 @@ SHORT = Settings(
 NAIVE = dataclasses.replace(SHORT, seconds=2, serial_seconds=1, regime_seconds=2)
 INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, vocabulary=0, seconds=1)
 ALL = small_fixtures()
-FEW = tuple(fixture for fixture in ALL if fixture.name in ("chain", "mixed", "ragged", "ties", "deep"))
+FEW = tuple(fixture for fixture in ALL if fixture.name in ("chain", "deep", "mixed", "one_hot", "ragged", "ties"))
 HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, vocabulary=0)
 
 

@@ -91,3 +91,12 @@ def test_checkpoints_of_other_settings_load_or_are_refused(name, count, good, tm
 def test_checkpoints_of_other_weights_load_or_are_refused(count, good, tmp_path):
     made = safetensors_files(good[WEIGHTS])
     try_all(made, lambda content: load(changed(good, tmp_path / "made", WEIGHTS, content)), count)
+
+
+@pytest.mark.parametrize("factor", [10**4, 10**9])
+def test_no_number_of_a_config_asks_for_all_the_memory(factor, good, tmp_path):
+    config = json.loads(good["config.json"])
+    for key, value in config.items():
+        if isinstance(value, int) and not isinstance(value, bool) and value:
+            content = json.dumps(config | {key: value * factor}).encode()
+            load(changed(good, tmp_path / "made", "config.json", content))

@@ -24,7 +24,7 @@ _OBJECTS = (
 _READ = (".json", ".jinja", ".safetensors", ".model", ".txt")  # endings of the files that transformers may open
 # Beyond any model. Lists of this length are made from config.json before weights are looked at.
 _MOST = {
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 10_000),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 1_000),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads", "n_head", "n_heads"), 100_000),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts"), 100_000),
     "num_labels": 1_000_000,
