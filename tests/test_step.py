@@ -13,13 +13,16 @@ from specbench.decoding import Decoder, step
 from specbench.drafters import model, prompt_lookup
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.models import Engine, engine
+from specbench.models import Engine, engine, load_pair
 from specbench.rng import Stream
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
+from specbench.stopwatch import Stopwatch
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
+from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier, accepted_mask
 from tests.cases import bound
+from tests.kernel_cases import on_a_gpu
 from tests.test_decoding import make_requests, texts
 
 DRAFTERS = [ModelDrafter(), PromptLookupDrafter()]
@@ -87,6 +90,28 @@ def test_a_step_reads_nothing_back(pair, drafter):
     assert (happened.num_emitted > 0).all()
     with pytest.raises(AssertionError, match="_local_scalar_dense"), NoReading():  # it sees what it should
         int(happened.num_emitted.max())
+
+
+@on_a_gpu
+@both
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
+def test_a_step_waits_for_no_gpu(drafter, block):
+    """Whatever makes the host wait is an error while the step runs; its texts are those of plain decoding."""
+    made = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
+    requests = make_requests(made, 8, SamplingParams(temperature=0.0))
+    speculative = decoder(made, drafter, FusedVerifier(block=block))
+    speculative.start(requests)
+    speculative.step()  # compiles the kernels
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        step.step(speculative._batch, speculative._parts, Stopwatch(lambda: None))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    completions = speculative.run(requests)
+    target = Engine(made.target, made.vocab_size, "target")
+    assert texts(completions) == texts(Decoder(target, None, None, 0, made.stop_ids).run(requests))
 
 
 @both
