@@ -7,7 +7,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers that each use all cores wait 
     os.environ["OMP_NUM_THREADS"] = "1"
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import jaxtyping
@@ -70,6 +70,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which files are given to workers; within a file nothing moves."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Half a surrogate pair, which fuzzed files hold and libraries print, would end a worker of xdist."""
+    report = yield
+    report.sections = [(title, _encodable(text)) for title, text in report.sections]
+    if report.longrepr is not None and _encodable(str(report.longrepr)) != str(report.longrepr):
+        report.longrepr = _encodable(str(report.longrepr))
+    return report
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,7 @@ class Child:
         try:
             os.chdir(folder)
             os.environ["HOME"] = str(folder)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
             if before is not None:
                 before()
             sys.argv = ["specbench", *arguments]
