@@ -231,9 +231,19 @@ def test_a_wrong_argument_is_named(given, says):
     assert str(raised.value).startswith(says)
 
 
-@pytest.mark.parametrize("name", [name for name in names("verifier") if not name.startswith("external/")])
+OURS = [name for name in names("verifier") if not name.startswith("external/") and name != "flawed"]
+
+
+@pytest.mark.parametrize("name", [*OURS, "flawed/lenient"])
 def test_every_verifier_of_conf_is_built_by_its_name(name):
     assert callable(chosen("verifier", name).verify)
+
+
+def test_a_name_that_stands_for_many_asks_which():
+    with pytest.raises(ArgumentError, match="verifier='flawed': one of many; say which, as verifier='flawed/BUG'"):
+        specbench.certify("flawed")
+    with pytest.raises(ConfigError, match=r"verifier\.bug=lenience: no such bug"):
+        specbench.certify("flawed/lenience")
 
 
 # certify

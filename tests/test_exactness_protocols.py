@@ -14,6 +14,8 @@ from specbench.decoding import Completion, Request
 from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
+from specbench.exactness.zoo.residual import TargetResidual
 from specbench.models import Engine, Pair
 from specbench.plots import exactness as plots
 from specbench.protocols import ModelContext, Outcome, RunContext
@@ -25,8 +27,6 @@ from specbench.protocols.greedy_divergence import BUG, NEAR_TIE, GreedyDivergenc
 from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.flawed.bonus import ArgmaxBonus, PreviousRowBonus
-from specbench.verifiers.flawed.residual import TargetResidual
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 

@@ -23,7 +23,8 @@ from specbench.progress import say
 from specbench.protocols import ModelContext, Outcome, RunContext
 from specbench.protocols.settings import check_conditions, unused
 from specbench.provenance import environment
-from specbench.runs.building import build, processors_text, sampling_params, with_models
+from specbench.runs.building import processors_text, sampling_params, with_models
+from specbench.runs.choices import build
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
