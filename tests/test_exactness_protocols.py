@@ -14,22 +14,24 @@ from specbench.decoding import Completion, Request
 from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.texts.forks import BUG, NEAR_TIE, cause_of
 from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.models import Engine, Pair
 from specbench.plots import exactness as plots
-from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.protocols import ModelContext, Outcome, RunContext, greedy_divergence
 from specbench.protocols.differential import DifferentialProtocol
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.flawed_zoo import FlawedZooProtocol
-from specbench.protocols.greedy_divergence import BUG, NEAR_TIE, GreedyDivergenceProtocol, cause_of, triage
+from specbench.protocols.greedy_divergence import triage
 from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 
+HOT, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
 SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
 
@@ -45,14 +47,12 @@ def context(verifier, **more) -> RunContext:
 def with_models(pair: Pair):
     from specbench.drafters.model import ModelDrafter
 
-    def make(verifier, prompts: int = 4, length: int = 24) -> ModelContext:
+    def make(verifier, prompts: int = 4, length: int = 24, sampling: SamplingParams = HOT) -> ModelContext:
         texts = [f"def f{i}(x):\n    return " for i in range(prompts)]
-        requests = [
-            Request(f"p{i}", tuple(pair.encode(text)), i, SamplingParams(), length) for i, text in enumerate(texts)
-        ]
+        requests = [Request(f"p{i}", tuple(pair.encode(text)), i, sampling, length) for i, text in enumerate(texts)]
         engine = Engine(pair.target, pair.vocab_size, "target")
         return ModelContext(
-            **vars(context(verifier)) | {"drafter": bound(ModelDrafter(), pair)},
+            **vars(context(verifier, sampling=sampling)) | {"drafter": bound(ModelDrafter(), pair)},
             pair=pair,
             target=engine,
             requests=requests,
@@ -195,30 +195,65 @@ def test_evidence_from_texts_of_the_pair(with_models, tmp_path):
         == len(certificate["log10_e_values_of_bets"]) + 1
     )
     assert json.loads(protocol.run(with_models(ArgmaxBonus())).documents["e_certificate.json"])["log10_e_value"] > 2
-    greedy = dataclasses.replace(with_models(MaskedVerifier()), sampling=SamplingParams(temperature=0.0))
-    with pytest.raises(ConfigError, match="temperature"):
-        protocol.run(greedy)
 
 
 def test_greedy_texts_of_the_pair_do_not_part_in_float32(with_models, tmp_path):
-    outcome = GreedyDivergenceProtocol().run(with_models(MaskedVerifier()))
+    """At temperature 0 the same protocol compares texts; a token drawn from the row before is no near tie."""
+    protocol = EprocessProtocol(300, 1e-6)
+    outcome = protocol.run(with_models(MaskedVerifier(), sampling=GREEDY))
+    assert set(outcome.tables) == {tables.GREEDY}
     rows = written(outcome, tmp_path)[tables.GREEDY]
     assert rows["position"].isna().all()
     assert outcome.headline.startswith("0 of 4 texts part (0.0% to ")
+    wrong = protocol.run(with_models(PreviousRowBonus(), sampling=GREEDY))
+    assert any(fork.cause == BUG for fork in wrong.tables[tables.GREEDY].rows)
+    assert "forks" in wrong.figures
+
+
+class Banned:
+    """Takes a token out."""
+
+    def __init__(self, token: int):
+        self.token = token
+
+    def __call__(self, logits, history):
+        return logits.index_fill(1, torch.tensor([self.token]), -torch.inf)
+
+
+def test_forks_are_judged_by_what_the_processors_made_of_the_logits(with_models):
+    """The text that has the banned token is wrong, though the model's own logits favour it."""
+    made = with_models(MaskedVerifier(), prompts=1)
+    logits = made.target.score(made.requests[0].prompt)[-1]
+    best, second, *_ = logits.argsort(descending=True).tolist()
+    request = dataclasses.replace(made.requests[0], sampling=SamplingParams(0.0, processors=[Banned(best)]))
+    fork = triage(made, Completion(request, [second, 1]), Completion(request, [best, 1]))
+    assert (fork.position, fork.cause, fork.plain_margin) == (0, BUG, torch.inf)
+    assert fork.logit_noise < 1e-3
+
+
+@pytest.mark.parametrize(("tolerance", "cause"), [(None, NEAR_TIE), (1e-3, NEAR_TIE), (1e-9, BUG)])
+def test_a_fork_is_rounding_up_to_the_tolerance(with_models, monkeypatch, tolerance, cause):
+    """Two logits that change places by 1e-6, which float32 may move by 8e-6 at this size."""
+    scored = {1: torch.tensor([[1.0, 1.0 - 1e-6, 0.0]]), 4: torch.tensor([[1.0 - 1e-6, 1.0, 0.0]])}
+    monkeypatch.setattr(greedy_divergence, "logits_along", lambda _, prompts, texts: [scored[len(texts[0])]])
+    made = with_models(MaskedVerifier(), prompts=1)
+    request = dataclasses.replace(made.requests[0], sampling=GREEDY)
+    fork = triage(made, Completion(request, [0, 1, 2, 2]), Completion(request, [1, 1, 2, 2]), tolerance)
+    assert fork.cause == cause
 
 
 def test_a_wrong_greedy_token_is_no_near_tie(with_models):
     made = with_models(MaskedVerifier(), prompts=1)
-    request = dataclasses.replace(made.requests[0], sampling=SamplingParams(temperature=0.0))
+    request = dataclasses.replace(made.requests[0], sampling=GREEDY)
     logits = made.target.score(request.prompt)[-1]
     best, *_, worst = logits.argsort(descending=True).tolist()
     plain, wrong = Completion(request, [best, 1, 2]), Completion(request, [worst, 1, 2])
-    fork = triage(made, request, plain, wrong)
+    fork = triage(made, plain, wrong)
     assert (fork.position, fork.cause) == (0, BUG)
     assert fork.plain_margin == pytest.approx(float(logits[best] - logits[worst]), rel=1e-3)
-    cut = triage(made, request, plain, Completion(request, [best, 1]))
+    cut = triage(made, plain, Completion(request, [best, 1]))
     assert (cut.position, cut.cause) == (2, BUG)
-    assert triage(made, request, plain, plain).position is None
+    assert triage(made, plain, plain).position is None
     assert NEAR_TIE != BUG
 
 

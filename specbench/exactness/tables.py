@@ -8,6 +8,7 @@ from specbench.exactness.bias import BiasRow
 from specbench.exactness.differential import Divergence
 from specbench.exactness.evidence import Bound, Habit, RegimeRow, Row
 from specbench.exactness.statistics.calibration import PValue
+from specbench.exactness.texts.forks import Fork
 from specbench.results import schema_of
 
 TESTS, BOUNDS, REGIMES, HABITS, CALIBRATION, CELLS, BIAS = (
@@ -42,7 +43,4 @@ SENSITIVITY_SCHEMA = _schema(fixture=_S, test=_S, draws=_I, p_value=_F, rejected
 ELSEWHERE_SCHEMA = _schema(test=_S, caught=_B)
 COMPARISONS_SCHEMA = _schema(fixture=_S, requests=_I, rounding=_I, structural=_I, another_rule=_I)
 EPROCESS_SCHEMA = _schema(token=_I, bet=_S, log10_value=_F)
-GREEDY_SCHEMA = _schema(
-    prompt=_S, tokens=_I, position=_I, plain_token=_I, speculative_token=_I, plain_margin=_F, speculative_margin=_F,
-    logit_noise=_F, cause=_S,
-)  # fmt: skip
+GREEDY_SCHEMA = schema_of(Fork)
