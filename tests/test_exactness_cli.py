@@ -67,14 +67,22 @@ REFUSED = [
     ignored("flawed_zoo", "batch_size", "8"),
     ignored("flawed_zoo", "dtype", "bfloat16"),
     Case(
-        "differential batch_size",
-        ("protocol=differential", "verifier@protocol.other=block", "batch_size=8"),
-        ("batch_size=8: ", "protocol=differential would ignore it"),
+        "agreement without draws",
+        ("protocol=agreement", "+verifier@protocol.other=block", "protocol.draws=0", "batch_size=8"),
+        ("batch_size=8: ", "protocol=agreement would ignore it", "protocol.draws=0"),
     ),
 ]
 CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
 HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=2"), ())
 BUGS = Case("two bugs, one unknown", (*FEW, "verifier=flawed", "verifier.bug=target_residual,lenience"), ())
+COMPARED = Case(
+    "two verifiers",
+    (
+        *("protocol=agreement", "+verifier@protocol.other=flawed", "protocol.other.bug=target_residual"),
+        *("protocol.draws=0", "protocol.requests=50", "tracking.mode=disabled"),
+    ),
+    (),
+)
 NAMELESS = Case("no bug", (*FEW, "verifier=flawed"), ("verifier.bug=???: no value given",))
 NO_MODULE = Case(
     "module that is not there", (*FEW, "verifier._target_=mine.Mine"), ("verifier=", "'mine'", "PYTHONPATH")
@@ -84,7 +92,7 @@ NO_MODULE = Case(
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> dict[str, tuple[Ended, Path]]:
     """Every command line of this file, in one process, by its reason."""
-    cases = [*REFUSED, CLAIMS, HANGS, NO_MODULE, BUGS, NAMELESS]
+    cases = [*REFUSED, CLAIMS, HANGS, NO_MODULE, BUGS, COMPARED, NAMELESS]
     folder = once(
         tmp_path_factory, "exactness_cli", lambda folder: run_all([(c.arguments, False) for c in cases], folder)
     )
@@ -135,6 +143,15 @@ def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ra
 def test_a_verifier_is_named_by_what_the_command_line_made_of_it(overrides, name):
     node = {"_target_": "mine.Mine", "bits": 8, "a": "x"}
     assert component_name("verifier", "block", node, overrides) == name
+
+
+def test_another_verifier_is_compared_from_the_command_line(ran):
+    ended, folder = ran[COMPARED.reason]
+    assert ended.status == 0, ended.text
+    assert "requests of the small fixtures differ" in ended.text
+    found = row(folder)
+    assert (found["verifier"], found["protocol"]) == ("masked", "agreement")
+    assert found["gamma"] is None or found["gamma"] != found["gamma"]  # nothing read it
 
 
 def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran):

@@ -13,14 +13,11 @@ from analysis.flawed_zoo import sensitivity_table
 from specbench.decoding import Completion, Request
 from specbench.errors import ConfigError
 from specbench.exactness import tables
-from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.texts.forks import BUG, NEAR_TIE, cause_of
 from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
-from specbench.exactness.zoo.residual import TargetResidual
 from specbench.models import Engine, Pair
 from specbench.plots import exactness as plots
 from specbench.protocols import ModelContext, Outcome, RunContext, greedy_divergence
-from specbench.protocols.differential import DifferentialProtocol
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.flawed_zoo import FlawedZooProtocol
@@ -142,10 +139,6 @@ def test_bad_settings_are_named():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
             exactness(**{key: value})
-    with pytest.raises(ConfigError, match=r"verifier@protocol\.other"):
-        DifferentialProtocol(None, 10, 8, 1)
-    with pytest.raises(ConfigError, match=r"protocol\.vocabulary=1"):
-        DifferentialProtocol(MaskedVerifier(), 10, 1, 1)
     with pytest.raises(ConfigError, match=r"protocol\.tokens"):
         EprocessProtocol(0, 0.01)
 
@@ -167,20 +160,6 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     assert table.loc["masked", ["distance ratio", "identical rows", "first token"]].tolist() == ["missed"] * 3
     tests["column"] = tests["fixture"] + ": " + tests["test"]
     assert isinstance(plots.sensitivity(tests, others), Figure)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_differential_protocol_reports_the_first_fork(tmp_path):
-    outcome = DifferentialProtocol(TargetResidual(), 100, 500, 8).run(context(MaskedVerifier()))
-    files = written(outcome, tmp_path)
-    first = json.loads(outcome.documents["first_divergence.json"])
-    assert (first["kind"], first["cause"]) == ("emit", "structural")
-    assert files[tables.COMPARISONS]["structural"].sum() >= len(files[tables.DIVERGENCES]) > 0
-    same = DifferentialProtocol(MaskedVerifier(), 100, 500, 8).run(context(MaskedVerifier()))
-    assert same.headline == f"the same tokens in {100 * (len(small_fixtures()) + 1) + 8:,} requests"
-    assert "rule" not in same.headline
-    other = DifferentialProtocol(BlockVerifier(), 100, 500, 8).run(context(MaskedVerifier()))
-    assert "requests differ" in other.headline
 
 
 def test_evidence_from_texts_of_the_pair(with_models, tmp_path):

@@ -20,7 +20,10 @@ CERTIFIED = (
     *("protocol=exactness", "protocol.suite=quick", "protocol.draws=10000", "protocol.serial_draws=0"),
     *("protocol.regime_draws=256", "protocol.vocabulary=300"),
 )
-AGREEMENT = ("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=3000", "protocol.steps=20", "batch_size=8")
+AGREEMENT = (
+    *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=3000", "protocol.steps=20"),
+    *("protocol.requests=50", "batch_size=8"),
+)
 LATENCY = (
     *("protocol=latency", "protocol.vocabulary=97", "protocol.grid=[{batch_size:[2]},{sampler:[greedy,one_hot]}]"),
     *("protocol.rounds=1", "protocol.replays=3", "protocol.host_calls=1"),

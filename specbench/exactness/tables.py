@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from specbench.exactness.bias import BiasRow
-from specbench.exactness.differential import Divergence
+from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.evidence import Bound, Habit, RegimeRow, Row
 from specbench.exactness.statistics.calibration import PValue
 from specbench.exactness.texts.forks import Fork
@@ -41,6 +41,6 @@ DIVERGENCES_SCHEMA = schema_of(Divergence)
 CELLS_SCHEMA = _schema(fixture=_S, sequence=_S, prob=_F, share=_F, draws=_I)
 SENSITIVITY_SCHEMA = _schema(fixture=_S, test=_S, draws=_I, p_value=_F, rejected_at=_I, needed=_F, gates=_B)
 ELSEWHERE_SCHEMA = _schema(test=_S, caught=_B)
-COMPARISONS_SCHEMA = _schema(fixture=_S, requests=_I, rounding=_I, structural=_I, another_rule=_I)
+COMPARISONS_SCHEMA = schema_of(ComparisonRow)
 EPROCESS_SCHEMA = _schema(token=_I, bet=_S, log10_value=_F)
 GREEDY_SCHEMA = schema_of(Fork)
