@@ -42,9 +42,9 @@ def refused(key: str, value: str, *says: str, plus: str = "") -> Case:
     return Case(f"{key}={value}", ("protocol=exactness", f"{plus}{key}={value}"), (f"{key}={value}: ", *says))
 
 
-def ignored(protocol: str, key: str, value: str) -> Case:
-    says = (f"{key}={value}: ", f"protocol={protocol} would ignore it. Its fixtures have their own")
-    return Case(f"{protocol} {key}", (f"protocol={protocol}", f"{key}={value}"), says)
+def ignored(key: str, value: str) -> Case:
+    says = (f"{key}={value}: ", "protocol=exactness would ignore it. It is for a regime")
+    return Case(f"zoo {key}", ("+exp=flawed_zoo", "verifier=flawed/lenient", f"{key}={value}"), says)
 
 
 REFUSED = [
@@ -61,11 +61,11 @@ REFUSED = [
     refused("protocol.calibration_seeds", "-1", "Use a whole number from 0."),
     refused("protocol.calibration_seconds", "soon", "Use 0 for no limit, or more."),
     refused("protocol.patience", "3", "no setting of a suite", "stop_when_caught", plus="+"),
-    ignored("flawed_zoo", "gamma", "7"),
-    ignored("flawed_zoo", "sampler", "chat"),
-    ignored("flawed_zoo", "sampler.top_p", "0.9"),
-    ignored("flawed_zoo", "batch_size", "8"),
-    ignored("flawed_zoo", "dtype", "bfloat16"),
+    ignored("gamma", "7"),
+    ignored("sampler", "chat"),
+    ignored("sampler.top_p", "0.9"),
+    ignored("batch_size", "8"),
+    ignored("dtype", "bfloat16"),
     Case(
         "agreement without draws",
         ("protocol=agreement", "+verifier@protocol.other=block", "protocol.draws=0", "batch_size=8"),

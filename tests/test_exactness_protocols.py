@@ -20,7 +20,6 @@ from specbench.plots import exactness as plots
 from specbench.protocols import ModelContext, Outcome, RunContext, greedy_divergence
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.exactness import ExactnessProtocol
-from specbench.protocols.flawed_zoo import FlawedZooProtocol
 from specbench.protocols.greedy_divergence import triage
 from specbench.results import write_rows
 from specbench.sampling import SamplingParams
@@ -28,6 +27,7 @@ from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 
+ZOO = (tables.SENSITIVITY, tables.ELSEWHERE, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of
 HOT, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
 SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
@@ -99,6 +99,7 @@ def test_exactness_of_a_flawed_verifier(tmp_path):
     assert outcome.headline.startswith(f"not lossless: TV {certificate['tv_lower_bound']:.1g}"[:18])
     assert outcome.failure is None  # it does not claim to be
     assert set(files[tables.BIAS]["fixture"]) == {row["fixture"] for row in certificate["bias"]}
+    assert len(files[tables.ELSEWHERE]) == 0  # nobody asked for it
     assert "## Bias and what it bought" in outcome.documents["certificate.md"]
     assert "## The simplest failing example" in outcome.documents["certificate.md"]
 
@@ -149,9 +150,10 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):
         folder = tmp_path / name.replace("/", "_")
         folder.mkdir()
-        outcome = FlawedZooProtocol(10_000, 0, 1e-7, 0.99).run(context(verifier))
+        outcome = exactness(serial_draws=0, elsewhere=True).run(context(verifier))
+        assert outcome.failure is None
         files = written(outcome, folder)
-        parts.append([frame.assign(verifier=name) for frame in files.values()])
+        parts.append([files[each].assign(verifier=name) for each in ZOO])
     tests, others, bounds, bias = (pd.concat(frames) for frames in zip(*parts, strict=True))
     table = sensitivity_table(tests, others, bounds, bias).set_index("verifier")
     assert table.loc["flawed/bonus", "caught by"].endswith(": location")

@@ -38,7 +38,6 @@ QUICK: dict[str, dict[str, Any]] = {
         **{"suite": "quick", "draws": 200, "regime_draws": 1, "vocabulary": 100, "serial_draws": 0},
         **{"locating_seconds": 0.01, "seconds": 0, "regime_seconds": 0},
     },
-    "flawed_zoo": {"draws": 200, "serial_draws": 0},
     "latency": {
         **{"vocabulary": 50, "grid": [{"gamma": [1]}], "rounds": 1, "replays": 3, "host_calls": 1},
         **{"seconds": 0.001, "budget": 0.0},

@@ -242,6 +242,7 @@ def test_the_report_of_a_comparison_on_small_fixtures(tmp_path: Path) -> None:
         write_rows(tmp_path / str(job) / AGREEMENT, draws, AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, f"v{job}", "agreement")], RESULT_SCHEMA)
     text = verifier_agreement.report(tmp_path).read_text(encoding="utf-8")
+    assert "**v0" not in text
     assert "v0 differs in 2 of 2,000 requests of the small fixtures, in 2 of them by rounding." in text
     assert (
         "**v1 differs in 8 of 1,000 requests of the small fixtures, in 1 of them by rounding. 7 are no rounding.**"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from specbench.decoding import Completion, Decoder, Request
@@ -104,7 +105,7 @@ class EprocessProtocol:
             words(found),
             {},
             {tables.EPROCESS: Table(rows, tables.EPROCESS_SCHEMA)},
-            {"eprocess": plots.eprocess(rows, self.false_alarm, context.verifier_name)},
+            {"eprocess": plots.eprocess(pd.DataFrame(rows), self.false_alarm, context.verifier_name)},
             {"e_certificate.json": json.dumps(certificate, indent=1, allow_nan=False)},
         )
 
@@ -152,11 +153,7 @@ def _fresh(context: ModelContext, number: int) -> Request:
     return dataclasses.replace(request, seed=request_seed(context.seed, f"eprocess/{number}/{request.name}"))
 
 
-def _rows(mixture: np.ndarray, each: np.ndarray) -> list[dict[str, Any]]:
+def _rows(mixture: np.ndarray, each: np.ndarray) -> list[tables.PathRow]:
     kept = np.unique(np.linspace(0, len(mixture) - 1, POINTS).astype(int))
     named = [("all bets", mixture), *zip(bets(), each.T, strict=True)]
-    return [
-        {"token": int(i) + 1, "bet": name, "log10_value": float(path[i] / math.log(10))}
-        for name, path in named
-        for i in kept
-    ]
+    return [tables.PathRow(int(i) + 1, name, float(path[i] / math.log(10))) for name, path in named for i in kept]
