@@ -136,7 +136,7 @@ def test_a_verifier_that_is_not_what_it_says_fails_the_job(verifier, verdict, sa
 def test_bad_settings_are_named():
     for key, value in (
         ("calibration_seeds", -1), ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("vocabulary", 7),
-        ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1),
+        ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1), ("elsewhere", "maybe"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
             exactness(**{key: value})

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 
 from specbench.checks import check_count, check_seconds
+from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.bias import bias_rows
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
@@ -66,6 +67,8 @@ class ExactnessProtocol:
         self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
         self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
         self.calibration_seconds = check_seconds("protocol.calibration_seconds", calibration_seconds)
+        if not isinstance(elsewhere, bool):
+            raise ConfigError("protocol.elsewhere", elsewhere, "not true or false", "Use true, or leave it out.")
         self.elsewhere = elsewhere
 
     @torch.inference_mode()
