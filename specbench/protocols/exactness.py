@@ -59,7 +59,7 @@ class ExactnessProtocol:
         calibration_seeds: int = 0,
         calibration_draws: int = 20_000,
         calibration_seconds: float | int = 20,
-        elsewhere: bool = False,
+        elsewhere: Any = False,
         **given: Any,
     ):
         self.suite, self.settings = suite, settings_of(suite, **given)
