@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from specbench.disk import beside, read_json
 from specbench.errors import ConfigError
+from specbench.sampling_params import SamplingParams
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
 
@@ -161,7 +162,7 @@ class RunRow:
 COLUMNS_OF = {
     "pair": ("pair", "target", "draft"),
     "drafter": ("drafter",),
-    "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
+    "sampler": ("sampler", *SamplingParams().numbers, "sampling"),
     "verifier": ("verifier", "lossless"),
     "workload": ("workload", "prompts"),
     **{key: (key,) for key in ("gamma", "batch_size", "max_new_tokens", "seed", "dtype")},
