@@ -160,8 +160,8 @@ class Engine:
     def compile(self) -> None:
         """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes."""
         # Beyond the limit PyTorch would go on without compiling, and say nothing.
-        torch._dynamo.config.recompile_limit = _SHAPES
-        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
+        torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
         self._compiled = torch.compile(self.model, dynamic=False)
 
     def _forward(
@@ -173,7 +173,7 @@ class Engine:
     ) -> Float[Tensor, "B kept V"]:
         mask = torch.arange(self._cache.visible, device=self.device) <= positions[:, :, None]
         with sdpa_kernel(_ATTENTION):
-            output = (compiled or self.model)(
+            output = (self.model if compiled is None else compiled)(
                 input_ids=token_ids,
                 attention_mask=mask[:, None],
                 # Padding may lie beyond the context, where learned position embeddings have no row.
