@@ -14,6 +14,7 @@ import jaxtyping
 from jaxtyping import install_import_hook
 
 # Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
+import specbench.kernels.attention
 import specbench.kernels.cutoff
 import specbench.kernels.sample
 import specbench.kernels.verify  # noqa: F401

@@ -5,7 +5,6 @@ import dataclasses
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench import batch as batches
 from specbench.batch import FULL, RUNNING, STOPPED, Batch
@@ -22,6 +21,7 @@ from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier, accepted_mask
 from tests.cases import bound
 from tests.kernel_cases import on_a_gpu
+from tests.no_reading import NoReading
 from tests.test_decoding import make_requests, texts
 
 DRAFTERS = [ModelDrafter(), PromptLookupDrafter()]
@@ -50,16 +50,6 @@ class Unchecked(MaskedVerifier):
         num_accepted = accepted_mask(draft, target, streams).sum(dim=1)
         weights = batched.residual(*batched.next_rows(draft, target, num_accepted))
         return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
-
-
-class NoReading(TorchDispatchMode):
-    """Raises for whatever would make the host wait for a device."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket._qualified_op_name
-        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::item"):
-            raise AssertionError(f"{name} reads from the device")
-        return func(*args, **(kwargs or {}))
 
 
 def decoder(pair, drafter, verifier=None, gamma=3):

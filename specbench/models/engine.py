@@ -17,7 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.batch import known_max
+from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
+from specbench.models.plain_attention import places, seen
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -27,14 +29,10 @@ _SHAPES = 256  # that a model may be compiled for
 def context_length(config: PreTrainedConfig) -> int:
     """The longest sequence a model can hold; practically unlimited where its configuration names none.
 
-    A sliding window, as Mistral's first model has it, sees all of a sequence that is no longer than itself; the engine
-    knows no windows, so that nothing longer is held.
+    Sliding windows do not bound it (models/attention.py); rotary positions that change with the length do (rope.py).
     """
-    text = config.get_text_config()
-    longest = [getattr(text, "max_position_embeddings", None)]
-    if getattr(text, "layer_types", None) is None:  # those that name them have no window where they are full attention
-        longest.append(getattr(text, "sliding_window", None))
-    return min([2**31, *(int(each) for each in longest if each is not None)])
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return min([2**31, *rope.original_contexts(config), *([] if longest is None else [int(longest)])])
 
 
 def right_padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B n"]:
@@ -47,7 +45,8 @@ class Engine:
     """One model and the cached sequences of the requests in the batch.
 
     Args:
-        model: a decoder with full attention in every layer, in eval mode.
+        model: a decoder with attention in every layer, in eval mode. It runs the attention of models/attention.py from
+            here on, if it can.
         vocab_size: ids the tokenizer knows; an output layer padded wider is cut, so a padding id is never emitted.
         name: what messages call it ("target", "draft").
 
@@ -60,6 +59,8 @@ class Engine:
         self.model, self.vocab_size, self.name = model, vocab_size, name
         self.device = model.device
         self.context = context_length(model.config)
+        self._takes_places = attention.install(model)
+        rope.hold(model)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
         self._cache = RaggedCache(self._num_layers)
         self._reserved = (0, 0)
@@ -113,7 +114,7 @@ class Engine:
             source = torch.tensor([index_of[tuple(prompt[:-1])] for prompt in prompts], device=self.device)
             fed = right_padded(unique, self.device)
             self._cache.begin(at, source, fed.shape[1])
-            self._forward(fed, torch.arange(fed.shape[1], device=self.device).expand_as(fed), last=True)
+            self._forward(fed, torch.zeros(len(unique), dtype=torch.int64, device=self.device), last=True)
         else:
             self._cache.clear(at)
         lengths = [len(prompt) - 1 for prompt in prompts]
@@ -152,7 +153,7 @@ class Engine:
         positions = self.lengths[:, None] + torch.arange(n, device=self.device)
         longest = capacity if self._fixed else known_max(self.lengths, self._longest)
         self._cache.extend(positions, min(longest + n, capacity))
-        logits = self._forward(token_ids, positions, self._compiled if self._fixed else None)
+        logits = self._forward(token_ids, self.lengths, self._compiled if self._fixed else None)
         self.lengths += counts
         self._longest += n
         return logits
@@ -167,15 +168,16 @@ class Engine:
     def _forward(
         self,
         token_ids: Int64[Tensor, "B n"],
-        positions: Int64[Tensor, "B n"],
+        lengths: Int64[Tensor, " B"],
         compiled: Callable[..., Any] | None = None,
         last: bool = False,
     ) -> Float[Tensor, "B kept V"]:
-        mask = torch.arange(self._cache.visible, device=self.device) <= positions[:, :, None]
+        positions = lengths[:, None] + torch.arange(token_ids.shape[1], device=self.device)
+        at = places(lengths, positions)
         with sdpa_kernel(_ATTENTION):
             output = (self.model if compiled is None else compiled)(
                 input_ids=token_ids,
-                attention_mask=mask[:, None],
+                attention_mask=at if self._takes_places else seen(at, self._cache.visible, None)[:, None],
                 # Padding may lie beyond the context, where learned position embeddings have no row.
                 position_ids=positions.clamp(max=self.context - 1),
                 past_key_values=self._cache,
