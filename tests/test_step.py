@@ -9,13 +9,12 @@ import torch
 from specbench import batch as batches
 from specbench.batch import FULL, RUNNING, STOPPED, Batch
 from specbench.decoding import Decoder, step
-from specbench.drafters import model, prompt_lookup
+from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import Engine, engine, load_pair
 from specbench.rng import Stream
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
-from specbench.stopwatch import Stopwatch
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 from specbench.verifiers.fused import FusedVerifier
@@ -40,7 +39,7 @@ def exact(pair):
 @pytest.fixture
 def reading_nothing(monkeypatch):
     """Widths as on a GPU, where the host reads no lengths and takes bounds."""
-    for module in (engine, step, model, prompt_lookup):
+    for module in (engine, batches):
         monkeypatch.setattr(module, "known_max", lambda values, bound: bound)
 
 
@@ -74,9 +73,9 @@ def test_a_step_reads_nothing_back(pair, drafter):
     speculative = decoder(pair, drafter, Unchecked())
     speculative.start(make_requests(pair, 3))
     for _ in range(3):
-        before = speculative._batch
+        before = speculative.engine._batch
         with NoReading():
-            speculative._batch, happened = step.step(before, speculative._parts, speculative.stopwatch)
+            speculative.engine._batch, happened = step.step(before, speculative.parts)
     assert (happened.num_emitted > 0).all()
     with pytest.raises(AssertionError, match="_local_scalar_dense"), NoReading():  # it sees what it should
         int(happened.num_emitted.max())
@@ -96,7 +95,7 @@ def test_a_step_waits_for_no_gpu(drafter, block):
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        step.step(speculative._batch, speculative._parts, Stopwatch(lambda: None))
+        step.step(speculative.engine._batch, speculative.parts)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     completions = speculative.run(requests)
@@ -108,9 +107,9 @@ def test_a_step_waits_for_no_gpu(drafter, block):
 def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
     speculative = decoder(pair, drafter)
     speculative.start(make_requests(pair, 3))
-    before = speculative._batch
+    before = speculative.engine._batch
     kept = copy.deepcopy(before)
-    after, _ = step.step(before, speculative._parts, speculative.stopwatch)
+    after, _ = step.step(before, speculative.parts)
     for field in ("tokens", "lengths", "limits", "seeds", "finished"):
         assert torch.equal(getattr(before, field), getattr(kept, field)), field
     assert (after.lengths > before.lengths).all()
@@ -131,7 +130,7 @@ def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, d
     completions += speculative.admit(requests[2:3])
     speculative.step()
     completions += speculative.admit(requests[3:])
-    while speculative._active:
+    while speculative.active:
         speculative.step()
     assert texts(completions) == alone
 
@@ -141,7 +140,7 @@ def test_the_first_may_be_prompts_of_one_token(exact):
     short = dataclasses.replace(requests[0], prompt=requests[0].prompt[:1])
     speculative = decoder(exact, ModelDrafter())
     completions = [*speculative.start([short]), *speculative.admit(requests[1:])]
-    while speculative._active:
+    while speculative.active:
         speculative.step()
     assert texts(completions) == [texts(decoder(exact, ModelDrafter()).run([r]))[0] for r in (short, requests[1])]
 
@@ -191,8 +190,10 @@ def test_a_finished_request_stays_as_it_is():
         def truncate(self, lengths):
             self.lengths = lengths
 
-    parts = step.Parts(Nothing(), None, None, 1, torch.tensor([9]))
-    after, happened = step._commit(batch, draft, rows, verification, parts)
+    parts, stamps = step.Parts(Nothing(), None, None, 1, torch.tensor([9])), Stamps(5, torch.device("cpu"))
+    for _ in range(4):
+        stamps.mark()
+    after, happened = step._commit(batch, draft, rows, verification, parts, stamps)
     assert after.lengths.tolist() == [6, 4, 6]
     assert after.finished.tolist() == [FULL, STOPPED, FULL]
     assert happened.num_emitted.tolist() == [2, 0, 0]

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from scipy import stats
 
-from specbench.decoding import Completion, Decoder, Request, logits_along
+from specbench.decoding import Completion, Request, logits_along
 from specbench.exactness import tables
 from specbench.exactness.texts.support import ROUNDING
 from specbench.plots import evidence as plots
@@ -60,8 +60,8 @@ class GreedyDivergenceProtocol:
     @torch.inference_mode()
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
-        speculative = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
-        plain = Decoder(context.target, None, None, 0, context.pair.stop_ids)
+        speculative = context.decoder()
+        plain = context.decoder(0)
         requests = [dataclasses.replace(each, sampling=SamplingParams(temperature=0.0)) for each in context.requests]
         batches = [requests[i : i + context.batch_size] for i in range(0, len(requests), context.batch_size)]
         forks = []
