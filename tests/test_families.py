@@ -81,7 +81,7 @@ def test_the_nodes_of_a_tree_see_their_ancestors_alone(name):
         assert parents[node] == (path[-2] if len(path) > 1 else -1)
     depths = ancestors.sum(dim=2) - 1
     lengths = running.lengths
-    running._cache.prepare(lengths[:, None] + torch.arange(5), 20)
+    running._cache.extend(lengths[:, None] + torch.arange(5), 20)
     with torch.inference_mode():
         logits = running.model(
             input_ids=fed,

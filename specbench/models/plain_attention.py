@@ -36,16 +36,15 @@ def places(
 
 def seen(places: Int64[Tensor, "B 1 n fields"], visible: int, window: int | None) -> Bool[Tensor, "B n visible"]:
     """Which of the first ``visible`` cached tokens each new one sees."""
-    length, position, *ancestors = places[:, 0].unbind(dim=2)
-    j = torch.arange(visible, device=places.device)
-    if ancestors:
-        among = j - length[:, :, None]
-        is_ancestor = (ancestors[0][:, :, None] >> among.clamp(0, 63)) & 1 == 1
-        mask = (among < 0) | (is_ancestor & (among < places.shape[2]))
+    j, position = torch.arange(visible, device=places.device), places[:, 0, :, 1:2]
+    if places.shape[3] == 2:
+        mask = j <= position
     else:
-        mask = j <= position[:, :, None]
+        among = j - places[:, 0, :, :1]
+        is_ancestor = (places[:, 0, :, 2:] >> among.clamp(0, 63)) & 1 == 1
+        mask = (among < 0) | (is_ancestor & (among < places.shape[2]))
     if window is not None:
-        mask &= j > position[:, :, None] - window
+        mask &= j > position - window
     return mask
 
 
@@ -76,15 +75,17 @@ def masked(
     sinks: Float[Tensor, " heads"] | None = None,
 ) -> Float[Tensor, "B n heads value_dim"]:
     """Attention to the keys that a mask lets through, the same ones for all heads."""
-    n, kv_heads = query.shape[2], key.shape[1]
-    group = query.shape[1] // kv_heads
-    rows = query.unflatten(1, (kv_heads, group)).flatten(2, 3)  # [B, kv_heads, group * n, key_dim]
-    mask = mask.repeat(1, 1, group, 1)
+    batch, heads, n, key_dim = query.shape
+    kv_heads, value_dim = key.shape[1], value.shape[3]
+    group = heads // kv_heads
+    rows = query.reshape(batch, kv_heads, group * n, key_dim)
+    if n > 1:  # else all rows see the same
+        mask = mask.repeat(1, 1, group, 1)
     if softcap is None and sinks is None:
         out = scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scale)
     else:
         out = _explicit(rows, key, value, mask, scale, softcap, sinks)
-    return out.unflatten(2, (group, n)).flatten(1, 2).transpose(1, 2).contiguous()
+    return out.reshape(batch, heads, n, value_dim).transpose(1, 2).contiguous()
 
 
 def _explicit(
