@@ -1,7 +1,7 @@
 """The requests that are decoded side by side, as tensors: what a decoding step needs and leaves.
 
 A step reads nothing else of them and hands on a new value, so that no list of texts is rebuilt and nothing waits for
-the device. What only the host can know of lengths is a bound: :func:`known_max`.
+the device. What only the host can know of lengths is a bound: :meth:`Batch.at_most`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 from specbench.sampling import History, RowParams, logit_rows
 from specbench.types import LogitRows
 
-RUNNING, STOPPED, FULL = 0, 1, 2  # Batch.finished: by a stop token, by max_new_tokens
+# Batch.finished: by a stop token, by max_new_tokens, by logits that nothing can be drawn from
+RUNNING, STOPPED, FULL, FAILED = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Batch:
         limits: the length at which each text is full.
         seeds: of the requests.
         params: sampling parameters, a row a request.
-        finished: RUNNING, STOPPED or FULL.
+        finished: RUNNING, STOPPED, FULL or FAILED.
+        fixed: no shape may depend on what the tensors hold, as a captured CUDA graph wants it.
     """
 
     tokens: Int64[Tensor, "B capacity"]
@@ -38,6 +40,7 @@ class Batch:
     seeds: Int64[Tensor, " B"]
     params: RowParams
     finished: Int64[Tensor, " B"]
+    fixed: bool = False
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -64,16 +67,19 @@ class Batch:
             logits: a row a place, those of a request following one another.
             drafted: the tokens drafted so far; place i follows the first i of them.
         """
-        places = torch.arange(first, drafted.shape[1] + 1, device=drafted.device)
-        owner = torch.arange(len(self), device=drafted.device)
-        params = self.params
-        if len(places) > 1:
-            owner = owner.repeat_interleave(len(places))
-            params = params.select(owner)
-        history = None
-        if params.chains:
-            history = History(self.tokens, self.lengths, drafted, owner, places.repeat(len(self)))
-        return logit_rows(logits, params, history)
+        width = drafted.shape[1] + 1 - first
+        if width == 1 and not self.params.chains:
+            return logit_rows(logits, self.params)
+        owner = torch.arange(len(self), device=drafted.device).repeat_interleave(width)
+        params = self.params.select(owner)
+        if not params.chains:
+            return logit_rows(logits, params)
+        places = torch.arange(first, first + width, device=drafted.device).repeat(len(self))
+        return logit_rows(logits, params, History(self.tokens, self.lengths, drafted, owner, places))
+
+    def at_most(self, values: Int64[Tensor, " B"], bound: int) -> int:
+        """The largest of some values where the host reads it for nothing (:func:`known_max`), else ``bound``."""
+        return bound if self.fixed else known_max(values, bound)
 
     def select(self, rows: Int64[Tensor, " m"]) -> Batch:
         """The given requests, in that order."""
@@ -84,6 +90,7 @@ class Batch:
             self.seeds[rows],
             self.params.select(rows),
             self.finished[rows],
+            self.fixed,
         )
 
     def joined(self, other: Batch) -> Batch:
@@ -97,6 +104,7 @@ class Batch:
             torch.cat([self.seeds, other.seeds]),
             self.params.joined(other.params),
             torch.cat([self.finished, other.finished]),
+            self.fixed,
         )
 
 

@@ -63,12 +63,13 @@ class TrackingConfig:
 
 @dataclass
 class Config:
-    """drafter, verifier and protocol are open: each yaml names a class (_target_) and its constructor's arguments."""
+    """drafter, verifier, engine and protocol are open: each yaml names a class (_target_) and its arguments."""
 
     pair: PairConfig = field(default_factory=PairConfig)
     drafter: dict[str, Any] = MISSING
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     verifier: dict[str, Any] = MISSING
+    engine: dict[str, Any] = MISSING
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     protocol: dict[str, Any] = MISSING
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
@@ -145,6 +146,6 @@ def check(given: Mapping[str, Any]) -> None:
         raise ConfigError("dtype", given["dtype"], "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
         raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
-    for group in ("drafter", "verifier", "protocol"):
+    for group in ("drafter", "verifier", "engine", "protocol"):
         if not isinstance(given[group].get("_target_"), str):
             raise ConfigError(group, dict(given[group]), "no _target_", f"Choose one of conf/{group}/*.yaml.")

@@ -96,6 +96,7 @@ class RunRow:
     sampling: str | None = None  # all sampling parameters asked for, as JSON
     verifier: str | None
     lossless: bool | None
+    engine: str | None = None  # how steps were taken: eager, static, graph, compiled
     workload: str | None
     prompts: int | None
     gamma: int | None
@@ -143,6 +144,8 @@ class RunRow:
     batch_plain_tokens: list[int] | None = None
     batch_plain_seconds: list[float] | None = None
     differing_texts: int | None = None  # texts of later rounds that are not the first round's
+    seconds_prepared: float | None = None  # before all that: compiling and capturing the engine's steps, both ways
+    step_sizes: list[int] | None = None  # requests a step that the engine has made ready; empty: any
 
     # What other processes did meanwhile (disturbance.py); None where that cannot be known, as on a GPU
     cores: int | None = None  # that this process may use
@@ -164,6 +167,7 @@ COLUMNS_OF = {
     "drafter": ("drafter",),
     "sampler": ("sampler", *SamplingParams().numbers, "sampling"),
     "verifier": ("verifier", "lossless"),
+    "engine": ("engine",),
     "workload": ("workload", "prompts"),
     **{key: (key,) for key in ("gamma", "batch_size", "max_new_tokens", "seed", "dtype")},
 }

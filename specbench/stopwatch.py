@@ -1,15 +1,16 @@
-"""Where the time of a decoding run goes: draft, target, verify, and the rest."""
+"""Where the time of a decoding run goes: draft, target, verify, commit, and the rest."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from itertools import pairwise
 
 
 class Stopwatch:
-    """Adds up wall-clock seconds by phase.
+    """Adds up seconds by phase.
 
     Args:
         synchronize: called before every reading of the clock, so that work queued on a GPU is counted where it belongs.
@@ -26,3 +27,8 @@ class Stopwatch:
         yield
         self._synchronize()
         self.seconds[phase] += time.perf_counter() - started
+
+    def add(self, phases: Iterable[str], stamps: Iterable[int]) -> None:
+        """Adds the phases between stamps, one more of these than of phases."""
+        for phase, (begin, end) in zip(phases, pairwise(stamps), strict=True):
+            self.seconds[phase] += (end - begin) * 1e-9

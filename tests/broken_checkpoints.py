@@ -169,9 +169,9 @@ BEFORE_WEIGHTS: dict[str, tuple[Change, tuple[str, ...]]] = {
         config(model_type="clip"),
         ("model_type 'clip' is no language model that continues text", "Choose a decoder"),
     ),
-    "windows": (
-        config(model_type="qwen3", layer_types=["sliding_attention"], head_dim=16),
-        ("layers of kind ['sliding_attention']", "full attention only"),
+    "layers without attention": (
+        config(model_type="qwen3", layer_types=["linear_attention"], head_dim=16),
+        ("layers of kind ['linear_attention']", "from attention only"),
     ),
     "quantised by nothing": (quantised(), ("it is quantised (None), and cannot be loaded here", "choose")),
     "quantised in a way unknown": (quantised(quant_method="nope"), ("it is quantised ('nope')", "no such method")),

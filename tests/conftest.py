@@ -14,8 +14,11 @@ import jaxtyping
 from jaxtyping import install_import_hook
 
 # Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
+import specbench.kernels.attention
 import specbench.kernels.cutoff
 import specbench.kernels.sample
+import specbench.kernels.stamp
+import specbench.kernels.uniforms
 import specbench.kernels.verify  # noqa: F401
 
 hook = install_import_hook("specbench", "beartype.beartype")

@@ -62,23 +62,37 @@ class MarkovEngine(Engine):
 
     def __init__(self, table: np.ndarray):
         self.table = torch.from_numpy(np.log(table)).float()
-        self.lengths = torch.zeros(0, dtype=torch.int64)
+        self.layout = 0
+        self._lengths = torch.zeros(0, dtype=torch.int64)
+        self.show(0)
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        self.lengths = torch.tensor([len(prompt) - 1 for prompt in prompts])
+        self._lengths.zero_()
+        self.reserve(len(prompts), capacity)
+        self.place(prompts, range(len(prompts)))
+        self.show(len(prompts))
 
-    def admit(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        self.lengths = torch.cat([self.lengths, torch.tensor([len(prompt) - 1 for prompt in prompts])])
+    def reserve(self, rows: int, capacity: int) -> None:
+        if rows > len(self._lengths):
+            self._lengths = torch.nn.functional.pad(self._lengths, (0, rows - len(self._lengths)))
+            self.layout += 1
+
+    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
+        for prompt, row in zip(prompts, rows, strict=True):
+            self._lengths[row] = len(prompt) - 1
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        self._lengths[list(targets)] = self._lengths[list(sources)]
+
+    def show(self, rows: int, fixed: bool = False) -> None:
+        self.lengths = self._lengths[:rows]
 
     def extend(self, token_ids: Tensor, counts: Tensor) -> Tensor:
-        self.lengths = self.lengths + counts
+        self.lengths += counts
         return self.table[token_ids]
 
     def bound(self, longest: int) -> None:
         assert int(self.lengths.max()) <= longest
-
-    def keep(self, rows: Sequence[int]) -> None:
-        self.lengths = self.lengths[list(rows)]
 
     def synchronize(self) -> None:
         pass

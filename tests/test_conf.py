@@ -46,6 +46,7 @@ def test_the_folders_were_found():
         "drafter",
         "sampler",
         "verifier",
+        "engine",
         "workload",
         "protocol",
         "tracking",

@@ -124,7 +124,7 @@ def test_another_seed_gives_another_text_and_the_same_seed_the_same(pair):
 def test_nan_logits_name_model_prompt_and_step(pair, name, monkeypatch):
     request = make_requests(pair, 1)[0]
     broken = decoder(pair)
-    engine = broken.target if name == "target" else broken.drafter.engine
+    engine = broken.parts.target if name == "target" else broken.parts.drafter.engine
     extend, calls = engine.extend, []
 
     def failing(token_ids, counts):
@@ -141,9 +141,11 @@ def test_draft_cache_is_never_recomputed(pair, monkeypatch):
     """Each drafted block feeds gamma tokens, and one more only after a block that was accepted whole."""
     fed = []
     speculative = decoder(pair, gamma=3, stop_ids=[])
-    extend = speculative.drafter.engine.extend
+    extend = speculative.parts.drafter.engine.extend
     monkeypatch.setattr(
-        speculative.drafter.engine, "extend", lambda ids, counts: (fed.append(int(counts[0])), extend(ids, counts))[1]
+        speculative.parts.drafter.engine,
+        "extend",
+        lambda ids, counts: (fed.append(int(counts[0])), extend(ids, counts))[1],
     )
     steps = speculative.run(make_requests(pair, 1, GREEDY, max_new_tokens=40))[0].steps
     expected = 0

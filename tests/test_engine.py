@@ -1,5 +1,6 @@
 """The ragged cache against full forward passes: a stale, shifted or lost key shows as a logit that differs."""
 
+import pytest
 import torch
 
 from specbench.models import Engine
@@ -41,12 +42,40 @@ def test_truncate_takes_back_a_different_number_of_tokens_each(pair):
         torch.testing.assert_close(logits[b], full[-2:], **TOLERANCE)
 
 
-def test_keep_drops_requests_and_reorders(pair):
+def test_a_request_moves_to_another_row(pair):
     engine, ids = started(pair, PROMPTS)
-    engine.keep([2, 0])
-    logits = engine.extend(torch.tensor([[ids[2][-1]], [ids[0][-1]]]), torch.tensor([1, 1]))
+    engine.move([2], [0])
+    engine.show(2)
+    logits = engine.extend(torch.tensor([[ids[2][-1]], [ids[1][-1]]]), torch.tensor([1, 1]))
     torch.testing.assert_close(logits[0], engine.score(ids[2])[-1:], **TOLERANCE)
-    torch.testing.assert_close(logits[1], engine.score(ids[0])[-1:], **TOLERANCE)
+    torch.testing.assert_close(logits[1], engine.score(ids[1])[-1:], **TOLERANCE)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_prompt_takes_the_row_of_one_that_ended_and_memory_grows_around_the_others(pair, fixed):
+    """What the longer text left behind in its row must not be seen, and those that stay must lose nothing."""
+    engine, _ = started(pair, PROMPTS[:2], capacity=24)
+    ids = [pair.encode(prompt) for prompt in PROMPTS]
+    engine.extend(torch.tensor([[ids[0][-1], 50], [ids[1][-1], 60]]), torch.tensor([2, 2]))
+    engine.reserve(3, 80)
+    engine.place([ids[2], ids[0]], [1, 2])
+    engine.show(3, fixed)
+    logits = engine.extend(torch.tensor([[70, 80], [ids[2][-1], 90], [ids[0][-1], 0]]), torch.tensor([2, 2, 1]))
+    torch.testing.assert_close(logits[0], engine.score([*ids[0], 50, 70, 80])[-2:], **TOLERANCE)
+    torch.testing.assert_close(logits[1], engine.score([*ids[2], 90])[-2:], **TOLERANCE)
+    torch.testing.assert_close(logits[2, :1], engine.score(ids[0])[-1:], **TOLERANCE)
+
+
+def test_a_nan_that_a_request_left_does_not_reach_the_next_one_in_its_row(pair):
+    engine, ids = started(pair, PROMPTS)
+    with torch.inference_mode():
+        for layer in engine._cache.layers:
+            layer.values[1] = torch.nan
+    engine.place([ids[2], [5]], [1, 0])
+    engine.show(2, fixed=True)
+    logits = engine.extend(torch.tensor([[5], [ids[2][-1]]]), torch.tensor([1, 1]))
+    torch.testing.assert_close(logits[0], engine.score([5])[-1:], **TOLERANCE)
+    torch.testing.assert_close(logits[1], engine.score(ids[2])[-1:], **TOLERANCE)
 
 
 def test_equal_prompts_share_a_prefill_but_not_a_future(pair):

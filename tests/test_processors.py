@@ -109,7 +109,7 @@ def test_a_batch_of_requests_with_and_without_processors(exact):
     completions = speculative.start(requests[:2])
     speculative.step()
     completions += speculative.admit(requests[2:])
-    while speculative._active:
+    while speculative.active:
         speculative.step()
     assert texts(completions) == alone
 

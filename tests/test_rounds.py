@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     state = SimpleNamespace(now=0.0, stretch=lambda _: 1.0, order=[])
 
     def decode_timed(decoder: Decoder, batch: list[Request]) -> Timed:
-        plain = decoder.drafter is None
+        plain = decoder.parts.drafter is None
         state.order.append((batch[0].name, "plain" if plain else "speculative"))
         seconds = 1.0 if plain else 0.5 * state.stretch(len(state.order))
         state.now += seconds

@@ -5,24 +5,23 @@ import dataclasses
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench import batch as batches
 from specbench.batch import FULL, RUNNING, STOPPED, Batch
 from specbench.decoding import Decoder, step
-from specbench.drafters import model, prompt_lookup
+from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import Engine, engine, load_pair
 from specbench.rng import Stream
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
-from specbench.stopwatch import Stopwatch
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier, accepted_mask
 from tests.cases import bound
 from tests.kernel_cases import on_a_gpu
+from tests.no_reading import NoReading
 from tests.test_decoding import make_requests, texts
 
 DRAFTERS = [ModelDrafter(), PromptLookupDrafter()]
@@ -40,7 +39,7 @@ def exact(pair):
 @pytest.fixture
 def reading_nothing(monkeypatch):
     """Widths as on a GPU, where the host reads no lengths and takes bounds."""
-    for module in (engine, step, model, prompt_lookup):
+    for module in (engine, batches):
         monkeypatch.setattr(module, "known_max", lambda values, bound: bound)
 
 
@@ -51,16 +50,6 @@ class Unchecked(MaskedVerifier):
         num_accepted = accepted_mask(draft, target, streams).sum(dim=1)
         weights = batched.residual(*batched.next_rows(draft, target, num_accepted))
         return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
-
-
-class NoReading(TorchDispatchMode):
-    """Raises for whatever would make the host wait for a device."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket._qualified_op_name
-        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::item"):
-            raise AssertionError(f"{name} reads from the device")
-        return func(*args, **(kwargs or {}))
 
 
 def decoder(pair, drafter, verifier=None, gamma=3):
@@ -84,9 +73,9 @@ def test_a_step_reads_nothing_back(pair, drafter):
     speculative = decoder(pair, drafter, Unchecked())
     speculative.start(make_requests(pair, 3))
     for _ in range(3):
-        before = speculative._batch
+        before = speculative.engine._batch
         with NoReading():
-            speculative._batch, happened = step.step(before, speculative._parts, speculative.stopwatch)
+            speculative.engine._batch, happened = step.step(before, speculative.parts)
     assert (happened.num_emitted > 0).all()
     with pytest.raises(AssertionError, match="_local_scalar_dense"), NoReading():  # it sees what it should
         int(happened.num_emitted.max())
@@ -106,7 +95,7 @@ def test_a_step_waits_for_no_gpu(drafter, block):
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        step.step(speculative._batch, speculative._parts, Stopwatch(lambda: None))
+        step.step(speculative.engine._batch, speculative.parts)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     completions = speculative.run(requests)
@@ -118,9 +107,9 @@ def test_a_step_waits_for_no_gpu(drafter, block):
 def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
     speculative = decoder(pair, drafter)
     speculative.start(make_requests(pair, 3))
-    before = speculative._batch
+    before = speculative.engine._batch
     kept = copy.deepcopy(before)
-    after, _ = step.step(before, speculative._parts, speculative.stopwatch)
+    after, _ = step.step(before, speculative.parts)
     for field in ("tokens", "lengths", "limits", "seeds", "finished"):
         assert torch.equal(getattr(before, field), getattr(kept, field)), field
     assert (after.lengths > before.lengths).all()
@@ -141,7 +130,7 @@ def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, d
     completions += speculative.admit(requests[2:3])
     speculative.step()
     completions += speculative.admit(requests[3:])
-    while speculative._active:
+    while speculative.active:
         speculative.step()
     assert texts(completions) == alone
 
@@ -151,7 +140,7 @@ def test_the_first_may_be_prompts_of_one_token(exact):
     short = dataclasses.replace(requests[0], prompt=requests[0].prompt[:1])
     speculative = decoder(exact, ModelDrafter())
     completions = [*speculative.start([short]), *speculative.admit(requests[1:])]
-    while speculative._active:
+    while speculative.active:
         speculative.step()
     assert texts(completions) == [texts(decoder(exact, ModelDrafter()).run([r]))[0] for r in (short, requests[1])]
 
@@ -201,8 +190,10 @@ def test_a_finished_request_stays_as_it_is():
         def truncate(self, lengths):
             self.lengths = lengths
 
-    parts = step.Parts(Nothing(), None, None, 1, torch.tensor([9]))
-    after, happened = step._commit(batch, draft, rows, verification, parts)
+    parts, stamps = step.Parts(Nothing(), None, None, 1, torch.tensor([9])), Stamps(5, torch.device("cpu"))
+    for _ in range(4):
+        stamps.mark()
+    after, happened = step._commit(batch, draft, rows, verification, parts, stamps)
     assert after.lengths.tolist() == [6, 4, 6]
     assert after.finished.tolist() == [FULL, STOPPED, FULL]
     assert happened.num_emitted.tolist() == [2, 0, 0]

@@ -1,7 +1,9 @@
-"""The decode loop: requests in, texts and step logs out. ``step.py`` is one step, ``decoder.py`` the loop around it."""
+"""The decode loop: requests in, texts and step logs out. ``step.py`` is one step, ``engines`` how steps are
+taken, ``decoder.py`` the loop around them."""
 
 from specbench.decoding.decoder import Decoder
+from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.scorer import logits_along, rows_along
 
-__all__ = ["Completion", "Decoder", "Request", "Step", "logits_along", "rows_along"]
+__all__ = ["Completion", "Decoder", "DecodingEngine", "EagerEngine", "Request", "Step", "logits_along", "rows_along"]

@@ -6,22 +6,25 @@ the method that is measured against it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import torch
 
-from specbench.batch import FULL, RUNNING, STOPPED, Batch
+from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
+from specbench.decoding.engines import DecodingEngine, EagerEngine
+from specbench.decoding.engines.base import Reading
 from specbench.decoding.requests import Completion, Request, Step
-from specbench.decoding.step import Happened, Parts, step
+from specbench.decoding.step import BAD_DRAFT, BAD_TARGET, PHASES, Line, Parts
 from specbench.drafters import Drafter
 from specbench.errors import ModelError
 from specbench.models import Engine, right_padded
 from specbench.sampling import RowParams
 from specbench.stopwatch import Stopwatch
-from specbench.types import PADDING
 from specbench.verifiers import Verifier
 
 _FINISHED = {RUNNING: "", STOPPED: "stop", FULL: "length"}
+_MODELS = {BAD_TARGET: "target", BAD_DRAFT: "draft"}
 
 
 class Decoder:
@@ -33,31 +36,69 @@ class Decoder:
         verifier: accepts and emits; not used where nothing was drafted.
         gamma: tokens drafted a step, at most; each request drafts fewer where max_new_tokens is near.
         stop_ids: ids that end a text.
+        engine: how steps are taken; None is eager.
     """
 
     def __init__(
-        self, target: Engine, drafter: Drafter | None, verifier: Verifier | None, gamma: int, stop_ids: frozenset[int]
+        self,
+        target: Engine,
+        drafter: Drafter | None,
+        verifier: Verifier | None,
+        gamma: int,
+        stop_ids: frozenset[int],
+        engine: DecodingEngine | None = None,
     ):
         if (drafter is None or verifier is None) and gamma > 0:
             raise ValueError(f"gamma={gamma} needs a drafter and a verifier")
-        self.target, self.drafter, self.verifier = target, drafter, verifier
-        self.gamma, self.stop_ids = gamma, stop_ids
-        self.stopwatch = Stopwatch(target.synchronize)
         ids = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=target.device)
-        self._parts = Parts(target, drafter, verifier, gamma, ids)
-        self._active: list[Completion] = []
-        self._batch: Batch | None = None
+        self.parts = Parts(target, drafter, verifier, gamma, ids)
+        self.stopwatch = Stopwatch(target.synchronize)
+        self.engine = (engine or EagerEngine()).bind(self.parts, self.stopwatch)
+        self.prompt_seconds = 0.0  # in which prompts were fed; also among those of the stopwatch
+        self._rows: dict[int, Completion] = {}
+        self._under_way: deque[tuple[Reading, dict[int, Completion]]] = deque()
 
-    def run(self, requests: Sequence[Request]) -> list[Completion]:
-        """Decodes a batch to its end; completions in the order of the requests."""
-        completions = self.start(requests)
-        while self._active:
-            self.step()
+    @property
+    def active(self) -> int:
+        """How many requests have not ended."""
+        return len(self._rows)
+
+    def reserve(self, requests: Sequence[Request], at_once: int) -> None:
+        """Makes room for the longest of these requests, so many side by side, before any of them comes.
+
+        Raises:
+            ConfigError: more at once than the engine has steps for.
+        """
+        longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
+        self.engine.reserve(min(at_once, len(requests)), longest + self.parts.gamma + 1)
+
+    def clear_times(self) -> None:
+        """Forgets all times so far, as those of texts decoded to warm up."""
+        self.stopwatch.seconds.clear()
+        self.prompt_seconds = 0.0
+
+    def run(self, requests: Sequence[Request], at_once: int = 0) -> list[Completion]:
+        """Decodes requests to their end; completions in their order.
+
+        Args:
+            at_once: as many are decoded side by side, and others take the places of those that end; 0 is all.
+        """
+        width = at_once or max(len(requests), 1)
+        completions, waiting = self.start(requests[:width]), requests[width:]
+        while self._rows or waiting:
+            if waiting and self.active < width:
+                room = width - self.active
+                completions += self.admit(waiting[:room])
+                waiting = waiting[room:]
+            if self._rows:
+                self.step()
         return completions
 
     def start(self, requests: Sequence[Request]) -> list[Completion]:
         """Forgets whatever was being decoded and feeds these prompts; follow with :meth:`step`."""
-        self._active, self._batch = [], None
+        self.engine.start()
+        self._rows.clear()
+        self._under_way.clear()
         return self.admit(requests)
 
     def admit(self, requests: Sequence[Request]) -> list[Completion]:
@@ -70,39 +111,54 @@ class Decoder:
         joining = [completion for completion in completions if completion.remaining > 0]
         for completion in completions:
             completion.finished = "" if completion.remaining > 0 else "length"
-        if not joining:
-            return completions
-        prompts = [completion.request.prompt for completion in joining]
-        batch = self._batch_of([completion.request for completion in joining])
-        for name, model in (("target", self.target), ("draft", self.drafter)):
-            if model is not None:
-                feed = model.start if self._batch is None else model.admit
-                with self.stopwatch(name):
-                    feed(prompts, batch.tokens.shape[1])
-        self._batch = batch if self._batch is None else self._batch.joined(batch)
-        self._active += joining
+        if joining:
+            batch = self._batch_of([each.request for each in joining])
+            before = sum(self.stopwatch.seconds.values())
+            rows = self.engine.admit(batch, [each.request.prompt for each in joining])
+            self.prompt_seconds += sum(self.stopwatch.seconds.values()) - before
+            self._rows.update(zip(rows, joining, strict=True))
         return completions
 
     def step(self) -> None:
-        """One block for every active request.
+        """One block for every active request; an engine that lags behind tells of it at the next step, or at flush().
 
         Raises:
             ModelError: NaN or infinite logits; names the model, the request and the step.
         """
-        assert self._batch is not None, "start first"
-        self._batch, happened = step(self._batch, self._parts, self.stopwatch)
-        lengths = [self._record(i, *line) for i, line in enumerate(self._read(happened))]
-        for model in (self.target, self.drafter):
-            if model is not None:
-                model.bound(max(lengths) - 1)
-        self._retire()
+        assert self._rows, "start first"
+        self._under_way.append((self.engine.step(), dict(self._rows)))
+        while len(self._under_way) > self.engine.lag:
+            self._read()
+
+    def flush(self) -> None:
+        """Reads what happened in all steps that were begun."""
+        while self._under_way:
+            self._read()
+
+    def _read(self) -> None:
+        reading, rows = self._under_way.popleft()
+        report = reading()
+        self.stopwatch.add(PHASES, report.stamps)
+        for row, completion in rows.items():
+            if not completion.finished:
+                _record(completion, report.lines[row], self.parts.verifier)
+        ended = [row for row, completion in self._rows.items() if completion.finished]
+        if self._rows:
+            longest = max(len(each.request.prompt) + len(each.token_ids) for each in self._rows.values())
+            self.engine.bound(longest - 1)
+        if ended:
+            moved = self.engine.retire(ended)
+            kept = {row: each for row, each in self._rows.items() if not each.finished}
+            self._rows = {moved.get(row, row): each for row, each in kept.items()}
+        if not self._rows:  # what is under way has nothing to tell
+            self._under_way.clear()
 
     def _batch_of(self, requests: Sequence[Request]) -> Batch:
-        device = self.target.device
+        device = self.parts.target.device
         limits = [len(request.prompt) + request.max_new_tokens for request in requests]
         # Blocks are written whole: that of the longest text may begin one token before its end.
         prompts = right_padded([request.prompt for request in requests], device)
-        tokens = prompts.new_zeros((len(requests), max(limits) + self.gamma + 1))
+        tokens = prompts.new_zeros((len(requests), max(limits) + self.parts.gamma + 1))
         tokens[:, : prompts.shape[1]] = prompts
         return Batch(
             tokens,
@@ -113,48 +169,19 @@ class Decoder:
             torch.full((len(requests),), RUNNING, device=device),
         )
 
-    def _read(self, happened: Happened) -> list[tuple[int, int, int, int, list[int]]]:
-        with self.stopwatch("verify"):
-            lines = happened.read()
-        if any(tokens[accepted] == PADDING for _, accepted, _, _, *tokens in lines):
-            self._raise_for_bad_logits(happened)
-        return [(drafted, accepted, emitted, end, tokens) for drafted, accepted, emitted, end, *tokens in lines]
 
-    def _record(self, i: int, drafted: int, accepted: int, emitted: int, finished: int, tokens: list[int]) -> int:
-        completion = self._active[i]
-        completion.token_ids.extend(tokens[:emitted])
-        completion.finished = _FINISHED[finished]
-        name, number = completion.request.name, len(completion.steps)
-        completion.steps.append(Step(name, number, drafted, accepted, emitted))
-        return len(completion.request.prompt) + len(completion.token_ids)
-
-    def _raise_for_bad_logits(self, happened: Happened) -> None:
-        counts = happened.num_draft_tokens
-        for name, rows, more in (("target", happened.target, 1), ("draft", happened.draft.rows, 0)):
-            if rows is None:
-                continue
-            width = happened.draft.max_draft_tokens + more
-            used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
-            bad = (~rows.finite().view(-1, width) & used).any(dim=1)
-            if bad.any():
-                completion = self._active[int(bad.nonzero()[0])]
-                raise ModelError(
-                    f"The {name} model returned NaN or infinite logits for prompt {completion.request.name!r} at step "
-                    f"{len(completion.steps)}. Check its weights, or use dtype=float32."
-                )
-        raise ModelError(f"{type(self.verifier).__name__} emitted no token from finite logits.")
-
-    def _retire(self) -> None:
-        """Takes finished requests out of the batch and out of the models' caches."""
-        rows = [i for i, completion in enumerate(self._active) if not completion.finished]
-        if len(rows) == len(self._active):
-            return
-        self._active = [self._active[i] for i in rows]
-        assert self._batch is not None
-        if not rows:
-            self._batch = None
-            return
-        self._batch = self._batch.select(torch.tensor(rows, device=self.target.device))
-        for model in (self.target, self.drafter):
-            if model is not None:
-                model.keep(rows)
+def _record(completion: Completion, line: Line, verifier: Verifier | None) -> None:
+    name, number = completion.request.name, len(completion.steps)
+    if line.finished == FAILED:
+        if line.bad in _MODELS:
+            raise ModelError(
+                f"The {_MODELS[line.bad]} model returned NaN or infinite logits for prompt {name!r} at step {number}. "
+                "Check its weights, or use dtype=float32."
+            )
+        raise ModelError(
+            f"Nothing could be drawn for prompt {name!r} at step {number} ({type(verifier).__name__}), though no logit "
+            "is NaN or +inf. Check whether sampler.processors ban every token, or the verifier."
+        )
+    completion.token_ids.extend(line.token_ids[: line.num_emitted])
+    completion.finished = _FINISHED[line.finished]
+    completion.steps.append(Step(name, number, line.num_draft_tokens, line.num_accepted, line.num_emitted))

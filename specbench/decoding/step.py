@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from specbench.batch import FULL, RUNNING, STOPPED, Batch, known_max
+from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
+from specbench.decoding.stamps import Stamps
 from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.rng import Stream, Streams
-from specbench.sampling import sample
-from specbench.stopwatch import Stopwatch
+from specbench.sampling import sample, streams_of
 from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
@@ -43,6 +43,22 @@ class Parts:
     stop_ids: Int64[Tensor, " stops"]
 
 
+PHASES = ("draft", "target", "verify", "commit")  # of a step
+FINITE, BAD_TARGET, BAD_DRAFT = 0, 1, 2  # Happened.bad
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a step did for one request, as the host reads it; the names are those of Happened."""
+
+    num_draft_tokens: int
+    num_accepted: int
+    num_emitted: int
+    finished: int
+    bad: int
+    token_ids: list[int]
+
+
 @dataclass(frozen=True)
 class Happened:
     """What a step did; nothing that goes on depends on it.
@@ -52,7 +68,8 @@ class Happened:
         num_draft_tokens, num_accepted: of each request.
         num_emitted: num_accepted + 1, or fewer where a stop token cut the block; 0 for a request that had finished.
         finished: as in Batch, after the step.
-        draft, target: what was verified, for whoever explains logits that nothing could be drawn from.
+        bad: whose logits are NaN or +inf: FINITE (nobody's), BAD_TARGET or BAD_DRAFT.
+        stamps: nanoseconds at which it began and each of PHASES ended.
     """
 
     token_ids: Int64[Tensor, "B width"]
@@ -60,40 +77,53 @@ class Happened:
     num_accepted: Int64[Tensor, " B"]
     num_emitted: Int64[Tensor, " B"]
     finished: Int64[Tensor, " B"]
-    draft: Draft
-    target: LogitRows
+    bad: Int64[Tensor, " B"]
+    stamps: Int64[Tensor, " 5"]
 
-    def read(self) -> list[list[int]]:
-        """[num_draft_tokens, num_accepted, num_emitted, finished, *token_ids] of each request, in one copy."""
-        numbers = (self.num_draft_tokens, self.num_accepted, self.num_emitted, self.finished)
-        return torch.cat([torch.stack(numbers, dim=1), self.token_ids], dim=1).tolist()
+    def packed(self) -> Int64[Tensor, " n"]:
+        """All of it, in one tensor: one copy brings it to the host."""
+        numbers = (self.num_draft_tokens, self.num_accepted, self.num_emitted, self.finished, self.bad)
+        lines = torch.cat([torch.stack(numbers, dim=1), self.token_ids], dim=1)
+        return torch.cat([self.stamps, lines.flatten()])
+
+
+def unpacked(numbers: list[int], batch: int) -> tuple[list[Line], list[int]]:
+    """What each request of the batch went through, and the stamps.
+
+    Args:
+        numbers: of :meth:`Happened.packed`.
+    """
+    stamps, rest = numbers[: len(PHASES) + 1], numbers[len(PHASES) + 1 :]
+    width = len(rest) // batch
+    lines = [rest[i : i + width] for i in range(0, len(rest), width)]
+    return [Line(*line[:5], token_ids=line[5:]) for line in lines], stamps
 
 
 @torch.inference_mode()
-def step(batch: Batch, parts: Parts, stopwatch: Stopwatch) -> tuple[Batch, Happened]:
-    """One block for every running request.
-
-    Args:
-        stopwatch: adds up the seconds of "draft", "target" and "verify".
-    """
-    with stopwatch("draft"):
-        room = batch.room(parts.gamma)
-        streams = Streams(batch.seeds, batch.lengths, known_max(room, parts.gamma) + 1)
-        if parts.drafter is None:
-            draft = Draft.empty(len(batch), batch.lengths.device)
-        else:
-            draft = padded(parts.drafter.propose(batch, room, streams))
-    with stopwatch("target"):
-        rows = score(batch, draft, parts.target)
-    with stopwatch("verify"):
-        verification = _verify(parts.verifier, draft, rows, streams)
-    return _commit(batch, draft, rows, verification, parts)
+def step(batch: Batch, parts: Parts) -> tuple[Batch, Happened]:
+    """One block for every running request."""
+    stamps = Stamps(len(PHASES) + 1, batch.lengths.device)
+    stamps.mark()
+    room = batch.room(parts.gamma)
+    streams = streams_of(batch.seeds, batch.lengths, batch.at_most(room, parts.gamma) + 1)
+    if parts.drafter is None:
+        draft = Draft.empty(len(batch), batch.lengths.device)
+    else:
+        draft = padded(parts.drafter.propose(batch, room, streams))
+    stamps.mark()
+    rows = score(batch, draft, parts.target)
+    stamps.mark()
+    verification = _verify(parts.verifier, draft, rows, streams)
+    stamps.mark()
+    return _commit(batch, draft, rows, verification, parts, stamps)
 
 
 def padded(draft: Draft) -> Draft:
     """The draft with as many rows for each request."""
     batch, width = draft.drafted.shape
-    if draft.padded or len(draft.token_ids) == batch * width:
+    if draft.padded:
+        return draft
+    if len(draft.token_ids) == batch * width:
         return dataclasses.replace(draft, padded=True)
     if not len(draft.token_ids):
         return Draft.empty(batch, draft.token_ids.device)
@@ -122,7 +152,7 @@ def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: S
 
 
 def _commit(
-    batch: Batch, draft: Draft, rows: LogitRows, verification: Verification, parts: Parts
+    batch: Batch, draft: Draft, rows: LogitRows, verification: Verification, parts: Parts, stamps: Stamps
 ) -> tuple[Batch, Happened]:
     emitted, accepted = verification.token_ids, verification.num_accepted
     places = torch.arange(emitted.shape[1], device=emitted.device)
@@ -131,16 +161,36 @@ def _commit(
     kept = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
     num_emitted = kept.sum(dim=1)
     lengths = batch.lengths + num_emitted
-    over = torch.where(lengths >= batch.limits, FULL, RUNNING)
-    finished = torch.where(batch.running, torch.where(stops.any(dim=1), STOPPED, over), batch.finished)
+    ended = torch.where(lengths >= batch.limits, FULL, RUNNING)
+    ended = torch.where(stops.any(dim=1), STOPPED, ended)
+    nothing, bad = block & (emitted == PADDING), _bad(draft, rows)
+    ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
+    finished = torch.where(batch.running, ended, batch.finished)
     # The pending token and the accepted ones stay cached; the emitted one is fed by the next step.
     agreed = batch.lengths + accepted
     parts.target.truncate(agreed)
     if parts.drafter is not None:
         parts.drafter.commit(agreed)
-    happened = Happened(emitted, draft.num_draft_tokens, accepted, num_emitted, finished, draft, rows)
-    tokens = _written(batch, emitted, kept & (emitted != PADDING))
-    return dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished), happened
+    numbers = (draft.num_draft_tokens, accepted, num_emitted, finished, bad)
+    tokens = _written(batch, emitted, kept & ~nothing)
+    after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished)
+    stamps.mark()
+    return after, Happened(emitted, *numbers, stamps=stamps.tensor())
+
+
+def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
+    """Whose logits are NaN or +inf for each request: one read of them, since a NaN in a row counts as its largest.
+
+    Rows that nothing was drawn from count too. All -inf is no error there: a grammar may have come to its end.
+    """
+    counts, bad = draft.num_draft_tokens, torch.full_like(draft.num_draft_tokens, FINITE)
+    for name, rows, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, target, 1)):
+        width = draft.max_draft_tokens + more
+        if rows is not None and width > 0:
+            used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
+            finite = (rows.logits.amax(dim=-1) < torch.inf).view(-1, width)
+            bad = torch.where((~finite & used).any(dim=1), name, bad)
+    return bad
 
 
 def _written(batch: Batch, emitted: Int64[Tensor, "B width"], kept: Bool[Tensor, "B width"]) -> Tensor:

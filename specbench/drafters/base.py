@@ -18,16 +18,20 @@ from specbench.types import Draft
 class Drafter:
     """Proposes tokens for a batch of requests. Built from its yaml alone, and bound to models afterwards.
 
-    A drafter of your own needs :meth:`propose`; one that keeps something for each request needs the other methods too.
+    A drafter of your own needs :meth:`propose`. If it has a model, it makes it ``own``, and what that caches follows
+    the batch. One that keeps something else for each request has more of the methods here: it keeps it in tensors with
+    a row a request, and changes them in place, so that a step can be captured in a CUDA graph.
 
     Attributes:
         has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from;
             False if they are deterministic, so that their q is one-hot.
         engine: the model that these distributions come of, once it is bound; None if there is none.
+        own: the model that it alone extends; None if it has none, or shares the target's.
     """
 
     has_probabilities: ClassVar[bool] = False
     engine: Engine | None = None
+    own: Engine | None = None
 
     def bind(self, pair: Pair, target: Engine) -> Drafter:
         """A drafter with these settings for these models.
@@ -42,12 +46,6 @@ class Drafter:
     def _attach(self, pair: Pair, target: Engine) -> None:
         """Makes whatever the models are needed for."""
 
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Forgets all requests and begins with these; no text will grow beyond ``capacity`` tokens."""
-
-    def admit(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Takes in further requests, behind those that it has."""
-
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """Drafts at most ``limits[b]`` tokens (0 is allowed) after each text, and ``streams.width - 1`` of any.
 
@@ -58,9 +56,41 @@ class Drafter:
 
     def commit(self, agreed: Int64[Tensor, " B"]) -> None:
         """Says how many tokens of each text and of what was drafted after it still stand; the others were rejected."""
+        if self.own is not None:
+            self.own.truncate(agreed)
+
+    def state(self) -> tuple[Tensor, ...]:
+        """What a step changes in place and the next one goes by; saved around a trial step, which must not count."""
+        return () if self.own is None else (self.own.lengths,)
+
+    # What follows the batch: the rows of requests that come, move and go.
+
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        """Forgets all requests and begins with these; no text will grow beyond ``capacity`` tokens."""
+        if self.own is not None:
+            self.own.start(prompts, capacity)
+
+    def reserve(self, rows: int, capacity: int) -> None:
+        """Makes room for so many requests, of texts of so many tokens; nothing is forgotten."""
+        if self.own is not None:
+            self.own.reserve(rows, capacity)
+
+    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
+        """Takes further requests into these rows of the batch."""
+        if self.own is not None:
+            self.own.place(prompts, rows)
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Writes the requests of some rows to others, whose own are over."""
+        if self.own is not None:
+            self.own.move(sources, targets)
+
+    def show(self, rows: int, fixed: bool = False) -> None:
+        """Says that the batch is the leading rows, so many; ``fixed`` as in :class:`specbench.batch.Batch`."""
+        if self.own is not None:
+            self.own.show(rows, fixed)
 
     def bound(self, longest: int) -> None:
         """Says that no text has more than so many tokens that stand and were fed."""
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keeps only the given requests, in that order."""
+        if self.own is not None:
+            self.own.bound(longest)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch, known_max
+from specbench.batch import Batch
 from specbench.drafters.base import Drafter
 from specbench.errors import ConfigError
 from specbench.rng import Streams
@@ -55,5 +55,5 @@ class PromptLookupDrafter(Drafter):
         """See :class:`specbench.drafters.Drafter`."""
         first = lookup(batch.tokens, batch.lengths, self.longest, self.shortest)
         counts = torch.minimum(limits, batch.lengths - first)
-        width = known_max(counts, streams.width - 1)
+        width = batch.at_most(counts, streams.width - 1)
         return Draft(batch.span(first, width).flatten(), None, counts, width, padded=True)

@@ -18,10 +18,11 @@ from transformers.quantizers import AutoHfQuantizer
 from specbench.errors import ModelError
 from specbench.files import Source, shown
 from specbench.foreign import foreign
+from specbench.models.attention import takes_places
 from specbench.models.engine import context_length
 
 SHORTEST = 8  # tokens: a context that a prompt and some tokens fit in
-_REMEDY = "Choose a decoder that has nothing but full attention (Llama, Qwen3, SmolLM2)."
+_REMEDY = "Choose a decoder whose layers have attention, full or in a sliding window (Llama, Qwen3, Gemma 3)."
 
 
 def load_config(folder: Path, source: Source) -> PreTrainedConfig:
@@ -29,7 +30,7 @@ def load_config(folder: Path, source: Source) -> PreTrainedConfig:
 
     Raises:
         ConfigError: values that transformers refuses, or a quantisation that cannot be loaded here.
-        ModelError: a model that specbench cannot run: no language model, an encoder, windows, a context too short.
+        ModelError: a model that specbench cannot run: no language model, an encoder, layers without attention.
     """
     problem, remedy = "config.json describes no model", "Check config.json against the model's own release."
     with foreign(source.key, source.value, problem, remedy):
@@ -40,18 +41,23 @@ def load_config(folder: Path, source: Source) -> PreTrainedConfig:
         with foreign(source.key, source.value, "generation_config.json cannot be used", "Mend it, or remove it."):
             GenerationConfig.from_pretrained(folder, local_files_only=True)
     asked = f"{source.key}={source.value}"
-    kinds = set(getattr(text, "layer_types", None) or ()) - {"full_attention"}
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{asked}: it has an encoder, and specbench runs decoders alone. {_REMEDY}")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(
             f"{asked}: model_type {config.model_type!r} is no language model that continues text. {_REMEDY}"
         )
-    if not getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_sdpa", True):
-        raise ModelError(f"{asked}: {config.model_type!r} does not run with PyTorch's own attention. {_REMEDY}")
-    if kinds:
+    model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    ours = takes_places(model)
+    if not ours and not getattr(model, "_supports_sdpa", True):
         raise ModelError(
-            f"{asked}: layers of kind {sorted(kinds)}; specbench's cache rolls back full attention only. {_REMEDY}"
+            f"{asked}: {config.model_type!r} computes attention in a way of its own, which cannot be replaced. "
+            f"{_REMEDY}"
+        )
+    if kinds := set(getattr(text, "layer_types", None) or ()) - {"full_attention", *(["sliding_attention"] * ours)}:
+        raise ModelError(
+            f"{asked}: layers of kind {sorted(kinds)}; specbench's cache takes tokens back from attention only. "
+            f"{_REMEDY}"
         )
     if context < SHORTEST:
         raise source.wrong(f"a context of {context} tokens by config.json, below {SHORTEST}", remedy)

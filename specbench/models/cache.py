@@ -2,10 +2,13 @@
 
 transformers' caches hold one length for the whole batch, so requests that accept different numbers of tokens cannot
 stand side by side in them. Here a forward pass writes each request's keys at that request's own positions; rolling
-back a rejection is setting a length, since what lies beyond it is never attended to and is written over later.
+back a rejection is setting a length, since what lies beyond it is never attended to and is written over later. Memory
+stays where it is while requests come and go, so that a captured CUDA graph can go on using it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -14,7 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 class RaggedLayer(CacheLayerMixin):
-    """Keys and values [B, kv_heads, capacity, head_dim] of one layer; zeros until written, so that no NaN is read."""
+    """Keys and values [rows, kv_heads, capacity, head_dim] of one layer; finite everywhere, so that no NaN is read."""
 
     is_sliding = False
 
@@ -23,9 +26,10 @@ class RaggedLayer(CacheLayerMixin):
         self._cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        batch, heads, _, _ = key_states.shape
-        self.keys = key_states.new_zeros((batch, heads, self._cache.capacity, key_states.shape[-1]))
-        self.values = value_states.new_zeros((batch, heads, self._cache.capacity, value_states.shape[-1]))
+        rows, capacity = self._cache.rows, self._cache.capacity
+        _, heads, _, _ = key_states.shape
+        self.keys = key_states.new_zeros((rows, heads, capacity, key_states.shape[-1]))
+        self.values = value_states.new_zeros((rows, heads, capacity, value_states.shape[-1]))
         self.is_initialized = True
 
     def update(
@@ -35,15 +39,22 @@ class RaggedLayer(CacheLayerMixin):
         *_: object,
         **__: object,
     ) -> tuple[Tensor, Tensor]:
-        """Writes at ``cache.write_at`` [B, n] and returns the part that the coming attention may look at."""
+        """Writes as ``cache.begin`` or ``cache.extend`` said; returns what the coming attention may look at."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
-        rows, columns = self._cache.rows, self._cache.write_at
-        self.keys[rows, :, columns] = key_states.transpose(1, 2)
-        self.values[rows, :, columns] = value_states.transpose(1, 2)
-        return self.keys[:, :, : self._cache.visible], self.values[:, :, : self._cache.visible]
+        cache = self._cache
+        if cache.source is not None:  # texts begin here: they see nothing but themselves
+            for kept, new in ((self.keys, key_states), (self.values, value_states)):
+                n = min(new.shape[2], cache.capacity)
+                kept[cache.at_rows, :, :n] = new[cache.source, :, :n]
+                kept[cache.at_rows, :, n:] = 0
+            return key_states, value_states
+        self.keys[cache.at_rows, :, cache.write_at] = key_states.transpose(1, 2)
+        self.values[cache.at_rows, :, cache.write_at] = value_states.transpose(1, 2)
+        batch = len(key_states)
+        return self.keys[:batch, :, : cache.visible], self.values[:batch, :, : cache.visible]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.visible, 0
@@ -60,46 +71,49 @@ class RaggedCache(Cache):
 
     Args:
         num_layers: attention layers of the model.
-        capacity: positions a request can hold.
+
+    Attributes:
+        rows, capacity: requests, and positions of each, that there is memory for.
+        visible: how many leading positions the coming attention reads.
+        at_rows, write_at: where its keys are written.
+        source: which fed row goes to each of ``at_rows``, where texts begin; None where they are extended.
     """
 
-    def __init__(self, num_layers: int, capacity: int):
-        self.capacity = capacity
-        self.visible = 0
-        self.rows: Int64[Tensor, "B 1"] = torch.zeros((0, 1), dtype=torch.int64)
+    def __init__(self, num_layers: int):
+        self.rows = self.capacity = self.visible = 0
+        self.at_rows: Int64[Tensor, " ..."] = torch.zeros((0, 1), dtype=torch.int64)
         self.write_at: Int64[Tensor, "B n"] = torch.zeros((0, 0), dtype=torch.int64)
+        self.source: Int64[Tensor, " m"] | None = None
         super().__init__(layers=[RaggedLayer(self) for _ in range(num_layers)])
 
-    def prepare(self, write_at: Int64[Tensor, "B n"], visible: int) -> None:
-        """Says where the next forward pass writes, and how many leading positions its attention may read."""
-        self.write_at, self.visible = write_at, visible
-        self.rows = torch.arange(len(write_at), device=write_at.device)[:, None]
+    def begin(self, rows: Int64[Tensor, " m"], source: Int64[Tensor, " m"], width: int) -> None:
+        """The next forward pass feeds whole prompts, ``width`` tokens each; row ``rows[i]`` keeps fed row source[i]."""
+        self.at_rows, self.source, self.visible = rows, source, width
 
-    def select(self, rows: Int64[Tensor, " m"]) -> None:
-        """Keeps (or repeats) the given requests, in that order."""
-        for layer in self.layers:
-            assert isinstance(layer, RaggedLayer)
-            if layer.keys is not None and layer.values is not None:
-                layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+    def extend(self, write_at: Int64[Tensor, "B n"], visible: int) -> None:
+        """The next forward pass extends the leading rows, and its attention may read so many leading positions."""
+        self.write_at, self.source, self.visible = write_at, None, visible
+        self.at_rows = torch.arange(len(write_at), device=write_at.device)[:, None]
 
-    def joined(self, other: RaggedCache, own: int, others: int) -> RaggedCache:
-        """A cache of these ``own`` requests and the other's, with the capacity of the larger.
+    def grow(self, rows: int, capacity: int) -> None:
+        """Makes room for so many requests and positions; what is cached stays."""
+        more = (0, 0, 0, capacity - self.capacity, 0, 0, 0, rows - self.rows)
+        self.rows, self.capacity = rows, capacity
+        for layer in self._written():
+            layer.keys, layer.values = (torch.nn.functional.pad(each, more) for each in (layer.keys, layer.values))
 
-        A cache into which nothing was fed, since prompts of one token leave nothing to feed, has no rows yet.
-        """
-        both = RaggedCache(len(self.layers), max(self.capacity, other.capacity))
-        for joint, *each in zip(both.layers, self.layers, other.layers, strict=True):
-            assert isinstance(joint, RaggedLayer)
-            for name in ("keys", "values"):
-                parts = [getattr(layer, name) for layer in each]
-                made = next((part for part in parts if part is not None), None)
-                if made is None:
-                    continue
-                parts = [
-                    made.new_zeros((rows, made.shape[1], 0, made.shape[3])) if part is None else part
-                    for part, rows in zip(parts, (own, others), strict=True)
-                ]
-                grown = [torch.nn.functional.pad(part, (0, 0, 0, both.capacity - part.shape[2])) for part in parts]
-                setattr(joint, name, torch.cat(grown))
-            joint.is_initialized = joint.keys is not None
-        return both
+    def clear(self, rows: Int64[Tensor, " m"]) -> None:
+        """Sets rows to zero: what a NaN left there would reach even attention that gives it no weight."""
+        for layer in self._written():
+            layer.keys[rows] = 0
+            layer.values[rows] = 0
+
+    def move(self, sources: Int64[Tensor, " m"], targets: Int64[Tensor, " m"]) -> None:
+        """Writes the requests of some rows to others."""
+        for layer in self._written():
+            layer.keys[targets] = layer.keys[sources]
+            layer.values[targets] = layer.values[sources]
+
+    def _written(self) -> list[Any]:
+        """The layers that something was fed to."""
+        return [layer for layer in self.layers if isinstance(layer, RaggedLayer) and layer.is_initialized]

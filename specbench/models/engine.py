@@ -1,12 +1,14 @@
 """A causal language model that extends many sequences at once and can take tokens back.
 
 Nothing is ever computed twice: the cache holds every token that was fed, and ``truncate`` forgets the tail of each
-request by its own amount. The engine knows nothing of drafts or sampling.
+request by its own amount. Requests stand in rows: they are placed in some, moved to others, and the leading rows are
+extended together. The engine knows nothing of drafts or sampling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -15,23 +17,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.batch import known_max
+from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
+from specbench.models.plain_attention import places, seen
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_SHAPES = 256  # that a model may be compiled for
 
 
 def context_length(config: PreTrainedConfig) -> int:
     """The longest sequence a model can hold; practically unlimited where its configuration names none.
 
-    A sliding window, as Mistral's first model has it, sees all of a sequence that is no longer than itself; the engine
-    knows no windows, so that nothing longer is held.
+    Sliding windows do not bound it (models/attention.py); rotary positions that change with the length do (rope.py).
     """
-    text = config.get_text_config()
-    longest = [getattr(text, "max_position_embeddings", None)]
-    if getattr(text, "layer_types", None) is None:  # those that name them have no window where they are full attention
-        longest.append(getattr(text, "sliding_window", None))
-    return min([2**31, *(int(each) for each in longest if each is not None)])
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return min([2**31, *rope.original_contexts(config), *([] if longest is None else [int(longest)])])
 
 
 def right_padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B n"]:
@@ -44,57 +45,103 @@ class Engine:
     """One model and the cached sequences of the requests in the batch.
 
     Args:
-        model: a decoder with full attention in every layer, in eval mode.
+        model: a decoder with attention in every layer, in eval mode. It runs the attention of models/attention.py from
+            here on, if it can.
         vocab_size: ids the tokenizer knows; an output layer padded wider is cut, so a padding id is never emitted.
         name: what messages call it ("target", "draft").
 
     Attributes:
-        lengths: tokens cached of each request, int64 [B] on the model's device.
+        lengths: tokens cached of each request in the leading rows, int64 [B] on the model's device; changed in place.
+        layout: changes whenever memory is allocated anew, which a captured CUDA graph would not notice.
     """
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str):
         self.model, self.vocab_size, self.name = model, vocab_size, name
         self.device = model.device
         self.context = context_length(model.config)
+        self._takes_places = attention.install(model)
+        rope.hold(model)
         self._num_layers = int(model.config.get_text_config().num_hidden_layers)
-        self._clear(0)
+        self._cache = RaggedCache(self._num_layers)
+        self._reserved = (0, 0)
+        self._compiled: Callable[..., Any] | None = None
+        self.layout = 0
+        self._lengths = torch.zeros(0, dtype=torch.int64, device=self.device)
+        self.show(0)
 
-    def _clear(self, capacity: int) -> None:
-        self._cache = RaggedCache(self._num_layers, capacity)
-        self.lengths = torch.zeros(0, dtype=torch.int64, device=self.device)
-        self._longest = 0  # no request has more cached tokens; what the host knows without asking the device
-
+    @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Drops everything cached and feeds new prompts; see :meth:`admit`."""
-        self._clear(capacity)
-        self.admit(prompts, capacity)
+        """Drops everything cached and feeds new prompts, which may be none, to the leading rows; see :meth:`place`.
 
-    def admit(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Feeds the prompts of further requests, each of at least one token less than ``capacity``.
+        Args:
+            capacity: the longest sequence that will be extended to.
+        """
+        rows = len(prompts)
+        if rows > self._cache.rows or capacity > self._cache.capacity:
+            self._cache = RaggedCache(self._num_layers)  # frees the memory of the last one
+            self._grow(max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
+        self._lengths.zero_()
+        self._longest = 0
+        self.place(prompts, range(rows))
+        self.show(rows)
+
+    def reserve(self, rows: int, capacity: int) -> None:
+        """Makes room for so many requests and positions of each, now and after any :meth:`start`; nothing is lost."""
+        self._reserved = (max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
+        wanted = (max(rows, self._cache.rows), max(capacity, self._cache.capacity))
+        if wanted != (self._cache.rows, self._cache.capacity):
+            self._grow(*wanted)
+
+    def _grow(self, rows: int, capacity: int) -> None:
+        self._cache.grow(rows, capacity)
+        self._lengths = torch.nn.functional.pad(self._lengths[:rows], (0, rows - min(rows, len(self._lengths))))
+        self.lengths = self._lengths[: len(self.lengths)]
+        self.layout += 1
+
+    @torch.inference_mode()
+    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
+        """Feeds the prompts of further requests, each of at least one token less than the capacity, to these rows.
 
         The last token of a prompt is left for the first :meth:`extend`, so that decoding begins like any later step.
-        Equal prompts are computed once and shared. Capacity is the longest sequence that will be extended to.
+        Equal prompts are computed once and shared.
         """
-        before = (self._cache, self.lengths, self._longest)
-        self._clear(max(capacity, self._cache.capacity))
+        if not prompts:
+            return
         unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
-        self.lengths = torch.zeros(len(unique), dtype=torch.int64, device=self.device)
-        if any(unique):
-            self._forward(right_padded(unique, self.device), logits_to_keep=1)
         index_of = {prompt: i for i, prompt in enumerate(unique)}
-        rows = [index_of[tuple(prompt[:-1])] for prompt in prompts]
-        lengths = [len(unique[row]) for row in rows]
-        self.lengths, self._longest = torch.tensor(lengths, device=self.device), max(lengths)
-        if rows != list(range(len(unique))):
-            self._cache.select(torch.tensor(rows, device=self.device))
-        cache, earlier, longest = before
-        if len(earlier):
-            self._cache = cache.joined(self._cache, len(earlier), len(rows))
-            self.lengths, self._longest = torch.cat([earlier, self.lengths]), max(longest, self._longest)
+        at = torch.tensor(list(rows), dtype=torch.int64, device=self.device)
+        if any(unique):
+            source = torch.tensor([index_of[tuple(prompt[:-1])] for prompt in prompts], device=self.device)
+            fed = right_padded(unique, self.device)
+            self._cache.begin(at, source, fed.shape[1])
+            self._forward(fed, torch.zeros(len(unique), dtype=torch.int64, device=self.device), last=True)
+        else:
+            self._cache.clear(at)
+        lengths = [len(prompt) - 1 for prompt in prompts]
+        self._lengths[at] = torch.tensor(lengths, device=self.device)
+        self._longest = max(self._longest, *lengths)
+
+    def show(self, rows: int, fixed: bool = False) -> None:
+        """Says that the leading rows, so many, are extended from now on.
+
+        Args:
+            fixed: attention reads the whole capacity at every step, so that no shape depends on what was cached.
+        """
+        self.lengths, self._fixed = self._lengths[:rows], fixed
+        if rows == 0:
+            self._longest = 0  # no request has more cached tokens; what the host knows without asking the device
+
+    @torch.inference_mode()
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Writes the requests of some rows to others, whose own are lost; no row may be in both."""
+        if len(sources) > 0:
+            at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
+            self._lengths[to] = self._lengths[at]
+            self._cache.move(at, to)
 
     @torch.inference_mode()
     def extend(self, token_ids: Int64[Tensor, "B n"], counts: Int64[Tensor, " B"]) -> Float[Tensor, "B n V"]:
-        """Feeds ``counts[b]`` tokens to each request and returns the logits after each.
+        """Feeds ``counts[b]`` tokens to each request of the leading rows and returns the logits after each.
 
         Args:
             token_ids: right-padded with any valid id; a count may be 0.
@@ -102,45 +149,51 @@ class Engine:
         Returns:
             Logits in the model's dtype; rows at or beyond a request's count are meaningless.
         """
-        logits = self._forward(token_ids)
-        self.lengths = self.lengths + counts
-        self._longest += token_ids.shape[1]
+        n, capacity = token_ids.shape[1], self._cache.capacity
+        positions = self.lengths[:, None] + torch.arange(n, device=self.device)
+        longest = capacity if self._fixed else known_max(self.lengths, self._longest)
+        self._cache.extend(positions, min(longest + n, capacity))
+        logits = self._forward(token_ids, self.lengths, self._compiled if self._fixed else None)
+        self.lengths += counts
+        self._longest += n
         return logits
 
-    @torch.inference_mode()
-    def _forward(self, token_ids: Int64[Tensor, "B n"], logits_to_keep: int = 0) -> Float[Tensor, "B kept V"]:
-        n = token_ids.shape[1]
-        visible = min(known_max(self.lengths, self._longest) + n, self._cache.capacity)
-        positions = self.lengths[:, None] + torch.arange(n, device=self.device)
-        self._cache.prepare(positions, visible)
-        mask = torch.arange(visible, device=self.device) <= positions[:, :, None]
+    def compile(self) -> None:
+        """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes."""
+        # Beyond the limit PyTorch would go on without compiling, and say nothing.
+        torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
+        torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
+        self._compiled = torch.compile(self.model, dynamic=False)
+
+    def _forward(
+        self,
+        token_ids: Int64[Tensor, "B n"],
+        lengths: Int64[Tensor, " B"],
+        compiled: Callable[..., Any] | None = None,
+        last: bool = False,
+    ) -> Float[Tensor, "B kept V"]:
+        positions = lengths[:, None] + torch.arange(token_ids.shape[1], device=self.device)
+        at = places(lengths, positions)
         with sdpa_kernel(_ATTENTION):
-            output = self.model(
+            output = (self.model if compiled is None else compiled)(
                 input_ids=token_ids,
-                attention_mask=mask[:, None],
+                attention_mask=at if self._takes_places else seen(at, self._cache.visible, None)[:, None],
                 # Padding may lie beyond the context, where learned position embeddings have no row.
                 position_ids=positions.clamp(max=self.context - 1),
                 past_key_values=self._cache,
                 use_cache=True,
-                logits_to_keep=logits_to_keep,
+                logits_to_keep=1 if last else 0,
             )
         return output.logits[..., : self.vocab_size]
 
+    @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"]) -> None:
         """Takes tokens back: each request keeps at most the given number of cached tokens."""
-        self.lengths = torch.minimum(self.lengths, lengths)
+        torch.minimum(self.lengths, lengths, out=self.lengths)
 
     def bound(self, longest: int) -> None:
         """Says that no request has more than so many cached tokens, which saves asking the device."""
         self._longest = min(self._longest, longest)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keeps only the given requests of the batch, in that order."""
-        if list(rows) != list(range(len(self.lengths))):
-            index = torch.tensor(list(rows), dtype=torch.int64, device=self.device)
-            self.lengths = self.lengths[index]
-            if rows:
-                self._cache.select(index)
 
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:

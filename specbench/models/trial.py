@@ -8,15 +8,16 @@ tokens both ways before it is used.
 from __future__ import annotations
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.errors import ModelError
 from specbench.files import Source, reason
+from specbench.models.attention import windows_of_layers
 from specbench.models.engine import Engine
 
 _LENGTH = 9
 _STRIDE = 7919  # a prime, so that the ids are spread over any vocabulary
-_REMEDY = "Choose a decoder with full attention in every layer, such as Llama, Qwen3 or SmolLM2."
+_REMEDY = "Choose a decoder with attention in every layer, such as Llama, Qwen3 or Gemma 3."
 # Of the logits' spread. In float32 rounding is 4e-7 over 60 architectures; attention to both sides is 0.2 and above.
 _TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01}
 _TOLERANCE_OF_16_BITS = 0.2
@@ -26,13 +27,15 @@ def check_engine(model: PreTrainedModel, vocab_size: int, source: Source) -> Non
     """Decodes two short texts in steps, with tokens taken back, and compares with one pass over each.
 
     Raises:
-        ModelError: the engine cannot run the model, gets other logits than one pass does, or NaN.
+        ModelError: the engine cannot run the model, gets other logits than one pass does, or NaN; or the model has a
+            sliding window, longer than these texts, of which its layers tell nothing.
     """
     engine, asked = Engine(model, vocab_size, source.key), f"{source.key}={source.value}"
     length = min(_LENGTH, engine.context)
     texts = [[(1 + i * _STRIDE + row) % vocab_size for i in range(length)] for row in range(2)]
     try:
-        stepped = _in_steps(engine, texts)
+        with windows_of_layers() as windows:
+            stepped = _in_steps(engine, texts)
         whole = torch.stack([engine.score(text)[3:] for text in texts]).float()
     except Exception as error:
         raise ModelError(
@@ -45,11 +48,25 @@ def check_engine(model: PreTrainedModel, vocab_size: int, source: Source) -> Non
             "they are too large for this dtype: try dtype=float32."
         )
     apart, spread = (stepped - whole).nan_to_num().square().mean().sqrt(), whole.std()
+    window = _window(model.config)
+    if window is not None and window < engine.context and windows <= {None}:
+        raise ModelError(
+            f"{asked}: config.json gives layers a sliding window of {window} tokens, and {type(model).__name__} does "
+            f"not pass it to its attention, so that they would see further. {_REMEDY}"
+        )
     if apart > _TOLERANCE.get(model.dtype, _TOLERANCE_OF_16_BITS) * spread:
         raise ModelError(
             f"{asked}: {type(model).__name__} gives other logits token by token than in one pass "
             f"(by {float(apart / spread):.2f} of their spread), so that its texts would not be its own. {_REMEDY}"
         )
+
+
+def _window(config: PreTrainedConfig) -> int | None:
+    """The sliding window that a configuration gives to some of its layers, or to all if it names no kinds of layers."""
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    used = getattr(text, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds)
+    return getattr(text, "sliding_window", None) if used else None
 
 
 def _in_steps(engine: Engine, texts: list[list[int]]) -> torch.Tensor:

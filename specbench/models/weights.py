@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from specbench.errors import ModelError
 from specbench.files import Source
 from specbench.foreign import foreign
+from specbench.models.attention import implementation
 from specbench.models.weight_files import Held, elements, named
 from specbench.progress import say
 
@@ -46,7 +47,7 @@ def load_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, sou
                     folder,
                     config=config,
                     dtype=dtype,
-                    attn_implementation="sdpa",
+                    attn_implementation=implementation(config),
                     use_safetensors=True,
                     local_files_only=True,
                     trust_remote_code=False,
@@ -74,7 +75,9 @@ def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Sourc
         foreign(source.key, source.value, "config.json describes no model that can be built", "Check config.json."),
         torch.device("meta"),
     ):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(
+            config, trust_remote_code=False, attn_implementation=implementation(config)
+        )
     described = sum(each.numel() for each in itertools.chain(model.parameters(), model.buffers()))
     if described > 2 * elements(held) + _MUCH:
         problem = f"config.json describes a model of {described:,} weights, and the files hold {elements(held):,}"

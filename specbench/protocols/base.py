@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from matplotlib.figure import Figure
 
-from specbench.decoding import Request
+from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.drafters import Drafter
 from specbench.models import Engine, Pair
 from specbench.sampling import SamplingParams
@@ -55,6 +55,7 @@ class ModelContext(RunContext):
     Attributes:
         drafter: bound to the pair.
         names: of the target and the draft, as they were asked for.
+        engine: how steps are taken.
     """
 
     pair: Pair
@@ -62,6 +63,19 @@ class ModelContext(RunContext):
     drafter: Drafter
     requests: Sequence[Request]
     names: tuple[str, str] = ("target", "draft")
+    engine: DecodingEngine = field(default_factory=EagerEngine)
+
+    def decoder(self, gamma: int | None = None, stop_ids: frozenset[int] | None = None) -> Decoder:
+        """Decodes with the run's pair, drafter, verifier and engine.
+
+        Args:
+            gamma: tokens drafted a step; None is the run's, 0 decodes plainly.
+            stop_ids: None takes the pair's.
+        """
+        gamma = self.gamma if gamma is None else gamma
+        stops = self.pair.stop_ids if stop_ids is None else stop_ids
+        drafter, verifier = (self.drafter, self.verifier) if gamma > 0 else (None, None)
+        return Decoder(self.target, drafter, verifier, gamma, stops, self.engine)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pandas as pd
 
 from specbench.checks import check_count
 from specbench.cost.model import COST, COST_SCHEMA, PHASES, fit
-from specbench.decoding import Decoder, Request
+from specbench.decoding import Request
 from specbench.errors import ConfigError
 from specbench.plots import cost as plots
 from specbench.progress import track
@@ -92,8 +92,7 @@ class CostProtocol:
         return rows
 
     def _time(self, context: ModelContext, batch: int, gamma: int, length: int) -> dict[str, Any]:
-        drafter = context.drafter if gamma > 0 else None
-        decoder = Decoder(context.target, drafter, context.verifier, gamma, frozenset())
+        decoder = context.decoder(gamma, frozenset())
         limit = (self.steps + WARMUP + 1) * (gamma + 1)
         decoder.start(_requests(context, batch, length, limit))
         start = dict(decoder.stopwatch.seconds)

@@ -49,8 +49,8 @@ class DecodeProtocol:
 
     def run(self, context: ModelContext) -> Outcome:
         """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
-        speculative = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
-        plain = Decoder(context.target, None, None, 0, context.pair.stop_ids)
+        speculative = context.decoder()
+        plain = context.decoder(0)
         timed = self._decode(context, plain, speculative)
         completions = [c for _, batch in timed.first for c in batch.completions]
         steps = pd.DataFrame([dataclasses.asdict(s) for c in completions for s in c.steps]).rename(
@@ -58,10 +58,13 @@ class DecodeProtocol:
         )
         check, empirical = check_first_tokens(context, self.check)
         scored = recorded(context, context.requests, completions) if context.drafter.has_probabilities else None
-        measured = {
+        measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
             **speed_fields(timed, speculative.stopwatch.seconds),
+            "engine": speculative.engine.name,
+            "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,
+            "step_sizes": list(speculative.engine.batch_sizes),
             **check,
         }
         figures = {
@@ -87,10 +90,12 @@ class DecodeProtocol:
     def _decode(self, context: ModelContext, plain: Decoder, speculative: Decoder) -> TimedRounds:
         requests, size = context.requests, context.batch_size
         batches = [requests[i : i + size] for i in range(0, len(requests), size)]
+        for decoder in (speculative, plain):
+            decoder.reserve(requests, size)
         for _ in range(self.warmup):
             plain.run(batches[0])
             speculative.run(batches[0])
-        speculative.stopwatch.seconds.clear()
+        speculative.clear_times()
         return timed_rounds(plain, speculative, batches, self.rounds)
 
 

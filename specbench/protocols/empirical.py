@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from specbench.checks import check_count
-from specbench.decoding import Decoder, Request, logits_along, rows_along
+from specbench.decoding import Request, logits_along, rows_along
 from specbench.metrics.empirical import distance_check
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
@@ -84,7 +84,7 @@ def uncertain_prefix(context: ModelContext, request: Request) -> Request:
 
 def draw_first_tokens(context: ModelContext, request: Request, settings: CheckSettings) -> np.ndarray:
     """Counts [V] of the first token of one speculative step after the request's prompt."""
-    decoder = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
+    decoder = context.decoder()
     counts = np.zeros(context.pair.vocab_size, dtype=np.int64)
     for start in range(0, settings.draws, settings.batch_size):
         numbers = range(start, min(start + settings.batch_size, settings.draws))
@@ -95,6 +95,7 @@ def draw_first_tokens(context: ModelContext, request: Request, settings: CheckSe
         ]
         completions = decoder.start(copies)
         decoder.step()
+        decoder.flush()
         np.add.at(counts, [completion.token_ids[0] for completion in completions], 1)
     return counts
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding import Completion, Request
 from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.texts.eprocess import TokenEvidence, bets, e_value, log_factors, paths, rejected_at
@@ -110,7 +110,7 @@ class EprocessProtocol:
         )
 
     def _texts(self, context: ModelContext) -> Iterator[Completion]:
-        decoder = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
+        decoder = context.decoder()
         decoded, number = 0, 0
         while decoded < self.tokens:
             batch = [_fresh(context, number + i) for i in range(context.batch_size)]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from jaxtyping import Float64
 from torch import Tensor
 
-from specbench.decoding import Completion, Decoder, logits_along, rows_along
+from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness import tables
 from specbench.exactness.texts.forks import BUG, Fork, cause_of, headline
 from specbench.exactness.texts.support import tolerance_of
@@ -28,8 +28,7 @@ def greedy_divergence(context: ModelContext, tolerance: float | None) -> Outcome
         context: of temperature 0.
         tolerance: by how much a logit may differ between the two shapes; None takes it from its dtype and size.
     """
-    speculative = Decoder(context.target, context.drafter, context.verifier, context.gamma, context.pair.stop_ids)
-    plain = Decoder(context.target, None, None, 0, context.pair.stop_ids)
+    speculative, plain = context.decoder(), context.decoder(0)
     requests = context.requests
     batches = [requests[i : i + context.batch_size] for i in range(0, len(requests), context.batch_size)]
     forks = []

@@ -19,7 +19,7 @@ from specbench.checks import check_count
 from specbench.cost.forecast import Forecast, cost_models, forecast
 from specbench.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.cost.steady import crossover, steady
-from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding import Request
 from specbench.errors import ConfigError
 from specbench.metrics.speed import speed_of
 from specbench.plots import cost as plots
@@ -194,30 +194,18 @@ def predicted_row(found: Forecast, model: CostModel, prompt: float) -> dict[str,
     }
 
 
-class StartTimed(Decoder):
-    """A decoder that knows how long feeding prompts took; ``start_seconds`` adds up over batches."""
-
-    start_seconds = 0.0
-
-    def start(self, requests: Sequence[Request]) -> list[Completion]:
-        """See :class:`specbench.decoding.Decoder`."""
-        before = sum(self.stopwatch.seconds.values())
-        completions = super().start(requests)
-        self.start_seconds += sum(self.stopwatch.seconds.values()) - before
-        return completions
-
-
 def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> dict[str, Any]:
     """The columns of MeasuredRow: one paired round of batches decoded plainly and speculatively."""
-    size, stops = context.batch_size, context.pair.stop_ids
-    speculative = StartTimed(context.target, context.drafter, context.verifier, gamma, stops)
-    plain = StartTimed(context.target, None, None, 0, stops)
+    size = context.batch_size
+    speculative, plain = context.decoder(gamma), context.decoder(0)
     batches = [requests[i : i + size] for i in range(0, len(requests), size)]
+    for decoder in (speculative, plain):
+        decoder.reserve(requests, size)
     for _ in range(warmup):
         plain.run(batches[0])
         speculative.run(batches[0])
-    speculative.stopwatch.seconds.clear()
-    plain.start_seconds = speculative.start_seconds = 0.0
+    speculative.clear_times()
+    plain.clear_times()
     pairs = paired_round(plain, speculative, batches)
     found = speed_of(times_of([pairs]))
     tokens, seconds = float(found.tokens.sum()), float(found.seconds.sum())
@@ -232,9 +220,9 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
         "tokens_per_second": float(tokens / seconds),
         "plain_tokens_per_second": float(plain_tokens / plain_seconds),
         "tokens_per_step": float(tokens / sum(steps)),
-        "step_seconds": float((seconds - speculative.start_seconds) / widest),
-        "plain_step_seconds": float((plain_seconds - plain.start_seconds) / plain_widest),
-        "start_seconds": speculative.start_seconds / len(batches),
+        "step_seconds": float((seconds - speculative.prompt_seconds) / widest),
+        "plain_step_seconds": float((plain_seconds - plain.prompt_seconds) / plain_widest),
+        "start_seconds": speculative.prompt_seconds / len(batches),
         "batches": len(batches),
         "batch_seconds": float(seconds / len(batches)),
         **{f"seconds_{phase}": speculative.stopwatch.seconds[phase] for phase in ("draft", "target", "verify")},

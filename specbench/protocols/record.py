@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specbench.checks import check_count
-from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding import Completion, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
@@ -88,7 +88,7 @@ def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
         ConfigError: a drafter without a model.
     """
     draft_engine(context)  # fails before anything is sampled
-    decoder, completions = Decoder(context.target, None, None, 0, context.pair.stop_ids), []
+    decoder, completions = context.decoder(0), []
     started = time.perf_counter()
     size = context.batch_size
     for i in track(range(0, len(requests), size), "sampling"):

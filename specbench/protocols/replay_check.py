@@ -160,7 +160,7 @@ class ReplayCheckProtocol:
 
 def decoder(context: ModelContext, gamma: int) -> Decoder:
     """Speculative decoding with the run's drafter and verifier."""
-    return Decoder(context.target, context.drafter, context.verifier, gamma, context.pair.stop_ids)
+    return context.decoder(gamma)
 
 
 def decode(context: ModelContext, gamma: int, requests: Sequence[Request]) -> tuple[list[Completion], float]:

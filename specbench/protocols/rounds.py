@@ -107,10 +107,10 @@ class TimedRounds:
 
 def decode_timed(decoder: Decoder, batch: Sequence[Request]) -> Timed:
     """Decodes one batch to its end under the clock."""
-    decoder.target.synchronize()
+    decoder.parts.target.synchronize()
     started = time.perf_counter()
     completions = decoder.run(batch)
-    decoder.target.synchronize()
+    decoder.parts.target.synchronize()
     return Timed(completions, time.perf_counter() - started)
 
 
@@ -139,7 +139,7 @@ def timed_rounds(
     plain: Decoder, speculative: Decoder, batches: Sequence[Sequence[Request]], settings: RoundSettings
 ) -> TimedRounds:
     """Rounds of decoding, more of them where they scatter; see the module."""
-    watch = DisturbanceWatch(plain.target.device.type == "cpu", torch.get_num_threads())
+    watch = DisturbanceWatch(plain.parts.target.device.type == "cpu", torch.get_num_threads())
     started = time.perf_counter()
     rounds = [paired_round(plain, speculative, batches)]
     while len(rounds) < settings.max_rounds:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from specbench.config import Config
-from specbench.decoding import Request
+from specbench.decoding import DecodingEngine, Request
+from specbench.decoding.step import Parts
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
@@ -51,14 +52,21 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     if not isinstance(drafter, Drafter):
         remedy = "Make it a class of specbench.drafters.Drafter, without _partial_ in its yaml."
         raise ConfigError("drafter", type(drafter).__name__, "no drafter", remedy)
+    engine = build("engine", config.engine)
+    if not isinstance(engine, DecodingEngine):
+        remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."
+        raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
     context = dataclasses.replace(context, drafter=drafter)
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
     pair = loaded_pair(config, context.device)
     torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
+    bound = explained("drafter", drafter.bind, pair, target)
+    nothing = torch.zeros(0, dtype=torch.int64, device=target.device)
     return ModelContext(
-        **vars(context) | {"drafter": explained("drafter", drafter.bind, pair, target)},
+        **vars(context) | {"drafter": bound},
+        engine=engine.chosen(Parts(target, bound, context.verifier, context.gamma, nothing)),
         names=(config.pair.target, config.pair.draft),
         pair=pair,
         target=target,

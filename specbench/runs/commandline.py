@@ -19,7 +19,7 @@ from specbench.runs.launchers import check_named
 from specbench.runs.overrides import key_of, spelled_out
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
-GROUPS = ("pair", "drafter", "sampler", "verifier", "workload", "protocol", "tracking")
+GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking")
 ASKING = ("-h", "--help", "-c", "--cfg", "-i", "--info", "--hydra-help", "-sc", "--shell-completion")
 # Keys of Hydra's that would take jobs out of the folders of their plan.
 REFUSED = {

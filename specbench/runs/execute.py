@@ -202,6 +202,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mappin
         "sampling": json.dumps(sampler),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
+        "engine": context.engine.name if isinstance(context, ModelContext) else None,
         "workload": config.workload.name,
         "prompts": len(context.requests) if isinstance(context, ModelContext) else None,
         "gamma": config.gamma,

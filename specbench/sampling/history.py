@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-PADDING = -1
+from specbench.types import PADDING
 
 
 @dataclass(frozen=True)

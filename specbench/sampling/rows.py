@@ -6,6 +6,7 @@ probability, which no truncation removes, so its place in the order does not mat
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,6 +61,21 @@ class RowParams:
         return RowParams(
             self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.truncates, chains
         )
+
+    def leading(self, n: int) -> RowParams:
+        """The first n rows, in the same memory."""
+        chains = tuple((chain, None if its is None else its[:n]) for chain, its in self.chains)
+        return RowParams(self.temperature[:n], self.top_k[:n], self.top_p[:n], self.min_p[:n], self.truncates, chains)
+
+    def put(self, rows: Int64[Tensor, " m"], other: RowParams) -> RowParams:
+        """These rows with the other's in some places, in the same memory; what chains of these there were stay."""
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            getattr(self, name)[rows] = getattr(other, name)
+        chains = dict.fromkeys(chain for each in (self, other) for chain, _ in each.chains)
+        kept = tuple((chain, self._rows_of(chain)) for chain in chains)
+        for chain, its in kept:
+            its[rows] = other._rows_of(chain)
+        return dataclasses.replace(self, truncates=self.truncates or other.truncates, chains=kept)
 
     def joined(self, other: RowParams) -> RowParams:
         """These rows, then the other's."""

@@ -17,6 +17,7 @@ from specbench import arguments
 from specbench.rng import Stream, Streams
 from specbench.sampling import inverse_cdf
 from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.verifiers.base import Limits
 
 
 def verify_one(
@@ -52,6 +53,7 @@ class NaiveVerifier:
     rule = "token"
     lossless = True
     takes_padded = True
+    limits = Limits(capturable=False)
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`."""

@@ -1,0 +1,30 @@
+"""The engine that fits: CUDA graphs on a GPU, if all parts of the step can be captured, and eager elsewhere."""
+
+from __future__ import annotations
+
+from specbench.decoding.engines.base import DecodingEngine
+from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.graph import GraphEngine
+from specbench.decoding.step import Parts
+from specbench.errors import ConfigError
+from specbench.progress import say
+from specbench.stopwatch import Stopwatch
+
+
+class AutoEngine(DecodingEngine):
+    """Results say which engine ran."""
+
+    def chosen(self, parts: Parts) -> DecodingEngine:
+        """See :class:`DecodingEngine`."""
+        if parts.target.device.type != "cuda":
+            return EagerEngine()
+        try:
+            GraphEngine().check(parts)
+        except ConfigError as error:
+            say(f"engine=auto is eager here: {error}")
+            return EagerEngine()
+        return GraphEngine()
+
+    def bind(self, parts: Parts, stopwatch: Stopwatch) -> DecodingEngine:
+        """See :class:`DecodingEngine`."""
+        return self.chosen(parts).bind(parts, stopwatch)

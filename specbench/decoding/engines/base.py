@@ -1,0 +1,126 @@
+"""What an engine is: it holds the requests that are decoded side by side, and takes their steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specbench.batch import Batch
+from specbench.decoding.step import Line, Parts, unpacked
+from specbench.drafters import Drafter
+from specbench.models import Engine
+from specbench.stopwatch import Stopwatch
+
+Follower = Engine | Drafter  # what keeps something in a row for each request
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the host reads of a step.
+
+    Attributes:
+        lines: of each row of the batch; those of rows without a request, or whose request had ended, say nothing.
+        stamps: nanoseconds; see :class:`specbench.decoding.step.Happened`.
+    """
+
+    lines: list[Line]
+    stamps: list[int]
+
+    @staticmethod
+    def of(numbers: list[int], batch: int) -> Report:
+        """The report that :meth:`specbench.decoding.step.Happened.packed` holds."""
+        return Report(*unpacked(numbers, batch))
+
+
+Reading = Callable[[], Report]  # waits until the step is over
+
+
+class DecodingEngine:
+    """Built from its yaml alone, and bound to the parts of a step afterwards.
+
+    Every request stands in a row. Rows change as requests come and go; who needs to know which request stands where
+    goes by what :meth:`admit` and :meth:`retire` return.
+
+    Attributes:
+        name: what results.parquet says in its column ``engine``.
+        lag: steps that may have begun before the report of one is read; a request that has ended meanwhile is left as
+            it is.
+        preparation: seconds that it took to make ready what steps are taken with, such as CUDA graphs.
+        batch_sizes: numbers of rows that its steps are made for; empty for any.
+    """
+
+    name: ClassVar[str] = ""
+    lag: ClassVar[int] = 0
+    preparation: float = 0.0
+    batch_sizes: tuple[int, ...] = ()
+
+    def chosen(self, parts: Parts) -> DecodingEngine:
+        """The engine that runs these parts: this one, unless its choice is left to them."""
+        return self
+
+    def bind(self, parts: Parts, stopwatch: Stopwatch) -> DecodingEngine:
+        """An engine with these settings for these parts.
+
+        Args:
+            stopwatch: gets the seconds in which prompts are fed, under "target" and "draft".
+
+        Raises:
+            ConfigError: parts that this engine cannot run with.
+        """
+        bound = copy.copy(self)
+        bound._attach(parts, stopwatch)
+        return bound
+
+    def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
+        self.parts, self.stopwatch = parts, stopwatch
+        named = {"target": parts.target, "draft": parts.drafter}
+        self.followers: dict[str, Follower] = {name: each for name, each in named.items() if each is not None}
+
+    def reserve(self, requests: int, capacity: int) -> None:
+        """Makes room for so many requests side by side, and texts of so many tokens with a block behind them.
+
+        Raises:
+            ConfigError: more requests than steps are made for.
+        """
+
+    def start(self) -> None:
+        """Forgets all requests."""
+        raise NotImplementedError
+
+    def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """Takes in requests, feeds their prompts, and returns the rows that they stand in.
+
+        Args:
+            batch: the requests, whose tokens are the prompts.
+        """
+        raise NotImplementedError
+
+    def step(self) -> Reading:
+        """Begins a step of all requests; what it returns waits for its end and tells what happened."""
+        raise NotImplementedError
+
+    def retire(self, rows: Sequence[int]) -> dict[int, int]:
+        """Takes the requests in these rows out. Returns where those that had to move stand now, by where they stood.
+
+        The reports of steps that are under way tell of the rows as they were.
+        """
+        raise NotImplementedError
+
+    def bound(self, longest: int) -> None:
+        """Says that no text has more than so many tokens that were fed."""
+
+
+def moves(kept: Sequence[int]) -> dict[int, int]:
+    """How the leading rows can be filled with the requests to keep: each that stands behind them goes into a gap.
+
+    Args:
+        kept: their rows.
+
+    Returns:
+        Where each of these goes, by its row; one that stays is not there.
+    """
+    leading = set(range(len(kept)))
+    gaps = sorted(leading.difference(kept))
+    return dict(zip(sorted(set(kept) - leading), gaps, strict=True))

@@ -1,0 +1,143 @@
+"""Each step as one CUDA graph: the GPU runs from draft to commit without the host.
+
+A step of another size, or of another way to shape distributions, is another graph; all share their memory.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from specbench.decoding.engines.base import Reading, Report
+from specbench.decoding.engines.static import StaticEngine
+from specbench.decoding.step import Parts
+from specbench.errors import ConfigError, ModelError
+from specbench.models import Engine
+from specbench.stopwatch import Stopwatch
+from specbench.verifiers.base import offers
+
+TRIALS = 2  # steps before one is captured, in which kernels are compiled and memory is taken
+BUFFERS = 2  # on the host: one is read while the other is written
+
+
+class GraphEngine(StaticEngine):
+    """Captures its steps when the first request comes, the largest first; see StaticEngine.
+
+    Args:
+        batch_sizes: see StaticEngine.
+    """
+
+    name: ClassVar[str] = "graph"
+
+    def check(self, parts: Parts) -> None:
+        """See StaticEngine; a GPU is needed too, and a verifier whose work no data of the device decides."""
+        device = parts.target.device
+        if device.type != "cuda":
+            remedy = "Use engine=auto, or engine=static to see its steps elsewhere."
+            raise ConfigError("engine", self.name, f"CUDA graphs need a GPU, and device is {device}", remedy)
+        if parts.verifier is not None:
+            offered = offers(parts.verifier)
+            if not offered.takes_padded or not offered.limits.capturable:
+                problem = f"verifier {type(parts.verifier).__name__} has to read its drafts on the host"
+                raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
+        super().check(parts)
+
+    def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
+        super()._attach(parts, stopwatch)
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]] = {}
+        self._layout: Any = None
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(parts.target.device)
+        self._buffers: dict[int, list[Tensor]] = {}
+        self._steps = 0
+
+    def _make_room(self) -> None:
+        super()._make_room()
+        layout = (id(self._slots), *(engine.layout for engine in self._engines))
+        if layout != self._layout:
+            self._graphs.clear()
+            self._layout = layout
+
+    def _show(self) -> None:
+        super()._show()
+        if self._key(self._size) not in self._graphs:
+            self._capture_all()
+
+    def _key(self, size: int) -> Any:
+        params = self._slots_now.batch.params
+        return size, params.truncates, tuple(chain for chain, _ in params.chains)
+
+    def _capture_all(self) -> None:
+        began, shown = time.perf_counter(), self._size
+        for size in sorted(self.batch_sizes, reverse=True):
+            for each in self.followers.values():
+                each.show(size, fixed=True)
+            self._graphs[self._key(size)] = self._captured(size)
+        for each in self.followers.values():
+            each.show(shown, fixed=True)
+        torch.cuda.synchronize(self.parts.target.device)
+        self.preparation += time.perf_counter() - began
+
+    @torch.inference_mode()
+    def _captured(self, size: int) -> tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]:
+        graph, device = torch.cuda.CUDAGraph(), self.parts.target.device
+        batch = self._slots_now.batch
+        states = [batch.tokens, batch.lengths, batch.finished, self.parts.target.lengths]
+        states += [] if self.parts.drafter is None else self.parts.drafter.state()
+        before = [state.clone() for state in states]
+        try:
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(self._stream):
+                for _ in range(TRIALS):
+                    self._step_of(size)
+            torch.cuda.current_stream(device).wait_stream(self._stream)
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                numbers = self._step_of(size)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"engine={self.name}: no memory for a step of {size} requests of {self._capacity} tokens. Lower "
+                "batch_size or max_new_tokens, or use engine=eager."
+            ) from error
+        except RuntimeError as error:
+            raise ModelError(
+                f"engine={self.name}: a step of {size} requests cannot be captured in a CUDA graph: {_place(error)}. "
+                "Use engine=eager."
+            ) from error
+        for state, value in zip(states, before, strict=True):
+            state.copy_(value)
+        return graph, numbers
+
+    def step(self) -> Reading:
+        """See :class:`specbench.decoding.engines.base.DecodingEngine`."""
+        size = self._size
+        graph, numbers = self._graphs[self._key(size)]
+        graph.replay()
+        if size not in self._buffers:
+            self._buffers[size] = [torch.empty_like(numbers, device="cpu", pin_memory=True) for _ in range(BUFFERS)]
+        self._steps += 1
+        copy, copied = self._buffers[size][self._steps % BUFFERS], torch.cuda.Event()
+        copy.copy_(numbers, non_blocking=True)
+        copied.record()
+
+        def read() -> Report:
+            copied.synchronize()
+            return Report.of(copy.tolist(), size)
+
+        return read
+
+    @property
+    def _engines(self) -> list[Engine]:
+        own = None if self.parts.drafter is None else self.parts.drafter.own
+        return [engine for engine in (self.parts.target, own) if engine is not None]
+
+
+def _place(error: BaseException) -> str:
+    """What was being run when an error came, outside of PyTorch, and what the error says."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}: {said}" if frames else said

@@ -1,0 +1,147 @@
+"""Steps of fixed shapes over memory that stays where it is, as a CUDA graph wants them, without one.
+
+It runs wherever PyTorch does, so that what a captured step computes can be looked at, and tested, on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from specbench.batch import Batch
+from specbench.checks import check_count
+from specbench.decoding.engines.base import DecodingEngine, Reading, Report, moves
+from specbench.decoding.slots import Slots
+from specbench.decoding.step import Parts, step
+from specbench.drafters import Drafter
+from specbench.errors import ConfigError
+from specbench.stopwatch import Stopwatch
+
+_MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory
+
+
+class StaticEngine(DecodingEngine):
+    """A step is of as many rows as the smallest of ``batch_sizes`` that holds all requests; rows may be free.
+
+    The host reads what happened one step behind, and so waits for none.
+
+    Args:
+        batch_sizes: None makes it the powers of two below the most requests side by side, and that number.
+    """
+
+    name: ClassVar[str] = "static"
+    lag: ClassVar[int] = 1
+
+    def __init__(self, batch_sizes: object = None):
+        given = [] if batch_sizes is None else batch_sizes
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise ConfigError("engine.batch_sizes", given, "not a list", "Give whole numbers, such as [1,8].")
+        self.asked = tuple(sorted({check_count("engine.batch_sizes", size) for size in given}))
+
+    def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
+        super()._attach(parts, stopwatch)
+        self.check(parts)
+        self._most, self._capacity, self._size = 0, 0, 0
+        self._slots: Slots | None = None
+        self._taken: set[int] = set()  # rows with requests
+
+    def check(self, parts: Parts) -> None:
+        """Raises ConfigError for parts that do not follow requests from row to row."""
+        drafter = parts.drafter
+        if drafter is not None and type(drafter).start is not Drafter.start and type(drafter).place is Drafter.place:
+            problem = f"drafter {type(drafter).__name__} keeps something for each request, and has no place()"
+            raise ConfigError("engine", self.name, problem, "Use engine=eager, or give it place() and move().")
+
+    def reserve(self, requests: int, capacity: int) -> None:
+        """See :class:`DecodingEngine`."""
+        if self.asked and requests > self.asked[-1]:
+            remedy = f"Add {requests} to it, or lower batch_size to {self.asked[-1]}."
+            raise ConfigError("engine.batch_sizes", list(self.asked), f"no place for {requests} requests", remedy)
+        if requests > self._most or capacity > self._capacity:
+            self._most = max(self._most, requests)
+            self._capacity = max(self._capacity, -(-capacity // _MULTIPLE) * _MULTIPLE)
+            powers = {2**i for i in range(self._most.bit_length()) if 2**i <= self._most}
+            self.batch_sizes = self.asked or tuple(sorted({*self._sizes(powers), self._most}))
+            self._make_room()
+
+    def _sizes(self, powers: set[int]) -> set[int]:
+        return powers
+
+    def start(self) -> None:
+        """See :class:`DecodingEngine`."""
+        self._taken.clear()
+        if self._slots is not None:
+            self._slots.clear()
+        for each in self.followers.values():
+            each.start([], 0)
+
+    def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """See :class:`DecodingEngine`."""
+        self.reserve(len(self._taken) + len(batch), batch.tokens.shape[1])
+        self._make_room()  # another decoder of the same models may have grown them
+        free = [row for row in range(self.batch_sizes[-1]) if row not in self._taken]
+        rows = free[: len(batch)]
+        self._taken.update(rows)
+        for name, each in self.followers.items():
+            with self.stopwatch(name):
+                each.place(prompts, rows)
+        self._slots_now.put(self._index(rows), batch)
+        self._show()
+        return rows
+
+    def step(self) -> Reading:
+        """See :class:`DecodingEngine`."""
+        numbers, size = self._step_of(self._size), self._size
+        return lambda: Report.of(numbers.tolist(), size)
+
+    def _step_of(self, size: int) -> Int64[Tensor, " n"]:
+        """A step of the leading rows."""
+        after, happened = step(self._slots_now.leading(size), self.parts)
+        self._slots_now.take(after)
+        return happened.packed()
+
+    def retire(self, rows: Sequence[int]) -> dict[int, int]:
+        """See :class:`DecodingEngine`."""
+        self._taken.difference_update(rows)
+        moved: dict[int, int] = {}
+        if self._taken and self._size_for(len(self._taken)) < self._size:
+            moved = moves(sorted(self._taken))
+            sources, targets = list(moved), list(moved.values())
+            for each in self.followers.values():
+                each.move(sources, targets)
+            if moved:
+                self._slots_now.move(self._index(sources), self._index(targets))
+            self._taken = set(range(len(self._taken)))
+            self._show()
+        return moved
+
+    @property
+    def _slots_now(self) -> Slots:
+        assert self._slots is not None, "admit first"
+        return self._slots
+
+    def _make_room(self) -> None:
+        rows, capacity = self.batch_sizes[-1], self._capacity
+        if self._slots is None or self._slots.shape != (rows, capacity):
+            grown, old = Slots(rows, capacity, self.parts.target.device), self._slots
+            if old is not None and self._taken:
+                index = self._index(sorted(self._taken))
+                grown.put(index, old.batch.select(index))
+            self._slots = grown
+        for each in self.followers.values():
+            each.reserve(rows, capacity)
+
+    def _show(self) -> None:
+        self._size = self._size_for(max(self._taken) + 1)
+        for each in self.followers.values():
+            each.show(self._size, fixed=True)
+
+    def _size_for(self, rows: int) -> int:
+        return next(size for size in self.batch_sizes if size >= rows)
+
+    def _index(self, rows: Sequence[int]) -> Int64[Tensor, " m"]:
+        return torch.tensor(list(rows), dtype=torch.int64, device=self.parts.target.device)

@@ -1,0 +1,74 @@
+"""A batch whose tensors stay where they are: requests are written to its rows, and steps write their results back."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from specbench.batch import FULL, Batch
+from specbench.sampling import RowParams, SamplingParams
+
+
+class Slots:
+    """Rows for requests. A row that is free holds a request that has ended.
+
+    Args:
+        rows: requests side by side, at most.
+        capacity: columns of Batch.tokens.
+
+    Attributes:
+        batch: all rows.
+    """
+
+    def __init__(self, rows: int, capacity: int, device: torch.device):
+        none = torch.zeros(rows, dtype=torch.int64, device=device)
+        tokens = torch.zeros((rows, capacity), dtype=torch.int64, device=device)
+        params = RowParams.of([SamplingParams()] * rows, device)
+        self.batch = Batch(tokens, none, none.clone(), none.clone(), params, torch.full_like(none, FULL), fixed=True)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and capacity."""
+        rows, capacity = self.batch.tokens.shape
+        return rows, capacity
+
+    @torch.inference_mode()
+    def clear(self) -> None:
+        """Ends all requests. Processors that there were stay, for no row: their memory may be in use."""
+        batch = self.batch
+        for part, value in ((batch.lengths, 0), (batch.limits, 0), (batch.finished, FULL)):
+            part.fill_(value)
+        for _, rows in batch.params.chains:
+            if rows is not None:
+                rows.fill_(False)
+        self.batch = dataclasses.replace(batch, params=dataclasses.replace(batch.params, truncates=False))
+
+    @torch.inference_mode()
+    def put(self, rows: Int64[Tensor, " m"], requests: Batch) -> None:
+        """Writes requests to these rows."""
+        width = requests.tokens.shape[1]
+        self.batch.tokens[rows, :width] = requests.tokens
+        for name in ("lengths", "limits", "seeds", "finished"):
+            getattr(self.batch, name)[rows] = getattr(requests, name)
+        self.batch = dataclasses.replace(self.batch, params=self.batch.params.put(rows, requests.params))
+
+    def leading(self, rows: int) -> Batch:
+        """The first rows, in the same memory."""
+        whole = self.batch
+        parts = (whole.tokens[:rows], whole.lengths[:rows], whole.limits[:rows], whole.seeds[:rows])
+        return Batch(*parts, whole.params.leading(rows), whole.finished[:rows], fixed=True)
+
+    @torch.inference_mode()
+    def take(self, after: Batch) -> None:
+        """Writes what a step of the leading rows has changed."""
+        for name in ("tokens", "lengths", "finished"):
+            getattr(self.batch, name)[: len(after)].copy_(getattr(after, name))
+
+    @torch.inference_mode()
+    def move(self, sources: Int64[Tensor, " m"], targets: Int64[Tensor, " m"]) -> None:
+        """Writes the requests of some rows to others; the rows that they have left are free."""
+        self.put(targets, self.batch.select(sources))
+        self.batch.finished[sources] = FULL

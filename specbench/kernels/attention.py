@@ -1,0 +1,195 @@
+"""Attention of a few new tokens to a long cache, each request at its own length. Twin: models/plain_attention.py.
+
+A decoding step reads every cached key and value once for a handful of queries, so that its time is the time of reading
+them. Three things keep it near that:
+
+- The query heads that share a key head (grouped queries) are rows of one matrix product, so that keys are read once.
+- The keys are split among programs. Each leaves its part of the sum with the logarithm of its weight, and a second
+  kernel adds the parts up (flash-decoding: Dao et al. 2023, https://crfm.stanford.edu/2023/10/12/flashdecoding.html).
+- Lengths are read on the device: a program whose keys lie beyond its request's length, or before its window, reads
+  none.
+
+Within a program the softmax is computed online (Milakov and Gimelshein, arXiv 1805.02867), in powers of 2 and float32.
+Splits and tiles begin at multiples of fixed sizes. So for a given split the numbers of a request depend on its own
+queries, keys and places alone, whatever stands beside it in the batch.
+"""
+
+import triton
+import triton.language as tl
+
+from specbench.kernels.tiles import INTERPRETED, LOG2_E, exp2
+
+MINUS_INF = tl.constexpr(float("-inf"))
+SPLITS_AT_ONCE = tl.constexpr(16)  # parts that the second kernel adds up at a time
+
+
+@triton.jit
+def _dot(a, b):
+    """Matrix product in float32 without TF32. NumPy, which interprets kernels, has no bfloat16."""
+    if INTERPRETED:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def _load(base, stride, j, end, DIM: tl.constexpr, LANES: tl.constexpr, MASKED: tl.constexpr):
+    """Rows j of a matrix whose rows have DIM elements, [len(j), LANES]; 0 beyond DIM, and if MASKED from row end on."""
+    d = tl.arange(0, LANES)
+    at = base + j.to(tl.int64)[:, None] * stride + d[None, :]
+    if MASKED:
+        loaded = tl.load(at, mask=(j < end)[:, None] & (d < DIM)[None, :], other=0.0)
+    elif DIM == LANES:
+        loaded = tl.load(at)
+    else:
+        loaded = tl.load(at, mask=(d < DIM)[None, :], other=0.0)
+    return loaded
+
+
+@triton.jit
+def _attend(
+    q, k, v, k_stride, v_stride, start, end, most, total, acc, length, position, ancestors, scale, softcap, window,
+    KEY_DIM: tl.constexpr, KEY_LANES: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr,
+    KEYS: tl.constexpr, MASKED: tl.constexpr, TREE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys: the largest exponent, the sum of weights and the weighted values [rows] so far."""
+    j = start + tl.arange(0, KEYS)
+    keys = _load(k, k_stride, j, end, KEY_DIM, KEY_LANES, MASKED)
+    scores = _dot(q, tl.trans(keys)) * scale
+    if SOFTCAP:  # softcap * tanh(score / softcap); scale holds the division, so that no tanh is needed
+        scores = (1.0 - 2.0 / (exp2(scores * (2.0 * LOG2_E)) + 1.0)) * (softcap * LOG2_E)
+    if MASKED:
+        if TREE:
+            among = j - length
+            ancestor = ((ancestors[:, None] >> tl.minimum(tl.maximum(among, 0), 63).to(tl.int64)[None, :]) & 1) == 1
+            seen = (among < 0)[None, :] | (ancestor & (among < 64)[None, :])
+        else:
+            seen = j[None, :] <= position[:, None]
+        seen = seen & (j < end)[None, :]
+        if WINDOW:
+            seen = seen & (j[None, :] > position[:, None] - window)
+        scores = tl.where(seen, scores, MINUS_INF)
+    largest = tl.maximum(most, tl.max(scores, axis=1))
+    base = tl.where(largest == MINUS_INF, 0.0, largest)  # nothing seen yet
+    weights = exp2(scores - base[:, None])
+    kept = exp2(most - base)
+    values = _load(v, v_stride, j, end, VALUE_DIM, VALUE_LANES, MASKED)
+    return largest, total * kept + tl.sum(weights, axis=1), acc * kept[:, None] + _dot(weights.to(values.dtype), values)
+
+
+@triton.jit(do_not_specialize=["n", "visible", "window", "split", "splits", "row_tiles"])
+def split_kernel(
+    q, q_batch, q_head, q_row, k, k_batch, k_head, k_row, v, v_batch, v_head, v_row, places, sinks, out, parts,
+    exponents, scale, softcap, n, visible, window, split, splits, row_tiles,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, FIELDS: tl.constexpr, KEY_DIM: tl.constexpr, KEY_LANES: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Attention of ROWS rows (queries times the heads of a group) to the keys of one split.
+
+    q [B, HEADS * GROUP, n, KEY_DIM], k [B, HEADS, visible, KEY_DIM] and v [.., VALUE_DIM] at their strides, a stride of
+    1 along the last; places int64 [B, n, FIELDS]; sinks [HEADS * GROUP]. If WHOLE, one split has all keys, and out
+    [B, n, HEADS * GROUP, VALUE_DIM] is written. If not, what is left is parts float32 [B, HEADS, splits, n * GROUP,
+    VALUE_DIM] and exponents float32 [.., n * GROUP], log2 of the part's sum of weights.
+
+    Grid: B * HEADS * splits * row_tiles.
+    """
+    TREE: tl.constexpr = FIELDS == 3
+    program = tl.program_id(0)
+    row_tile, part = program % row_tiles, program // row_tiles % splits
+    pair = program // (row_tiles * splits)
+    request, head = (pair // HEADS).to(tl.int64), (pair % HEADS).to(tl.int64)
+    row = row_tile * ROWS + tl.arange(0, ROWS)
+    i, used = row // GROUP, row < n * GROUP
+    own_head = head * GROUP + row % GROUP
+    place = places + (request * n + i) * FIELDS
+    length = tl.minimum(tl.maximum(tl.load(places + request * n * FIELDS), 0), visible).to(tl.int32)
+    position = tl.load(place + 1, mask=used, other=0).to(tl.int32)
+    ancestors = position.to(tl.int64)
+    if TREE:
+        ancestors = tl.load(place + 2, mask=used, other=0)
+
+    # The rows see no key from ``end`` on, and all see the keys up to the first of the new ones.
+    first = row_tile * ROWS // GROUP
+    last = n if TREE else tl.minimum(n, (row_tile * ROWS + ROWS - 1) // GROUP + 1)
+    end = tl.minimum(tl.minimum((part + 1) * split, visible), length + last)
+    begin = part * split
+    whole = begin + tl.maximum(tl.minimum(end, length) - begin, 0) // KEYS * KEYS
+    if WINDOW:
+        oldest = length - window + 1 if TREE else length + first - window + 1
+        begin = tl.maximum(begin, tl.maximum(oldest, 0) // KEYS * KEYS)
+        whole = begin
+
+    d = tl.arange(0, KEY_LANES)
+    at = q + request * q_batch + own_head[:, None] * q_head + i.to(tl.int64)[:, None] * q_row + d[None, :]
+    queries = tl.load(at, mask=used[:, None] & (d < KEY_DIM)[None, :], other=0.0)
+    k += request * k_batch + head * k_head
+    v += request * v_batch + head * v_head
+    most = tl.full((ROWS,), MINUS_INF, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    acc = tl.zeros((ROWS, VALUE_LANES), tl.float32)
+    for start in tl.range(begin, whole, KEYS, num_stages=STAGES):
+        most, total, acc = _attend(
+            queries, k, v, k_row, v_row, start, end, most, total, acc, length, position, ancestors, scale, softcap,
+            window, KEY_DIM, KEY_LANES, VALUE_DIM, VALUE_LANES, KEYS, False, TREE, WINDOW, SOFTCAP,
+        )  # fmt: skip
+    for start in tl.range(whole, end, KEYS, num_stages=STAGES):
+        most, total, acc = _attend(
+            queries, k, v, k_row, v_row, start, end, most, total, acc, length, position, ancestors, scale, softcap,
+            window, KEY_DIM, KEY_LANES, VALUE_DIM, VALUE_LANES, KEYS, True, TREE, WINDOW, SOFTCAP,
+        )  # fmt: skip
+
+    d = tl.arange(0, VALUE_LANES)
+    held = used[:, None] & (d < VALUE_DIM)[None, :]
+    if WHOLE:
+        if SINKS:
+            sink = tl.load(sinks + own_head, mask=used, other=0.0).to(tl.float32) * LOG2_E
+            base = tl.maximum(most, sink)
+            acc *= exp2(most - base)[:, None]
+            total = total * exp2(most - base) + exp2(sink - base)
+        acc /= tl.where(total > 0, total, 1.0)[:, None]
+        at = out + ((request * n + i) * (HEADS * GROUP) + own_head)[:, None] * VALUE_DIM + d[None, :]
+        tl.store(at, acc.to(out.dtype.element_ty), mask=held)
+    else:
+        cell = (pair.to(tl.int64) * splits + part) * n * GROUP + row
+        some = total > 0
+        acc /= tl.where(some, total, 1.0)[:, None]
+        tl.store(parts + cell[:, None] * VALUE_DIM + d[None, :], acc, mask=held)
+        tl.store(exponents + cell, tl.where(some, most + tl.log2(total), MINUS_INF), mask=used)
+
+
+@triton.jit(do_not_specialize=["n", "splits"])
+def combine_kernel(
+    parts, exponents, sinks, out, n, splits,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr, LANES: tl.constexpr,
+    SINKS: tl.constexpr,
+):  # fmt: skip
+    """Adds up the parts of one row, that is, of one query of one head; see split_kernel. LANES: at least splits.
+
+    Grid: B * n * HEADS * GROUP.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    heads: tl.constexpr = HEADS * GROUP
+    request, i, own_head = row // (n * heads), row // heads % n, row % heads
+    # Of the first split; those of the next lie n * GROUP cells further on.
+    cell = (request * HEADS + own_head // GROUP) * splits * n * GROUP + i * GROUP + own_head % GROUP
+    s = tl.arange(0, LANES)
+    exponent = tl.load(exponents + cell + s.to(tl.int64) * n * GROUP, mask=s < splits, other=MINUS_INF)
+    base = tl.max(exponent, axis=0)
+    if SINKS:
+        sink = tl.load(sinks + own_head).to(tl.float32) * LOG2_E
+        base = tl.maximum(base, sink)
+    base = tl.where(base == MINUS_INF, 0.0, base)
+    total = tl.sum(exp2(exponent - base), axis=0)
+    if SINKS:
+        total += exp2(sink - base)
+    d = tl.arange(0, VALUE_LANES)
+    acc = tl.zeros((VALUE_LANES,), tl.float32)
+    for first in range(0, splits, SPLITS_AT_ONCE):
+        now = first + tl.arange(0, SPLITS_AT_ONCE)
+        at = cell + now.to(tl.int64) * n * GROUP
+        weight = exp2(tl.load(exponents + at, mask=now < splits, other=MINUS_INF) - base)
+        held = (weight > 0)[:, None] & (d < VALUE_DIM)[None, :]
+        part = tl.load(parts + at[:, None] * VALUE_DIM + d[None, :], mask=held, other=0.0)
+        acc += tl.sum(weight[:, None] * part, axis=0)
+    acc /= tl.where(total > 0, total, 1.0)
+    tl.store(out + row * VALUE_DIM + d, acc.to(out.dtype.element_ty), mask=d < VALUE_DIM)

@@ -1,0 +1,185 @@
+"""Launches of the attention kernels, as an operator that torch.compile takes as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from specbench.errors import ArgumentError
+from specbench.kernels import attention
+from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
+
+# A checker of types would read the kernels' parameters as the launches'.
+split_kernel: Any = attention.split_kernel
+combine_kernel: Any = attention.combine_kernel
+LOG2_E = attention.LOG2_E.value
+ROWS = 64  # at most so many rows (queries times the heads of a group) a program,
+ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers
+TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once; half of that in float32
+STAGES = 3  # tiles on their way while one is worked on
+WARPS = 4
+SMALLEST_SPLIT = 128  # keys; with fewer a program starts and ends for too little
+ONE_SPLIT = 256  # up to so many keys a second kernel costs more than reading them one after the other
+PROGRAMS = 8 * 132  # enough to keep every multiprocessor of an H100 or H200 busy, with some to spare at the end
+MOST_NODES = 64  # of a tree: its nodes are the bits of one integer
+LARGEST_DIM = 256
+
+
+def keys_per_split(pairs: int, visible: int) -> int:
+    """How many keys a program reads, from shapes alone: the fewest that leave no more than PROGRAMS programs.
+
+    Args:
+        pairs: requests times key heads (times tiles of rows).
+        visible: leading places of the cache that may be read.
+    """
+    if visible <= ONE_SPLIT:
+        return ONE_SPLIT
+    split = SMALLEST_SPLIT
+    while split < visible and pairs * triton.cdiv(visible, split) > PROGRAMS:
+        split *= 2
+    return split
+
+
+def attend(
+    query: Float[Tensor, "B heads n key_dim"],
+    key: Float[Tensor, "B kv_heads visible key_dim"],
+    value: Float[Tensor, "B kv_heads visible value_dim"],
+    places: Int64[Tensor, "B 1 n fields"],
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " heads"] | None = None,
+    split: int | None = None,
+) -> Float[Tensor, "B n heads value_dim"]:
+    """Attention of n new tokens a request to the cache that holds them and what precedes them, in one or two launches.
+
+    For one ``split`` the result of a request is the same bit for bit in any batch, at any place in it, and however many
+    places are visible. The split that is chosen if none is given depends on the batch and on ``visible``, and another
+    one changes the last bits.
+
+    Args:
+        query: bfloat16, float16 or float32, at any strides but 1 along the last dimension.
+        key, value: likewise, of the query's dtype; sums are float32.
+        places: where the queries stand; see :func:`specbench.models.plain_attention.places`. They are read on the
+            device; if one is out of range, nothing outside of the tensors is read or written.
+        scale: factor of the products of queries and keys.
+        window: tokens that a query sees, itself among them; None sees all.
+        softcap: a scaled product s becomes ``softcap * tanh(s / softcap)`` (Gemma 2, arXiv 2408.00118).
+        sinks: logits of a key without value, one a head (gpt-oss).
+        split: keys that a program reads.
+
+    Returns:
+        Weighted values in the query's dtype, contiguous.
+
+    Raises:
+        ArgumentError: names the argument that does not fit.
+    """
+    _check(query, key, value, places, window, sinks, split)
+    if split is None:
+        rows, tile = _rows(query, key)
+        split = keys_per_split(len(key) * key.shape[1] * triton.cdiv(rows, tile), key.shape[2])
+    return torch.ops.specbench.attention(query, key, value, places, sinks, scale, window or 0, softcap or 0.0, split)
+
+
+@torch.library.custom_op(
+    "specbench::attention",
+    mutates_args=(),
+    schema="(Tensor query, Tensor key, Tensor value, Tensor places, Tensor? sinks, float scale, int window, "
+    "float softcap, int split) -> Tensor",
+)
+def _attention(query, key, value, places, sinks, scale, window, softcap, split):
+    batch, heads, n, key_dim = query.shape
+    _, kv_heads, visible, value_dim = value.shape
+    group = heads // kv_heads
+    out = _output(query, key, value)
+    if out.numel() == 0:
+        return out
+    rows, row_tile = _rows(query, key)
+    row_tiles = triton.cdiv(rows, row_tile)
+    key_lanes, value_lanes = (max(16, triton.next_power_of_2(dim)) for dim in (key_dim, value_dim))
+    keys = max(16, min(128, TILE_BYTES // (max(key_lanes, value_lanes) * key.element_size() ** 2 // 2)))
+    splits = max(1, triton.cdiv(visible, split))
+    left = 0 if splits == 1 else batch * heads * n * splits
+    parts = torch.empty(left * value_dim, dtype=torch.float32, device=query.device)
+    exponents = torch.empty(left, dtype=torch.float32, device=query.device)
+    run(
+        split_kernel, batch * kv_heads * splits * row_tiles,
+        query, *query.stride()[:3], key, *key.stride()[:3], value, *value.stride()[:3], places,
+        query if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E,
+        softcap, n, visible, window, split, splits, row_tiles,
+        HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
+        VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES, WINDOW=window > 0, SOFTCAP=softcap > 0,
+        SINKS=sinks is not None, WHOLE=splits == 1, num_warps=WARPS,
+    )  # fmt: skip
+    if splits > 1:
+        run(
+            combine_kernel, batch * n * heads,
+            parts, exponents, query if sinks is None else sinks, out, n, splits,
+            HEADS=kv_heads, GROUP=group, VALUE_DIM=value_dim, VALUE_LANES=value_lanes,
+            LANES=triton.next_power_of_2(splits), SINKS=sinks is not None, num_warps=WARPS,
+        )  # fmt: skip
+    return out
+
+
+@_attention.register_fake
+def _(query, key, value, places, sinks, scale, window, softcap, split):
+    return _output(query, key, value)
+
+
+def _rows(query: Tensor, key: Tensor) -> tuple[int, int]:
+    """Rows of a request and key head, and how many of them a program has; 16 is the least that a product takes."""
+    rows = query.shape[2] * query.shape[1] // key.shape[1]
+    most = ROWS_OF_FLOAT32 if query.dtype == torch.float32 else ROWS
+    return rows, max(16, min(most, triton.next_power_of_2(rows)))
+
+
+def _output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    shape = (len(query), query.shape[2], query.shape[1], value.shape[3])
+    return torch.empty(shape, dtype=query.dtype, device=query.device)
+
+
+def _check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    places: Tensor,
+    window: int | None,
+    sinks: Tensor | None,
+    split: int | None,
+) -> None:
+    """Raises ArgumentError for what the kernel cannot take, as far as shapes and strides tell. Reads no device data."""
+    device = query.device
+    if (device.type == "cpu") != INTERPRETED:
+        remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
+        raise ArgumentError(f"query: on {device}; to run the kernels there, {remedy}")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dtype not in LOGIT_DTYPES or tensor.dtype != query.dtype or tensor.device != device:
+            raise ArgumentError(
+                f"{name}: {tensor.dtype} on {tensor.device}; bfloat16, float16 or float32 like the others needed"
+            )
+        if tensor.shape[3] > LARGEST_DIM or tensor.stride(3) != 1:
+            raise ArgumentError(
+                f"{name}: {tensor.shape[3]} numbers a head at stride {tensor.stride(3)}; "
+                f"at most {LARGEST_DIM} at stride 1 needed"
+            )
+    if query.shape[1] % key.shape[1]:
+        raise ArgumentError(f"query: {query.shape[1]} heads; a multiple of the {key.shape[1]} of the keys needed")
+    tree, n = places.shape[3] == 3, query.shape[2]
+    if places.shape[3] not in (2, 3) or not places.is_contiguous() or places.device != device:
+        raise ArgumentError(
+            f"places: shape {tuple(places.shape)} on {places.device}; "
+            f"a contiguous one with 2 or 3 fields on {device} needed"
+        )
+    if tree and n > MOST_NODES:
+        raise ArgumentError(f"places: a tree of {n} tokens; at most {MOST_NODES} can be attended to at once")
+    if window is not None and (window < 1 or (tree and window < n)):
+        raise ArgumentError(f"window: {window}; at least 1 needed, and no less than the {n} tokens of a tree")
+    if sinks is not None and (sinks.device != device or not sinks.is_contiguous()):
+        raise ArgumentError(f"sinks: on {sinks.device}; contiguous on {device} needed")
+    if split is not None and (split < 128 or split & (split - 1)):
+        raise ArgumentError(f"split: {split}; a power of two of at least 128 needed")

@@ -1,0 +1,130 @@
+"""The attention that every model of transformers runs here, registered so that models stay as they are.
+
+The engine passes no mask but a small tensor of integers that says where the new tokens of each request stand
+(:func:`specbench.models.plain_attention.places`). transformers hands a four-dimensional mask through to every layer, so
+it arrives whatever the family. Calls with any other mask (training, scoring without a cache, transformers' own
+generate) go to PyTorch's attention, as they would without us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from specbench.errors import ArgumentError
+from specbench.kernels import launch_attention
+from specbench.models import plain_attention
+
+NAME = "specbench"  # as a model's configuration has it
+
+
+def takes_places(model: type[PreTrainedModel] | PreTrainedModel) -> bool:
+    """Whether a model looks its attention function up by name, so that ours can be registered."""
+    return bool(getattr(model, "_supports_attention_backend", False))
+
+
+def implementation(config: PreTrainedConfig) -> str:
+    """The name of the attention that a configuration's model is to be made with."""
+    model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return NAME if takes_places(model) else "sdpa"
+
+
+def install(model: PreTrainedModel) -> bool:
+    """Has a model run the attention of this module. False: it cannot, and wants boolean masks."""
+    if not takes_places(model):
+        return False
+    model.set_attn_implementation(NAME)
+    return True
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """What layers call, by transformers' names and shapes; query, key and value are [B, heads, n or visible, dim].
+
+    Raises:
+        ArgumentError: biases in place of positions.
+    """
+    if attention_mask is None or attention_mask.dtype != torch.int64:
+        if softcap is None and s_aux is None:
+            others |= {"dropout": dropout, "scaling": scaling, "position_bias": position_bias}
+            return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
+        return _without_places(query, key, value, attention_mask, scaling, softcap, s_aux), None
+    if position_bias is not None:
+        raise ArgumentError(f"position_bias: {type(module).__name__} adds biases, which attention here does not take")
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    window, n, visible = sliding_window or None, query.shape[2], key.shape[2]
+    is_chain, is_plain = attention_mask.shape[3] == 2, softcap is None and s_aux is None
+    if visible == n and n > 1 and is_chain and is_plain and (window is None or n <= window):
+        # Nothing was cached before, so that no mask is needed, and PyTorch takes its fastest way.
+        out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+        return out.transpose(1, 2).contiguous(), None
+    attend = launch_attention.attend if _by_kernel(query) else plain_attention.attend
+    return attend(query, key, value, attention_mask, scale=scale, window=window, softcap=softcap, sinks=s_aux), None
+
+
+def _by_kernel(query: Tensor) -> bool:
+    return query.is_cuda and query.dtype in launch_attention.LOGIT_DTYPES
+
+
+def _without_places(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """What PyTorch's attention has no arguments for. No mask means what it does in transformers: causal attention."""
+    n, scale = query.shape[2], query.shape[3] ** -0.5 if scaling is None else scaling
+    if mask is None:
+        visible = n if n > 1 else key.shape[2]
+        key, value = key[:, :, :visible], value[:, :, :visible]
+        mask = torch.ones((1, 1, n, visible), dtype=torch.bool, device=query.device).tril(visible - n)
+    return plain_attention.masked(query, key, value, mask, scale=scale, softcap=softcap, sinks=sinks)
+
+
+@contextmanager
+def windows_of_layers() -> Generator[set[int | None]]:
+    """Collects the windows that layers ask for while the block runs."""
+    found: set[int | None] = set()
+
+    def watched(*args: Any, sliding_window: int | None = None, **others: Any) -> tuple[Tensor, None]:
+        found.add(sliding_window or None)
+        return attention(*args, sliding_window=sliding_window, **others)
+
+    AttentionInterface.register(NAME, watched)
+    try:
+        yield found
+    finally:
+        AttentionInterface.register(NAME, attention)
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
