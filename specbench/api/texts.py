@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FunctionType
 
 from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
@@ -143,7 +145,8 @@ def record(
         pair, prompts, sampling, max_new_tokens, seed, batch_size: as in :func:`specbench.decode`.
 
     Returns:
-        Trace: a line a token with its log-probability under both models, and what it is a trace of.
+        Trace: a line a token with its log-probability under both models, and what it is a trace of, processors
+        included.
 
     Raises:
         ArgumentError, ConfigError, ModelError: as in :func:`specbench.decode`.
@@ -228,4 +231,15 @@ def _context(pair: Pair, requests: Sequence[Request], seed: int, batch_size: int
         drafter=ModelDrafter().bind(pair, target),
         requests=requests,
         names=(pair.target.name_or_path or "target", pair.draft.name_or_path or "draft"),
+        processors=_processors_text(requests[0].sampling),
     )
+
+
+def _processors_text(sampling: SamplingParams) -> str:
+    """What a trace calls its processors: as ``sampler.processors`` would name them, if the attributes of each are the
+    arguments of its class; empty for none."""
+    named = []
+    for each in sampling.processors:
+        kind = each if isinstance(each, FunctionType) else type(each)
+        named.append({"_target_": f"{kind.__module__}.{kind.__qualname__}", **getattr(each, "__dict__", {})})
+    return json.dumps(named, sort_keys=True, default=lambda value: type(value).__name__) if named else ""
