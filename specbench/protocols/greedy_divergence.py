@@ -28,7 +28,8 @@ def greedy_divergence(context: ModelContext, tolerance: float | None) -> Outcome
         context: of temperature 0.
         tolerance: by how much a logit may differ between the two shapes; None takes it from its dtype and size.
     """
-    speculative, plain = context.decoder(), context.decoder(0)
+    speculative = context.decoder()
+    plain = context.decoder(0)
     requests = context.requests
     batches = [requests[i : i + context.batch_size] for i in range(0, len(requests), context.batch_size)]
     forks = []
