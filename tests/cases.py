@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections.abc import Iterable
 from typing import TypeVar
 
 import pytest
 import torch
 
 from specbench.benchmark.grid import CaseSpec
+from specbench.decoding import Decoder
 from specbench.drafters import Drafter
+from specbench.drafters.model import ModelDrafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.zoo.bugs import bugs, flawed
 from specbench.models import Engine, Pair
@@ -19,6 +23,7 @@ from specbench.types import Draft, LogitRows
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 from specbench.verifiers.external.base import ExternalVerifier
+from specbench.verifiers.masked import MaskedVerifier
 
 Amount = TypeVar("Amount")
 MIXED = [
@@ -41,6 +46,28 @@ every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTUR
 def bound(drafter: Drafter, pair: Pair) -> Drafter:
     """A drafter at work on a pair."""
     return drafter.bind(pair, Engine(pair.target, pair.vocab_size, "target"))
+
+
+def in_float64(pair: Pair) -> Pair:
+    """The pair in float64, where shapes of matrix products move no token."""
+    target, draft = (copy.deepcopy(model).double() for model in (pair.target, pair.draft))
+    return dataclasses.replace(pair, target=target, draft=draft)
+
+
+def decoder(
+    pair: Pair,
+    gamma: int = 3,
+    *,
+    drafter: Drafter | None = None,
+    verifier: Verifier | None = None,
+    stop_ids: Iterable[int] | None = None,
+) -> Decoder:
+    """A decoder of a pair: by its draft model and the masked verifier, if nothing else is given; plain for gamma 0."""
+    target = Engine(pair.target, pair.vocab_size, "target")
+    stops = pair.stop_ids if stop_ids is None else frozenset(stop_ids)
+    if gamma == 0:
+        return Decoder(target, None, None, 0, stops)
+    return Decoder(target, bound(drafter or ModelDrafter(), pair), verifier or MaskedVerifier(), gamma, stops)
 
 
 def missing_device(verifier: Verifier) -> str:

@@ -31,6 +31,7 @@ from specbench.exactness.fixtures import small_fixtures  # noqa: E402
 from specbench.kernels import launch  # noqa: E402
 from specbench.models import Pair, load_pair  # noqa: E402
 from tests import interpreter  # noqa: E402
+from tests.cases import in_float64  # noqa: E402
 from tests.command_lines import NO_HOME, SmokeRun, clean_environment, once  # noqa: E402
 from tests.without_network import without_network  # noqa: E402
 
@@ -93,6 +94,12 @@ def _encodable(text: str) -> str:
 def pair() -> Pair:
     """The embedded pair, in float32 on the CPU."""
     return load_pair("embedded:target", "embedded:draft", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def exact(pair: Pair) -> Pair:
+    """The same in float64, where shapes of matrix products move no token."""
+    return in_float64(pair)
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,6 @@ Models run in float64, where no machine's rounding moves a token. ``laws`` and `
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -35,7 +33,7 @@ from specbench.replay.survival import survival
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
 from specbench.workloads import load_prompts
-from tests.cases import FIXTURES, bound
+from tests.cases import FIXTURES, bound, in_float64
 from tests.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
 FOLDER = Path(__file__).parent / "golden"
@@ -47,10 +45,7 @@ DRAFTERS: dict[str, Drafter] = {"model": ModelDrafter(), "prompt_lookup": Prompt
 
 def exact_pair() -> Pair:
     """The embedded pair in float64."""
-    pair = load_pair("embedded:target", "embedded:draft", device="cpu")
-    return dataclasses.replace(
-        pair, target=copy.deepcopy(pair.target).double(), draft=copy.deepcopy(pair.draft).double()
-    )
+    return in_float64(load_pair("embedded:target", "embedded:draft", device="cpu"))
 
 
 def _verifier(name: str) -> Verifier:

@@ -5,16 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from specbench.decoding import Decoder, Request
-from specbench.drafters.model import ModelDrafter
+from specbench.decoding import Request
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
 from specbench.errors import ConfigError, ModelError
-from specbench.models import Engine
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier
 from specbench.workloads import load_prompts
-from tests.cases import bound
+from tests.cases import decoder
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -26,14 +24,6 @@ def make_requests(pair, count, sampling=None, max_new_tokens=24):
         Request(prompt.name, tuple(pair.encode(prompt.text)), 1000 + i, sampling or mixed[i % 3], max_new_tokens)
         for i, prompt in enumerate(load_prompts("embedded:embedded.jsonl", count))
     ]
-
-
-def decoder(pair, gamma=3, verifier=None, drafter=None, stop_ids=None):
-    stops = pair.stop_ids if stop_ids is None else frozenset(stop_ids)
-    target = Engine(pair.target, pair.vocab_size, "target")
-    if gamma == 0:
-        return Decoder(target, None, None, 0, stops)
-    return Decoder(target, drafter or bound(ModelDrafter(), pair), verifier or MaskedVerifier(), gamma, stops)
 
 
 def texts(completions):
@@ -60,7 +50,7 @@ def test_greedy_speculative_text_is_greedy_plain_text_over_the_whole_workload(pa
 
 def test_prompt_lookup_is_greedy_plain_text_too(pair):
     requests = make_requests(pair, 8, GREEDY, max_new_tokens=40)
-    completions = decoder(pair, gamma=4, drafter=bound(PromptLookupDrafter(), pair)).run(requests)
+    completions = decoder(pair, gamma=4, drafter=PromptLookupDrafter()).run(requests)
     assert texts(completions) == texts(decoder(pair, gamma=0).run(requests))
     drafted = [step.num_draft_tokens for completion in completions for step in completion.steps]
     assert 0 in drafted

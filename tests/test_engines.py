@@ -25,7 +25,6 @@ from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import bound
 from tests.test_decoding import make_requests, texts
-from tests.test_step import exact  # noqa: F401
 
 DRAFTERS = {"model": ModelDrafter, "prompt_lookup": PromptLookupDrafter, "plain": None}
 
@@ -60,7 +59,7 @@ def logs(completions):
 
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=["token", "block"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier):  # noqa: F811
+def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier):
     """With requests that end at different times, so that rows are free, move, and batches shrink."""
     requests = various(exact, 6)
     expected = decoder(exact, EagerEngine(), drafter, verifier).run(requests)
@@ -73,7 +72,7 @@ def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier):  # noq
 
 
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([3])], ids=["eager", "static", "one"])
-def test_requests_take_the_places_of_those_that_end(exact, engine):  # noqa: F811
+def test_requests_take_the_places_of_those_that_end(exact, engine):
     requests = various(exact, 11)
     expected = [decoder(exact, EagerEngine()).run([request])[0] for request in requests]
     decoding = decoder(exact, engine)
@@ -81,7 +80,7 @@ def test_requests_take_the_places_of_those_that_end(exact, engine):  # noqa: F81
     assert decoding.active == 0
 
 
-def test_requests_come_and_go_as_they_like(exact):  # noqa: F811
+def test_requests_come_and_go_as_they_like(exact):
     """A soak: admitted at any time, longer than what there was room for, with processors and truncation midway."""
     requests = various(exact, 16)
     expected = [decoder(exact, EagerEngine()).run([request])[0] for request in requests]

@@ -1,6 +1,5 @@
 """Processors change p and q by what precedes each position, drafted tokens included, wherever p or q is needed."""
 
-import copy
 import dataclasses
 from collections import Counter
 from itertools import product
@@ -19,7 +18,7 @@ from specbench.protocols.scoring import columns_of
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
-from tests.cases import bound
+from tests.cases import decoder
 from tests.markov_pair import MarkovDrafter, MarkovEngine, markov_pair
 from tests.test_decoding import make_requests, texts
 
@@ -54,21 +53,6 @@ class Scrambled:
 STRONG = FrequencyPenalty(3.0)
 
 
-@pytest.fixture(scope="module")
-def exact(pair):
-    """The pair in float64, where shapes of matrix products move no token."""
-    return dataclasses.replace(
-        pair, target=copy.deepcopy(pair.target).double(), draft=copy.deepcopy(pair.draft).double()
-    )
-
-
-def decoder(pair, gamma, drafter=None, verifier=None):
-    target = Engine(pair.target, pair.vocab_size, "target")
-    if gamma == 0:
-        return Decoder(target, None, None, 0, pair.stop_ids)
-    return Decoder(target, bound(drafter or ModelDrafter(), pair), verifier or MaskedVerifier(), gamma, pair.stop_ids)
-
-
 def test_history_holds_the_text_and_the_drafted_tokens_before_each_position():
     texts_of = torch.tensor([[5, 6, 9, 9], [7, 7, 8, 9]])  # nines lie beyond the end
     history = History(
@@ -89,7 +73,7 @@ def test_greedy_speculative_text_is_greedy_plain_text(exact, drafter, verifier):
     sampling = SamplingParams(temperature=0.0, processors=(STRONG, Scrambled()))
     requests = make_requests(exact, 4, sampling, max_new_tokens=20)
     plain = texts(decoder(exact, 0).run(requests))
-    speculative = decoder(exact, 4, drafter, verifier).run(requests)
+    speculative = decoder(exact, 4, drafter=drafter, verifier=verifier).run(requests)
     assert texts(speculative) == plain
     if drafter.has_probabilities:
         assert sum(step.num_accepted for each in speculative for step in each.steps) > 20

@@ -19,21 +19,13 @@ from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier, accepted_mask
-from tests.cases import bound
+from tests.cases import decoder
 from tests.kernel_cases import on_a_gpu
 from tests.no_reading import NoReading
 from tests.test_decoding import make_requests, texts
 
 DRAFTERS = [ModelDrafter(), PromptLookupDrafter()]
 both = pytest.mark.parametrize("drafter", DRAFTERS, ids=["model", "prompt_lookup"])
-
-
-@pytest.fixture(scope="module")
-def exact(pair):
-    """The pair in float64, where shapes of matrix products move no token."""
-    return dataclasses.replace(
-        pair, target=copy.deepcopy(pair.target).double(), draft=copy.deepcopy(pair.draft).double()
-    )
 
 
 @pytest.fixture
@@ -52,17 +44,12 @@ class Unchecked(MaskedVerifier):
         return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
 
 
-def decoder(pair, drafter, verifier=None, gamma=3):
-    target = Engine(pair.target, pair.vocab_size, "target")
-    return Decoder(target, bound(drafter, pair), verifier or MaskedVerifier(), gamma, pair.stop_ids)
-
-
 @both
 def test_bounds_in_place_of_lengths_write_the_same_texts(exact, drafter, request):
     requests = [dataclasses.replace(r, max_new_tokens=9 + 4 * i) for i, r in enumerate(make_requests(exact, 4))]
-    expected = decoder(exact, drafter).run(requests)
+    expected = decoder(exact, drafter=drafter).run(requests)
     request.getfixturevalue("reading_nothing")
-    found = decoder(exact, drafter).run(requests)
+    found = decoder(exact, drafter=drafter).run(requests)
     assert texts(found) == texts(expected)
     assert [c.steps for c in found] == [c.steps for c in expected]
 
@@ -70,7 +57,7 @@ def test_bounds_in_place_of_lengths_write_the_same_texts(exact, drafter, request
 @both
 @pytest.mark.usefixtures("reading_nothing")
 def test_a_step_reads_nothing_back(pair, drafter):
-    speculative = decoder(pair, drafter, Unchecked())
+    speculative = decoder(pair, drafter=drafter, verifier=Unchecked())
     speculative.start(make_requests(pair, 3))
     for _ in range(3):
         before = speculative.engine._batch
@@ -89,7 +76,7 @@ def test_a_step_waits_for_no_gpu(drafter, block):
     """Whatever makes the host wait is an error while the step runs; its texts are those of plain decoding."""
     made = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
     requests = make_requests(made, 8, SamplingParams(temperature=0.0))
-    speculative = decoder(made, drafter, FusedVerifier(block=block))
+    speculative = decoder(made, drafter=drafter, verifier=FusedVerifier(block=block))
     speculative.start(requests)
     speculative.step()  # compiles the kernels
     torch.cuda.synchronize()
@@ -105,7 +92,7 @@ def test_a_step_waits_for_no_gpu(drafter, block):
 
 @both
 def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
-    speculative = decoder(pair, drafter)
+    speculative = decoder(pair, drafter=drafter)
     speculative.start(make_requests(pair, 3))
     before = speculative.engine._batch
     kept = copy.deepcopy(before)
@@ -123,8 +110,8 @@ def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, d
         request.getfixturevalue("reading_nothing")
     requests = [dataclasses.replace(r, max_new_tokens=8 + 5 * i) for i, r in enumerate(make_requests(exact, 4))]
     requests.append(dataclasses.replace(requests[0], prompt=requests[0].prompt[:1], name="short"))
-    alone = [texts(decoder(exact, drafter).run([each]))[0] for each in requests]
-    speculative = decoder(exact, drafter)
+    alone = [texts(decoder(exact, drafter=drafter).run([each]))[0] for each in requests]
+    speculative = decoder(exact, drafter=drafter)
     completions = speculative.start(requests[:2])
     speculative.step()
     completions += speculative.admit(requests[2:3])
@@ -138,11 +125,11 @@ def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, d
 def test_the_first_may_be_prompts_of_one_token(exact):
     requests = make_requests(exact, 2)
     short = dataclasses.replace(requests[0], prompt=requests[0].prompt[:1])
-    speculative = decoder(exact, ModelDrafter())
+    speculative = decoder(exact)
     completions = [*speculative.start([short]), *speculative.admit(requests[1:])]
     while speculative.active:
         speculative.step()
-    assert texts(completions) == [texts(decoder(exact, ModelDrafter()).run([r]))[0] for r in (short, requests[1])]
+    assert texts(completions) == [texts(decoder(exact).run([r]))[0] for r in (short, requests[1])]
 
 
 class Compact(ModelDrafter):
@@ -165,7 +152,7 @@ class Uneven(Compact):
 
 def test_drafts_with_and_without_padding_write_the_same_texts(exact):
     requests = make_requests(exact, 4)
-    padded, compact = (decoder(exact, drafter).run(requests) for drafter in (Uneven(), Compact()))
+    padded, compact = (decoder(exact, drafter=drafter).run(requests) for drafter in (Uneven(), Compact()))
     assert texts(padded) == texts(compact)
     drafted = {step.num_draft_tokens for completion in padded for step in completion.steps}
     assert {0, 1, 2, 3} <= drafted
