@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 
 from specbench.disk import beside, read_json
 from specbench.errors import ConfigError
-from specbench.sampling_params import SamplingParams
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
 
@@ -165,7 +164,7 @@ class RunRow:
 COLUMNS_OF = {
     "pair": ("pair", "target", "draft"),
     "drafter": ("drafter",),
-    "sampler": ("sampler", *SamplingParams().numbers, "sampling"),
+    "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
     "verifier": ("verifier", "lossless"),
     "engine": ("engine",),
     "workload": ("workload", "prompts"),

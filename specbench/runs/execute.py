@@ -198,7 +198,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mappin
         "draft": config.pair.draft,
         "drafter": job.choices["drafter"],
         "sampler": job.choices["sampler"],
-        **context.sampling.numbers,
+        **{name: value for name, value in context.sampling.numbers.items() if name in results.COLUMNS_OF["sampler"]},
         "sampling": json.dumps(sampler),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
