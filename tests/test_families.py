@@ -14,6 +14,7 @@ from specbench.models.plain_attention import places
 from specbench.models.trial import check_engine
 from tests import families
 from tests.families import CONFIGS, CONTEXT, SIZES, VOCABULARY, WINDOW, made
+from tests.kernel_cases import on_a_gpu
 from tests.no_reading import NoReading
 
 SOURCE = Source("pair.target", "x", "y")
@@ -36,6 +37,12 @@ def test_steps_by_the_kernel_give_the_logits_of_whole_passes(name, monkeypatch):
     monkeypatch.setattr(attention.launch_attention, "attend", lambda *a, **o: (ran.append(1), attend(*a, **o))[1])
     assert families.apart(name) < TOLERANCE
     assert len(ran) > 8
+
+
+@on_a_gpu
+@pytest.mark.parametrize("name", CONFIGS)
+def test_steps_on_a_gpu_give_the_logits_of_whole_passes(name):
+    assert families.apart(name, "cuda") < 10 * TOLERANCE
 
 
 @pytest.mark.parametrize("name", CONFIGS)
