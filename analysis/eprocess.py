@@ -42,6 +42,7 @@ def report(run_dir: Path) -> Path:
         ConfigError: a folder without results of this experiment.
     """
     rows = read_rows(run_dir)
+    rows = rows[rows["temperature"] != 0]  # those are of greedy_divergence.py
     paths = read_table(run_dir, "eprocess.parquet", rows, ["verifier", "lossless"])
     found = certificates(run_dir, rows)
     rendered = table(found)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from specbench.plots import replay as plots
@@ -17,7 +18,7 @@ from specbench.replay.summary import REPLAY, by_prompt, policy_rows
 from specbench.replay.trace import TRACE, read_trace
 from specbench.rules.cards import BLOCK, CARDS, TOKEN
 
-from .pages import Illustration
+from .pages import Illustration, number
 from .sections import main, read_rows, read_table, write_page
 
 LEVEL = 1e-3
@@ -29,7 +30,8 @@ NOTE = """\
 Tokens a verification step, with 95% intervals by bootstrap over prompts. Replayed: from texts recorded with seeds of
 their own. Decoded: the run itself. Same text: the decoded texts, replayed, so that what differs is the accept/reject
 noise alone; width is the decoded interval's width over the replayed one's on those same tokens. p, independent: the
-decoded length against the replayed one; p, same text: steps taken against their expectation given the text."""
+decoded length against the replayed one, a dash for rules from outside of this tree; p, same text: steps taken against
+their expectation given the text."""
 LENGTHS = """\
 Lines are replayed with bands of 95%, points decoded with bars of 95%. Both have the noise of their texts; the points
 have that of accepting and rejecting as well."""
@@ -81,17 +83,25 @@ def policies(run_dir: Path, rows: pd.DataFrame) -> dict[str, tuple[pd.DataFrame,
 def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """One line a decoded setting: decoded, replayed and same-text lengths, p-values, widths."""
     texts = read_table(run_dir, "points.parquet", rows, ["temperature", "verifier"])
+    lengths = read_table(run_dir, REPLAY, rows, []).set_index(["job", "rule", "gamma"])["acceptance_length"]
     lines = []
     for key, decoded in texts.groupby(["job", "rule"]):
         job, rule = key  # ty: ignore[not-iterable]
-        trace = read_trace(run_dir / str(job) / TRACE)
         gammas = sorted(decoded["gamma"].unique().tolist())
-        tokens, steps = by_prompt(trace, replay(trace, str(rule), gammas))
-        for i, gamma in enumerate(gammas):
-            found = agreement(decoded[decoded["gamma"] == gamma], tokens, steps[:, i])
+        # A rule from outside of the tree was replayed by the run; here its name is all that is known of it.
+        independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if rule in CARDS else {}
+        for gamma in gammas:
+            found = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
             about = {"rule": rule, "temperature": decoded["temperature"].iloc[0], "gamma": gamma}
-            lines.append({**about, **_columns(found, float(tokens.sum() / steps[:, i].sum()))})
+            lines.append({**about, **_columns(found, float(lengths.loc[job, rule, gamma]))})
     return pd.DataFrame(lines)
+
+
+def by_gamma(path: Path, rule: str, gammas: list[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Tokens and expected steps of a trace, by prompt, for each draft length."""
+    trace = read_trace(path)
+    tokens, steps = by_prompt(trace, replay(trace, rule, gammas))
+    return {gamma: (tokens, steps[:, i]) for i, gamma in enumerate(gammas)}
 
 
 def _columns(found: Agreement, replayed: float) -> dict[str, Any]:
@@ -120,7 +130,7 @@ def rendered(points: pd.DataFrame) -> pd.DataFrame:
                 "decoded": _interval(row, "acceptance_length"),
                 "same text": _interval(row, "same_text"),
                 "width": f"{row['width_ratio']:.2f}",
-                "p, independent": f"{row['difference_p']:.3f}",
+                "p, independent": number(row["difference_p"], ".3f"),
                 "p, same text": f"{row['same_text_p']:.3f}",
             }
             for _, row in points.sort_values(["rule", "temperature", "gamma"]).iterrows()
@@ -139,9 +149,13 @@ def agrees(points: pd.DataFrame) -> str:
         ("difference_p", "decoded lengths against the replay of independent texts"),
         ("same_text_p", "steps taken against their expectation given the decoded text"),
     ):
-        joint = joint_p_value(points[name].tolist())
+        known = points[name].dropna()
+        if known.empty:
+            sentences.append(f"{words}: not known of rules from outside of this tree")
+            continue
+        joint = joint_p_value(known.tolist())
         verdict = "agree" if joint >= LEVEL else "**differ**"
-        sentences.append(f"{words}: they {verdict}, joint p-value {joint:.3g} over {len(points)} settings")
+        sentences.append(f"{words}: they {verdict}, joint p-value {joint:.3g} over {len(known)} settings")
     return (
         f"Replay and decoding, two tests at level {LEVEL:g} (Bonferroni over all settings): "
         + "; ".join(sentences)

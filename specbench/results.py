@@ -23,37 +23,43 @@ import pyarrow.parquet as pq
 
 from specbench.disk import beside, read_json
 from specbench.errors import ConfigError
+from specbench.sampling_params import SamplingParams
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
 
-STEP_SCHEMA = pa.schema(
-    [
-        ("prompt", pa.string()),
-        ("step", pa.int64()),
-        ("num_draft_tokens", pa.int64()),
-        ("num_accepted", pa.int64()),
-        ("num_emitted", pa.int64()),
-    ]
-)
-EMPIRICAL_SCHEMA = pa.schema(
-    [
-        ("prefix", pa.string()),
-        ("token_id", pa.int64()),
-        ("token", pa.string()),
-        ("prob", pa.float64()),
-        ("count", pa.int64()),
-        ("draws", pa.int64()),
-    ]
-)
-TEXT_SCHEMA = pa.schema(
-    [
-        ("prompt", pa.string()),
-        ("text", pa.string()),
-        ("completion", pa.string()),
-        ("tokens", pa.int64()),
-        ("finished", pa.string()),
-    ]
-)
+
+@dataclass(frozen=True)
+class StepRow:
+    """One verification of one request; num_emitted < num_accepted + 1 only where a stop token cut the block."""
+
+    prompt: str
+    step: int
+    num_draft_tokens: int
+    num_accepted: int
+    num_emitted: int
+
+
+@dataclass(frozen=True)
+class EmpiricalRow:
+    """A token at a prefix of the empirical-against-target check: the target's probability, and how often it came."""
+
+    prefix: str
+    token_id: int
+    token: str
+    prob: float
+    count: int
+    draws: int
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """One decoded text."""
+
+    prompt: str
+    text: str  # of the prompt
+    completion: str
+    tokens: int
+    finished: str  # "stop" or "length"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +165,7 @@ class RunRow:
 COLUMNS_OF = {
     "pair": ("pair", "target", "draft"),
     "drafter": ("drafter",),
-    "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
+    "sampler": ("sampler", *SamplingParams().numbers, "sampling"),
     "verifier": ("verifier", "lossless"),
     "engine": ("engine",),
     "workload": ("workload", "prompts"),
@@ -189,6 +195,9 @@ def schema_of(row: type) -> pa.Schema:
 
 
 RESULT_SCHEMA = schema_of(RunRow)
+STEP_SCHEMA = schema_of(StepRow)
+EMPIRICAL_SCHEMA = schema_of(EmpiricalRow)
+TEXT_SCHEMA = schema_of(TextRow)
 
 
 def write_atomically(path: Path, table: pa.Table) -> None:

@@ -8,7 +8,7 @@ it stops (block verification does), and reusing a rejected tail's noise would th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -77,14 +77,18 @@ class Streams:
         seeds: request seeds, 0 to 2^63 - 1.
         positions: index in the sequence (prompt included) of the first token that this step will emit, 0 to 2^32 - 1.
         width: how many offsets ``uniform`` may be asked for, at least max_draft_tokens + 1.
+        made: the uniforms by stream, if somebody has made them already.
     """
 
     seeds: Int64[Tensor, " B"]
     positions: Int64[Tensor, " B"]
     width: int
+    made: Float64[Tensor, "streams B width"] | None = field(default=None, repr=False)
 
     @cached_property
     def _table(self) -> Float64[Tensor, "streams B width"]:
+        if self.made is not None:
+            return self.made
         device = self.seeds.device
         offsets = torch.arange(self.width, device=device)[None, None, :]
         streams = torch.arange(len(Stream), device=device)[:, None, None]
@@ -111,4 +115,5 @@ class Streams:
 
     def select(self, requests: Int64[Tensor, " m"]) -> Streams:
         """The streams of some requests."""
-        return Streams(self.seeds[requests], self.positions[requests], self.width)
+        made = None if self.made is None else self.made[:, requests]
+        return Streams(self.seeds[requests], self.positions[requests], self.width, made)

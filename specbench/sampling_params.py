@@ -63,8 +63,13 @@ class SamplingParams:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All but the processors, by name."""
-        return {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+        """All but the processors, by name; top_k is a whole number."""
+        return {
+            "temperature": float(self.temperature),
+            "top_k": int(self.top_k),
+            "top_p": float(self.top_p),
+            "min_p": float(self.min_p),
+        }
 
     @property
     def greedy(self) -> bool:

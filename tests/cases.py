@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 import torch
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from specbench.benchmark.grid import CaseSpec
 from specbench.drafters import Drafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
+from specbench.exactness.zoo.bugs import bugs, flawed
 from specbench.models import Engine, Pair
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
@@ -35,8 +33,7 @@ BASE = CaseSpec(16, 501, 4, "bfloat16", "temperature", SamplingParams(temperatur
 TRUNCATED = dataclasses.replace(
     BASE, sampler="truncated", sampling=SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
 )
-YAMLS = sorted((Path(__file__).parent.parent / "conf" / "verifier" / "flawed").glob("*.yaml"))
-FLAWED = {f"flawed/{path.stem}": instantiate(OmegaConf.load(path)) for path in YAMLS}
+FLAWED = {f"flawed/{bug}": flawed(bug) for bug in bugs()}
 FIXTURES = {each.name: each for each in (*small_fixtures(), greedy_fixture()) if each.enumerable}
 every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
 

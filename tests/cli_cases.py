@@ -219,7 +219,6 @@ BAD_INPUT = [
         Case(f"{name} with {given}", (f"protocol={name}", given), (f"{given}: protocol={name} would ignore it",))
         for name, given in (
             ("record", "verifier=block"),
-            ("greedy_divergence", "sampler.temperature=0.5"),
             ("cost", "gamma=3"),
             ("exactness", "workload.limit=3"),
         )
@@ -269,7 +268,7 @@ GOOD_INPUT = [
         ("tokens recorded in", "Results: "),
         True,
     ),
-    Case("greedy", (*TINY, "protocol=greedy_divergence", "verifier=block"), ("texts part", "Results: "), True),
+    Case("greedy", (*TINY, "protocol=eprocess", "sampler=greedy", "verifier=block"), ("texts part", "Results: "), True),
     Case(
         "timing steps",
         ("workload.limit=3", "tracking.mode=disabled", *TINY_COST, "protocol=cost"),

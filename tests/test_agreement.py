@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+
+import pandas as pd
 import pytest
 import torch
 
+from specbench.benchmark.draws import drafts, streams_of
 from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.synthetic import make_case
+from specbench.benchmark.tables import AgreementRow
 from specbench.errors import ArgumentError, ConfigError
-from specbench.protocols import RunContext
-from specbench.protocols.agreement import AgreementProtocol, drafts, streams_of
+from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.zoo.residual import TargetResidual
+from specbench.protocols import Outcome, RunContext
+from specbench.protocols.agreement import AgreementProtocol
+from specbench.results import write_rows
 from specbench.rng import Stream, Streams
 from specbench.rules.agreement import classify, excess, only, well_formed
 from specbench.rules.known import KNOWN
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
-from specbench.verifiers.block import accepted_length, prefix_weights, residual_masses
+from specbench.verifiers.block import BlockVerifier, accepted_length, prefix_weights, residual_masses
+from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import ragged_case
 
@@ -190,7 +199,7 @@ class SometimesOff:
         self.rule, self.share, self.lossless = rule, share, True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        right = KNOWN[self.rule].reference.verify(draft, target, streams)
+        right = KNOWN.get(self.rule, KNOWN["token"]).reference.verify(draft, target, streams)
         off = streams.uniform(Stream.EMIT)[:, 0] < self.share
         token_ids = right.token_ids.clone()
         place = right.num_accepted[:, None]
@@ -202,25 +211,52 @@ class SometimesOff:
 @rules
 def test_the_protocol_counts_differences_and_draws(rule):
     protocol = AgreementProtocol(vocabulary=101, draws=3000, steps=20)
-    (row,) = protocol.run(context(SometimesOff(rule, 0.05))).tables["agreement.parquet"].rows
-    assert 3000 <= row["draws"] < 3000 + 8 * 4
-    per_step = row["draws"] / row["verifications"]
+    row = only_row(protocol.run(context(SometimesOff(rule, 0.05))))
+    assert 3000 <= row.draws < 3000 + 8 * 4
+    per_step = row.draws / row.verifications
     assert per_step == 4 if rule == "block" else 2 < per_step < 4
-    share = row["differences"] / row["verifications"]
+    share = row.differences / row.verifications
     assert 0.02 < share < 0.09  # expected 0.05, standard error below 0.009
-    assert row["wrong"] > 0.9 * row["differences"]
-    assert row["share_low"] < row["share"] < row["share_high"]
-    outcome_ = protocol.run(context(KNOWN[rule].reference))
+    assert row.wrong > 0.9 * row.differences
+    assert row.share_low < row.share < row.share_high
+    row = only_row(protocol.run(context(KNOWN[rule].reference)))
+    assert (row.differences, row.share, row.share_low) == (0, 0, 0)
+    assert 0 < row.share_high < 4 / 3000
+
+
+def only_row(outcome_: Outcome) -> AgreementRow:
     (row,) = outcome_.tables["agreement.parquet"].rows
-    assert (row["differences"], row["share"], row["share_low"]) == (0, 0, 0)
-    assert 0 < row["share_high"] < 4 / 3000
+    return row
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(0.8, top_k=9), SamplingParams(0.0)], ids=["top-k", "greedy"])
 def test_the_protocol_takes_any_sampler(sampling):
     protocol = AgreementProtocol(vocabulary=101, draws=500, steps=4)
-    (row,) = protocol.run(context(NaiveVerifier(), sampling=sampling)).tables["agreement.parquet"].rows
-    assert row["wrong"] == row["differences"] == 0
+    row = only_row(protocol.run(context(NaiveVerifier(), sampling=sampling)))
+    assert row.wrong == row.differences == 0
+
+
+def test_another_verifier_takes_the_place_of_the_twin():
+    """Of another rule, so that about one in five verifications differs, by no rounding."""
+    protocol = AgreementProtocol(vocabulary=101, draws=500, steps=4, other=BlockVerifier())
+    row = only_row(protocol.run(context(NaiveVerifier())))
+    assert (row.twin, row.rule) == ("BlockVerifier", "token")
+    assert row.wrong == row.differences > 10
+    protocol = AgreementProtocol(vocabulary=101, draws=500, steps=4, other=MaskedVerifier())
+    row = only_row(protocol.run(context(NaiveVerifier())))
+    assert (row.twin, row.differences) == ("MaskedVerifier", 0)
+
+
+def test_differences_of_a_rule_without_formulas_are_counted_and_not_explained():
+    protocol = AgreementProtocol(vocabulary=101, draws=1000, steps=20, other=MaskedVerifier())
+    outcome_ = protocol.run(context(SometimesOff("its own", 0.05)))
+    row = only_row(outcome_)
+    assert row.differences > 5
+    assert (row.wrong, row.rounding, row.tolerance, row.largest_rounding) == (None,) * 4
+    differences = list(outcome_.tables["differences.parquet"].rows)
+    assert {(each.excess, each.rounding) for each in differences} == {(None, None)}
+    assert all((each.accepted, each.emitted) != (each.twin_accepted, each.twin_emitted) for each in differences)
+    assert "which the rule 'its own' has no formulas to explain" in outcome_.headline
 
 
 def test_every_step_has_drafts_and_uniforms_of_its_own():
@@ -243,7 +279,44 @@ def test_decisions_by_hand():
 
 def test_a_verifier_without_a_twin_is_named():
     verifier = SometimesOff("its own", 0)
-    with pytest.raises(ConfigError, match="verifier=mine: its rule 'its own' has no twin"):
+    with pytest.raises(ConfigError, match="verifier=mine: its rule 'its own' has no twin") as raised:
         AgreementProtocol(vocabulary=11, draws=1, steps=1).run(context(verifier))
-    with pytest.raises(ConfigError, match=r"protocol\.draws=0"):
-        AgreementProtocol(vocabulary=11, draws=0, steps=1)
+    assert "+verifier@protocol.other=NAME" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("protocol.draws=-1", {"draws": -1}),
+        ("protocol.draws=0: protocol.requests is 0 too", {"draws": 0}),
+        ("protocol.requests=-1", {"requests": -1}),
+        ("protocol.steps=0", {"steps": 0}),
+        ("protocol.other=str: not a verifier", {"other": "block"}),
+    ],
+)
+def test_wrong_settings_are_named(key, changes):
+    with pytest.raises(ConfigError) as raised:
+        AgreementProtocol(**{"vocabulary": 11, "draws": 1, "steps": 1, **changes})
+    assert str(raised.value).startswith(key)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_on_small_fixtures_the_first_fork_is_reported(tmp_path):
+    protocol = AgreementProtocol(vocabulary=11, draws=0, steps=1, requests=100, other=TargetResidual())
+    outcome_ = protocol.run(context(MaskedVerifier()))
+    for name, table in outcome_.tables.items():
+        write_rows(tmp_path / name, table.rows, table.schema)
+    first = json.loads(outcome_.documents["first_divergence.json"])
+    assert (first["kind"], first["cause"]) == ("emit", "structural")
+    files = {name: pd.read_parquet(tmp_path / name) for name in outcome_.tables}
+    assert files["comparisons.parquet"]["structural"].sum() >= len(files["divergences.parquet"]) > 0
+    assert len(files["agreement.parquet"]) == len(files["differences.parquet"]) == 0
+    assert set(protocol.own_conditions) == {"gamma", "sampler", "batch_size", "dtype"}
+    same = AgreementProtocol(vocabulary=11, draws=20, steps=1, requests=100).run(context(MaskedVerifier()))
+    requests = f"the same tokens in {100 * (len(small_fixtures()) + 1):,} requests of the small fixtures"
+    assert same.headline.startswith(f"{requests}; 0 differences from MaskedVerifier in ")
+
+
+def test_processors_are_refused_where_steps_are_made_up():
+    with pytest.raises(ConfigError, match="steps are made up"):
+        AgreementProtocol(vocabulary=11, draws=1, steps=1).run(context(NaiveVerifier(), processors="[1]"))

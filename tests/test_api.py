@@ -24,6 +24,7 @@ from specbench.protocols.record import record as record_requests
 from specbench.provenance import request_seed
 from specbench.results import write_rows
 from specbench.rules.token import TOKEN
+from specbench.runs.building import processors_text
 from specbench.runs.choices import chosen, names
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -231,9 +232,19 @@ def test_a_wrong_argument_is_named(given, says):
     assert str(raised.value).startswith(says)
 
 
-@pytest.mark.parametrize("name", [name for name in names("verifier") if not name.startswith("external/")])
+OURS = [name for name in names("verifier") if not name.startswith("external/") and name != "flawed"]
+
+
+@pytest.mark.parametrize("name", [*OURS, "flawed/lenient"])
 def test_every_verifier_of_conf_is_built_by_its_name(name):
     assert callable(chosen("verifier", name).verify)
+
+
+def test_a_name_that_stands_for_many_asks_which():
+    with pytest.raises(ArgumentError, match="verifier='flawed': one of many; say which, as verifier='flawed/BUG'"):
+        specbench.certify("flawed")
+    with pytest.raises(ConfigError, match=r"verifier\.bug=lenience: no such bug"):
+        specbench.certify("flawed/lenience")
 
 
 # certify
@@ -361,6 +372,30 @@ def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_p
     ]
     assert [each.gamma for each in one] == [0, 3]
     assert [each.acceptance_length for each in one] == [each.acceptance_length for each in two]
+
+
+class Penalty:
+    """Takes a number from the logits of tokens that came before."""
+
+    def __init__(self, penalty: float):
+        self.penalty = penalty
+
+    def __call__(self, logits: torch.Tensor, history: Any) -> torch.Tensor:
+        return logits - self.penalty * history.counts(logits.shape[1]).to(logits.dtype)
+
+
+def doubled(logits: torch.Tensor, history: Any) -> torch.Tensor:
+    return 2 * logits
+
+
+def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
+    """So that it is not taken for a recording without them; the replay of the command line compares the two texts."""
+    sampling = specbench.SamplingParams(processors=[Penalty(0.5), doubled])
+    trace = specbench.record(pair, PROMPTS[:1], sampling=sampling, max_new_tokens=3)
+    nodes = [{"_target_": f"{__name__}.Penalty", "penalty": 0.5}, {"_target_": f"{__name__}.doubled"}]
+    assert trace.identity.processors == processors_text({"processors": nodes})
+    plain = specbench.record(pair, PROMPTS[:1], max_new_tokens=3)
+    assert plain.identity.processors == processors_text({"processors": []}) == ""
 
 
 @pytest.mark.parametrize(

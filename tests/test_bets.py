@@ -9,8 +9,8 @@ from specbench.exactness.statistics.bets import ClassBets, DifferenceBets
 from specbench.exactness.statistics.partitions import NAMED_CLASSES, NAMED_SIZES, Partitions
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
+from specbench.exactness.zoo import accept, residual
 from specbench.types import PADDING
-from specbench.verifiers.flawed import accept, residual
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.utils import get_class
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from specbench import config, rng
@@ -15,6 +15,7 @@ from specbench.__main__ import CONF
 from specbench.drafters import Drafter
 from specbench.models import loading
 from specbench.runs import plugins
+from specbench.runs.overrides import spelled_out
 from specbench.sampling import SamplingParams
 from specbench.workloads import load_prompts
 
@@ -74,7 +75,7 @@ def test_every_choice_says_what_it_is(group, name):
 )
 def test_components_take_the_arguments_of_their_yaml(group, name):
     settings = OmegaConf.to_container(composed(f"{group}={name}")[group])  # ??? included
-    made = get_class(settings.pop("_target_"))
+    made = get_object(settings.pop("_target_"))
     inspect.signature(made).bind(**settings)
     assert group != "drafter" or issubclass(made, Drafter)
 
@@ -102,10 +103,11 @@ def test_every_experiment_composes_with_each_value_it_sweeps(name):
     for override in overrides:
         values = list(override.sweep_string_iterator())
         assert len(values) == len(set(values)) > 1
-        # One choice of a folder stands for the others, which compose with the defaults: see above.
-        again = [value for value in values[1:] if (override.key_or_group, value) in CHOICES]
-        for value in [value for value in values if value not in again]:
-            config.check(config.resolved(composed(f"+exp={name}", f"{override.key_or_group}={value}")))
+        given = [spelled_out(f"{override.key_or_group}={value}") for value in values]
+        # One choice of a group stands for the others, which compose with the defaults: see above.
+        again = [each for each in given[1:] if tuple(each[0].split("=")) in CHOICES]
+        for each in [each for each in given if each not in again]:
+            config.check(config.resolved(composed(f"+exp={name}", *each)))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

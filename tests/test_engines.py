@@ -157,12 +157,6 @@ class Keeps(Drafter):
 
 def test_what_cannot_be_captured_is_refused_by_name(pair):
     target = Engine(pair.target, pair.vocab_size, "target")
-    target.device = torch.device("cuda")  # nothing else is asked of it
-    on_a_gpu = Parts(target, None, NaiveVerifier(), 3, torch.tensor([0]))
-    with pytest.raises(ConfigError, match=r"engine=graph: verifier NaiveVerifier has to read .*engine=eager"):
-        GraphEngine().check(on_a_gpu)
-    assert AutoEngine().chosen(on_a_gpu).name == "eager"
-    assert AutoEngine().chosen(dataclasses.replace(on_a_gpu, verifier=MaskedVerifier())).name == "graph"
     with pytest.raises(ConfigError, match=r"drafter Keeps keeps something .*place\(\)"):
         Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), StaticEngine())
     with pytest.raises(ConfigError, match=r"engine=graph.*device is cpu.*engine=auto"):
@@ -172,6 +166,12 @@ def test_what_cannot_be_captured_is_refused_by_name(pair):
     for wrong in ("all", [0], [1.5], 4):
         with pytest.raises(ConfigError, match=r"engine\.batch_sizes"):
             StaticEngine(wrong)
+    target.device = torch.device("cuda")  # nothing else is asked of it
+    on_a_gpu = Parts(target, None, NaiveVerifier(), 3, torch.tensor([0]))
+    with pytest.raises(ConfigError, match=r"engine=graph: verifier NaiveVerifier has to read .*engine=eager"):
+        GraphEngine().check(on_a_gpu)
+    assert AutoEngine().chosen(on_a_gpu).name == "eager"
+    assert AutoEngine().chosen(dataclasses.replace(on_a_gpu, verifier=MaskedVerifier())).name == "graph"
 
 
 def test_auto_is_eager_without_a_gpu(pair):

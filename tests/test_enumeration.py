@@ -24,11 +24,11 @@ from specbench.exactness.fixtures import greedy_fixture, regimes, small_fixtures
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.steps import draw, table_rows, verified
 from specbench.exactness.streams import request_streams
+from specbench.exactness.zoo import residual
 from specbench.rules import known
 from specbench.rules.known import KNOWN
 from specbench.rules.token import TOKEN
 from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.flawed import residual
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES, every_fixture
 

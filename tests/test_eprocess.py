@@ -18,6 +18,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
 from specbench.exactness.texts import eprocess
 from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
+from specbench.exactness.zoo.state import ReturnsArgmax
 from specbench.models import Engine, Pair
 from specbench.protocols.base import ModelContext
 from specbench.protocols.eprocess import EprocessProtocol
@@ -26,7 +27,6 @@ from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
-from specbench.verifiers.flawed.state import ReturnsArgmax
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 

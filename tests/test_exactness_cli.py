@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from specbench.exactness.zoo.bonus import PreviousRowBonus
 from specbench.results import read_results
 from specbench.runs.job import component_name
-from specbench.verifiers.flawed.bonus import PreviousRowBonus
+from specbench.runs.overrides import spelled_out
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cli_cases import Case
 from tests.command_lines import Ended, once, read_all, run_all
@@ -41,9 +42,9 @@ def refused(key: str, value: str, *says: str, plus: str = "") -> Case:
     return Case(f"{key}={value}", ("protocol=exactness", f"{plus}{key}={value}"), (f"{key}={value}: ", *says))
 
 
-def ignored(protocol: str, key: str, value: str) -> Case:
-    says = (f"{key}={value}: ", f"protocol={protocol} would ignore it. Its fixtures have their own")
-    return Case(f"{protocol} {key}", (f"protocol={protocol}", f"{key}={value}"), says)
+def ignored(key: str, value: str) -> Case:
+    says = (f"{key}={value}: ", "protocol=exactness would ignore it. It is for a regime")
+    return Case(f"zoo {key}", ("+exp=flawed_zoo", "verifier=flawed/lenient", f"{key}={value}"), says)
 
 
 REFUSED = [
@@ -60,19 +61,29 @@ REFUSED = [
     refused("protocol.calibration_seeds", "-1", "Use a whole number from 0."),
     refused("protocol.calibration_seconds", "soon", "Use 0 for no limit, or more."),
     refused("protocol.patience", "3", "no setting of a suite", "stop_when_caught", plus="+"),
-    ignored("flawed_zoo", "gamma", "7"),
-    ignored("flawed_zoo", "sampler", "chat"),
-    ignored("flawed_zoo", "sampler.top_p", "0.9"),
-    ignored("flawed_zoo", "batch_size", "8"),
-    ignored("flawed_zoo", "dtype", "bfloat16"),
+    ignored("gamma", "7"),
+    ignored("sampler", "chat"),
+    ignored("sampler.top_p", "0.9"),
+    ignored("batch_size", "8"),
+    ignored("dtype", "bfloat16"),
     Case(
-        "differential batch_size",
-        ("protocol=differential", "verifier@protocol.other=block", "batch_size=8"),
-        ("batch_size=8: ", "protocol=differential would ignore it"),
+        "agreement without draws",
+        ("protocol=agreement", "+verifier@protocol.other=block", "protocol.draws=0", "batch_size=8"),
+        ("batch_size=8: ", "protocol=agreement would ignore it", "protocol.draws=0"),
     ),
 ]
 CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
 HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=2"), ())
+BUGS = Case("two bugs, one unknown", (*FEW, "verifier=flawed", "verifier.bug=target_residual,lenience"), ())
+COMPARED = Case(
+    "two verifiers",
+    (
+        *("protocol=agreement", "+verifier@protocol.other=flawed", "protocol.other.bug=target_residual"),
+        *("protocol.draws=0", "protocol.requests=50", "tracking.mode=disabled"),
+    ),
+    (),
+)
+NAMELESS = Case("no bug", (*FEW, "verifier=flawed"), ("verifier.bug=???: no value given",))
 NO_MODULE = Case(
     "module that is not there", (*FEW, "verifier._target_=mine.Mine"), ("verifier=", "'mine'", "PYTHONPATH")
 )
@@ -81,7 +92,7 @@ NO_MODULE = Case(
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> dict[str, tuple[Ended, Path]]:
     """Every command line of this file, in one process, by its reason."""
-    cases = [*REFUSED, CLAIMS, HANGS, NO_MODULE]
+    cases = [*REFUSED, CLAIMS, HANGS, NO_MODULE, BUGS, COMPARED, NAMELESS]
     folder = once(
         tmp_path_factory, "exactness_cli", lambda folder: run_all([(c.arguments, False) for c in cases], folder)
     )
@@ -97,7 +108,7 @@ def row(folder: Path) -> dict:
     return read_results(folder / "outputs" / "adhoc" / "latest").iloc[0].to_dict()
 
 
-@pytest.mark.parametrize("case", [*REFUSED, NO_MODULE], ids=lambda case: case.reason)
+@pytest.mark.parametrize("case", [*REFUSED, NO_MODULE, NAMELESS], ids=lambda case: case.reason)
 def test_what_would_be_ignored_or_cannot_work_is_refused_by_name(case, ran):
     ended, folder = ran[case.reason]
     assert ended.status == 1
@@ -132,6 +143,52 @@ def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ra
 def test_a_verifier_is_named_by_what_the_command_line_made_of_it(overrides, name):
     node = {"_target_": "mine.Mine", "bits": 8, "a": "x"}
     assert component_name("verifier", "block", node, overrides) == name
+
+
+def test_another_verifier_is_compared_from_the_command_line(ran):
+    ended, folder = ran[COMPARED.reason]
+    assert ended.status == 0, ended.text
+    assert "requests of the small fixtures differ" in ended.text
+    found = row(folder)
+    assert (found["verifier"], found["protocol"]) == ("masked", "agreement")
+    assert found["gamma"] is None or found["gamma"] != found["gamma"]  # nothing read it
+
+
+def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran):
+    ended, folder = ran[BUGS.reason]
+    assert ended.status == 1
+    assert "verifier.bug=lenience: no such bug. Use one of accepts_everything, " in ended.text
+    assert certificate(folder)["verifier"] == row(folder)["verifier"] == "flawed/target_residual"
+    assert "failed: it" not in ended.text  # it does not claim to be lossless
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ([], "flawed/lost_penalty"),
+        (["+verifier.penalty=0.7"], "flawed/lost_penalty[penalty=0.7]"),
+        (["verifier._target_=mine.Mine"], "mine.Mine[bug=lost_penalty]"),
+    ],
+    ids=["by its bug", "with a setting", "other code"],
+)
+def test_a_flawed_verifier_is_named_by_its_bug(more, name):
+    node = {"_target_": "mine.Mine", "bug": "lost_penalty", "penalty": 0.7}
+    overrides = ["verifier=flawed", "verifier.bug=lost_penalty", *more]
+    assert component_name("verifier", "flawed", node, overrides) == name
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ("verifier=flawed/lenient", ["verifier=flawed", "verifier.bug=lenient"]),
+        ("verifier=flawed/lenient,masked", ["verifier=flawed/lenient,masked"]),
+        ("verifier=masked,flawed/lenient", ["verifier=masked,flawed/lenient"]),
+        ("verifier=external/transformers", ["verifier=external/transformers"]),
+        ("workload.path=flawed/lenient", ["workload.path=flawed/lenient"]),
+    ],
+)
+def test_the_name_in_results_is_a_choice_on_the_command_line(given, spelled):
+    assert spelled_out(given) == spelled
 
 
 def test_code_that_never_returns_is_broken_and_the_fixture_is_named(ran):

@@ -13,11 +13,11 @@ from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED
 from specbench.exactness.evidence import SUITES, Settings
 from specbench.exactness.fixtures import regimes
 from specbench.exactness.suite import examine
+from specbench.exactness.zoo.base import TokenSteps
 from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
 from specbench.types import Verification
 from specbench.verifiers import batched
-from specbench.verifiers.flawed.base import TokenSteps
 from tests.cases import CPU
 
 # A sound verifier is rejected with probability 1e-7 a test of this file; seeds are fixed.

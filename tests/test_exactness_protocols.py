@@ -13,23 +13,22 @@ from analysis.flawed_zoo import sensitivity_table
 from specbench.decoding import Completion, Request
 from specbench.errors import ConfigError
 from specbench.exactness import tables
-from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.texts.forks import BUG, NEAR_TIE, cause_of
+from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
 from specbench.models import Engine, Pair
 from specbench.plots import exactness as plots
-from specbench.protocols import ModelContext, Outcome, RunContext
-from specbench.protocols.differential import DifferentialProtocol
+from specbench.protocols import ModelContext, Outcome, RunContext, greedy_divergence
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.exactness import ExactnessProtocol
-from specbench.protocols.flawed_zoo import FlawedZooProtocol
-from specbench.protocols.greedy_divergence import BUG, NEAR_TIE, GreedyDivergenceProtocol, cause_of, triage
+from specbench.protocols.greedy_divergence import triage
 from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.flawed.bonus import ArgmaxBonus, PreviousRowBonus
-from specbench.verifiers.flawed.residual import TargetResidual
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 
+ZOO = (tables.SENSITIVITY, tables.ELSEWHERE, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of
+HOT, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
 SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
 
@@ -45,14 +44,12 @@ def context(verifier, **more) -> RunContext:
 def with_models(pair: Pair):
     from specbench.drafters.model import ModelDrafter
 
-    def make(verifier, prompts: int = 4, length: int = 24) -> ModelContext:
+    def make(verifier, prompts: int = 4, length: int = 24, sampling: SamplingParams = HOT) -> ModelContext:
         texts = [f"def f{i}(x):\n    return " for i in range(prompts)]
-        requests = [
-            Request(f"p{i}", tuple(pair.encode(text)), i, SamplingParams(), length) for i, text in enumerate(texts)
-        ]
+        requests = [Request(f"p{i}", tuple(pair.encode(text)), i, sampling, length) for i, text in enumerate(texts)]
         engine = Engine(pair.target, pair.vocab_size, "target")
         return ModelContext(
-            **vars(context(verifier)) | {"drafter": bound(ModelDrafter(), pair)},
+            **vars(context(verifier, sampling=sampling)) | {"drafter": bound(ModelDrafter(), pair)},
             pair=pair,
             target=engine,
             requests=requests,
@@ -102,6 +99,7 @@ def test_exactness_of_a_flawed_verifier(tmp_path):
     assert outcome.headline.startswith(f"not lossless: TV {certificate['tv_lower_bound']:.1g}"[:18])
     assert outcome.failure is None  # it does not claim to be
     assert set(files[tables.BIAS]["fixture"]) == {row["fixture"] for row in certificate["bias"]}
+    assert len(files[tables.ELSEWHERE]) == 0  # nobody asked for it
     assert "## Bias and what it bought" in outcome.documents["certificate.md"]
     assert "## The simplest failing example" in outcome.documents["certificate.md"]
 
@@ -138,14 +136,10 @@ def test_a_verifier_that_is_not_what_it_says_fails_the_job(verifier, verdict, sa
 def test_bad_settings_are_named():
     for key, value in (
         ("calibration_seeds", -1), ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("vocabulary", 7),
-        ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1),
+        ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1), ("elsewhere", "maybe"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):
             exactness(**{key: value})
-    with pytest.raises(ConfigError, match=r"verifier@protocol\.other"):
-        DifferentialProtocol(None, 10, 8, 1)
-    with pytest.raises(ConfigError, match=r"protocol\.vocabulary=1"):
-        DifferentialProtocol(MaskedVerifier(), 10, 1, 1)
     with pytest.raises(ConfigError, match=r"protocol\.tokens"):
         EprocessProtocol(0, 0.01)
 
@@ -156,9 +150,10 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):
         folder = tmp_path / name.replace("/", "_")
         folder.mkdir()
-        outcome = FlawedZooProtocol(10_000, 0, 1e-7, 0.99).run(context(verifier))
+        outcome = exactness(serial_draws=0, elsewhere=True).run(context(verifier))
+        assert outcome.failure is None
         files = written(outcome, folder)
-        parts.append([frame.assign(verifier=name) for frame in files.values()])
+        parts.append([files[each].assign(verifier=name) for each in ZOO])
     tests, others, bounds, bias = (pd.concat(frames) for frames in zip(*parts, strict=True))
     table = sensitivity_table(tests, others, bounds, bias).set_index("verifier")
     assert table.loc["flawed/bonus", "caught by"].endswith(": location")
@@ -167,20 +162,6 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     assert table.loc["masked", ["distance ratio", "identical rows", "first token"]].tolist() == ["missed"] * 3
     tests["column"] = tests["fixture"] + ": " + tests["test"]
     assert isinstance(plots.sensitivity(tests, others), Figure)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_differential_protocol_reports_the_first_fork(tmp_path):
-    outcome = DifferentialProtocol(TargetResidual(), 100, 500, 8).run(context(MaskedVerifier()))
-    files = written(outcome, tmp_path)
-    first = json.loads(outcome.documents["first_divergence.json"])
-    assert (first["kind"], first["cause"]) == ("emit", "structural")
-    assert files[tables.COMPARISONS]["structural"].sum() >= len(files[tables.DIVERGENCES]) > 0
-    same = DifferentialProtocol(MaskedVerifier(), 100, 500, 8).run(context(MaskedVerifier()))
-    assert same.headline == f"the same tokens in {100 * (len(small_fixtures()) + 1) + 8:,} requests"
-    assert "rule" not in same.headline
-    other = DifferentialProtocol(BlockVerifier(), 100, 500, 8).run(context(MaskedVerifier()))
-    assert "requests differ" in other.headline
 
 
 def test_evidence_from_texts_of_the_pair(with_models, tmp_path):
@@ -195,30 +176,65 @@ def test_evidence_from_texts_of_the_pair(with_models, tmp_path):
         == len(certificate["log10_e_values_of_bets"]) + 1
     )
     assert json.loads(protocol.run(with_models(ArgmaxBonus())).documents["e_certificate.json"])["log10_e_value"] > 2
-    greedy = dataclasses.replace(with_models(MaskedVerifier()), sampling=SamplingParams(temperature=0.0))
-    with pytest.raises(ConfigError, match="temperature"):
-        protocol.run(greedy)
 
 
 def test_greedy_texts_of_the_pair_do_not_part_in_float32(with_models, tmp_path):
-    outcome = GreedyDivergenceProtocol().run(with_models(MaskedVerifier()))
+    """At temperature 0 the same protocol compares texts; a token drawn from the row before is no near tie."""
+    protocol = EprocessProtocol(300, 1e-6)
+    outcome = protocol.run(with_models(MaskedVerifier(), sampling=GREEDY))
+    assert set(outcome.tables) == {tables.GREEDY}
     rows = written(outcome, tmp_path)[tables.GREEDY]
     assert rows["position"].isna().all()
     assert outcome.headline.startswith("0 of 4 texts part (0.0% to ")
+    wrong = protocol.run(with_models(PreviousRowBonus(), sampling=GREEDY))
+    assert any(fork.cause == BUG for fork in wrong.tables[tables.GREEDY].rows)
+    assert "forks" in wrong.figures
+
+
+class Banned:
+    """Takes a token out."""
+
+    def __init__(self, token: int):
+        self.token = token
+
+    def __call__(self, logits, history):
+        return logits.index_fill(1, torch.tensor([self.token]), -torch.inf)
+
+
+def test_forks_are_judged_by_what_the_processors_made_of_the_logits(with_models):
+    """The text that has the banned token is wrong, though the model's own logits favour it."""
+    made = with_models(MaskedVerifier(), prompts=1)
+    logits = made.target.score(made.requests[0].prompt)[-1]
+    best, second, *_ = logits.argsort(descending=True).tolist()
+    request = dataclasses.replace(made.requests[0], sampling=SamplingParams(0.0, processors=[Banned(best)]))
+    fork = triage(made, Completion(request, [second, 1]), Completion(request, [best, 1]))
+    assert (fork.position, fork.cause, fork.plain_margin) == (0, BUG, torch.inf)
+    assert fork.logit_noise < 1e-3
+
+
+@pytest.mark.parametrize(("tolerance", "cause"), [(None, NEAR_TIE), (1e-3, NEAR_TIE), (1e-9, BUG)])
+def test_a_fork_is_rounding_up_to_the_tolerance(with_models, monkeypatch, tolerance, cause):
+    """Two logits that change places by 1e-6, which float32 may move by 8e-6 at this size."""
+    scored = {1: torch.tensor([[1.0, 1.0 - 1e-6, 0.0]]), 4: torch.tensor([[1.0 - 1e-6, 1.0, 0.0]])}
+    monkeypatch.setattr(greedy_divergence, "logits_along", lambda _, prompts, texts: [scored[len(texts[0])]])
+    made = with_models(MaskedVerifier(), prompts=1)
+    request = dataclasses.replace(made.requests[0], sampling=GREEDY)
+    fork = triage(made, Completion(request, [0, 1, 2, 2]), Completion(request, [1, 1, 2, 2]), tolerance)
+    assert fork.cause == cause
 
 
 def test_a_wrong_greedy_token_is_no_near_tie(with_models):
     made = with_models(MaskedVerifier(), prompts=1)
-    request = dataclasses.replace(made.requests[0], sampling=SamplingParams(temperature=0.0))
+    request = dataclasses.replace(made.requests[0], sampling=GREEDY)
     logits = made.target.score(request.prompt)[-1]
     best, *_, worst = logits.argsort(descending=True).tolist()
     plain, wrong = Completion(request, [best, 1, 2]), Completion(request, [worst, 1, 2])
-    fork = triage(made, request, plain, wrong)
+    fork = triage(made, plain, wrong)
     assert (fork.position, fork.cause) == (0, BUG)
     assert fork.plain_margin == pytest.approx(float(logits[best] - logits[worst]), rel=1e-3)
-    cut = triage(made, request, plain, Completion(request, [best, 1]))
+    cut = triage(made, plain, Completion(request, [best, 1]))
     assert (cut.position, cut.cause) == (2, BUG)
-    assert triage(made, request, plain, plain).position is None
+    assert triage(made, plain, plain).position is None
     assert NEAR_TIE != BUG
 
 

@@ -35,11 +35,11 @@ from specbench.exactness.statistics.tests import holm, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, LAST_POSITION, request_streams
 from specbench.exactness.texts import eprocess
+from specbench.exactness.zoo import residual
+from specbench.exactness.zoo.base import TokenSteps
 from specbench.rng import Stream
 from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
-from specbench.verifiers.flawed import residual
-from specbench.verifiers.flawed.base import TokenSteps
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES
 

@@ -8,9 +8,9 @@ import torch
 from specbench.exactness.certificate.tests import HABITS
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
 from specbench.exactness.habits import COMPANY, GENERATOR, PLACE, POSITION, SEED, STREAMS, TWICE, habits
+from specbench.exactness.zoo.base import TokenSteps
 from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
-from specbench.verifiers.flawed.base import TokenSteps
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import FIXTURES
 

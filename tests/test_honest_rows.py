@@ -30,17 +30,14 @@ SAMPLING = SamplingParams(temperature=0.9)  # known by its identity: what was ma
 TINY_COST = {"batches": [1, 2], "gammas": [2], "contexts": [8], "steps": 2, "rounds": 1}
 # What makes each protocol quick, its vocabulary and its number of requests in particular.
 QUICK: dict[str, dict[str, Any]] = {
-    "agreement": {"vocabulary": 50, "draws": 20, "steps": 2},
+    "agreement": {"vocabulary": 50, "draws": 20, "steps": 2, "requests": 20},
     "cost": TINY_COST,
     "decode": {"max_rounds": 2, "warmup": 0, "check": {"prefixes": 1, "draws": 4, "batch_size": 4}},
-    "differential": {"other": MaskedVerifier(), "requests": 20, "vocabulary": 50, "vocabulary_requests": 8},
     "eprocess": {"tokens": 20},
     "exactness": {
         **{"suite": "quick", "draws": 200, "regime_draws": 1, "vocabulary": 100, "serial_draws": 0},
         **{"locating_seconds": 0.01, "seconds": 0, "regime_seconds": 0},
     },
-    "flawed_zoo": {"draws": 200, "serial_draws": 0},
-    "greedy_divergence": {},
     "latency": {
         **{"vocabulary": 50, "grid": [{"gamma": [1]}], "rounds": 1, "replays": 3, "host_calls": 1},
         **{"seconds": 0.001, "budget": 0.0},

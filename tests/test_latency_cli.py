@@ -23,7 +23,7 @@ LINES = {
     "latency": ("+exp=verifier_latency", *SMALL, VERIFIERS),
     "agreement": (
         *("+exp=verifier_agreement", "protocol.vocabulary=97", "protocol.draws=300", "protocol.steps=3"),
-        *("batch_size=4", OFF, VERIFIERS),
+        *("protocol.requests=1", "batch_size=4", OFF, VERIFIERS),
     ),
     "absent": ("-m", "protocol=latency", *SMALL, "protocol.budget=0", f"verifier._target_={MASKED},{ABSENT}"),
     "absent alone": ("protocol=latency", *SMALL, f"verifier._target_={ABSENT}"),
@@ -37,6 +37,7 @@ LINES = {
     ),
     "broken, compared": (
         *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=50", "batch_size=8", OFF),
+        "protocol.requests=0",
         *BROKEN,
     ),
     "nothing fits": ("protocol=latency", *SMALL, "protocol.cpu_logits=1"),

@@ -12,6 +12,8 @@ from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.probes import Probe
+from specbench.exactness.zoo import accept, residual, wrong_q
+from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rng import Stream
 from specbench.rules import known
@@ -19,8 +21,6 @@ from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
 from specbench.verifiers import batched
 from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.flawed import accept, residual, wrong_q
-from specbench.verifiers.flawed.base import TokenSteps
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.matching import MatchingVerifier
 from tests.cases import CPU, FIXTURES, FLAWED

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis import replay_sweep
 from specbench.results import read_jobs
 from tests.command_lines import ROOT, Ended, once, read_all, run_all
 
@@ -20,7 +21,10 @@ CERTIFIED = (
     *("protocol=exactness", "protocol.suite=quick", "protocol.draws=10000", "protocol.serial_draws=0"),
     *("protocol.regime_draws=256", "protocol.vocabulary=300"),
 )
-AGREEMENT = ("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=3000", "protocol.steps=20", "batch_size=8")
+AGREEMENT = (
+    *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=3000", "protocol.steps=20"),
+    *("protocol.requests=50", "batch_size=8"),
+)
 LATENCY = (
     *("protocol=latency", "protocol.vocabulary=97", "protocol.grid=[{batch_size:[2]},{sampler:[greedy,one_hot]}]"),
     *("protocol.rounds=1", "protocol.replays=3", "protocol.host_calls=1"),
@@ -171,3 +175,17 @@ def test_replay_foresees_what_it_accepts(ran):
     assert named.status == 1
     assert "its rule, named, has no replay" in named.text
     assert "give its Rule a token_cost" in named.text
+
+
+def test_its_replay_is_reported(ran):
+    """What replay_sweep can say without its formulas: by the run's own tables, with a dash for what needs them."""
+    got = ran["replay"]
+    text = replay_sweep.report(got.folder / "outputs/adhoc/latest").read_text()
+    (length,) = got.table("replay.parquet").query("gamma == 3")["acceptance_length"]
+    (line,) = [each for each in text.splitlines() if each.startswith("| lazy")]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells[:4] == ["lazy", "1", "3", f"{length:.3f}"]
+    assert cells[-2] == "-"
+    assert 0 < float(cells[-1]) <= 1
+    assert "not known of rules from outside of this tree" in text
+    assert "expectation given the decoded text: they agree" in text

@@ -15,10 +15,10 @@ from specbench.exactness.evidence import Settings
 from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
+from specbench.exactness.zoo.base import TokenSteps
 from specbench.rng import Stream
 from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
-from specbench.verifiers.flawed.base import TokenSteps
 from tests.cases import CPU, FIXTURES
 
 CHAIN = FIXTURES["chain"]

@@ -9,10 +9,10 @@ from specbench.errors import ArgumentError
 from specbench.exactness.evidence import CLASSES, FORM, PAIRED
 from specbench.exactness.fixtures import as_configured, regimes
 from specbench.exactness.statistics.served import served_rows
+from specbench.exactness.zoo import accept, residual
+from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.sampling import SamplingParams
 from specbench.verifiers import batched
-from specbench.verifiers.flawed import accept, residual
-from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.matching import MatchingVerifier
 from tests.cases import CPU

@@ -181,13 +181,13 @@ def test_decoding_finds_what_replay_says(rule):
                 "expected_steps": own,
             }
         )
-        found = agreement(points, tokens, steps[:, place])
+        found = agreement(points, (tokens, steps[:, place]))
         p_values += [found.difference_p, found.same_text_p]
         assert found.width_ratio > 1
     assert joint_p_value(p_values) > 1e-7
     wrong = {"token": "block", "block": "token"}[rule]
     other = replay(trace_of_tokens(p, q, [c.token_ids for c in completions]), wrong, [8])[0].steps
-    assert agreement(points.assign(expected_steps=other), tokens, steps[:, -1]).same_text_p < 1e-7
+    assert agreement(points.assign(expected_steps=other), (tokens, steps[:, -1])).same_text_p < 1e-7
 
 
 def test_simulated_runs_have_the_replayed_mean():

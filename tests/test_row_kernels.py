@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from specbench.kernels import launch, launch_rows
+from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
 from specbench.sampling.rows import sorted_cutoffs
 from specbench.types import PADDING, LogitRows
@@ -109,3 +110,19 @@ def test_samples_of_bad_rows(bad, rest):
             logits, truncating.temperature, truncating.top_k, truncating.top_p, truncating.min_p
         )
         assert not normalizer.isfinite().any()
+
+
+@pytest.mark.parametrize(("batch", "width"), [(1, 1), (3, 5), (40, 9)])
+def test_uniforms_are_those_of_the_streams(batch, width):
+    """Bit for bit, seeds and positions beyond their range included: another counter, or a row of another request."""
+    seeds = torch.arange(batch, dtype=torch.int64) * 2**40 + 7
+    seeds[-1] = -(2**63) + 5
+    positions = torch.arange(batch, dtype=torch.int64) * 1013 + 2**32 - 2
+    made = launch_rows.uniforms(seeds.to(DEVICE), positions.to(DEVICE), width).cpu()
+    expected = Streams(seeds, positions, width)
+    for stream in Stream:
+        assert torch.equal(made[stream], expected.uniform(stream))
+    some = torch.tensor([batch - 1])
+    assert torch.equal(
+        Streams(seeds, positions, width, made).select(some).uniform(Stream.EMIT), made[Stream.EMIT, some]
+    )

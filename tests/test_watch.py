@@ -14,9 +14,9 @@ from specbench.exactness.evidence import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine
+from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.residual import TargetResidual
 from specbench.types import LogitRows, Verification
-from specbench.verifiers.flawed.base import TokenSteps
-from specbench.verifiers.flawed.residual import TargetResidual
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES
 

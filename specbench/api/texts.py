@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FunctionType
 
 from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
-from specbench.decoding import Decoder, Request, Step
+from specbench.decoding import Decoder, DecodingEngine, Request, Step
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ArgumentError
@@ -75,6 +77,7 @@ def decode(
     max_new_tokens: int = 64,
     seed: int = 0,
     batch_size: int = 8,
+    engine: str | DecodingEngine = "auto",
 ) -> DecodedBatch:
     """Continues prompts by speculative decoding: the draft model proposes, the target scores, the verifier decides.
 
@@ -87,14 +90,16 @@ def decode(
         sampling: how both models sample; None is temperature 1, nothing cut off.
         max_new_tokens: the most tokens of a continuation.
         seed: of the random numbers; every prompt gets a seed of its own from it and its place in ``prompts``.
-        batch_size: prompts decoded side by side.
+        batch_size: prompts decoded side by side; as one ends, another takes its place.
+        engine: a name of conf/engine, such as "eager" or "graph", or a DecodingEngine: how steps are taken. "auto" is
+            CUDA graphs on a GPU, and eager elsewhere.
 
     Returns:
         DecodedBatch: a list with one Decoded a prompt (``text``, ``token_ids``, ``steps``, ``acceptance_length``); its
         own ``acceptance_length`` is that of all.
 
     Raises:
-        ArgumentError: an unknown verifier or drafter; a prompt that is empty or too long for the models.
+        ArgumentError: an unknown verifier, drafter or engine; a prompt that is empty or too long for the models.
         ConfigError: a number outside its range.
         ModelError: NaN or infinite logits.
 
@@ -108,8 +113,9 @@ def decode(
         raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     size = check_count("batch_size", batch_size)
-    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter))
-    completions = [each for i in range(0, len(requests), size) for each in decoder.run(requests[i : i + size])]
+    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter), _engine_of(engine))
+    decoder.reserve(requests, size)
+    completions = decoder.run(requests, at_once=size)
     return DecodedBatch(
         Decoded(
             each.request.prompt,
@@ -139,7 +145,8 @@ def record(
         pair, prompts, sampling, max_new_tokens, seed, batch_size: as in :func:`specbench.decode`.
 
     Returns:
-        Trace: a line a token with its log-probability under both models, and what it is a trace of.
+        Trace: a line a token with its log-probability under both models, and what it is a trace of, processors
+        included.
 
     Raises:
         ArgumentError, ConfigError, ModelError: as in :func:`specbench.decode`.
@@ -187,11 +194,18 @@ def _drafter_of(given: str | Drafter) -> Drafter:
     return made
 
 
-def _decoder(pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter) -> Decoder:
+def _engine_of(given: str | DecodingEngine) -> DecodingEngine:
+    made = chosen("engine", given) if isinstance(given, str) else given
+    if not isinstance(made, DecodingEngine):
+        raise ArgumentError(f"engine: a {type(given).__name__}; a name of conf/engine or a DecodingEngine needed")
+    return made
+
+
+def _decoder(pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter, engine: DecodingEngine) -> Decoder:
     target = _target(pair)
     if gamma == 0:
-        return Decoder(target, None, None, 0, pair.stop_ids)
-    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids)
+        return Decoder(target, None, None, 0, pair.stop_ids, engine)
+    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine)
 
 
 def _target(pair: Pair) -> Engine:
@@ -217,4 +231,15 @@ def _context(pair: Pair, requests: Sequence[Request], seed: int, batch_size: int
         drafter=ModelDrafter().bind(pair, target),
         requests=requests,
         names=(pair.target.name_or_path or "target", pair.draft.name_or_path or "draft"),
+        processors=_processors_text(requests[0].sampling),
     )
+
+
+def _processors_text(sampling: SamplingParams) -> str:
+    """What a trace calls its processors: as ``sampler.processors`` would name them, if the attributes of each are the
+    arguments of its class; empty for none."""
+    named = []
+    for each in sampling.processors:
+        kind = each if isinstance(each, FunctionType) else type(each)
+        named.append({"_target_": f"{kind.__module__}.{kind.__qualname__}", **getattr(each, "__dict__", {})})
+    return json.dumps(named, sort_keys=True, default=lambda value: type(value).__name__) if named else ""

@@ -2,97 +2,123 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from dataclasses import dataclass
+
+from specbench.results import schema_of
 
 LATENCY, LATENCY_SAMPLES = "latency.parquet", "latency_samples.parquet"
-LATENCY_SCHEMA = pa.schema(
-    [
-        # The case
-        ("case", pa.int64()),
-        ("variant", pa.string()),  # in what it differs from the run's base case, the batch size aside
-        ("verifier", pa.string()),
-        ("rule", pa.string()),
-        ("device", pa.string()),
-        ("comparable", pa.bool_()),  # false where a kernel ran through an interpreter
-        ("batch_size", pa.int64()),
-        ("vocabulary", pa.int64()),
-        ("gamma", pa.int64()),
-        ("dtype", pa.string()),
-        ("sampler", pa.string()),
-        ("temperature", pa.float64()),
-        ("top_k", pa.int64()),
-        ("top_p", pa.float64()),
-        ("min_p", pa.float64()),
-        ("draft_probabilities", pa.bool_()),
-        ("cutoffs_known", pa.bool_()),  # the search for the cutoffs is not in the time
-        ("skipped", pa.string()),  # why it was not timed; the columns that follow "copy_bandwidth" are then empty
-        ("flush", pa.string()),
-        ("empty_graph_us", pa.float64()),  # replaying a graph without work; none on a CPU
-        ("copy_bandwidth", pa.float64()),  # bytes a second, read and written
-        # Its time, of graph replays where ``graph``, else of calls
-        ("graph", pa.bool_()),
-        ("why_no_graph", pa.string()),
-        ("rounds", pa.int64()),
-        ("replays", pa.int64()),  # of all rounds
-        ("median_us", pa.float64()),
-        ("median_us_low", pa.float64()),
-        ("median_us_high", pa.float64()),
-        ("q05_us", pa.float64()),
-        ("q25_us", pa.float64()),
-        ("q75_us", pa.float64()),
-        ("q95_us", pa.float64()),
-        ("eager_us", pa.float64()),  # median of single calls by the wall clock, the host's part included
-        ("eager_q25_us", pa.float64()),
-        ("eager_q75_us", pa.float64()),
-        ("floor_bytes", pa.float64()),  # mean over the rounds, which accept different numbers of tokens
-        ("floor_us", pa.float64()),
-        ("ratio", pa.float64()),  # median / floor
-        ("ratio_low", pa.float64()),
-        ("ratio_high", pa.float64()),
-        # Its check
-        ("acceptance_rate", pa.float64()),  # accepted / drafted, with those behind a rejection
-        ("token_acceptance", pa.float64()),  # accepted / (accepted + rejected)
-        ("checked", pa.int64()),  # requests
-        ("rounding", pa.int64()),  # of these, how many differ from the rule's twin by rounding
-    ]
-)
-LATENCY_SAMPLES_SCHEMA = pa.schema([("case", pa.int64()), ("round", pa.int64()), ("microseconds", pa.float64())])
-
 AGREEMENT, DIFFERENCES = "agreement.parquet", "differences.parquet"
-AGREEMENT_SCHEMA = pa.schema(
-    [
-        ("verifier", pa.string()),
-        ("rule", pa.string()),
-        ("twin", pa.string()),
-        ("vocabulary", pa.int64()),
-        ("batch_size", pa.int64()),
-        ("gamma", pa.int64()),
-        ("dtype", pa.string()),
-        ("logits", pa.int64()),  # batches of logits, each drawn from many times
-        ("verifications", pa.int64()),  # of one request
-        ("draws", pa.int64()),  # decisions on drafted tokens, and emitted tokens
-        ("acceptance_rate", pa.float64()),
-        ("differences", pa.int64()),  # verifications whose tokens differ
-        ("rounding", pa.int64()),
-        ("wrong", pa.int64()),
-        ("tolerance", pa.float64()),
-        ("largest_rounding", pa.float64()),  # the largest error that explains a difference
-        ("share", pa.float64()),  # differences / draws
-        ("share_low", pa.float64()),
-        ("share_high", pa.float64()),
-        ("seconds", pa.float64()),
-    ]
-)
-DIFFERENCES_SCHEMA = pa.schema(
-    [
-        ("logits", pa.int64()),
-        ("step", pa.int64()),
-        ("request", pa.int64()),
-        ("twin_accepted", pa.int64()),
-        ("twin_emitted", pa.int64()),
-        ("accepted", pa.int64()),
-        ("emitted", pa.int64()),
-        ("excess", pa.float64()),
-        ("rounding", pa.bool_()),
-    ]
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyRow:
+    """One case of one verifier. What follows ``copy_bandwidth`` is None in a case that was skipped."""
+
+    case: int
+    variant: str  # in what it differs from the run's base case, the batch size aside
+    verifier: str
+    rule: str
+    device: str
+    comparable: bool  # false where a kernel ran through an interpreter
+    batch_size: int
+    vocabulary: int
+    gamma: int
+    dtype: str
+    sampler: str
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    draft_probabilities: bool
+    cutoffs_known: bool  # the search for the cutoffs is not in the time
+    skipped: str | None = None  # why it was not timed
+    flush: str
+    empty_graph_us: float | None  # replaying a graph without work; none on a CPU
+    copy_bandwidth: float  # bytes a second, read and written
+
+    # Its time, of graph replays where ``graph``, else of calls
+    graph: bool | None = None
+    why_no_graph: str | None = None
+    rounds: int | None = None
+    replays: int | None = None  # of all rounds
+    median_us: float | None = None
+    median_us_low: float | None = None
+    median_us_high: float | None = None
+    q05_us: float | None = None
+    q25_us: float | None = None
+    q75_us: float | None = None
+    q95_us: float | None = None
+    eager_us: float | None = None  # median of single calls by the wall clock, the host's part included
+    eager_q25_us: float | None = None
+    eager_q75_us: float | None = None
+    floor_bytes: float | None = None  # mean over the rounds, which accept different numbers of tokens
+    floor_us: float | None = None
+    ratio: float | None = None  # median / floor
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+
+    # Its check
+    acceptance_rate: float | None = None  # accepted / drafted, with those behind a rejection
+    token_acceptance: float | None = None  # accepted / (accepted + rejected)
+    checked: int | None = None  # requests
+    rounding: int | None = None  # of these, how many differ from the rule's twin by rounding
+
+
+@dataclass(frozen=True)
+class LatencySample:
+    """One time that was taken."""
+
+    case: int
+    round: int
+    microseconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreementRow:
+    """A verifier held against another one on synthetic logits. ``twin`` is the other's class.
+
+    ``rounding``, ``wrong``, ``tolerance`` and ``largest_rounding`` are None if the rule has no formulas that could
+    explain a difference.
+    """
+
+    verifier: str
+    rule: str
+    twin: str
+    vocabulary: int
+    batch_size: int
+    gamma: int
+    dtype: str
+    logits: int  # batches of logits, each drawn from many times
+    verifications: int  # of one request
+    draws: int  # decisions on drafted tokens, and emitted tokens
+    acceptance_rate: float | None
+    differences: int  # verifications whose tokens differ
+    rounding: int | None
+    wrong: int | None
+    tolerance: float | None
+    largest_rounding: float | None  # the largest error that explains a difference
+    share: float  # differences / draws
+    share_low: float
+    share_high: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceRow:
+    """A verification whose tokens differ; its place by batch of logits, step and request."""
+
+    logits: int
+    step: int
+    request: int
+    twin_accepted: int
+    twin_emitted: int
+    accepted: int
+    emitted: int
+    excess: float | None  # the error of p and q that it needs (rules/agreement.py)
+    rounding: bool | None
+
+
+LATENCY_SCHEMA = schema_of(LatencyRow)
+LATENCY_SAMPLES_SCHEMA = schema_of(LatencySample)
+AGREEMENT_SCHEMA = schema_of(AgreementRow)
+DIFFERENCES_SCHEMA = schema_of(DifferenceRow)

@@ -19,27 +19,35 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from scipy.optimize import nnls
 
 from specbench.errors import ArgumentError
+from specbench.results import schema_of
 
 COST = "cost.parquet"
 PHASES = ("draft", "target", "verify", "rest")
-COST_SCHEMA = pa.schema(
-    [
-        ("round", pa.int64()),
-        ("batch", pa.int64()),
-        ("gamma", pa.int64()),
-        ("context", pa.float64()),  # tokens cached a request, mean over the steps
-        ("steps", pa.int64()),
-        *((phase, pa.float64()) for phase in PHASES),  # seconds a step, median
-        ("step", pa.float64()),  # seconds of a whole step, median
-        ("start_tokens", pa.int64()),  # prompt tokens fed, all requests
-        ("start_draft", pa.float64()),  # seconds of feeding the prompts
-        ("start_target", pa.float64()),
-    ]
-)
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """Steps of one batch, draft length and context, timed in one round; seconds are medians over the steps."""
+
+    round: int
+    batch: int
+    gamma: int
+    context: float  # tokens cached a request, mean over the steps
+    steps: int
+    draft: float  # seconds a step, by phase
+    target: float
+    verify: float
+    rest: float
+    step: float  # seconds of a whole step
+    start_tokens: int  # prompt tokens fed, all requests
+    start_draft: float  # seconds of feeding the prompts
+    start_target: float
+
+
+COST_SCHEMA = schema_of(CostRow)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from specbench.decoding.stamps import Stamps
 from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.rng import Stream, Streams
-from specbench.sampling import sample
+from specbench.sampling import sample, streams_of
 from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
@@ -105,7 +105,7 @@ def step(batch: Batch, parts: Parts) -> tuple[Batch, Happened]:
     stamps = Stamps(len(PHASES) + 1, batch.lengths.device)
     stamps.mark()
     room = batch.room(parts.gamma)
-    streams = Streams(batch.seeds, batch.lengths, batch.at_most(room, parts.gamma) + 1)
+    streams = streams_of(batch.seeds, batch.lengths, batch.at_most(room, parts.gamma) + 1)
     if parts.drafter is None:
         draft = Draft.empty(len(batch), batch.lengths.device)
     else:

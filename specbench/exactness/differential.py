@@ -50,6 +50,17 @@ class Divergence:
     cause: str
 
 
+@dataclass(frozen=True)
+class ComparisonRow:
+    """How many requests of a fixture two verifiers were given, and on how many they part, by cause."""
+
+    fixture: str
+    requests: int
+    rounding: int
+    structural: int
+    another_rule: int
+
+
 @dataclass
 class Comparison:
     """Requests of one fixture put before two verifiers."""
@@ -61,6 +72,11 @@ class Comparison:
     def count(self, cause: str) -> int:
         """How many divergences have a cause."""
         return sum(each.cause == cause for each in self.divergences)
+
+    def row(self) -> ComparisonRow:
+        """The counts."""
+        causes = (self.count(cause) for cause in ("rounding", "structural", "another rule"))
+        return ComparisonRow(self.fixture, self.requests, *causes)
 
 
 def compare(

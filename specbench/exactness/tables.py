@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from dataclasses import dataclass
 
 from specbench.exactness.bias import BiasRow
-from specbench.exactness.differential import Divergence
+from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.evidence import Bound, Habit, RegimeRow, Row
 from specbench.exactness.statistics.calibration import PValue
+from specbench.exactness.texts.forks import Fork
+from specbench.exactness.zoo.sensitivity import SensitivityRow
 from specbench.results import schema_of
 
 TESTS, BOUNDS, REGIMES, HABITS, CALIBRATION, CELLS, BIAS = (
@@ -23,11 +25,33 @@ SENSITIVITY, ELSEWHERE = "sensitivity.parquet", "elsewhere.parquet"
 DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
 EPROCESS, GREEDY = "eprocess.parquet", "greedy_divergence.parquet"
 
-_S, _I, _F, _B = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+@dataclass(frozen=True)
+class CellRow:
+    """A whole step of the longest draft on a small fixture: the target's probability of it, and its share of draws."""
+
+    fixture: str
+    sequence: str
+    prob: float
+    share: float
+    draws: int
 
 
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema(list(columns.items()))
+@dataclass(frozen=True)
+class ElsewhereRow:
+    """Whether a test of another project (zoo/elsewhere.py) catches the verifier."""
+
+    test: str
+    caught: bool
+
+
+@dataclass(frozen=True)
+class PathRow:
+    """The evidence of a bet (texts/eprocess.py) after so many tokens."""
+
+    token: int
+    bet: str
+    log10_value: float
 
 
 TESTS_SCHEMA = schema_of(Row)
@@ -35,14 +59,11 @@ BOUNDS_SCHEMA = schema_of(Bound)
 REGIMES_SCHEMA = schema_of(RegimeRow)
 HABITS_SCHEMA = schema_of(Habit)
 CALIBRATION_SCHEMA = schema_of(PValue)
+CELLS_SCHEMA = schema_of(CellRow)
 BIAS_SCHEMA = schema_of(BiasRow)
+SENSITIVITY_SCHEMA = schema_of(SensitivityRow)
+ELSEWHERE_SCHEMA = schema_of(ElsewhereRow)
 DIVERGENCES_SCHEMA = schema_of(Divergence)
-CELLS_SCHEMA = _schema(fixture=_S, sequence=_S, prob=_F, share=_F, draws=_I)
-SENSITIVITY_SCHEMA = _schema(fixture=_S, test=_S, draws=_I, p_value=_F, rejected_at=_I, needed=_F, gates=_B)
-ELSEWHERE_SCHEMA = _schema(test=_S, caught=_B)
-COMPARISONS_SCHEMA = _schema(fixture=_S, requests=_I, rounding=_I, structural=_I, another_rule=_I)
-EPROCESS_SCHEMA = _schema(token=_I, bet=_S, log10_value=_F)
-GREEDY_SCHEMA = _schema(
-    prompt=_S, tokens=_I, position=_I, plain_token=_I, speculative_token=_I, plain_margin=_F, speculative_margin=_F,
-    logit_noise=_F, cause=_S,
-)  # fmt: skip
+COMPARISONS_SCHEMA = schema_of(ComparisonRow)
+EPROCESS_SCHEMA = schema_of(PathRow)
+GREEDY_SCHEMA = schema_of(Fork)

@@ -13,6 +13,7 @@ from torch import Tensor
 from specbench import arguments
 from specbench.kernels import cutoff
 from specbench.kernels import sample as sampler
+from specbench.kernels import uniforms as streams_kernels
 from specbench.kernels.emit import GROUP
 from specbench.kernels.launch import (
     EMIT_CHUNK,
@@ -28,12 +29,15 @@ from specbench.kernels.launch import (
     run,
 )
 from specbench.kernels.layout import Block
+from specbench.rng import Stream
 from specbench.types import LogitRows
 
 # A checker of types would read the kernels' parameters as the launches'.
 survey_kernel: Any = cutoff.survey_kernel
 cutoff_kernel: Any = cutoff.cutoff_kernel
 sample_kernel: Any = sampler.sample_kernel
+uniforms_kernel: Any = streams_kernels.uniforms_kernel
+UNIFORM_LANES = 32
 DROPPED_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}  # of float32, which the dtype does not have
 
 
@@ -124,3 +128,18 @@ def sample(
             TILE=tile, TILES=lanes, GAMMA=GAMMA_LANES, num_warps=WARPS,
         )  # fmt: skip
     return tokens, normalizers
+
+
+def uniforms(
+    seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int
+) -> Float64[Tensor, "streams B width"]:
+    """The numbers of :class:`specbench.rng.Streams`, bit for bit, in one launch."""
+    out = torch.empty((len(Stream), len(seeds), width), dtype=torch.float64, device=seeds.device)
+    size = len(seeds) * width
+    if size > 0:
+        seeds, positions = seeds.contiguous(), positions.contiguous()
+        run(
+            uniforms_kernel, triton.cdiv(size, UNIFORM_LANES),
+            seeds, positions, out, size, width, STREAMS=len(Stream), LANES=UNIFORM_LANES, num_warps=1,
+        )  # fmt: skip
+    return out

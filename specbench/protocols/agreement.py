@@ -1,66 +1,53 @@
-"""The protocol ``agreement``: over how many draws does a verifier emit the tokens of its rule's plain twin?
+"""The protocol ``agreement``: does a verifier emit the tokens of another one from the same streams?
 
-The verifier and the twin (its rule's ``reference``: batched PyTorch in float64) verify the same steps from the same
-streams, and every difference is classified: rounding at a threshold, or wrong. Logits are synthetic
-(benchmark/synthetic.py) and made anew every so often; between, the same logits are drafted from and verified again with
-other seeds, which lets their normalisers be computed once for the twin. The verifier under test gets them as an engine
-would have them: the target's rows raw, the draft's with the normaliser known.
+The other one is its rule's plain code (``reference``) unless one is named. Each of two questions can be left out:
 
-A draw is one decision that a uniform made: each drafted token that was accepted or rejected (those behind the first
-rejection were not decided by the token rule, and are not counted), and each emitted token.
+- Small fixtures, whose thresholds are known: where do the two part first, what stood at the fork, and is it rounding?
+- Synthetic logits of the run's own sampler, gamma, batch size and dtype: on what share of draws do they differ?
+
+The first verifier's rule explains the differences; those of a rule without formulas are counted only.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float64, Int64
 from scipy import stats
-from torch import Tensor
 
+from specbench.benchmark.draws import Counts, count_draws
 from specbench.benchmark.grid import PLAIN, CaseSpec
-from specbench.benchmark.synthetic import POSITIONS, Case, make_case
-from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, DIFFERENCES_SCHEMA
+from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, DIFFERENCES_SCHEMA, AgreementRow
 from specbench.checks import check_count
 from specbench.errors import ConfigError
+from specbench.exactness import tables
+from specbench.exactness.differential import Comparison, compare
+from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
-from specbench.progress import progress
+from specbench.progress import progress, track
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_processors
-from specbench.rng import Stream, Streams
 from specbench.rules import known
-from specbench.rules.agreement import TOLERANCE, classify
-from specbench.rules.rule import Rule
-from specbench.sampling import logit_rows
-from specbench.types import Draft, LogitRows, Verification
+from specbench.rules.agreement import TOLERANCE
 from specbench.verifiers import Verifier
 
-_AT_ONCE = 128  # draft rows whose dense cumulative sums are held side by side
-_LISTED = 1000  # differences written to differences.parquet
-
-
-@dataclass
-class Counts:
-    """What was seen so far."""
-
-    verifications: int = 0
-    draws: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    logits: int = 0
-    differences: list[dict[str, Any]] = field(default_factory=list)
+LISTED = 1000  # differences that are written down, and divergences of a fixture
+NO_DRAWS = "It is for synthetic logits, and protocol.draws=0 leaves them out."
 
 
 class AgreementProtocol:
     """See the module.
 
     Args:
-        vocabulary: tokens; gamma, batch_size, dtype and the sampler are the run's own.
-        draws: at least so many are compared.
+        vocabulary: tokens of the synthetic logits; gamma, batch_size, dtype and the sampler are the run's own.
+        draws: at least so many are compared on them; 0 leaves them out.
         steps: verifications of each request from the same logits.
+        requests: put before both on each small fixture; 0 leaves these out.
+        other: the verifier to compare with (``+verifier@protocol.other=block`` on the command line); None for the
+            reference of the rule.
 
     Raises:
         ConfigError: a value that cannot work.
@@ -68,148 +55,124 @@ class AgreementProtocol:
 
     needs_models = False
 
-    def __init__(self, vocabulary: int, draws: int, steps: int):
-        self.vocabulary = vocabulary
-        self.draws, self.steps = check_count("protocol.draws", draws), check_count("protocol.steps", steps)
+    def __init__(self, vocabulary: int, draws: int, steps: int, requests: int = 0, other: Any = None):
+        if not (other is None or isinstance(other, Verifier)):
+            remedy = "Write +verifier@protocol.other=NAME, one of conf/verifier."
+            raise ConfigError("protocol.other", type(other).__name__, "not a verifier", remedy)
+        self.vocabulary, self.other = vocabulary, other
+        self.draws, self.steps = check_count("protocol.draws", draws, 0), check_count("protocol.steps", steps)
+        self.requests = check_count("protocol.requests", requests, 0)
+        if draws == requests == 0:
+            raise ConfigError("protocol.draws", 0, "protocol.requests is 0 too", "Set one of them above 0.")
+        self.own_conditions = {} if draws else dict.fromkeys(("gamma", "sampler", "batch_size", "dtype"), NO_DRAWS)
 
+    @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
         """Compares; see :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
-            ConfigError: a verifier whose randomness is its own, which has no twin; processors, which need texts.
+            ConfigError: no other verifier is named, and the rule has no reference; processors, which need texts.
         """
-        check_no_processors(context)
+        if self.draws:
+            check_no_processors(context)
+        other = self._other(context)
+        compared = self._on_fixtures(context, other) if self.requests else []
+        divergences = [each for comparison in compared for each in comparison.divergences[:LISTED]]
+        row, counts = self._on_draws(context, other) if self.draws else (None, Counts())
+        headline = [*([_words(compared)] if compared else []), *([_counted(row)] if row else [])]
+        return Outcome(
+            "; ".join(headline),
+            {},
+            {
+                AGREEMENT: Table([row] if row else [], AGREEMENT_SCHEMA),
+                DIFFERENCES: Table(counts.differences[:LISTED], DIFFERENCES_SCHEMA),
+                tables.COMPARISONS: Table([each.row() for each in compared], tables.COMPARISONS_SCHEMA),
+                tables.DIVERGENCES: Table(divergences, tables.DIVERGENCES_SCHEMA),
+            },
+            documents={"first_divergence.json": json.dumps(vars(divergences[0]) if divergences else None, indent=1)},
+        )
+
+    def _other(self, context: RunContext) -> Verifier:
         rule = known.of(context.verifier)
-        twin = rule.reference
-        if twin is None:
+        other = self.other or rule.reference
+        if other is None:
             raise ConfigError(
                 "verifier",
                 context.verifier_name,
                 f"its rule {rule.name!r} has no twin that draws the same tokens",
-                f"Choose one of rule {' or '.join(known.KNOWN)}, or give it a Rule with thresholds.",
+                f"Choose one of rule {' or '.join(known.KNOWN)}, give it a Rule with thresholds, or name another "
+                "verifier: +verifier@protocol.other=NAME.",
             )
+        return other
+
+    def _on_fixtures(self, context: RunContext, other: Verifier) -> list[Comparison]:
+        fixtures = [*small_fixtures(), greedy_fixture()]
+        return [
+            compare(context.verifier, other, fixture, self.requests, context.seed, context.device)
+            for fixture in track(fixtures, "comparing on fixtures")
+        ]
+
+    def _on_draws(self, context: RunContext, other: Verifier) -> tuple[AgreementRow, Counts]:
         dtype = str(context.dtype).removeprefix("torch.")
         spec = CaseSpec(context.batch_size, self.vocabulary, context.gamma, dtype, PLAIN, context.sampling)
-        counts, started = Counts(), time.perf_counter()
+        started, device = time.perf_counter(), context.device
         with progress("comparing draws", self.draws) as advance:
-            while counts.draws < self.draws:
-                before = counts.draws
-                self._one_batch(context, rule, twin, spec, counts)
-                advance(counts.draws - before)
-        row = self._row(context, rule, spec, counts, time.perf_counter() - started)
-        return Outcome(
-            f"{row['differences']} differences from {row['twin']} in {row['draws']:,} draws, "
-            f"{row['rounding']} by rounding, {row['wrong']} wrong",
-            {},
-            {
-                AGREEMENT: Table([row], AGREEMENT_SCHEMA),
-                DIFFERENCES: Table(counts.differences[:_LISTED], DIFFERENCES_SCHEMA),
-            },
-        )
-
-    def _one_batch(self, context: RunContext, rule: Rule, twin: Verifier, spec: CaseSpec, counts: Counts) -> None:
-        verifier, number = context.verifier, counts.logits
-        case = make_case(spec, context.seed, number, context.device)
-        normalised = logit_rows(case.target_logits, case.target_params)
-        given = normalised if case.target_params.truncates else case.target()
-        rows = case.inputs()[0].rows
-        token_ids = drafts(case, self.steps)
-        for step in range(self.steps):
-            if counts.draws >= self.draws:
-                break
-            streams = streams_of(case, step)
-            draft = Draft(token_ids[step], rows, case.num_draft_tokens, spec.gamma)
-            expected = twin.verify(draft, normalised, streams)
-            got = verifier.verify(draft, given, streams)
-            same = (got.token_ids == expected.token_ids).all() & (got.num_accepted == expected.num_accepted).all()
-            seen = torch.stack(
-                [
-                    expected.num_accepted.sum(),
-                    rule.num_decided(expected.num_accepted, draft.num_draft_tokens).sum(),
-                    same.long(),
-                ]
+            counts = count_draws(
+                context.verifier,
+                other,
+                spec,
+                draws=self.draws,
+                steps=self.steps,
+                seed=context.seed,
+                device=device,
+                advance=advance,
             )
-            accepted, decided, all_same = seen.tolist()  # the only wait for the device
-            counts.verifications += spec.batch_size
-            counts.drafted += len(draft.token_ids)
-            counts.accepted += accepted
-            counts.draws += decided + spec.batch_size
-            if not all_same:
-                differences = classify(rule, draft, normalised, streams, expected, got)
-                counts.differences += [
-                    {
-                        "logits": number,
-                        "step": step,
-                        "request": int(b),
-                        "twin_accepted": int(expected.num_accepted[b]),
-                        "twin_emitted": int(expected.token_ids[b, expected.num_accepted[b]]),
-                        "accepted": int(got.num_accepted[b]),
-                        "emitted": _emitted(got, int(b)),
-                        "excess": float(needed),
-                        "rounding": bool(rounding),
-                    }
-                    for b, needed, rounding in zip(
-                        differences.requests, differences.excess, differences.rounding, strict=True
-                    )
-                ]
-        counts.logits += 1
-
-    def _row(self, context: RunContext, rule: Rule, spec: CaseSpec, counts: Counts, seconds: float) -> dict[str, Any]:
-        explained = [each["excess"] for each in counts.differences if each["rounding"]]
-        found = len(counts.differences)
-        interval = stats.binomtest(found, counts.draws).proportion_ci(CONFIDENCE, "exact")
-        return {
-            "verifier": context.verifier_name,
-            "rule": rule.name,
-            "twin": type(rule.reference).__name__,
-            **{name: getattr(spec, name) for name in ("vocabulary", "batch_size", "gamma", "dtype")},
-            "logits": counts.logits,
-            "verifications": counts.verifications,
-            "draws": counts.draws,
-            "acceptance_rate": counts.accepted / counts.drafted if counts.drafted else None,
-            "differences": found,
-            "rounding": len(explained),
-            "wrong": found - len(explained),
-            "tolerance": TOLERANCE,
-            "largest_rounding": max(explained, default=None),
-            "share": found / counts.draws,
-            "share_low": float(interval.low),
-            "share_high": float(interval.high),
-            "seconds": seconds,
-        }
+        return _row(context, other, spec, counts, time.perf_counter() - started), counts
 
 
-def streams_of(case: Case, step: int) -> Streams:
-    """The uniforms of the case's requests at one of many steps; no two steps share a position."""
-    return Streams(case.seeds, case.positions + POSITIONS * step, case.spec.gamma + 1)
-
-
-def drafts(case: Case, steps: int) -> Int64[Tensor, "steps n"]:
-    """Tokens drafted at each step: drawn from the draft's rows with that step's uniforms.
-
-    The cumulative sums of a row are computed once for all steps; otherwise as sampling.sample does it.
-    """
-    batch, gamma = case.spec.batch_size, case.spec.gamma
-    many = Streams(
-        case.seeds.repeat(steps),
-        torch.cat([streams_of(case, step).positions for step in range(steps)]),
-        gamma + 1,
+def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: Counts, seconds: float) -> AgreementRow:
+    rule, found = known.of(context.verifier), len(counts.differences)
+    explained = [each.excess for each in counts.differences if each.rounding and each.excess is not None]
+    interval = stats.binomtest(found, counts.draws).proportion_ci(CONFIDENCE, "exact")
+    return AgreementRow(
+        verifier=context.verifier_name,
+        rule=rule.name,
+        twin=type(other).__name__,
+        vocabulary=spec.vocabulary,
+        batch_size=spec.batch_size,
+        gamma=spec.gamma,
+        dtype=spec.dtype,
+        logits=counts.logits,
+        verifications=counts.verifications,
+        draws=counts.draws,
+        acceptance_rate=counts.accepted / counts.drafted if counts.drafted else None,
+        differences=found,
+        rounding=len(explained) if rule.has_law else None,
+        wrong=found - len(explained) if rule.has_law else None,
+        tolerance=TOLERANCE if rule.has_law else None,
+        largest_rounding=max(explained, default=None),
+        share=found / counts.draws,
+        share_low=float(interval.low),
+        share_high=float(interval.high),
+        seconds=seconds,
     )
-    u = many.uniform(Stream.DRAFT)[:, :gamma].reshape(steps, batch * gamma).T
-    rows = LogitRows(case.draft_logits, case.draft_temperature, case.draft_cutoff, case.draft_log_normalizer)
-    chunks = torch.arange(batch * gamma, device=u.device).split(_AT_ONCE)
-    drawn = [_draw_many(rows.select(chunk).probs(), u[chunk].contiguous()) for chunk in chunks]
-    return torch.cat([case.token_ids.new_zeros(0, steps), *drawn]).T.contiguous()
 
 
-def _draw_many(weights: Float64[Tensor, "n V"], u: Float64[Tensor, "n steps"]) -> Int64[Tensor, "n steps"]:
-    cumulative = weights.cumsum(dim=-1)
-    total = cumulative[:, -1:].contiguous()
-    index = torch.searchsorted(cumulative, u * total, right=True)
-    return torch.minimum(index, torch.searchsorted(cumulative, total, right=False))
+def _counted(row: AgreementRow) -> str:
+    text = f"{row.differences} differences from {row.twin} in {row.draws:,} draws, "
+    if row.wrong is None:
+        return f"{text}which the rule {row.rule!r} has no formulas to explain"
+    return f"{text}{row.rounding} by rounding, {row.wrong} wrong"
 
 
-def _emitted(outcome: Verification, b: int) -> int:
-    """The token after the accepted ones; -1 where a wrong num_accepted points at none."""
-    row, place = outcome.token_ids[b].tolist(), int(outcome.num_accepted[b])
-    return row[place] if 0 <= place < len(row) else -1
+def _words(compared: Sequence[Comparison]) -> str:
+    requests = sum(each.requests for each in compared)
+    divergences = [each for comparison in compared for each in comparison.divergences]
+    if not divergences:
+        return f"the same tokens in {requests:,} requests of the small fixtures"
+    first, rounding = divergences[0], sum(each.cause == "rounding" for each in divergences)
+    return (
+        f"{len(divergences):,} of {requests:,} requests of the small fixtures differ, {rounding:,} by rounding; the "
+        f"first, {first.fixture} seed {first.seed}: {first.kind} at offset {first.offset}, uniform {first.uniform!r}, "
+        f"threshold {first.threshold!r} ({first.cause})"
+    )

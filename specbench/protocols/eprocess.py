@@ -1,8 +1,8 @@
 """The protocol ``eprocess``: evidence against losslessness from whole texts of a real pair, watched token by token.
 
 Texts are decoded speculatively, then target and draft score them in one pass each, and the bets of
-exactness/eprocess.py are settled. What is tested is the whole of drafting, scoring, verifying and committing, at
-prefixes that occur.
+exactness/texts/eprocess.py are settled. What is tested is the whole of drafting, scoring, verifying and committing, at
+prefixes that occur. At temperature 0 nothing is drawn, and texts are held against plain ones (greedy_divergence.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from specbench.decoding import Completion, Request
@@ -24,6 +25,7 @@ from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.plots import evidence as plots
 from specbench.progress import track
 from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.greedy_divergence import greedy_divergence
 from specbench.protocols.text_evidence import evidence, rounding
 from specbench.provenance import environment, request_seed
 
@@ -35,10 +37,10 @@ class EprocessProtocol:
     """See the module.
 
     Args:
-        tokens: decoded at least, the workload again and again under fresh seeds.
-        false_alarm: the evidence at which the verifier is rejected is its reciprocal.
+        tokens: decoded at least, the workload again and again under fresh seeds; once at temperature 0.
+        false_alarm: the evidence at which the verifier is rejected is its reciprocal; not used at temperature 0.
         tolerance: by how much a scored logit may differ from the one that the verifier saw; None takes it from the
-            logits' dtype and size (exactness/support.py).
+            logits' dtype and size (exactness/texts/support.py).
     """
 
     needs_models = True
@@ -56,9 +58,7 @@ class EprocessProtocol:
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         if context.sampling.greedy:
-            raise ConfigError(
-                "sampler.temperature", 0, "nothing is drawn at temperature 0", "Use a temperature above 0."
-            )
+            return greedy_divergence(context, self.tolerance)
         completions = list(self._texts(context))
         target, draft = context.target, context.drafter.engine
         texts = [evidence(target, draft, each, self.tolerance) for each in track(completions, "settling the bets")]
@@ -83,7 +83,7 @@ class EprocessProtocol:
             "rejected_at": rejected,
             "strongest_bet": bets()[strongest],
             "growth": _growth(factors, strongest),
-            "tolerance": self.tolerance,  # null: default_tolerance of exactness/support.py
+            "tolerance": self.tolerance,  # null: default_tolerance of exactness/texts/support.py
             "rounding": {"texts": min(ROUNDED, len(texts)), "largest": rounded[0], "over_tolerance": rounded[1]},
         }
         certificate = {
@@ -105,7 +105,7 @@ class EprocessProtocol:
             words(found),
             {},
             {tables.EPROCESS: Table(rows, tables.EPROCESS_SCHEMA)},
-            {"eprocess": plots.eprocess(rows, self.false_alarm, context.verifier_name)},
+            {"eprocess": plots.eprocess(pd.DataFrame(rows), self.false_alarm, context.verifier_name)},
             {"e_certificate.json": json.dumps(certificate, indent=1, allow_nan=False)},
         )
 
@@ -153,11 +153,7 @@ def _fresh(context: ModelContext, number: int) -> Request:
     return dataclasses.replace(request, seed=request_seed(context.seed, f"eprocess/{number}/{request.name}"))
 
 
-def _rows(mixture: np.ndarray, each: np.ndarray) -> list[dict[str, Any]]:
+def _rows(mixture: np.ndarray, each: np.ndarray) -> list[tables.PathRow]:
     kept = np.unique(np.linspace(0, len(mixture) - 1, POINTS).astype(int))
     named = [("all bets", mixture), *zip(bets(), each.T, strict=True)]
-    return [
-        {"token": int(i) + 1, "bet": name, "log10_value": float(path[i] / math.log(10))}
-        for name, path in named
-        for i in kept
-    ]
+    return [tables.PathRow(int(i) + 1, name, float(path[i] / math.log(10))) for name, path in named for i in kept]

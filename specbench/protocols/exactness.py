@@ -1,14 +1,22 @@
-"""The protocol ``exactness``: is the verifier lossless? Ends in a certificate, as JSON and Markdown."""
+"""The protocol ``exactness``: is the verifier lossless? Ends in a certificate, as JSON and Markdown.
+
+Its tables also say which test would catch the verifier, after how many draws, and, if asked for, whether the tests of
+other projects do: on flawed verifiers (``+exp=flawed_zoo``) this shows what each test is good for.
+"""
 
 from __future__ import annotations
 
 import os
+from itertools import starmap
 from typing import Any
 
+import pandas as pd
 import torch
 
 from specbench.checks import check_count, check_seconds
+from specbench.errors import ConfigError
 from specbench.exactness import tables
+from specbench.exactness.bias import bias_rows
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
 from specbench.exactness.certificate.question import Question
 from specbench.exactness.certificate.verdict import other_tokens
@@ -16,6 +24,8 @@ from specbench.exactness.enumeration.laws import completed, counted_ends, sequen
 from specbench.exactness.evidence import Evidence, settings_of
 from specbench.exactness.fixtures import AS_CONFIGURED
 from specbench.exactness.statistics.calibration import p_values
+from specbench.exactness.zoo.elsewhere import elsewhere
+from specbench.exactness.zoo.sensitivity import sensitivity
 from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
@@ -34,6 +44,7 @@ class ExactnessProtocol:
         calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
             how many steps each; 0 seeds skip it.
         calibration_seconds: no further seed is begun after this long; 0 is no limit.
+        elsewhere: also put the verifier before the tests of other projects (exactness/zoo/elsewhere.py).
         given: fields of exactness.evidence.Settings, which take the place of the suite's own unless they are None.
 
     Raises:
@@ -48,6 +59,7 @@ class ExactnessProtocol:
         calibration_seeds: int = 0,
         calibration_draws: int = 20_000,
         calibration_seconds: float | int = 20,
+        elsewhere: Any = False,
         **given: Any,
     ):
         self.suite, self.settings = suite, settings_of(suite, **given)
@@ -55,6 +67,9 @@ class ExactnessProtocol:
         self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
         self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
         self.calibration_seconds = check_seconds("protocol.calibration_seconds", calibration_seconds)
+        if not isinstance(elsewhere, bool):
+            raise ConfigError("protocol.elsewhere", elsewhere, "not true or false", "Use true, or leave it out.")
+        self.elsewhere = elsewhere
 
     @torch.inference_mode()
     def run(self, context: RunContext) -> Outcome:
@@ -82,10 +97,14 @@ class ExactnessProtocol:
                 context.device,
                 self.calibration_seconds,
             )
+        asked = self.elsewhere and not evidence.fault
+        others = elsewhere(context.verifier, context.seed, context.device) if asked else {}
         cells = joint_cells(evidence)
-        figures = {"empirical_joint": plots.empirical_joint(cells, context.verifier_name)} if cells else {}
+        figures = (
+            {"empirical_joint": plots.empirical_joint(pd.DataFrame(cells), context.verifier_name)} if cells else {}
+        )
         if calibration:
-            figures["qq"] = plots.qq([vars(each) for each in calibration], context.verifier_name)
+            figures["qq"] = plots.qq(pd.DataFrame(calibration), context.verifier_name)
         return Outcome(
             f"{certificate.headline}; {_place(context)}",
             {} if any(regime.regime == AS_CONFIGURED for regime in evidence.regimes) else emptied(CONFIGURED),
@@ -96,7 +115,9 @@ class ExactnessProtocol:
                 tables.HABITS: Table(evidence.habits, tables.HABITS_SCHEMA),
                 tables.CALIBRATION: Table(calibration, tables.CALIBRATION_SCHEMA),
                 tables.CELLS: Table(cells, tables.CELLS_SCHEMA),
-                tables.BIAS: Table(certificate.bias, tables.BIAS_SCHEMA),
+                tables.BIAS: Table(bias_rows(evidence), tables.BIAS_SCHEMA),
+                tables.SENSITIVITY: Table(sensitivity(evidence, self.settings), tables.SENSITIVITY_SCHEMA),
+                tables.ELSEWHERE: Table(starmap(tables.ElsewhereRow, others.items()), tables.ELSEWHERE_SCHEMA),
             },
             figures,
             {JSON: certificate.json(), PAGE: markdown(certificate)},
@@ -134,7 +155,7 @@ def _place(context: RunContext) -> str:
     return f"certificate: {context.folder / PAGE if context.folder is not None else PAGE}"
 
 
-def joint_cells(evidence: Evidence) -> list[dict[str, Any]]:
+def joint_cells(evidence: Evidence) -> list[tables.CellRow]:
     """Shares and probabilities of whole steps of the longest draft, completed with the target, by fixture.
 
     A fixture of several sets of sampling parameters is shown by the first.
@@ -150,5 +171,5 @@ def joint_cells(evidence: Evidence) -> list[dict[str, Any]]:
         draws = int(counts[0].sum())
         for index, (share, prob) in enumerate(zip(shares, probs, strict=True)):
             sequence = " ".join(map(str, sequence_of(index, fixture.vocabulary, fixture.gamma + 1)))
-            rows.append({"fixture": name, "sequence": sequence, "prob": prob, "share": share, "draws": draws})
+            rows.append(tables.CellRow(name, sequence, prob, share, draws))
     return rows

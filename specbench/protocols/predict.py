@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from specbench.checks import check_count
 from specbench.cost.forecast import Forecast, cost_models, forecast
@@ -34,45 +34,62 @@ from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace
+from specbench.results import schema_of
 from specbench.rules import known
 from specbench.rules.cards import Card
 
 PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.parquet"
 SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 CROSSOVER = ("crossover", "crossover_low", "crossover_high")
-PREDICTED_SCHEMA = pa.schema(
-    [
-        ("gamma", pa.int64()),
-        ("batch", pa.int64()),
-        *((name, pa.float64()) for name in SPEEDUP),
-        ("tokens_per_second", pa.float64()),
-        ("plain_tokens_per_second", pa.float64()),
-        ("tokens_per_step", pa.float64()),
-        ("step_seconds", pa.float64()),
-        ("plain_step_seconds", pa.float64()),
-        ("start_seconds", pa.float64()),  # of a batch's prompts, both models
-    ]
-)
-MEASURED_SCHEMA = pa.schema(
-    [
-        *((field.name, field.type) for field in PREDICTED_SCHEMA),
-        ("batches", pa.int64()),  # timed; what the interval of the speedup is over
-        ("batch_seconds", pa.float64()),  # of decoding a batch speculatively, prompts included
-        *((f"seconds_{phase}", pa.float64()) for phase in ("draft", "target", "verify")),
-    ]
-)
-STEADY_SCHEMA = pa.schema(
-    [
-        ("batch", pa.int64()),
-        ("gamma", pa.int64()),
-        ("speedup", pa.float64()),
-        ("measured", pa.bool_()),  # whether the batch lies within the measured ones
-        # The smallest batch at which no gamma pays, and its range over the rounds of measured costs; null: there is
-        # none, or the measurements do not tell (cost/steady.py).
-        *((name, pa.int64()) for name in CROSSOVER),
-        ("tokens_measured", pa.int64()),  # the most tokens a call whose cost was measured
-    ]
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedRow:
+    """The speedup of a draft length, and what it follows from."""
+
+    gamma: int
+    batch: int
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    tokens_per_second: float
+    plain_tokens_per_second: float
+    tokens_per_step: float
+    step_seconds: float
+    plain_step_seconds: float
+    start_seconds: float  # of a batch's prompts, both models
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRow(PredictedRow):
+    """The same, measured."""
+
+    batches: int  # timed; what the interval of the speedup is over
+    batch_seconds: float  # of decoding a batch speculatively, prompts included
+    seconds_draft: float
+    seconds_target: float
+    seconds_verify: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadyRow:
+    """The speedup of a draft length with batches that stay full.
+
+    ``crossover`` is the smallest batch at which no gamma pays, with its range over the rounds of measured costs; None:
+    there is none, or the measurements do not tell (cost/steady.py).
+    """
+
+    batch: int
+    gamma: int
+    speedup: float
+    measured: bool  # whether the batch lies within the measured ones
+    crossover: int | None
+    crossover_low: int | None
+    crossover_high: int | None
+    tokens_measured: int  # the most tokens a call whose cost was measured
+
+
+PREDICTED_SCHEMA, MEASURED_SCHEMA, STEADY_SCHEMA = map(schema_of, (PredictedRow, MeasuredRow, SteadyRow))
 
 
 class PredictProtocol:
@@ -161,7 +178,7 @@ class PredictProtocol:
 
 
 def predicted_row(found: Forecast, model: CostModel, prompt: float) -> dict[str, Any]:
-    """A row of PREDICTED_SCHEMA."""
+    """The columns of PredictedRow."""
     one = np.array([found.batch])
     context = prompt + found.tokens_per_step  # near the beginning; contexts differ little within a run
     return {
@@ -178,7 +195,7 @@ def predicted_row(found: Forecast, model: CostModel, prompt: float) -> dict[str,
 
 
 def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warmup: int) -> dict[str, Any]:
-    """A row of MEASURED_SCHEMA: one paired round of batches decoded plainly and speculatively."""
+    """The columns of MeasuredRow: one paired round of batches decoded plainly and speculatively."""
     size = context.batch_size
     speculative, plain = context.decoder(gamma), context.decoder(0)
     batches = [requests[i : i + size] for i in range(0, len(requests), size)]
@@ -215,7 +232,7 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
 def full_batches(
     trace: Trace, rule: Card, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
 ) -> list[dict[str, Any]]:
-    """Rows of STEADY_SCHEMA: powers of two up to 8 times the largest measured batch, a few gammas.
+    """The columns of SteadyRow: powers of two up to 8 times the largest measured batch, a few gammas.
 
     Args:
         models: of cost_models.

@@ -28,7 +28,6 @@ from specbench.replay.renewal import replay
 from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCHEMA, policy_rows, replay_rows
 from specbench.replay.survival import ARGMAX
 from specbench.replay.trace import Trace, check_sampler
-from specbench.replay.values import SAMPLER
 from specbench.rules.cards import CARDS
 
 DOCUMENT = "trace.json"
@@ -81,7 +80,7 @@ class ReplayProtocol:
         """
         trace = read_any(self.path)
         check_pair(trace, context.asked_pair, self.path)
-        check_sampler(trace, {name: getattr(context.sampling, name) for name in SAMPLER}, self.path, context.processors)
+        check_sampler(trace, context.sampling.numbers, self.path, context.processors)
         if doubt := warning(trace):
             say(f"{self.path}: {doubt}", style="yellow")
         rules = [*CARDS.values(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]

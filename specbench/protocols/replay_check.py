@@ -12,10 +12,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pandas as pd
-import pyarrow as pa
 
 from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, Request
@@ -30,32 +30,40 @@ from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
+from specbench.results import schema_of
 from specbench.rules.cards import Card
 
 POINTS, TIMINGS = "points.parquet", "timings.parquet"
-POINT_SCHEMA = pa.schema(
-    [
-        ("rule", pa.string()),
-        ("gamma", pa.int64()),
-        ("prompt", pa.string()),
-        ("sample", pa.int64()),
-        ("tokens", pa.int64()),
-        ("steps", pa.int64()),
-        ("expected_steps", pa.float64()),  # of this very text, replayed; likewise below
-        ("drafted", pa.int64()),
-        ("expected_drafted", pa.float64()),
-        ("accepted", pa.int64()),  # and kept: nothing behind a stop token
-        ("expected_accepted", pa.float64()),
-    ]
-)
-TIMING_SCHEMA = pa.schema(
-    [
-        ("what", pa.string()),  # sampling, scoring, replay, decode
-        ("gamma", pa.int64()),  # of decode
-        ("tokens", pa.int64()),
-        ("seconds", pa.float64()),
-    ]
-)
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A text that was decoded, and what replaying this very text expects."""
+
+    rule: str
+    gamma: int
+    prompt: str
+    sample: int
+    tokens: int
+    steps: int
+    expected_steps: float
+    drafted: int
+    expected_drafted: float
+    accepted: int  # and kept: nothing behind a stop token
+    expected_accepted: float
+
+
+@dataclass(frozen=True)
+class TimingRow:
+    """How long a part took."""
+
+    what: str  # sampling, scoring, replay, decode
+    gamma: int | None  # of decode
+    tokens: int | None
+    seconds: float
+
+
+POINT_SCHEMA, TIMING_SCHEMA = schema_of(PointRow), schema_of(TimingRow)
 
 
 class ReplayCheckProtocol:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from specbench.checks import check_count, check_seconds
@@ -22,18 +21,24 @@ from specbench.disturbance import Disturbance, DisturbanceWatch
 from specbench.errors import ConfigError
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.progress import track
+from specbench.results import schema_of
 
 TOLERANCE = 0.01  # of the speedup: its standard error by the scatter of rounds, above which there are more of them
 ROUNDS = "rounds.parquet"
-ROUND_SCHEMA = pa.schema(
-    [
-        ("round", pa.int64()),
-        ("batch", pa.int64()),
-        ("way", pa.string()),  # plain, speculative
-        ("tokens", pa.int64()),
-        ("seconds", pa.float64()),
-    ]
-)
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """One batch decoded one way in one round."""
+
+    round: int
+    batch: int
+    way: str  # plain, speculative
+    tokens: int
+    seconds: float
+
+
+ROUND_SCHEMA = schema_of(RoundRow)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class TimedRounds:
     disturbance: Disturbance
 
     def table(self) -> list[dict[str, object]]:
-        """Rows of ROUND_SCHEMA."""
+        """The columns of RoundRow."""
         ways = {
             "plain": (self.times.plain_tokens, self.times.plain_seconds),
             "speculative": (self.times.tokens, self.times.seconds),

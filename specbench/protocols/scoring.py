@@ -23,11 +23,10 @@ CELLS = 1 << 24  # logits looked at together: a few float64 copies of them fit a
 
 def identity_of(context: ModelContext) -> Identity:
     """What a trace recorded in this context is a trace of."""
-    sampling = context.sampling
     return Identity(
         target=context.names[0],
         draft=context.names[1],
-        sampler={name: float(getattr(sampling, name)) for name in ("temperature", "top_k", "top_p", "min_p")},
+        sampler={name: float(value) for name, value in context.sampling.numbers.items()},
         dtype=str(context.dtype).removeprefix("torch."),
         source=context.command,
         processors=context.processors,

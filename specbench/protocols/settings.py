@@ -10,7 +10,6 @@ from specbench.replay.survival import LARGEST_GAMMA
 
 OF_MODELS = ("pair", "drafter", "engine", "workload", "max_new_tokens")
 NO_MODEL = "It loads no model; leave it out."
-OF_FIXTURES = "Its fixtures have their own; protocol=exactness has a regime with the run's."
 
 
 def check_gammas(key: str, values: object, least: int = 0) -> list[int]:

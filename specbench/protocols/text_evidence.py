@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float64, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
 from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness.texts.eprocess import TEMPERED, TokenEvidence
-from specbench.exactness.texts.support import default_tolerance, support_edge
+from specbench.exactness.texts.support import support_edge, tolerance_of
 from specbench.models import Engine
 from specbench.sampling import RowParams
 from specbench.types import LogitRows
@@ -29,7 +29,7 @@ def evidence(
     params = RowParams.of([completion.request.sampling] * emitted, device)
     p = _rows(_scored(target, completion), completion)
     logits = p.logits
-    edge = support_edge(logits, params, _tolerance(logits, tolerance))
+    edge = support_edge(logits, params, tolerance_of(logits, tolerance))
     outside = (logits.gather(1, ids[:, None])[:, 0].double() < edge.lowest).tolist()
     doubtful = edge.doubtful.tolist()
     probs = p.probs()
@@ -59,7 +59,7 @@ def rounding(target: Engine, completion: Completion, width: int, tolerance: floa
     decoding does; in logit units, and as a multiple of the row's tolerance."""
     whole, blocks = _scored(target, completion), _scored(target, completion, width)
     apart = (whole.double() - blocks.double()).nan_to_num(nan=0.0).abs().amax(dim=-1)  # -inf in both is same
-    return float(apart.max()), float((apart / _tolerance(whole, tolerance)).max())
+    return float(apart.max()), float((apart / tolerance_of(whole, tolerance)).max())
 
 
 def after_whole_blocks(completion: Completion) -> list[bool]:
@@ -78,9 +78,3 @@ def _scored(engine: Engine, completion: Completion, width: int | None = None) ->
 def _rows(logits: Shaped[Tensor, "n V"], completion: Completion) -> LogitRows:
     request = completion.request
     return rows_along(logits, request.sampling, request.prompt, completion.token_ids)
-
-
-def _tolerance(logits: Shaped[Tensor, "n V"], tolerance: float | None) -> Float64[Tensor, " n"]:
-    if tolerance is None:
-        return default_tolerance(logits)
-    return logits.new_full((len(logits),), tolerance, dtype=torch.float64)

@@ -23,13 +23,14 @@ class Agreement:
     Attributes:
         decoded, same_text: tokens a step as decoded, and by replay of the decoded texts, with 95% intervals. The ratio
             of the intervals' widths is what the accept/reject noise adds.
-        difference_p: two-sided p-value of the decoded length against the replay of independent texts.
+        difference_p: two-sided p-value of the decoded length against the replay of independent texts; None if these
+            were not replayed.
         same_text_p: two-sided p-value of steps - expected_steps, whose mean is 0 given the texts.
     """
 
     decoded: Estimate
     same_text: Estimate
-    difference_p: float
+    difference_p: float | None
     same_text_p: float
 
     @property
@@ -37,27 +38,30 @@ class Agreement:
         return (self.decoded.high - self.decoded.low) / max(self.same_text.high - self.same_text.low, 1e-12)
 
 
-def agreement(points: pd.DataFrame, tokens: np.ndarray, expected_steps: np.ndarray) -> Agreement:
+def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] | None) -> Agreement:
     """Compares one setting.
 
     Args:
         points: the decoded texts of one setting.
-        tokens, expected_steps: [prompts] of the independent trace (replay/summary.by_prompt).
+        independent: tokens and expected steps, [prompts] each, of a trace of its own (replay/summary.by_prompt); None
+            if it was not replayed.
     """
     sums = points.groupby("prompt", sort=False)[["tokens", "steps", "expected_steps"]].sum()
     decoded, same_text = ratios_of_sums(sums["tokens"].to_numpy(), sums[["steps", "expected_steps"]].to_numpy())
-    (length, error), (other, other_error) = (
-        _length_and_error(sums["tokens"].to_numpy(), sums["steps"].to_numpy()),
-        _length_and_error(tokens, expected_steps),
-    )
-    freedom = min(len(sums), len(tokens)) - 1
     surprise = (sums["steps"] - sums["expected_steps"]).to_numpy()
     return Agreement(
         decoded,
         same_text,
-        _p_value(length - other, float(np.hypot(error, other_error)), freedom),
+        None if independent is None else _difference_p(sums, *independent),
         _p_value(float(surprise.mean()), float(surprise.std(ddof=1) / np.sqrt(len(surprise))), len(surprise) - 1),
     )
+
+
+def _difference_p(sums: pd.DataFrame, tokens: np.ndarray, expected_steps: np.ndarray) -> float:
+    length, error = _length_and_error(sums["tokens"].to_numpy(), sums["steps"].to_numpy())
+    other, other_error = _length_and_error(tokens, expected_steps)
+    freedom = min(len(sums), len(tokens)) - 1
+    return _p_value(length - other, float(np.hypot(error, other_error)), freedom)
 
 
 def joint_p_value(p_values: Sequence[float]) -> float:

@@ -53,6 +53,7 @@ from specbench.replay.trace import (
     trace_of,
 )
 from specbench.replay.values import KEY, NAME, SAMPLER, sampler_of
+from specbench.sampling_params import SamplingParams
 
 _FORMAT = "See specbench/replay/imports.py for the lines that are expected."
 _DROP = "Drop the prompt: an engine's first entry has none, and a line holds the continuation alone."
@@ -60,7 +61,7 @@ _RESCORE = (
     "Score the texts again with the sampler that they were sampled with; where your engine did so, write numbers. "
     "specbench/replay/imports.py says more."
 )
-_PLAIN = {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
+_PLAIN = {name: float(value) for name, value in SamplingParams().numbers.items()}
 _LARGEST = 10**30  # of whole numbers, which JSON may have of any size
 
 

@@ -27,7 +27,6 @@ from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from scipy import stats
 
 from specbench.errors import ArgumentError
@@ -37,28 +36,34 @@ from specbench.replay.simulate import simulated_steps
 from specbench.replay.summary import by_prompt, sums_by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
+from specbench.results import schema_of
 from specbench.rules.cards import CARDS
 
 PLAN = "plan.parquet"
 RUNS = 16  # drawn to find the accept/reject noise
-PLAN_SCHEMA = pa.schema(
-    [
-        ("first", pa.string()),
-        ("second", pa.string()),
-        ("difference", pa.float64()),
-        ("prompts_replayed", pa.int64()),
-        ("prompts_decoded", pa.int64()),
-        ("alpha", pa.float64()),
-        ("power", pa.float64()),
-        ("difference_low", pa.float64()),  # 95% interval over the trace's prompts
-        ("difference_high", pa.float64()),
-        # The prompts at the interval's end that is farther from 0, and at the nearer; null: 0 lies inside.
-        ("prompts_replayed_least", pa.int64()),
-        ("prompts_replayed_most", pa.int64()),
-        ("prompts_decoded_least", pa.int64()),
-        ("prompts_decoded_most", pa.int64()),
-    ]
-)
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """How many prompts tell two settings apart, if the texts are replayed, and if they are decoded."""
+
+    first: str
+    second: str
+    difference: float
+    prompts_replayed: int | None
+    prompts_decoded: int | None
+    alpha: float
+    power: float
+    difference_low: float | None  # 95% interval over the trace's prompts
+    difference_high: float | None
+    # The prompts at the interval's end that is farther from 0, and at the nearer; None: 0 lies inside.
+    prompts_replayed_least: int | None
+    prompts_replayed_most: int | None
+    prompts_decoded_least: int | None
+    prompts_decoded_most: int | None
+
+
+PLAN_SCHEMA = schema_of(PlanRow)
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def setting(trace: Trace, replayed: Replayed) -> Setting:
 
 
 def compare(first: Setting, second: Setting, alpha: float, power: float) -> dict[str, Any]:
-    """A row of PLAN_SCHEMA."""
+    """The columns of PlanRow."""
     difference, count = second.length - first.length, len(first.tokens)
     row: dict[str, Any] = {
         "first": first.name,

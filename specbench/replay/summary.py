@@ -18,48 +18,56 @@ num_draft_tokens, num_accepted, num_emitted, and N the steps), where accepted me
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from specbench.metrics.intervals import Estimate, ratios_of_sums
 from specbench.replay.policies import PolicyPoint
 from specbench.replay.renewal import Replayed
 from specbench.replay.trace import Trace
+from specbench.results import schema_of
 
 REPLAY, POLICIES = "replay.parquet", "policies.parquet"
-REPLAY_SCHEMA = pa.schema(
-    [
-        ("rule", pa.string()),
-        ("gamma", pa.int64()),
-        ("acceptance_length", pa.float64()),
-        ("acceptance_length_low", pa.float64()),
-        ("acceptance_length_high", pa.float64()),
-        ("variance", pa.float64()),
-        ("full_acceptance_length", pa.float64()),
-        ("acceptance_rate", pa.float64()),
-        ("steps", pa.float64()),
-        ("tokens", pa.int64()),
-        ("histogram", pa.list_(pa.float64())),
-        ("joint_rates", pa.list_(pa.float64())),
-        ("conditional_rates", pa.list_(pa.float64())),
-        ("drafted", pa.float64()),
-        ("accepted", pa.float64()),
-    ]
-)
-POLICY_SCHEMA = pa.schema(
-    [
-        ("rule", pa.string()),
-        ("policy", pa.string()),
-        ("threshold", pa.float64()),
-        ("gamma", pa.int64()),
-        ("drafted_per_step", pa.float64()),
-        ("acceptance_length", pa.float64()),
-        ("acceptance_length_low", pa.float64()),
-        ("acceptance_length_high", pa.float64()),
-    ]
-)
+
+
+@dataclass(frozen=True)
+class ReplayRow:
+    """What one draft length accepts by one rule: expected values, given the texts."""
+
+    rule: str
+    gamma: int
+    acceptance_length: float
+    acceptance_length_low: float
+    acceptance_length_high: float
+    variance: float
+    full_acceptance_length: float | None
+    acceptance_rate: float | None
+    steps: float
+    tokens: int
+    histogram: list[float]
+    joint_rates: list[float | None]
+    conditional_rates: list[float | None]
+    drafted: float
+    accepted: float
+
+
+@dataclass(frozen=True)
+class PolicyRow:
+    """What a policy of draft lengths accepts by one rule; the threshold of a fixed length is None."""
+
+    rule: str
+    policy: str
+    threshold: float | None
+    gamma: int
+    drafted_per_step: float
+    acceptance_length: float
+    acceptance_length_low: float
+    acceptance_length_high: float
+
+
+REPLAY_SCHEMA, POLICY_SCHEMA = schema_of(ReplayRow), schema_of(PolicyRow)
 
 
 def by_prompt(trace: Trace, replayed: Sequence[Replayed]) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +91,7 @@ def lengths_with_intervals(trace: Trace, replayed: Sequence[Replayed]) -> list[E
 
 
 def replay_rows(trace: Trace, replayed: Sequence[Replayed]) -> list[dict[str, Any]]:
-    """Rows of REPLAY_SCHEMA. Rates of positions that no text reached are null."""
+    """The columns of ReplayRow. Rates of positions that no text reached are null."""
     rows = []
     for each, length in zip(replayed, lengths_with_intervals(trace, replayed), strict=True):
         accepted, drafted = float(each.accepted.sum()), float(each.drafted.sum())
@@ -108,7 +116,7 @@ def replay_rows(trace: Trace, replayed: Sequence[Replayed]) -> list[dict[str, An
 
 
 def policy_rows(trace: Trace, rule: str, points: Sequence[PolicyPoint]) -> list[dict[str, Any]]:
-    """Rows of POLICY_SCHEMA; the threshold of a fixed gamma is null."""
+    """The columns of PolicyRow."""
     lengths = lengths_with_intervals(trace, [point.replayed for point in points])
     return [
         {

@@ -13,8 +13,8 @@ from specbench.errors import ConfigError
 from specbench.files import LONGEST_NAME, clipped, is_name, reason, shown
 
 KEY = "protocol.trace"
-SAMPLER = ("temperature", "top_k", "top_p", "min_p")
 _SAMPLER_RANGES = {"temperature": (0.0, math.inf), "top_k": (-1.0, math.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0)}
+SAMPLER = tuple(_SAMPLER_RANGES)
 _LOG = "Log-probabilities are at most 0, and a token that was sampled had a probability: log_p is finite."
 _FLAG = "Write 1 for yes and 0 for no."
 _ENTROPY = "Entropies are in nats, from 0."

@@ -8,19 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 
 from specbench.config import Config
 from specbench.decoding import DecodingEngine, Request
 from specbench.decoding.step import Parts
 from specbench.drafters import Drafter
-from specbench.errors import ConfigError, SpecbenchError
+from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.threads import default_threads
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
 from specbench.provenance import request_seed
+from specbench.runs.choices import build, explained
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
 
@@ -63,7 +62,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     pair = loaded_pair(config, context.device)
     torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
-    bound = _explained("drafter", drafter.bind, pair, target)
+    bound = explained("drafter", drafter.bind, pair, target)
     nothing = torch.zeros(0, dtype=torch.int64, device=target.device)
     return ModelContext(
         **vars(context) | {"drafter": bound},
@@ -113,23 +112,3 @@ def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
 def processors_text(sampler: Mapping[str, Any]) -> str:
     """What sampler.processors says, as JSON; empty for none."""
     return json.dumps(sampler["processors"], sort_keys=True) if sampler["processors"] else ""
-
-
-def build(key: str, node: Any) -> Any:
-    """What a configuration group names (``_target_``), made of its arguments. Raises ConfigError."""
-    return _explained(key, instantiate, node)
-
-
-def _explained(key: str, call: Any, *args: Any, **kwargs: Any) -> Any:
-    """Turns errors of a component's constructor into ones that name the configuration group."""
-    try:
-        return call(*args, **kwargs)
-    except (InstantiationException, TypeError) as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, SpecbenchError):
-            raise cause from None
-        group = key.partition(".")[0]
-        remedy = f"Compare its arguments with conf/{group}/*.yaml."
-        if "ModuleNotFoundError" in str(cause):
-            remedy = f"Start python -m specbench where the module lies, or set PYTHONPATH; see conf/{group}/*.yaml."
-        raise ConfigError(key, "...", f"cannot be built ({cause})", remedy) from error

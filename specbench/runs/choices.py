@@ -1,7 +1,8 @@
-"""The choices of conf by name, without composing a whole run: what ``verifier=block`` stands for."""
+"""The choices of conf as objects: what a configuration names, and what ``verifier=block`` stands for by its name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -9,7 +10,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from specbench.config import CONF
-from specbench.errors import ArgumentError, SpecbenchError
+from specbench.errors import ArgumentError, ConfigError, SpecbenchError
+from specbench.runs.overrides import choice_of
 
 
 def names(group: str) -> list[str]:
@@ -23,20 +25,37 @@ def chosen(group: str, name: str) -> Any:
 
     Args:
         group: a folder of conf whose yamls need nothing of a run, such as ``verifier``.
-        name: as on the command line.
+        name: as in results and on the command line.
 
     Raises:
         ArgumentError: no such choice; the message lists those that there are.
         NotInstalledError: a choice that needs an optional package.
         ConfigError: a choice that cannot be built.
     """
-    known = names(group)
-    if name not in known:
-        listed = ", ".join(each for each in known if not each.startswith("flawed/"))
-        raise ArgumentError(f"{group}={name!r}: not one of conf/{group}. Use {listed}, or give an object.")
+    (choice, settings), known = choice_of(group, name), names(group)
+    if choice not in known:
+        raise ArgumentError(f"{group}={name!r}: not one of conf/{group}. Use {', '.join(known)}, or give an object.")
+    node = OmegaConf.merge(OmegaConf.load(CONF / group / f"{choice}.yaml"), settings)
+    if missing := OmegaConf.missing_keys(node):
+        raise ArgumentError(f"{group}={name!r}: one of many; say which, as {group}='{name}/{min(missing).upper()}'.")
+    return build(group, node)
+
+
+def build(key: str, node: Any) -> Any:
+    """What a configuration group names (``_target_``), made of its arguments. Raises ConfigError."""
+    return explained(key, instantiate, node)
+
+
+def explained(key: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Turns errors of a component's constructor into ones that name the configuration group."""
     try:
-        return instantiate(OmegaConf.load(CONF / group / f"{name}.yaml"))
-    except InstantiationException as error:
-        if isinstance(error.__cause__, SpecbenchError):
-            raise error.__cause__ from None
-        raise ArgumentError(f"{group}={name!r}: cannot be built ({error.__cause__ or error})") from error
+        return call(*args, **kwargs)
+    except (InstantiationException, TypeError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, SpecbenchError):
+            raise cause from None
+        group = key.partition(".")[0]
+        remedy = f"Compare its arguments with conf/{group}/*.yaml."
+        if "ModuleNotFoundError" in str(cause):
+            remedy = f"Start python -m specbench where the module lies, or set PYTHONPATH; see conf/{group}/*.yaml."
+        raise ConfigError(key, "...", f"cannot be built ({cause})", remedy) from error

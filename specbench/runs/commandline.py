@@ -16,7 +16,7 @@ from specbench.config import Config
 from specbench.errors import ConfigError
 from specbench.files import is_text
 from specbench.runs.launchers import check_named
-from specbench.runs.overrides import key_of
+from specbench.runs.overrides import key_of, spelled_out
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
 GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking")
@@ -71,10 +71,11 @@ def prepared(arguments: Sequence[str]) -> Command:
 
 
 def _rewritten(argument: str) -> list[str]:
-    """``hydra.mode=RUN`` is a sweep of one: what an experiment would sweep is left at its default."""
+    """What an argument is to Hydra. ``hydra.mode=RUN`` is a sweep of one: what an experiment would sweep is left at its
+    default."""
     if re.fullmatch(r"\+*hydra\.mode=RUN", argument):
         return ["hydra.sweeper.params=null"]
-    return [] if argument in ("-m", "--multirun", "-r", "--run") else [argument]
+    return [] if argument in ("-m", "--multirun", "-r", "--run") else spelled_out(argument)
 
 
 def _check(argument: str) -> None:

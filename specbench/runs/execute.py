@@ -23,7 +23,8 @@ from specbench.progress import say
 from specbench.protocols import ModelContext, Outcome, RunContext
 from specbench.protocols.settings import check_conditions, unused
 from specbench.provenance import environment
-from specbench.runs.building import build, processors_text, sampling_params, with_models
+from specbench.runs.building import processors_text, sampling_params, with_models
+from specbench.runs.choices import build
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
@@ -187,7 +188,6 @@ def _shown(config: Config, job: JobInfo, measured: Measured) -> list[str]:
 
 def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mapping[str, Any]) -> dict[str, Any]:
     """The row's columns of what was asked for."""
-    sampling = context.sampling
     return {
         "exp": job.exp,
         "job": job.number,
@@ -198,10 +198,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mappin
         "draft": config.pair.draft,
         "drafter": job.choices["drafter"],
         "sampler": job.choices["sampler"],
-        "temperature": float(sampling.temperature),
-        "top_k": sampling.top_k,
-        "top_p": float(sampling.top_p),
-        "min_p": float(sampling.min_p),
+        **context.sampling.numbers,
         "sampling": json.dumps(sampler),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),

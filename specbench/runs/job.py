@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from specbench.runs.launchers import beside_each_other
-from specbench.runs.overrides import key_of
+from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import read_plan
 
 
@@ -71,7 +71,7 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
     """The name of a component: its choice in conf, or what the command line made of it.
 
     ``verifier._target_=mine.Mine`` is named mine.Mine, whatever yaml it started from; ``verifier.bits=8`` stands in
-    brackets behind the choice.
+    brackets behind the choice. One of a family is named by the setting that says which: ``flawed/NAME``.
 
     Args:
         group: of conf, such as "verifier".
@@ -79,12 +79,14 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
         overrides: of the command line.
     """
     prefix = f"{group}."
-    changed = {key_of(each) for each in overrides if key_of(each).startswith(prefix)}
-    name = choice
-    if f"{prefix}_target_" in changed:
+    changed = {key_of(each).removeprefix(prefix) for each in overrides if key_of(each).startswith(prefix)}
+    name, member = choice, FAMILIES.get((group, choice))
+    if "_target_" in changed:
         name = str(node.get("_target_", choice))
-    settings = sorted(key for key in changed if key != f"{prefix}_target_")
-    values = [f"{key.removeprefix(prefix)}={node.get(key.removeprefix(prefix))}" for key in settings]
+    elif member is not None:
+        name = f"{choice}/{node[member]}"
+        changed.discard(member)
+    values = [f"{key}={node.get(key)}" for key in sorted(changed - {"_target_"})]
     return f"{name}[{','.join(values)}]" if values else name
 
 

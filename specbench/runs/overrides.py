@@ -4,10 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+FAMILIES = {("verifier", "flawed"): "bug"}  # a choice that stands for many, and the setting that says which
+
 
 def key_of(override: str) -> str:
     """What an override is of: ``gamma`` of ``++gamma=3``."""
     return override.lstrip("+~").partition("=")[0]
+
+
+def choice_of(group: str, name: str) -> tuple[str, dict[str, str]]:
+    """The choice of conf that a name in results stands for, and its settings.
+
+    One of a family, such as ``flawed/NAME``, is the choice ``flawed`` with ``bug=NAME``. Others are choices themselves.
+    """
+    choice, _, member = name.rpartition("/")
+    setting = FAMILIES.get((group, choice))
+    return (name, {}) if setting is None else (choice, {setting: member})
+
+
+def spelled_out(override: str) -> list[str]:
+    """``verifier=flawed/NAME`` as ``verifier=flawed verifier.bug=NAME``; any other override as it is."""
+    group, _, name = override.partition("=")
+    choice, settings = choice_of(group, name)
+    if not settings or "," in name:  # the sweeper takes lists apart first
+        return [override]
+    return [f"{group}={choice}", *(f"{group}.{key}={value}" for key, value in settings.items())]
 
 
 def labels_of(jobs: Sequence[Sequence[str]]) -> list[str]:

@@ -26,7 +26,7 @@ from specbench.progress import say
 from specbench.runs.identity import APART, identity
 from specbench.runs.job import config_dir
 from specbench.runs.launchers import check_times
-from specbench.runs.overrides import key_of, labels_of
+from specbench.runs.overrides import key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
 
@@ -135,7 +135,7 @@ class PlannedSweeper(Sweeper):
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
         (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides([*params, *given]), None)
-        return jobs
+        return [[part for each in job for part in spelled_out(each)] for job in jobs]
 
     def _composed(self, overrides: Sequence[str]) -> Composed:
         """The job of some overrides, with all that can be checked without importing PyTorch.

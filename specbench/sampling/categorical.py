@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.rng import Streams
 from specbench.sampling import where
 from specbench.types import PADDING, LogitRows
 
@@ -38,3 +39,12 @@ def draw(rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Int64[Tensor, " n"]
     else:
         tokens, normalizer = inverse_cdf(rows.probs(), u), rows.normalizer
     return tokens, LogitRows(rows.logits, rows.temperature, rows.cutoff, normalizer)
+
+
+def streams_of(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int) -> Streams:
+    """The random streams of a step; on a GPU their numbers are made at once."""
+    if not where.by_kernels(seeds):
+        return Streams(seeds, positions, width)
+    from specbench.kernels import launch_rows
+
+    return Streams(seeds, positions, width, launch_rows.uniforms(seeds, positions, width))

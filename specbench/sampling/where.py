@@ -5,6 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def by_kernels(logits: Tensor) -> bool:
-    """Whether cutoffs and samples of these logits come from the Triton kernels: on a GPU."""
-    return logits.is_cuda
+def by_kernels(tensor: Tensor) -> bool:
+    """Whether cutoffs and samples of these logits, or streams of these seeds, come from kernels: on a GPU."""
+    return tensor.is_cuda

@@ -36,11 +36,11 @@ class StaticEngine(DecodingEngine):
     name: ClassVar[str] = "static"
     lag: ClassVar[int] = 1
 
-    def __init__(self, batch_sizes: Sequence[int] | None = None):
-        if batch_sizes is not None and (isinstance(batch_sizes, str) or not isinstance(batch_sizes, Sequence)):
-            raise ConfigError("engine.batch_sizes", batch_sizes, "not a list", "Give whole numbers, such as [1,8].")
-        sizes = [] if batch_sizes is None else [check_count("engine.batch_sizes", size) for size in batch_sizes]
-        self.asked = tuple(sorted(set(sizes)))
+    def __init__(self, batch_sizes: object = None):
+        given = [] if batch_sizes is None else batch_sizes
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise ConfigError("engine.batch_sizes", given, "not a list", "Give whole numbers, such as [1,8].")
+        self.asked = tuple(sorted({check_count("engine.batch_sizes", size) for size in given}))
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         super()._attach(parts, stopwatch)

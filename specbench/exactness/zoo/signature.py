@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -14,24 +12,18 @@ from specbench.errors import ArgumentError
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.watch import VerifierFault
+from specbench.exactness.zoo.bugs import bugs, card
 from specbench.rules import known
 from specbench.verifiers import Verifier
-from specbench.verifiers.flawed import accept, bonus, residual, rng, state, wrong_q
-from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
 
 SAME = 0.9  # share of the requests on which a flawed verifier must emit the very same tokens
 _FEWEST = 3  # requests; of fewer nothing is concluded
 
 
 @functools.cache
-def zoo() -> dict[str, Verifier]:
-    """The flawed verifiers that can be made without arguments, by their names in conf/verifier."""
-    found: dict[str, Verifier] = {}
-    for module in (accept, residual, bonus, wrong_q, rng, state):
-        for name, kind in inspect.getmembers(module, inspect.isclass):
-            if issubclass(kind, TokenSteps | BlockSteps) and kind.__module__ == module.__name__:
-                found[f"flawed/{re.sub('(?<!^)(?=[A-Z])', '_', name).lower()}"] = kind()
-    return found
+def _zoo() -> dict[str, Verifier]:
+    """The flawed verifiers with their default settings, by their names in results."""
+    return {f"flawed/{bug}": kind() for bug, kind in bugs().items()}
 
 
 def likely_cause(verifier: Verifier, wrong: list[Point], right: Sequence[Point] = ()) -> str:
@@ -46,8 +38,8 @@ def likely_cause(verifier: Verifier, wrong: list[Point], right: Sequence[Point] 
     best = max(as_wrong, key=lambda name: min(as_wrong[name] - SAME * of_wrong, as_right[name] - SAME * of_right))
     if of_wrong < _FEWEST or as_wrong[best] < SAME * of_wrong or as_right[best] < SAME * of_right:
         return ""
-    (first, *_) = (inspect.getdoc(type(zoo()[best])) or "").split("\n\n")
-    return f"{' '.join(first.split())} (It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests.)"
+    seen = f"It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests."
+    return f"{card(best.removeprefix('flawed/'))} ({seen})"
 
 
 def _agreement(verifier: Verifier, points: Sequence[Point], right: bool) -> tuple[dict[str, int], int]:
@@ -58,7 +50,7 @@ def _agreement(verifier: Verifier, points: Sequence[Point], right: bool) -> tupl
     batches = defaultdict(list)
     for point in points:
         batches[point.fixture.name, point.count, point.fixture.params].append(point)
-    same: dict[str, int] = dict.fromkeys(zoo(), 0)
+    same: dict[str, int] = dict.fromkeys(_zoo(), 0)
     rule, held = known.of(verifier), 0
     for batch in batches.values():
         fixture, count = batch[0].fixture, batch[0].count
@@ -68,7 +60,7 @@ def _agreement(verifier: Verifier, points: Sequence[Point], right: bool) -> tupl
             again = (got == expected_of(rule, fixture, count, given)).all(dim=1) == right
             given, got = given[:, again], got[again]
         held += len(got)
-        for name, flawed in zoo().items():
+        for name, flawed in _zoo().items():
             try:
                 its = inject(flawed, fixture, given, count).visible
             except (ArgumentError, VerifierFault):

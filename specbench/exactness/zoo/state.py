@@ -6,10 +6,10 @@ import dataclasses
 
 import torch
 
+from specbench.exactness.zoo.base import TokenSteps
 from specbench.sampling import inverse_cdf
 from specbench.types import PADDING, Verification
 from specbench.verifiers import batched
-from specbench.verifiers.flawed.base import TokenSteps
 
 
 class WritesOtherRows(TokenSteps):

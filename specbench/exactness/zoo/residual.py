@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.rng import Stream
 from specbench.types import Draft
 from specbench.verifiers import batched
-from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
 
 
 def refused(draft: Draft, num_accepted: Int64[Tensor, " B"], vocabulary: int) -> Float64[Tensor, "B V"]:

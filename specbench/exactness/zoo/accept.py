@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.rng import Stream
 from specbench.verifiers import batched, block
-from specbench.verifiers.flawed.base import BlockSteps, TokenSteps
 
 
 class AcceptsEverything(TokenSteps):

@@ -6,11 +6,11 @@ import dataclasses
 
 import torch
 
+from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.rng import gumbel
 from specbench.sampling import inverse_cdf
 from specbench.types import LogitRows
 from specbench.verifiers import batched
-from specbench.verifiers.flawed.base import TokenSteps
-from specbench.verifiers.flawed.rng import gumbel
 
 
 def unprocessed(rows: LogitRows) -> LogitRows:

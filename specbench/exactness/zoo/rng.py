@@ -6,10 +6,10 @@ import dataclasses
 
 import torch
 
+from specbench.exactness.zoo.base import TokenSteps
 from specbench.rng import Stream, philox, to_uniform
 from specbench.sampling import inverse_cdf
 from specbench.verifiers import batched
-from specbench.verifiers.flawed.base import TokenSteps
 
 
 class ReusedAcceptUniform(TokenSteps):

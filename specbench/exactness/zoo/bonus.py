@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from specbench.verifiers.flawed.base import TokenSteps
-from specbench.verifiers.flawed.wrong_q import unprocessed
+from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.wrong_q import unprocessed
 
 
 class UnprocessedBonus(TokenSteps):
