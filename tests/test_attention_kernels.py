@@ -68,7 +68,7 @@ CASES = {
     "window of one": Case([130, 5], 2, "each sees itself alone", options={"window": 1}),
     "window of all": Case([130, 5], 2, "longer than any request", options={"window": 1000, "split": 128}),
     "window, tiles of rows": Case([200], 45, "each tile of rows its own first key", options={"window": 20}),
-    "window, edge of tiles": Case([378], 10, "rows whose first tile shows nothing", options={"window": 4, "split": 512}),
+    "window, edge of tiles": Case([378], 10, "rows see nothing of a first tile", options={"window": 4, "split": 512}),
     "softcap": Case([140, 7], 3, "scores far beyond the cap", options={"softcap": 0.5}),
     "sinks": Case([140, 7], 3, "sinks of each head", sinks=True),
     "sinks and splits": Case([300, 7], 3, "a sink counts once, not in each part", sinks=True, options={"split": 128}),
