@@ -85,12 +85,13 @@ def attention(
         # PyTorch's fastest way; in float32 on a GPU it would be its slowest, which holds all products at once.
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         return out.transpose(1, 2).contiguous(), None
-    attend = launch_attention.attend if _by_kernel(query) else plain_attention.attend
+    attend = launch_attention.attend if _by_kernel(query, value) else plain_attention.attend
     return attend(query, key, value, attention_mask, scale=scale, window=window, softcap=softcap, sinks=s_aux), None
 
 
-def _by_kernel(query: Tensor) -> bool:
-    return query.is_cuda and query.dtype in launch_attention.LOGIT_DTYPES
+def _by_kernel(query: Tensor, value: Tensor) -> bool:
+    narrow = max(query.shape[3], value.shape[3]) <= launch_attention.LARGEST_DIM
+    return query.is_cuda and narrow and query.dtype in launch_attention.LOGIT_DTYPES
 
 
 def _without_places(
