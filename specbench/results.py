@@ -134,6 +134,7 @@ class RunRow:
     seconds_draft: float | None = None
     seconds_target: float | None = None
     seconds_verify: float | None = None
+    seconds_commit: float | None = None  # stop tokens, limits, what is cached of a block
     seconds_rest: float | None = None
     rounds: int | None = None  # how often all batches were decoded both ways
     round_error: float | None = None  # relative standard error of speedup by the scatter of rounds; None for one round

@@ -40,7 +40,7 @@ def make_row(**changes: Any) -> RunRow:
         "overlap": 0.8, "overlap_low": 0.77, "overlap_high": 0.83,
         "seconds": 4.0, "tokens_per_second": 250.0, "plain_tokens": 1000, "plain_seconds": 5.0,
         "plain_tokens_per_second": 200.0, "speedup": 1.25, "speedup_low": 1.2, "speedup_high": 1.3,
-        "seconds_draft": 1.0, "seconds_target": 2.0, "seconds_verify": 0.7, "seconds_rest": 0.3,
+        "seconds_draft": 1.0, "seconds_target": 2.0, "seconds_verify": 0.6, "seconds_commit": 0.1, "seconds_rest": 0.3,
         "rounds": 3, "round_error": 0.002, "plain_round_error": 0.003, "differing_texts": 0,
         "batch_tokens": [62] * 16, "batch_seconds": [0.245, 0.255] * 8,
         "batch_plain_tokens": [62] * 16, "batch_plain_seconds": [0.3125] * 16,

@@ -1,14 +1,15 @@
-"""Decoding as on a GPU, where drafts, bonus tokens and cutoffs come from kernels; here they are interpreted."""
+"""Decoding with drafts, bonus tokens, cutoffs and uniforms from kernels, which are interpreted if there is no GPU."""
 
 import pytest
 
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine
+from specbench.models import Engine, load_pair
 from specbench.sampling import SamplingParams, where
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
+from tests.kernel_cases import DEVICE
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,8 @@ from tests.cases import bound
 @pytest.mark.parametrize("made", [MaskedVerifier, FusedVerifier])
 @pytest.mark.usefixtures("few_programs")
 def test_the_kernels_decode_the_text_of_their_plain_twins(pair, monkeypatch, sampling, made):
+    if DEVICE.type == "cuda":
+        pair = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
     requests = [Request(name, tuple(pair.encode(f"def {name}(")), 7, sampling, 5) for name in ("add", "mean")]
 
     def texts(gamma: int) -> list[list[int]]:
@@ -26,6 +29,7 @@ def test_the_kernels_decode_the_text_of_their_plain_twins(pair, monkeypatch, sam
         )
         return [list(each.token_ids) for each in decoder.run(requests)]
 
+    monkeypatch.setattr(where, "by_kernels", lambda _: False)
     plain = [texts(gamma) for gamma in (0, 2)]
     monkeypatch.setattr(where, "by_kernels", lambda _: True)
     assert [texts(gamma) for gamma in (0, 2)] == plain

@@ -5,15 +5,16 @@ import torch
 import transformers as t
 from transformers import AutoModelForCausalLM
 
-from specbench.errors import ModelError
+from specbench.errors import ArgumentError, ModelError
 from specbench.files import Source
 from specbench.kernels import launch
 from specbench.models import Engine, attention, engine
 from specbench.models.architecture import load_config
-from specbench.models.plain_attention import places
+from specbench.models.plain_attention import places, seen
 from specbench.models.trial import check_engine
 from tests import families
 from tests.families import CONFIGS, CONTEXT, SIZES, VOCABULARY, WINDOW, made
+from tests.kernel_cases import on_a_gpu
 from tests.no_reading import NoReading
 
 SOURCE = Source("pair.target", "x", "y")
@@ -32,10 +33,16 @@ def test_steps_by_the_kernel_give_the_logits_of_whole_passes(name, monkeypatch):
     """Groups; a window and softcapping; sinks."""
     ran = []
     attend = attention.launch_attention.attend
-    monkeypatch.setattr(attention, "_by_kernel", lambda _: True)
+    monkeypatch.setattr(attention, "_by_kernel", lambda *_: True)
     monkeypatch.setattr(attention.launch_attention, "attend", lambda *a, **o: (ran.append(1), attend(*a, **o))[1])
     assert families.apart(name) < TOLERANCE
     assert len(ran) > 8
+
+
+@on_a_gpu
+@pytest.mark.parametrize("name", CONFIGS)
+def test_steps_on_a_gpu_give_the_logits_of_whole_passes(name):
+    assert families.apart(name, "cuda") < 10 * TOLERANCE
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -94,6 +101,16 @@ def test_the_nodes_of_a_tree_see_their_ancestors_alone(name):
         for node, path in enumerate(paths):
             whole = running.score([*prompt[:-1], *fed[b, path].tolist()])[-1]
             assert (logits[b, node] - whole).abs().max() < TOLERANCE * whole.std()
+
+
+def test_trees_that_cannot_be_attended_to():
+    lengths, positions = torch.zeros(1, dtype=torch.int64), torch.arange(65)[None]
+    with pytest.raises(ArgumentError, match="ancestors: a tree of 65 tokens; at most 64"):
+        places(lengths, positions, torch.ones((1, 65, 65), dtype=torch.bool).tril())
+    tree = places(lengths, positions[:, :7], torch.ones((1, 7, 7), dtype=torch.bool).tril())
+    with pytest.raises(ArgumentError, match="window: 6; no less than the 7 tokens of a tree"):
+        seen(tree, 7, 6)
+    assert seen(tree, 7, 7)[0].sum(dim=1).tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_training_and_generation_are_as_without_the_engine():

@@ -50,7 +50,7 @@ def test_smoke_speeds_add_up(smoke: SmokeRun):
         assert row.speedup == pytest.approx(row.tokens_per_second / row.plain_tokens_per_second)
         assert sum(row.batch_seconds) == pytest.approx(row.seconds)
         assert sum(row.batch_plain_seconds) == pytest.approx(row.plain_seconds)
-        phases = [getattr(row, f"seconds_{phase}") for phase in ("draft", "target", "verify", "rest")]
+        phases = [getattr(row, f"seconds_{phase}") for phase in ("draft", "target", "verify", "commit", "rest")]
         assert sum(phases) == pytest.approx(row.seconds)
         assert min(phases) > 0
         own = times[times["job"] == row.job]

@@ -30,7 +30,9 @@ LARGEST_DIM = 256
 
 
 def keys_per_split(pairs: int, visible: int) -> int:
-    """How many keys a program reads, from shapes alone: the fewest that leave no more than PROGRAMS programs.
+    """How many keys a program reads, from shapes alone: the fewest that need no more than PROGRAMS programs.
+
+    Programs that a last, short split adds do not count.
 
     Args:
         pairs: requests times key heads (times tiles of rows).
@@ -39,7 +41,7 @@ def keys_per_split(pairs: int, visible: int) -> int:
     if visible <= ONE_SPLIT:
         return ONE_SPLIT
     split = SMALLEST_SPLIT
-    while split < visible and pairs * triton.cdiv(visible, split) > PROGRAMS:
+    while pairs * (visible // split) > PROGRAMS:
         split *= 2
     return split
 

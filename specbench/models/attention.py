@@ -80,16 +80,18 @@ def attention(
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
     window, n, visible = sliding_window or None, query.shape[2], key.shape[2]
     is_chain, is_plain = attention_mask.shape[3] == 2, softcap is None and s_aux is None
-    if visible == n and n > 1 and is_chain and is_plain and (window is None or n <= window):
-        # Nothing was cached before, so that no mask is needed, and PyTorch takes its fastest way.
+    all_new = visible == n > 1 and (window is None or n <= window)  # nothing was cached before: no mask is needed
+    if all_new and is_chain and is_plain and not (query.is_cuda and query.dtype == torch.float32):
+        # PyTorch's fastest way; in float32 on a GPU it would be its slowest, which holds all products at once.
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         return out.transpose(1, 2).contiguous(), None
-    attend = launch_attention.attend if _by_kernel(query) else plain_attention.attend
+    attend = launch_attention.attend if _by_kernel(query, value) else plain_attention.attend
     return attend(query, key, value, attention_mask, scale=scale, window=window, softcap=softcap, sinks=s_aux), None
 
 
-def _by_kernel(query: Tensor) -> bool:
-    return query.is_cuda and query.dtype in launch_attention.LOGIT_DTYPES
+def _by_kernel(query: Tensor, value: Tensor) -> bool:
+    narrow = max(query.shape[3], value.shape[3]) <= launch_attention.LARGEST_DIM
+    return query.is_cuda and narrow and query.dtype in launch_attention.LOGIT_DTYPES
 
 
 def _without_places(

@@ -11,6 +11,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from specbench.errors import ArgumentError
+from specbench.kernels.launch_attention import MOST_NODES
+
 
 def places(
     lengths: Int64[Tensor, " B"], positions: Int64[Tensor, "B n"], ancestors: Bool[Tensor, "B n n"] | None = None
@@ -25,8 +28,13 @@ def places(
 
     Returns:
         Two or three numbers a token: the length, the position, and the ancestors as the bits of an integer.
+
+    Raises:
+        ArgumentError: a tree of more than 64 tokens.
     """
     n = positions.shape[1]
+    if ancestors is not None and n > MOST_NODES:
+        raise ArgumentError(f"ancestors: a tree of {n} tokens; at most {MOST_NODES} can be attended to at once")
     fields = [lengths[:, None].expand(-1, n), positions]
     if ancestors is not None:
         bits = ancestors | torch.eye(n, dtype=torch.bool, device=ancestors.device)
@@ -35,11 +43,17 @@ def places(
 
 
 def seen(places: Int64[Tensor, "B 1 n fields"], visible: int, window: int | None) -> Bool[Tensor, "B n visible"]:
-    """Which of the first ``visible`` cached tokens each new one sees."""
+    """Which of the first ``visible`` cached tokens each new one sees.
+
+    Raises:
+        ArgumentError: a tree of more tokens than the window has, so that ancestors might lie outside of it.
+    """
     j, position = torch.arange(visible, device=places.device), places[:, 0, :, 1:2]
     if places.shape[3] == 2:
         mask = j <= position
     else:
+        if window is not None and window < places.shape[2]:
+            raise ArgumentError(f"window: {window}; no less than the {places.shape[2]} tokens of a tree needed")
         among = j - places[:, 0, :, :1]
         is_ancestor = (places[:, 0, :, 2:] >> among.clamp(0, 63)) & 1 == 1
         mask = (among < 0) | (is_ancestor & (among < places.shape[2]))

@@ -16,6 +16,7 @@ import torch
 
 from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder
+from specbench.decoding.step import PHASES as STEP_PHASES
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import speed_of
@@ -162,7 +163,7 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
         "plain_seconds": plain_seconds,
         "plain_tokens_per_second": plain_tokens / plain_seconds,
         **_columns("speedup", found.speedup),
-        **{f"seconds_{phase}": share * phases.get(phase, 0.0) for phase in ("draft", "target", "verify")},
+        **{f"seconds_{phase}": share * phases.get(phase, 0.0) for phase in STEP_PHASES},
         "seconds_rest": seconds - share * sum(phases.values()),
         "rounds": len(timed.times.seconds),
         "round_error": found.round_error,

@@ -138,6 +138,8 @@ class GraphEngine(StaticEngine):
 
 def _place(error: BaseException) -> str:
     """What was being run when an error came, outside of PyTorch, and what the error says."""
+    while error.__context__ is not None:  # the end of a capture that has failed raises an error of its own
+        error = error.__context__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
     said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}: {said}" if frames else said
