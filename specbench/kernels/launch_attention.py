@@ -46,6 +46,11 @@ def keys_per_split(pairs: int, visible: int) -> int:
     return split
 
 
+def takes(query: Tensor, value: Tensor) -> bool:
+    """Whether the kernel has code for this dtype and these sizes of heads."""
+    return query.dtype in LOGIT_DTYPES and max(query.shape[3], value.shape[3]) <= LARGEST_DIM
+
+
 def attend(
     query: Float[Tensor, "B heads n key_dim"],
     key: Float[Tensor, "B kv_heads visible key_dim"],

@@ -8,7 +8,7 @@ generate) go to PyTorch's attention, as they would without us.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from specbench.errors import ArgumentError
-from specbench.kernels import launch_attention
 from specbench.models import plain_attention
 
 NAME = "specbench"  # as a model's configuration has it
@@ -85,13 +84,19 @@ def attention(
         # PyTorch's fastest way; in float32 on a GPU it would be its slowest, which holds all products at once.
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         return out.transpose(1, 2).contiguous(), None
-    attend = launch_attention.attend if _by_kernel(query, value) else plain_attention.attend
-    return attend(query, key, value, attention_mask, scale=scale, window=window, softcap=softcap, sinks=s_aux), None
+    return _function(query, value)(
+        query, key, value, attention_mask, scale=scale, window=window, softcap=softcap, sinks=s_aux
+    ), None
 
 
-def _by_kernel(query: Tensor, value: Tensor) -> bool:
-    narrow = max(query.shape[3], value.shape[3]) <= launch_attention.LARGEST_DIM
-    return query.is_cuda and narrow and query.dtype in launch_attention.LOGIT_DTYPES
+def _function(query: Tensor, value: Tensor) -> Callable[..., Tensor]:
+    """The kernel where it can run, its twin elsewhere."""
+    if query.is_cuda:
+        from specbench.kernels import launch_attention  # here: without a GPU Triton need not be installed
+
+        if launch_attention.takes(query, value):
+            return launch_attention.attend
+    return plain_attention.attend
 
 
 def _without_places(
