@@ -33,6 +33,7 @@ STEP_SCHEMA = pa.schema(
         ("num_draft_tokens", pa.int64()),
         ("num_accepted", pa.int64()),
         ("num_emitted", pa.int64()),
+        ("draft_depth", pa.int64()),  # tokens on the longest path of a tree; num_draft_tokens of a chain
     ]
 )
 EMPIRICAL_SCHEMA = pa.schema(

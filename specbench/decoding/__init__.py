@@ -1,7 +1,7 @@
 """The decode loop: requests in, texts and step logs out. ``step.py`` is one step, ``decoder.py`` the loop around it."""
 
-from specbench.decoding.decoder import Decoder
+from specbench.decoding.decoder import Decoder, check_fit
 from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.scorer import logits_along, rows_along
 
-__all__ = ["Completion", "Decoder", "Request", "Step", "logits_along", "rows_along"]
+__all__ = ["Completion", "Decoder", "Request", "Step", "check_fit", "logits_along", "rows_along"]

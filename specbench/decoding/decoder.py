@@ -14,14 +14,27 @@ from specbench.batch import FULL, RUNNING, STOPPED, Batch
 from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.step import Happened, Parts, step
 from specbench.drafters import Drafter
-from specbench.errors import ModelError
+from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, right_padded
 from specbench.sampling import RowParams
 from specbench.stopwatch import Stopwatch
 from specbench.types import PADDING
 from specbench.verifiers import Verifier
+from specbench.verifiers.base import offers
 
 _FINISHED = {RUNNING: "", STOPPED: "stop", FULL: "length"}
+
+
+def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
+    """How many tokens a step drafts for a request at most. Needs no model.
+
+    Raises:
+        ConfigError: trees for a verifier that takes chains alone, or a drafter's settings that do not fit gamma.
+    """
+    if drafter.drafts_trees and not offers(verifier).takes_trees:
+        name = type(verifier).__name__
+        raise ConfigError("verifier", name, "takes chains alone, but the drafter drafts trees", "Use verifier=tree.")
+    return drafter.most_tokens(gamma)
 
 
 class Decoder:
@@ -31,8 +44,11 @@ class Decoder:
         target: scores drafts; one forward pass a step.
         drafter: proposes, bound to its models; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
-        gamma: tokens drafted a step, at most; each request drafts fewer where max_new_tokens is near.
+        gamma: tokens drafted a step, at most, in a tree on each path; fewer for a request near its max_new_tokens.
         stop_ids: ids that end a text.
+
+    Raises:
+        ConfigError: a drafter that this verifier or this gamma does not fit.
     """
 
     def __init__(
@@ -40,6 +56,7 @@ class Decoder:
     ):
         if (drafter is None or verifier is None) and gamma > 0:
             raise ValueError(f"gamma={gamma} needs a drafter and a verifier")
+        self._most = 0 if drafter is None or verifier is None else check_fit(drafter, verifier, gamma)
         self.target, self.drafter, self.verifier = target, drafter, verifier
         self.gamma, self.stop_ids = gamma, stop_ids
         self.stopwatch = Stopwatch(target.synchronize)
@@ -102,7 +119,7 @@ class Decoder:
         limits = [len(request.prompt) + request.max_new_tokens for request in requests]
         # Blocks are written whole: that of the longest text may begin one token before its end.
         prompts = right_padded([request.prompt for request in requests], device)
-        tokens = prompts.new_zeros((len(requests), max(limits) + self.gamma + 1))
+        tokens = prompts.new_zeros((len(requests), max(limits) + self._most + 1))
         tokens[:, : prompts.shape[1]] = prompts
         return Batch(
             tokens,
@@ -113,19 +130,21 @@ class Decoder:
             torch.full((len(requests),), RUNNING, device=device),
         )
 
-    def _read(self, happened: Happened) -> list[tuple[int, int, int, int, list[int]]]:
+    def _read(self, happened: Happened) -> list[list[int]]:
         with self.stopwatch("verify"):
             lines = happened.read()
-        if any(tokens[accepted] == PADDING for _, accepted, _, _, *tokens in lines):
+        if any(tokens[accepted] == PADDING for _, _, accepted, _, _, *tokens in lines):
             self._raise_for_bad_logits(happened)
-        return [(drafted, accepted, emitted, end, tokens) for drafted, accepted, emitted, end, *tokens in lines]
+        return lines
 
-    def _record(self, i: int, drafted: int, accepted: int, emitted: int, finished: int, tokens: list[int]) -> int:
+    def _record(
+        self, i: int, drafted: int, depth: int, accepted: int, emitted: int, finished: int, *tokens: int
+    ) -> int:
         completion = self._active[i]
         completion.token_ids.extend(tokens[:emitted])
         completion.finished = _FINISHED[finished]
         name, number = completion.request.name, len(completion.steps)
-        completion.steps.append(Step(name, number, drafted, accepted, emitted))
+        completion.steps.append(Step(name, number, drafted, accepted, emitted, depth))
         return len(completion.request.prompt) + len(completion.token_ids)
 
     def _raise_for_bad_logits(self, happened: Happened) -> None:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from specbench import trees
 from specbench.batch import FULL, RUNNING, STOPPED, Batch, known_max
 from specbench.drafters import Drafter
 from specbench.models import Engine
@@ -50,6 +51,7 @@ class Happened:
     Attributes:
         token_ids: accepted tokens, then the emitted one, then PADDING.
         num_draft_tokens, num_accepted: of each request.
+        draft_depth: how many tokens it could have accepted, fewer than it drafted if the draft is a tree.
         num_emitted: num_accepted + 1, or fewer where a stop token cut the block; 0 for a request that had finished.
         finished: as in Batch, after the step.
         draft, target: what was verified, for whoever explains logits that nothing could be drawn from.
@@ -57,6 +59,7 @@ class Happened:
 
     token_ids: Int64[Tensor, "B width"]
     num_draft_tokens: Int64[Tensor, " B"]
+    draft_depth: Int64[Tensor, " B"]
     num_accepted: Int64[Tensor, " B"]
     num_emitted: Int64[Tensor, " B"]
     finished: Int64[Tensor, " B"]
@@ -64,8 +67,8 @@ class Happened:
     target: LogitRows
 
     def read(self) -> list[list[int]]:
-        """[num_draft_tokens, num_accepted, num_emitted, finished, *token_ids] of each request, in one copy."""
-        numbers = (self.num_draft_tokens, self.num_accepted, self.num_emitted, self.finished)
+        """The five numbers of each request and its token_ids, in one copy: [num_draft_tokens, draft_depth, ...]."""
+        numbers = (self.num_draft_tokens, self.draft_depth, self.num_accepted, self.num_emitted, self.finished)
         return torch.cat([torch.stack(numbers, dim=1), self.token_ids], dim=1).tolist()
 
 
@@ -86,7 +89,7 @@ def step(batch: Batch, parts: Parts, stopwatch: Stopwatch) -> tuple[Batch, Happe
     with stopwatch("target"):
         rows = score(batch, draft, parts.target)
     with stopwatch("verify"):
-        verification = _verify(parts.verifier, draft, rows, streams)
+        verification = _verify(parts.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     return _commit(batch, draft, rows, verification, parts)
 
 
@@ -100,16 +103,24 @@ def padded(draft: Draft) -> Draft:
     places = torch.arange(width, device=draft.token_ids.device)
     row = (draft.first_row[:, None] + places).flatten().clamp(max=len(draft.token_ids) - 1)
     rows = None if draft.rows is None else draft.rows.select(row)
-    return Draft(draft.token_ids[row], rows, draft.num_draft_tokens, width, padded=True)
+    parents = None if draft.parents is None else draft.parents[row]
+    return dataclasses.replace(draft, token_ids=draft.token_ids[row], rows=rows, parents=parents, padded=True)
 
 
 def score(batch: Batch, draft: Draft, target: Engine) -> LogitRows:
-    """The target's distribution at every drafted token and after the last."""
+    """The target's distribution after the text and after every drafted token."""
     width = draft.max_draft_tokens
     drafted = draft.token_ids.view(len(batch), width)
     fed = torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
-    logits = target.extend(fed, draft.num_draft_tokens + 1)
-    return batch.rows(logits.flatten(0, 1), drafted)
+    if draft.parents is None:
+        logits = target.extend(fed, draft.num_draft_tokens + 1)
+        return batch.rows(logits.flatten(0, 1), drafted)
+    # The text's last token is fed before the tree, so that it is the root of what is fed.
+    seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
+    logits = target.extend(fed, draft.num_draft_tokens + 1, seen)
+    path = trees.paths(seen, draft.longest + 1)[:, :, 1:]
+    tokens = fed.gather(1, path.flatten(1)).view(path.shape)
+    return batch.rows_of_paths(logits.flatten(0, 1), tokens, trees.depths(seen) - 1)
 
 
 def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
@@ -135,10 +146,14 @@ def _commit(
     finished = torch.where(batch.running, torch.where(stops.any(dim=1), STOPPED, over), batch.finished)
     # The pending token and the accepted ones stay cached; the emitted one is fed by the next step.
     agreed = batch.lengths + accepted
+    if verification.path is not None:
+        parts.target.keep_path(batch.lengths, verification.path)
     parts.target.truncate(agreed)
     if parts.drafter is not None:
+        if verification.path is not None:
+            parts.drafter.keep_path(batch.lengths, verification.path)
         parts.drafter.commit(agreed)
-    happened = Happened(emitted, draft.num_draft_tokens, accepted, num_emitted, finished, draft, rows)
+    happened = Happened(emitted, draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, draft, rows)
     tokens = _written(batch, emitted, kept & (emitted != PADDING))
     return dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished), happened
 

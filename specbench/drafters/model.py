@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from specbench.batch import Batch, known_max
@@ -39,18 +39,13 @@ class ModelDrafter(Drafter):
         device, width = batch.lengths.device, streams.width - 1
         if width == 0:
             return Draft.empty(len(batch), device)
-        # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
-        pending = batch.lengths - self._model.lengths
-        fed = batch.span(self._model.lengths, known_max(pending, _MOST_PENDING))
-        logits = self._model.extend(fed, pending)
-        logits = logits[torch.arange(len(batch), device=device), (pending - 1).clamp(min=0)]
-
+        logits = self._logits_after(batch)
         uniforms = streams.uniform(Stream.DRAFT)
         all_tokens, all_rows = [], []
         for i in range(width):
             if i > 0:
                 logits = self._model.extend(all_tokens[-1][:, None], (limits > i).long())[:, 0]
-            drafted = torch.stack(all_tokens, dim=1) if i else fed[:, :0]
+            drafted = torch.stack(all_tokens, dim=1) if i else batch.tokens[:, :0]
             tokens, rows = draw(batch.rows(logits, drafted, first=i), uniforms[:, i])
             all_rows.append(rows)
             # A row with NaN has no token to feed; the verifier meets its normaliser, and the decoder names it.
@@ -58,6 +53,14 @@ class ModelDrafter(Drafter):
         # The very rows that were sampled from: nothing is normalised twice.
         token_ids = torch.stack(all_tokens, dim=1).flatten()
         return Draft(token_ids, LogitRows.interleave(all_rows), limits, width, padded=True)
+
+    def _logits_after(self, batch: Batch) -> Float[Tensor, "B V"]:
+        """The draft model's logits after each text, of which it is fed what it has not seen."""
+        # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
+        pending = batch.lengths - self._model.lengths
+        fed = batch.span(self._model.lengths, known_max(pending, _MOST_PENDING))
+        logits = self._model.extend(fed, pending)
+        return logits[torch.arange(len(batch), device=logits.device), (pending - 1).clamp(min=0)]
 
     def commit(self, agreed: Int64[Tensor, " B"]) -> None:
         """See :class:`specbench.drafters.Drafter`."""

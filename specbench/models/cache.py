@@ -75,6 +75,15 @@ class RaggedCache(Cache):
         self.write_at, self.visible = write_at, visible
         self.rows = torch.arange(len(write_at), device=write_at.device)[:, None]
 
+    def move(self, source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
+        """Copies what each request holds at some positions to others. Nothing is written before all was read."""
+        rows = torch.arange(len(source), device=source.device)[:, None]
+        for layer in self.layers:
+            assert isinstance(layer, RaggedLayer)
+            for held in (layer.keys, layer.values):
+                if held is not None:
+                    held[rows, :, goal] = held[rows, :, source]
+
     def select(self, rows: Int64[Tensor, " m"]) -> None:
         """Keeps (or repeats) the given requests, in that order."""
         for layer in self.layers:

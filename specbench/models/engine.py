@@ -1,7 +1,8 @@
 """A causal language model that extends many sequences at once and can take tokens back.
 
 Nothing is ever computed twice: the cache holds every token that was fed, and ``truncate`` forgets the tail of each
-request by its own amount. The engine knows nothing of drafts or sampling.
+request by its own amount. Tokens may be fed as a tree; ``keep_path`` then makes a text of one of its paths. The engine
+knows nothing of drafts or sampling.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from specbench import trees
 from specbench.batch import known_max
 from specbench.models.cache import RaggedCache
 
@@ -38,6 +40,14 @@ def right_padded(sequences: Sequence[Sequence[int]], device: torch.device) -> In
     """Token ids of different lengths as one tensor, filled up with id 0, which any vocabulary has."""
     longest = max(map(len, sequences))
     return torch.tensor([[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences], device=device)
+
+
+def _tree_mask(seen: Bool[Tensor, "B n k"], root: Int64[Tensor, " B"], visible: int) -> Bool[Tensor, "B n visible"]:
+    """What each of n tokens of a tree may attend to: all that is cached before the tree, and its own path."""
+    batch, n, k = seen.shape
+    place = torch.arange(visible, device=seen.device) - root[:, None]
+    own = seen.gather(2, place.clamp(0, k - 1)[:, None].expand(batch, n, visible))
+    return (place < 0)[:, None] | (own & ((place >= 0) & (place < k))[:, None])
 
 
 class Engine:
@@ -93,27 +103,42 @@ class Engine:
             self.lengths, self._longest = torch.cat([earlier, self.lengths]), max(longest, self._longest)
 
     @torch.inference_mode()
-    def extend(self, token_ids: Int64[Tensor, "B n"], counts: Int64[Tensor, " B"]) -> Float[Tensor, "B n V"]:
+    def extend(
+        self,
+        token_ids: Int64[Tensor, "B n"],
+        counts: Int64[Tensor, " B"],
+        seen: Bool[Tensor, "B n k"] | None = None,
+    ) -> Float[Tensor, "B n V"]:
         """Feeds ``counts[b]`` tokens to each request and returns the logits after each.
 
         Args:
             token_ids: right-padded with any valid id; a count may be 0.
+            seen: if the tokens are part of a tree: which of its k tokens fed so far, these n as the last of them, are
+                on the path to each (:func:`specbench.trees.ancestors`). A token attends to the text before the tree
+                and to its path, and its position is by its depth. None for tokens that follow one another.
 
         Returns:
             Logits in the model's dtype; rows at or beyond a request's count are meaningless.
         """
-        logits = self._forward(token_ids)
+        logits = self._forward(token_ids, seen=seen)
         self.lengths = self.lengths + counts
         self._longest += token_ids.shape[1]
         return logits
 
     @torch.inference_mode()
-    def _forward(self, token_ids: Int64[Tensor, "B n"], logits_to_keep: int = 0) -> Float[Tensor, "B kept V"]:
+    def _forward(
+        self, token_ids: Int64[Tensor, "B n"], logits_to_keep: int = 0, seen: Bool[Tensor, "B n k"] | None = None
+    ) -> Float[Tensor, "B kept V"]:
         n = token_ids.shape[1]
         visible = min(known_max(self.lengths, self._longest) + n, self._cache.capacity)
         positions = self.lengths[:, None] + torch.arange(n, device=self.device)
         self._cache.prepare(positions, visible)
-        mask = torch.arange(visible, device=self.device) <= positions[:, :, None]
+        if seen is None:
+            mask = torch.arange(visible, device=self.device) <= positions[:, :, None]
+        else:
+            root = self.lengths + n - seen.shape[2]  # where the tree begins
+            mask = _tree_mask(seen, root, visible)
+            positions = root[:, None] + trees.depths(seen) - 1
         with sdpa_kernel(_ATTENTION):
             output = self.model(
                 input_ids=token_ids,
@@ -129,6 +154,17 @@ class Engine:
     def truncate(self, lengths: Int64[Tensor, " B"]) -> None:
         """Takes tokens back: each request keeps at most the given number of cached tokens."""
         self.lengths = torch.minimum(self.lengths, lengths)
+
+    @torch.inference_mode()
+    def keep_path(self, root: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"]) -> None:
+        """Moves one path of a tree to where its tokens would stand had they alone been fed; follow with ``truncate``.
+
+        Args:
+            root: tokens cached of each request before the tree.
+            path: the tokens of the path, as indices in the tree, in order; negative behind its end.
+        """
+        goal = root[:, None] + torch.arange(path.shape[1], device=path.device)
+        self._cache.move(torch.where(path < 0, goal, root[:, None] + path), goal)
 
     def bound(self, longest: int) -> None:
         """Says that no request has more than so many cached tokens, which saves asking the device."""

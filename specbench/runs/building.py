@@ -12,13 +12,14 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from specbench.config import Config
-from specbench.decoding import Request
+from specbench.decoding import Request, check_fit
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.threads import default_threads
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
+from specbench.protocols.settings import unused
 from specbench.provenance import request_seed
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
@@ -52,6 +53,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     if not isinstance(drafter, Drafter):
         remedy = "Make it a class of specbench.drafters.Drafter, without _partial_ in its yaml."
         raise ConfigError("drafter", type(drafter).__name__, "no drafter", remedy)
+    if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
+        check_fit(drafter, context.verifier, context.gamma)
     context = dataclasses.replace(context, drafter=drafter)
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
