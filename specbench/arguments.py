@@ -155,14 +155,21 @@ def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
 
 
 def _check_parents(draft: Draft, parents: Tensor) -> None:
-    rows = torch.arange(len(parents), device=parents.device) - draft.first_row[draft.request_of_row]
-    bad = (parents < -1) | (parents >= rows)
+    first = draft.first_row[draft.request_of_row]
+    places = torch.arange(len(parents), device=parents.device) - first
+    bad, above = (parents < -1) | (parents >= places), parents.clamp(min=-1).minimum(places - 1)
+    for _ in range(draft.longest - 1):
+        above = torch.where(above >= 0, parents[(first + above).clamp(0, len(parents) - 1)], -1)
+    if not (bad | (above >= 0)).any():
+        return
     if bad.any():
         index = int(bad.nonzero()[0])
         raise ArgumentError(
-            f"draft.parents[{index}] = {int(parents[index])}; token {int(rows[index])} of its request follows the text "
-            "(-1) or a token of the same request before it"
+            f"draft.parents[{index}] = {int(parents[index])}; token {int(places[index])} of its request follows the "
+            "text (-1) or a token of the same request before it"
         )
+    index = int((above >= 0).nonzero()[0])
+    raise ArgumentError(f"draft.depth: {draft.depth}; token {int(places[index])} of its request is deeper in the tree")
 
 
 def _ends_and_sum(tensors: list[Tensor], counts: Tensor) -> tuple[list[tuple[int, int]], int]:

@@ -117,7 +117,8 @@ class Draft:
         max_draft_tokens: a bound on num_draft_tokens known to the host, so that no shape depends on device data.
         padded: every request owns max_draft_tokens draft rows and one target row more. Its first num_draft_tokens[b]
             draft rows count, and as many target rows and the next; what the others hold is not looked at, but for the
-            ids, which are of the vocabulary. A verifier takes such drafts only if it says so (``takes_padded``).
+            ids, which are of the vocabulary, and the parents, which are those of a tree. A verifier takes such drafts
+            only if it says so (``takes_padded``).
         parents: None for a chain. For a tree, which drafted token each one follows, as its index among the rows of its
             own request; -1 if it follows the text. A token stands behind its parent, and siblings stand in the order
             in which they were drawn. So the first k tokens are a tree too, and num_draft_tokens may cut it anywhere.

@@ -27,7 +27,7 @@ def parents_of(draft: Draft) -> Int64[Tensor, "B m"]:
 class TreeVerifier:
     """Batched PyTorch: a few operations on [requests, vocabulary] for each drafted token.
 
-    Waits for the device once, to check its arguments; not while a CUDA graph is captured.
+    Waits for the device to check its arguments; not while a CUDA graph is captured.
     """
 
     rule = "token"

@@ -1,0 +1,359 @@
+"""Drafts as trees in decoding: masks and caches, the drafter, texts, the step log, and what does not go together."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from specbench import trees
+from specbench.batch import RUNNING, Batch
+from specbench.decoding import Decoder, Request
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.tree import MOST_TOKENS, TreeDrafter, TreeShape, children
+from specbench.errors import ConfigError
+from specbench.exactness.enumeration.trees import without_replacement
+from specbench.metrics import ratios
+from specbench.metrics.acceptance import position_rates
+from specbench.models import Engine
+from specbench.sampling import History, RowParams, SamplingParams, logit_rows
+from specbench.verifiers.masked import MaskedVerifier
+from specbench.verifiers.tree import TreeVerifier
+from specbench.verifiers.tree_naive import NaiveTreeVerifier
+from tests.cases import bound
+from tests.markov_pair import MarkovEngine, markov_pair
+from tests.test_decoding import GREEDY, make_requests, texts
+from tests.test_engine import PROMPTS, TOLERANCE, started
+
+# Children 0 and 1 of the text, 2 and 3 of token 0, 4 of token 1, 5 of token 3.
+PARENTS = [-1, -1, 0, 0, 1, 3]
+PATHS = [[0], [1], [0, 2], [0, 3], [1, 4], [0, 3, 5]]
+IDS = [50, 60, 70, 80, 90, 51]
+
+
+@pytest.fixture(scope="module")
+def exact(pair):
+    """The pair in float64, where shapes of matrix products move no token."""
+    return dataclasses.replace(
+        pair, target=copy.deepcopy(pair.target).double(), draft=copy.deepcopy(pair.draft).double()
+    )
+
+
+def decoder(pair, drafter=None, verifier=None, gamma=4):
+    target = Engine(pair.target, pair.vocab_size, "target")
+    made = bound(drafter or TreeDrafter([2, 2, 1, 1]), pair)
+    return Decoder(target, made, verifier or TreeVerifier(), gamma, pair.stop_ids)
+
+
+# --- Who stands before whom ---
+
+
+def test_ancestors_depths_and_paths():
+    seen = trees.ancestors(torch.tensor([PARENTS, [-1] * 6]), 3)
+    assert [row.nonzero()[:, 0].tolist() for row in seen[0]] == PATHS
+    assert torch.equal(seen[1], torch.eye(6).bool())
+    assert trees.depths(seen).tolist() == [[1, 1, 2, 2, 2, 3], [1] * 6]
+    found = trees.paths(seen, 3)
+    assert [found[0, i, : len(path)].tolist() for i, path in enumerate(PATHS)] == PATHS
+    rooted = trees.ancestors(trees.with_root(torch.tensor([PARENTS])), 4)[0]
+    assert [row.nonzero()[:, 0].tolist() for row in rooted] == [[0], *([0, *(i + 1 for i in p)] for p in PATHS)]
+
+
+def test_the_shape_of_a_tree():
+    shape = TreeShape([2, 3, 1])
+    assert shape.first == [0, 2, 8, 14]
+    assert shape.parents.tolist() == [-1, -1, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 7]
+    assert shape.seen[0, 13].nonzero()[:, 0].tolist() == [1, 7, 13]
+
+
+# --- Masks and caches ---
+
+
+def test_a_tree_fed_at_once_gives_the_logits_of_each_of_its_paths(pair):
+    """Catches siblings that see each other, and positions by place instead of depth."""
+    engine, ids = started(pair, PROMPTS)
+    seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 3)), 4)
+    fed = torch.tensor([[prompt[-1], *IDS] for prompt in ids])
+    logits = engine.extend(fed, torch.full((3,), 7), seen)
+    for b, prompt in enumerate(ids):
+        for i, path in enumerate(PATHS):
+            full = engine.score([*prompt, *(IDS[j] for j in path)])
+            torch.testing.assert_close(logits[b, i + 1], full[-1], **TOLERANCE)
+        torch.testing.assert_close(logits[b, 0], engine.score(prompt)[-1], **TOLERANCE)
+
+
+def test_a_tree_fed_level_by_level_gives_the_same(pair):
+    engine, ids = started(pair, PROMPTS)
+    engine.extend(torch.tensor([[prompt[-1]] for prompt in ids]), torch.ones(3).long())
+    seen = trees.ancestors(torch.tensor([PARENTS] * 3), 3)
+    for start, end in ((0, 2), (2, 5), (5, 6)):
+        fed = torch.tensor([IDS[start:end]] * 3)
+        logits = engine.extend(fed, torch.full((3,), end - start), seen[:, start:end, :end])
+        for b, prompt in enumerate(ids):
+            for i in range(start, end):
+                full = engine.score([*prompt, *(IDS[j] for j in PATHS[i])])
+                torch.testing.assert_close(logits[b, i - start], full[-1], **TOLERANCE)
+
+
+def test_the_path_that_stands_is_a_text_in_the_cache(pair):
+    """Of different lengths, an empty one among them. Catches rows that are not moved, or moved over each other."""
+    engine, ids = started(pair, PROMPTS)
+    root = torch.tensor([len(prompt) for prompt in ids])
+    seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 3)), 4)
+    engine.extend(torch.tensor([[prompt[-1], *IDS] for prompt in ids]), torch.full((3,), 7), seen)
+    engine.keep_path(root, torch.tensor([[0, 3, 5], [1, 4, -1], [-1, -1, -1]]))
+    engine.truncate(root + torch.tensor([3, 2, 0]))
+    logits = engine.extend(torch.tensor([[33, 34]] * 3), torch.full((3,), 2))
+    for b, path in enumerate(([0, 3, 5], [1, 4], [])):
+        full = engine.score([*ids[b], *(IDS[i] for i in path), 33, 34])
+        torch.testing.assert_close(logits[b], full[-2:], **TOLERANCE)
+
+
+# --- The drafter ---
+
+
+def test_children_come_without_replacement_and_say_what_they_were_drawn_from():
+    """Rows of all kinds: the second has two tokens left, so that drawing begins again with the third child."""
+    kinds = [SamplingParams(), SamplingParams(top_k=2), SamplingParams(temperature=0.7, top_p=0.9), GREEDY]
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(4, 6, generator=generator).repeat_interleave(500, 0)
+    rows = logit_rows(logits, RowParams.of([kind for kind in kinds for _ in range(500)]))
+    tokens, drawn_from = children(rows, torch.rand(2000, 3, generator=generator).double())
+    q = rows.probs()
+    for b in range(0, 2000, 50):
+        for j in range(3):
+            # At temperature 0 any token is left while there is one: its probability is 0 until it is the likeliest.
+            expected = without_replacement(q[b], tokens[b, :j].tolist())
+            if b < 1500:
+                torch.testing.assert_close(drawn_from[j].probs()[b], expected, rtol=0, atol=1e-12)
+            assert drawn_from[j].probs()[b, tokens[b, j]] > 0
+    assert (tokens[:500].sort(dim=1).values.diff(dim=1) > 0).all()
+    assert (tokens[500:1000, 0] != tokens[500:1000, 1]).all()
+    assert torch.equal(tokens[1500:], logits[1500:].argsort(dim=1, descending=True)[:, :3])
+
+
+class TreeEngine(MarkovEngine):
+    """Logits by the last token, whatever else is seen."""
+
+    context, vocab_size, name = 10**6, 0, "table"
+
+    def extend(self, token_ids, counts, seen=None):
+        return super().extend(token_ids, counts)
+
+    def keep_path(self, root, path):
+        pass
+
+    def truncate(self, lengths):
+        self.lengths = torch.minimum(self.lengths, lengths)
+
+
+def first_steps(p, q, branches, count, verifier):
+    """What the first step emits, [count, depth + 1], after a text that ends in token 0; through the whole step."""
+    drafter = TreeDrafter(branches)
+    drafter.engine = drafter._model = TreeEngine(q)
+    made = Decoder(TreeEngine(p), drafter, verifier, len(branches), frozenset())
+    request = make_request(len(branches) + 1)
+    made.start([dataclasses.replace(request, seed=seed) for seed in range(count)])
+    completions = list(made._active)
+    made.step()
+    return [each.token_ids for each in completions]
+
+
+def make_request(max_new_tokens):
+    return Request("toy", (0, 0), 0, SamplingParams(), max_new_tokens)
+
+
+def g_test(p, emitted, depth, seed=0):
+    """p-value of the joint of whole steps, each completed with draws from the target."""
+    rng, vocabulary = np.random.default_rng(seed), len(p)
+    numbers = []
+    for tokens in emitted:
+        whole, last = [], 0
+        for i in range(depth + 1):
+            last = tokens[i] if i < len(tokens) else int(rng.choice(vocabulary, p=p[last]))
+            whole.append(last)
+        numbers.append(int("".join(map(str, whole)), vocabulary))
+    expected = p[0]
+    for _ in range(depth):
+        expected = (expected.reshape(-1, vocabulary)[:, :, None] * p[None]).ravel()
+    seen = np.bincount(numbers, minlength=len(expected))
+    rare = expected * len(emitted) < 5
+    seen, wanted = (np.append(each[~rare], each[rare].sum()) for each in (seen, expected * len(emitted)))
+    return float(stats.power_divergence(seen[wanted > 0], wanted[wanted > 0], lambda_="log-likelihood").pvalue)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_steps_on_trees_are_distributed_as_the_target():
+    """The drafter's own sampling, the decoder's step, its verification; false alarm 1e-7. A total variation of 0.03
+    is missed less than once in a million times: the noncentrality is above 4 * 20000 * 0.03^2 = 72 for 26 degrees."""
+    p, q = markov_pair(3, closeness=0.3, seed=2)
+    emitted = first_steps(p, q, [2, 2], 20_000, TreeVerifier())
+    assert g_test(p, emitted, 2) > 1e-7
+    accepted = [len(tokens) - 1 for tokens in emitted]
+    assert np.mean(accepted) > 1.5
+    assert g_test(q, emitted, 2) < 1e-7
+
+
+# --- Texts ---
+
+
+def test_greedy_texts_are_the_plain_ones(exact):
+    requests = make_requests(exact, 5, GREEDY, max_new_tokens=16)
+    plain = Decoder(Engine(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
+    for branches in ([2, 2, 1, 1], [1, 3]):
+        found = decoder(exact, TreeDrafter(branches)).run(requests)
+        assert texts(found) == texts(plain)
+        assert max(step.num_accepted for each in found for step in each.steps) == 4
+
+
+def test_a_tree_without_branches_is_the_chain(exact):
+    """Bit for bit: the texts and the acceptance that the draft model and the token rule have."""
+    requests = make_requests(exact, 3, max_new_tokens=16)
+    chain = decoder(exact, ModelDrafter(), MaskedVerifier()).run(requests)
+    tree = decoder(exact, TreeDrafter([1])).run(requests)
+    assert texts(tree) == texts(chain)
+    assert [each.steps for each in tree] == [each.steps for each in chain]
+
+
+def test_a_draft_model_that_is_the_target_is_accepted_whole(exact):
+    """At temperature 0 each first child is the target's own token. Catches a draft cache without the path's rows."""
+    same = dataclasses.replace(exact, draft=exact.target)
+    found = decoder(same, TreeDrafter([2, 2, 1])).run(make_requests(same, 2, GREEDY, max_new_tokens=20))
+    steps = [step for each in found for step in each.steps]
+    assert len(steps) > 6
+    assert all(step.num_accepted == step.draft_depth for step in steps)
+
+
+def test_more_candidates_are_accepted_more_often(exact):
+    requests = make_requests(exact, 6, SamplingParams(), max_new_tokens=24)
+    lengths = []
+    for drafter in (TreeDrafter([1]), TreeDrafter([3, 2])):
+        steps = [step for each in decoder(exact, drafter).run(requests) for step in each.steps]
+        lengths.append(1 + sum(step.num_accepted for step in steps) / len(steps))
+    assert lengths[1] > lengths[0] + 0.2
+
+
+def test_a_text_depends_on_its_seed_and_prompt_alone(exact):
+    """Requests of other sampling parameters and lengths beside it; with the reference as well."""
+    requests = [dataclasses.replace(r, max_new_tokens=5 + 4 * i) for i, r in enumerate(make_requests(exact, 3))]
+    together = decoder(exact).run(requests)
+    assert texts(together) == [texts(decoder(exact).run([request]))[0] for request in requests]
+    assert texts(decoder(exact, verifier=NaiveTreeVerifier()).run(requests[::-1])) == texts(together)[::-1]
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 4, 7])
+def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
+    requests = make_requests(pair, 4, max_new_tokens=max_new_tokens)
+    made = decoder(pair, TreeDrafter([2, 2]))
+    made.stop_ids = frozenset()
+    made._parts = dataclasses.replace(made._parts, stop_ids=made._parts.stop_ids[:0])
+    nodes = [0, 2, 6, 10, 14]
+    for completion in made.run(requests):
+        assert len(completion.token_ids) == max_new_tokens
+        left = max_new_tokens
+        for step in completion.steps:
+            assert step.draft_depth == min(4, left - 1)
+            assert step.num_draft_tokens == nodes[step.draft_depth]
+            assert step.num_accepted <= step.draft_depth
+            left -= step.num_emitted
+
+
+def test_requests_that_join_write_the_texts_that_they_write_alone(exact):
+    requests = [dataclasses.replace(r, max_new_tokens=8 + 5 * i) for i, r in enumerate(make_requests(exact, 3))]
+    alone = [texts(decoder(exact).run([each]))[0] for each in requests]
+    made = decoder(exact)
+    completions = made.start(requests[:2])
+    made.step()
+    completions += made.admit(requests[2:])
+    while made._active:
+        made.step()
+    assert texts(completions) == alone
+
+
+# --- Processors ---
+
+
+def test_each_place_of_a_tree_has_a_history_of_its_own():
+    text = torch.tensor([[7, 8, 0, 0, 0, 0], [9, 5, 6, 0, 0, 0]])
+    lengths = torch.tensor([2, 3])
+    seen_by = []
+
+    class Listening:
+        def __call__(self, logits, history: History):
+            seen_by.append([[t for t in row if t >= 0] for row in history.tokens.tolist()])
+            return logits
+
+    params = RowParams.of([SamplingParams(processors=[Listening()])] * 2)
+    batch = Batch(text, lengths, lengths + 3, lengths, params, torch.full((2,), RUNNING))
+    seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 2)), 4)
+    fed = torch.tensor([[8, *IDS], [6, *IDS]])
+    path = trees.paths(seen, 4)[:, :, 1:]
+    tokens = fed.gather(1, path.flatten(1)).view(path.shape)
+    batch.rows_of_paths(torch.zeros(14, 100), tokens, trees.depths(seen) - 1)
+    (found,) = seen_by
+    along = [[], *([IDS[i] for i in p] for p in PATHS)]
+    assert found == [[*start, *drafted] for start in ([7, 8], [9, 5, 6]) for drafted in along]
+
+
+class NoRepeats:
+    """Rules out every token that came before: any history but a path's own moves the text."""
+
+    def __call__(self, logits, history):
+        return logits.masked_fill(history.counts(logits.shape[1]) > 0, -torch.inf)
+
+
+def test_processors_see_the_path_to_each_token(exact):
+    sampling = SamplingParams(temperature=0.0, processors=[NoRepeats()])
+    requests = make_requests(exact, 3, sampling, max_new_tokens=14)
+    plain = Decoder(Engine(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
+    found = decoder(exact).run(requests)
+    assert texts(found) == texts(plain)
+    assert max(step.num_accepted for each in found for step in each.steps) > 1
+
+
+# --- What a tree's numbers mean ---
+
+
+def test_rates_by_position_are_by_depth():
+    """A tree of 6 tokens and depth 2, and one cut to 2 tokens and depth 1: it does not count as reaching position 2."""
+    steps = pd.DataFrame(
+        {"prompt": "a", "num_draft_tokens": [6, 6, 2], "num_accepted": [2, 0, 1], "num_emitted": [3, 1, 2]}
+        | {"draft_depth": [2, 2, 1]}
+    )
+    rates = position_rates(steps, 2)
+    assert rates.joint == [2 / 3, 1 / 2]
+    assert rates.conditional == [2 / 3, 1.0]
+    log = ratios.StepLog.of(steps, 2)
+    assert ratios.full_drafts_length(log) == 2.0
+    assert ratios.tested_rate(log) == 3 / 4
+    old = ratios.StepLog.of(steps.drop(columns="draft_depth"), 2)
+    assert old.depth.tolist() == [6, 6, 2]
+
+
+# --- What does not go together ---
+
+
+def test_a_verifier_of_chains_and_a_gamma_below_the_levels_are_refused(pair):
+    with pytest.raises(ConfigError, match=r"verifier=MaskedVerifier: takes chains alone.*Use verifier=tree"):
+        decoder(pair, verifier=MaskedVerifier())
+    with pytest.raises(ConfigError, match=r"drafter.branches=\[2, 2, 1, 1\]: 4 levels, but gamma=3"):
+        decoder(pair, gamma=3)
+    assert decoder(pair, gamma=0)._most == 0
+    assert decoder(pair, gamma=6)._most == 2 + 4 * 5
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("branches", [[], [0], [2, -1], [1.5], "22", 3, [True]], ids=repr)
+def test_branches_are_counts(branches):
+    with pytest.raises(ConfigError, match="drafter.branches"):
+        TreeDrafter(branches)
+
+
+def test_a_tree_may_not_be_too_large():
+    with pytest.raises(ConfigError, match=f"more than {MOST_TOKENS} tokens"):
+        TreeDrafter([8, 8, 8])
+    with pytest.raises(ConfigError, match=f"more than {MOST_TOKENS} tokens"):
+        TreeDrafter([100]).most_tokens(8)
