@@ -19,6 +19,7 @@ from specbench.exactness.enumeration.trees import without_replacement
 from specbench.metrics import ratios
 from specbench.metrics.acceptance import position_rates
 from specbench.models import Engine
+from specbench.results import STEPS
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier
@@ -27,6 +28,7 @@ from tests.cases import bound
 from tests.markov_pair import MarkovEngine, markov_pair
 from tests.test_decoding import GREEDY, make_requests, texts
 from tests.test_engine import PROMPTS, TOLERANCE, started
+from tests.test_honest_rows import context, protocol_of
 
 # Children 0 and 1 of the text, 2 and 3 of token 0, 4 of token 1, 5 of token 3.
 PARENTS = [-1, -1, 0, 0, 1, 3]
@@ -331,6 +333,29 @@ def test_rates_by_position_are_by_depth():
     assert ratios.tested_rate(log) == 3 / 4
     old = ratios.StepLog.of(steps.drop(columns="draft_depth"), 2)
     assert old.depth.tolist() == [6, 6, 2]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_protocol_decode_measures_trees(pair):
+    """Its row adds up, its step log has depths, and the check and the overlap are there as for chains."""
+    target = Engine(pair.target, pair.vocab_size, "target")
+    drafter = TreeDrafter([3, 2]).bind(pair, target)
+    chains = context(pair, needs_models=True)
+    found = protocol_of("decode").run(dataclasses.replace(chains, drafter=drafter, verifier=TreeVerifier()))
+    row, steps = found.measured, pd.DataFrame(found.tables[STEPS].rows)
+    assert (
+        row["drafted"]
+        == steps["num_draft_tokens"].sum()
+        == sum(3 * (d > 0) + 6 * (d > 1) for d in steps["draft_depth"])
+    )
+    assert row["acceptance_rate"] == pytest.approx(row["accepted"] / row["drafted"])
+    assert row["acceptance_length"] == pytest.approx(1 + row["accepted"] / row["steps"])
+    assert len(row["acceptance_histogram"]) == 3
+    assert row["joint_rates"][1] == pytest.approx(
+        (steps["num_accepted"] == 2).sum() / (steps["draft_depth"] == 2).sum()
+    )
+    assert 0 < row["overlap"] < 1
+    assert row["check_draws"] == 4
 
 
 # --- What does not go together ---
