@@ -121,7 +121,7 @@ class TreeDrafter(ModelDrafter):
             offset = torch.full(before.shape[:2], level, device=device)
             drafted = tokens.gather(1, before.flatten(1)).view(before.shape)
             q = batch.rows_of_paths(logits.flatten(0, 1), drafted, offset)
-            found, drawn_from = children(q, uniforms[:, start:end].reshape(-1, branches))
+            found, drawn_from = children(self._drawn_from(q), uniforms[:, start:end].reshape(-1, branches))
             rows.append(_stacked(drawn_from, len(batch)))
             tokens = torch.cat([tokens, found.view(len(batch), -1)], dim=1)
             if end < len(shape):
@@ -143,6 +143,10 @@ class TreeDrafter(ModelDrafter):
         self._model.keep_path(root, path)
         self._model.truncate(root + path.shape[1] - 1)
 
+    def _drawn_from(self, q: LogitRows) -> LogitRows:
+        """The distributions that first children are drawn from, by the draft model's own."""
+        return q
+
     def _levels(self, depth: int) -> tuple[int, ...]:
         return (self.branches + (1,) * depth)[:depth]
 
@@ -152,6 +156,24 @@ class TreeDrafter(ModelDrafter):
             remedy = "Use smaller numbers: level i has as many tokens as the product of the first i of them."
             raise ConfigError("drafter.branches", list(branches), f"more than {MOST_TOKENS} tokens", remedy)
         return size
+
+
+class TopTreeDrafter(TreeDrafter):
+    """Drafts the most likely children of each token at any temperature, as EAGLE does (Li et al., arXiv 2401.15077).
+
+    Nothing is drawn: each child comes from a distribution that is 1 at it, and is accepted with the share that its p
+    has of what is left of the target. This is lossless too (tests/test_tree_rule.py). What the sampler's temperature
+    and truncation make of the draft model plays no part.
+
+    Args:
+        branches: see :class:`TreeDrafter`.
+    """
+
+    has_probabilities = False
+
+    def _drawn_from(self, q: LogitRows) -> LogitRows:
+        everything = torch.full_like(q.cutoff, -math.inf)
+        return LogitRows(q.logits, torch.zeros_like(q.temperature), everything, None)
 
 
 _PARTS = ("logits", "temperature", "cutoff", "normalizer")
