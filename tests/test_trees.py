@@ -352,20 +352,43 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
     assert found == [[*start, *drafted] for start in ([7, 8], [9, 5, 6]) for drafted in along]
 
 
-class NoRepeats:
-    """Rules out every token that came before: any history but a path's own moves the text."""
+class Stirred:
+    """Changes every logit by the sum of all tokens before: any history but a path's own moves the text."""
 
     def __call__(self, logits, history):
-        return logits.masked_fill(history.counts(logits.shape[1]) > 0, -torch.inf)
+        total = history.tokens.clamp(min=0).sum(dim=1, keepdim=True)
+        return logits + 2 * torch.sin(total * torch.arange(1.0, logits.shape[1] + 1)).to(logits.dtype)
 
 
 def test_processors_see_the_path_to_each_token(exact):
-    sampling = SamplingParams(temperature=0.0, processors=[NoRepeats()])
-    requests = make_requests(exact, 3, sampling, max_new_tokens=14)
+    """And nothing else; the draft model's logits and the target's alike."""
+    sampling = SamplingParams(temperature=0.0, processors=[Stirred()])
+    requests = make_requests(exact, 2, sampling, max_new_tokens=14)
     plain = Decoder(Engine(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
-    found = decoder(exact).run(requests)
+    same = dataclasses.replace(exact, draft=exact.target)
+    found = decoder(same).run(requests)
     assert texts(found) == texts(plain)
-    assert max(step.num_accepted for each in found for step in each.steps) > 1
+    assert all(each.num_accepted == each.draft_depth for completion in found for each in completion.steps)
+
+
+def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
+    """The row of every drafted token, processor and all, against one pass over its path; siblings before it are out."""
+    made, stir = decoder(pair, TreeDrafter([2, 2]), gamma=2), Stirred()
+    (request,) = make_requests(pair, 1, SamplingParams(processors=[stir]))
+    made.start([request])
+    batch = made._batch
+    draft = made.drafter.propose(batch, batch.room(2), Streams(batch.seeds, batch.lengths, 3))
+    tokens, parents = draft.token_ids.tolist(), draft.parents.tolist()
+    for i, parent in enumerate(parents):
+        path = [*request.prompt, *([tokens[parent]] if parent >= 0 else [])]
+        of_path = History(
+            torch.tensor([path]), torch.tensor([len(path)]), torch.zeros(1, 0).long(), *torch.zeros(2, 1).long()
+        )
+        expected = stir(made.drafter.engine.score(path)[-1:], of_path)[0]
+        before = [tokens[j] for j in range(i) if parents[j] == parent]
+        assert draft.rows.logits[i, before].tolist() == [-torch.inf] * len(before)
+        expected[before] = -torch.inf
+        torch.testing.assert_close(draft.rows.logits[i], expected, rtol=0, atol=1e-3)
 
 
 # --- What a tree's numbers mean ---
