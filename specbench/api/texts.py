@@ -95,7 +95,7 @@ def decode(
 
     Raises:
         ArgumentError: an unknown verifier or drafter; a prompt that is empty or too long for the models.
-        ConfigError: a number outside its range.
+        ConfigError: a number outside its range; a drafter of trees, such as "tree", with a verifier of chains alone.
         ModelError: NaN or infinite logits.
 
     Example:

@@ -144,7 +144,7 @@ class TreeDrafter(ModelDrafter):
         self._model.truncate(root + path.shape[1] - 1)
 
     def _drawn_from(self, q: LogitRows) -> LogitRows:
-        """The distributions that first children are drawn from, by the draft model's own."""
+        """What the first child of each token is drawn from, made of the draft model's distributions."""
         return q
 
     def _levels(self, depth: int) -> tuple[int, ...]:
