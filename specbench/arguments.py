@@ -12,7 +12,15 @@ from specbench.types import Draft, LogitRows
 _ERROR = 2  # what torch.cuda.get_sync_debug_mode() says where to wait for the device is an error
 
 
-def check(draft: Draft, target: LogitRows, streams: Streams, *, values: bool = True, finite: bool = False) -> None:
+def check(
+    draft: Draft,
+    target: LogitRows,
+    streams: Streams,
+    *,
+    values: bool = True,
+    finite: bool = False,
+    trees: bool = False,
+) -> None:
     """Refuses what no verifier can take, before anything is computed from it.
 
     First whatever the host knows: shapes, dtypes, devices and plain numbers. That reads no device data. Then the
@@ -22,10 +30,13 @@ def check(draft: Draft, target: LogitRows, streams: Streams, *, values: bool = T
     Args:
         values: whether ids, counts, positions and seeds are looked at.
         finite: whether NaN and infinite logits are refused too, which reads all logits: for tests and debugging.
+        trees: whether the draft may be a tree.
 
     Raises:
         ArgumentError: names the argument and what is allowed; of a value, its index too.
     """
+    if draft.parents is not None and not trees:
+        raise ArgumentError("draft.parents: a tree; this verifier takes chains alone. Use verifier=tree.")
     device = target.logits.device
     check_rows("target", target, device)
     for name, tensor in _integers(draft, streams):
@@ -110,6 +121,13 @@ def _check_lengths(draft: Draft, target: LogitRows, streams: Streams) -> None:
             f"draft.token_ids: {n} tokens; a padded draft of {requests} requests holds {requests * gamma}, by "
             f"max_draft_tokens={gamma}"
         )
+    if draft.parents is not None and (draft.parents.shape != (n,) or draft.parents.dtype != torch.int64):
+        raise ArgumentError(
+            f"draft.parents: {draft.parents.dtype} {tuple(draft.parents.shape)}; int64 {(n,)} needed, one for each "
+            "drafted token"
+        )
+    if (draft.parents is None) != (draft.depth is None):
+        raise ArgumentError(f"draft.depth: {draft.depth}; a tree has both parents and depth, a chain neither")
     if len(target) != n + requests:
         raise ArgumentError(f"target: {len(target)} rows; {n} draft tokens of {requests} requests need {n + requests}")
 
@@ -128,10 +146,30 @@ def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
         if smallest < 0 or largest > high:  # only now it is worth it to find out where
             index = int(((tensor < 0) | (tensor > high)).nonzero()[0])
             raise ArgumentError(f"{name}[{index}] = {int(tensor[index])} is outside 0 to {high}")
+    if draft.parents is not None:
+        _check_parents(draft, draft.parents)
     if not draft.padded and total != draft.token_ids.numel():
         raise ArgumentError(
             f"draft.num_draft_tokens: {total} in all, but draft.token_ids holds {draft.token_ids.numel()} tokens"
         )
+
+
+def _check_parents(draft: Draft, parents: Tensor) -> None:
+    first = draft.first_row[draft.request_of_row]
+    places = torch.arange(len(parents), device=parents.device) - first
+    bad, above = (parents < -1) | (parents >= places), parents.clamp(min=-1).minimum(places - 1)
+    for _ in range(draft.longest - 1):
+        above = torch.where(above >= 0, parents[(first + above).clamp(0, len(parents) - 1)], -1)
+    if not (bad | (above >= 0)).any():
+        return
+    if bad.any():
+        index = int(bad.nonzero()[0])
+        raise ArgumentError(
+            f"draft.parents[{index}] = {int(parents[index])}; token {int(places[index])} of its request follows the "
+            "text (-1) or a token of the same request before it"
+        )
+    index = int((above >= 0).nonzero()[0])
+    raise ArgumentError(f"draft.depth: {draft.depth}; token {int(places[index])} of its request is deeper in the tree")
 
 
 def _ends_and_sum(tensors: list[Tensor], counts: Tensor) -> tuple[list[tuple[int, int]], int]:

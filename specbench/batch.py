@@ -81,6 +81,23 @@ class Batch:
         """The largest of some values where the host reads it for nothing (:func:`known_max`), else ``bound``."""
         return bound if self.fixed else known_max(values, bound)
 
+    def rows_of_paths(
+        self, logits: Shaped[Tensor, "n V"], path: Int64[Tensor, "B m depth"], offset: Int64[Tensor, "B m"]
+    ) -> LogitRows:
+        """The distributions at m places of a tree, each of which has a history of its own.
+
+        Args:
+            logits: a row a place, those of a request following one another.
+            path: the drafted tokens on the way to each place.
+            offset: how many of them there are; what stands behind them does not count.
+        """
+        owner = torch.arange(len(self), device=path.device).repeat_interleave(path.shape[1])
+        params, history = self.params.select(owner), None
+        if params.chains:
+            places = torch.arange(len(owner), device=path.device)
+            history = History(self.tokens[owner], self.lengths[owner], path.flatten(0, 1), places, offset.flatten())
+        return logit_rows(logits, params, history)
+
     def select(self, rows: Int64[Tensor, " m"]) -> Batch:
         """The given requests, in that order."""
         return Batch(

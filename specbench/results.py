@@ -36,6 +36,7 @@ class StepRow:
     num_draft_tokens: int
     num_accepted: int
     num_emitted: int
+    draft_depth: int  # tokens on the longest path of a tree; num_draft_tokens of a chain
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,10 @@ Target p and draft q have one form, so that a verifier never has to guess what w
 ragged and flattened, as serving engines hold them: request b owns ``num_draft_tokens[b]`` consecutive draft rows and
 ``num_draft_tokens[b] + 1`` consecutive target rows, the last of which is its bonus row. A draft may be padded instead:
 then every request owns as many rows, whatever it drafted, and no shape depends on what only the device knows.
+
+A draft is a chain, each token of which follows the one before it, or a tree, in which several tokens may follow one.
+Target rows are the same for both: the first of a request is for what follows its text, row i + 1 for what follows its
+drafted token i. In a chain that is the row of token i + 1, in a tree the row of all children of token i.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from functools import cached_property
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
+
+from specbench import trees
 
 PADDING = -1
 
@@ -111,7 +117,14 @@ class Draft:
         max_draft_tokens: a bound on num_draft_tokens known to the host, so that no shape depends on device data.
         padded: every request owns max_draft_tokens draft rows and one target row more. Its first num_draft_tokens[b]
             draft rows count, and as many target rows and the next; what the others hold is not looked at, but for the
-            ids, which are of the vocabulary. A verifier takes such drafts only if it says so (``takes_padded``).
+            ids, which are of the vocabulary, and the parents, which are those of a tree. A verifier takes such drafts
+            only if it says so (``takes_padded``).
+        parents: None for a chain. For a tree, which drafted token each one follows, as its index among the rows of its
+            own request; -1 if it follows the text. A token stands behind its parent, and siblings stand in the order
+            in which they were drawn. So the first k tokens are a tree too, and num_draft_tokens may cut it anywhere.
+            ``rows`` then holds what each token was drawn from given its earlier siblings. A verifier takes trees only
+            if it says so (``takes_trees``).
+        depth: of a tree, a bound on the tokens of its longest path known to the host; None for a chain.
     """
 
     token_ids: Int64[Tensor, " n"]
@@ -119,6 +132,13 @@ class Draft:
     num_draft_tokens: Int64[Tensor, " B"]
     max_draft_tokens: int
     padded: bool = False
+    parents: Int64[Tensor, " n"] | None = None
+    depth: int | None = None
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a request can accept: those of the longest path, or all of a chain."""
+        return self.max_draft_tokens if self.depth is None else self.depth
 
     @cached_property
     def first_row(self) -> Int64[Tensor, " B"]:
@@ -137,6 +157,15 @@ class Draft:
         return requests.repeat_interleave(self.num_draft_tokens, output_size=len(self.token_ids))
 
     @cached_property
+    def reach(self) -> Int64[Tensor, " B"]:
+        """How many tokens each request could accept: those of its longest path. A tree has to be padded."""
+        if self.parents is None:
+            return self.num_draft_tokens
+        parents = self.parents.view(len(self.num_draft_tokens), self.max_draft_tokens)
+        depths = trees.depths(trees.ancestors(parents, self.longest))
+        return torch.where(self.drafted, depths, 0).amax(dim=1)
+
+    @cached_property
     def drafted(self) -> Bool[Tensor, "B gamma"]:
         """True at the places of each block that hold a drafted token."""
         places = torch.arange(self.max_draft_tokens, device=self.token_ids.device)
@@ -148,8 +177,14 @@ class Draft:
             return dataclasses.replace(self, padded=False), target
         kept = self.drafted.flatten().nonzero()[:, 0]
         scored = torch.cat([torch.ones_like(self.drafted[:, :1]), self.drafted], dim=1).flatten().nonzero()[:, 0]
-        rows = None if self.rows is None else self.rows.select(kept)
-        return Draft(self.token_ids[kept], rows, self.num_draft_tokens, self.max_draft_tokens), target.select(scored)
+        compact = dataclasses.replace(
+            self,
+            token_ids=self.token_ids[kept],
+            rows=None if self.rows is None else self.rows.select(kept),
+            parents=None if self.parents is None else self.parents[kept],
+            padded=False,
+        )
+        return compact, target.select(scored)
 
     @staticmethod
     def empty(batch: int, device: torch.device) -> Draft:
@@ -163,9 +198,12 @@ class Verification:
     """What a verifier emits.
 
     Attributes:
-        token_ids: accepted tokens, then the recovered or bonus token, then PADDING (-1); width max_draft_tokens + 1.
+        token_ids: accepted tokens, then the recovered or bonus token, then PADDING (-1); width ``draft.longest + 1``.
         num_accepted: drafted tokens accepted by each request.
+        path: of a tree, which drafted tokens were accepted: their indices among the request's own rows, each one a
+            child of the one before it, then PADDING. None for a chain, whose accepted tokens are the first ones.
     """
 
     token_ids: Int64[Tensor, "B width"]
     num_accepted: Int64[Tensor, " B"]
+    path: Int64[Tensor, "B depth"] | None = None

@@ -146,6 +146,17 @@ BAD_INPUT = [
     Case("argument of no check", ("+protocol.check.foo=1",), ("protocol=", "foo", "conf/protocol/*.yaml")),
     Case("no such class", ("verifier._target_=nope.Nope",), ("verifier=", "nope.Nope", "conf/verifier/*.yaml")),
     Case("n-grams of size 0", ("drafter=prompt_lookup", "drafter.longest=0"), ("longest=0", "Use shortest <=")),
+    Case("trees for a verifier of chains", ("drafter=tree",), ("drafter drafts trees", "Use verifier=tree")),
+    Case(
+        "a tree deeper than gamma",
+        ("drafter=tree", "verifier=tree", "gamma=2"),
+        ("drafter.branches=[2, 2, 1, 1]", "gamma=2", "Use gamma=4 or more"),
+    ),
+    Case(
+        "trees where chains alone are known",
+        ("drafter=tree", "verifier=tree", "protocol=cost"),
+        ("drafter=TreeDrafter", "chains alone", "Use drafter=model"),
+    ),
     Case("unset variable", ("workload.path=${oc.env:NOT_SET}",), ("NOT_SET", "workload.path")),
     # Traces
     Case("no trace", ("protocol=replay",), ("protocol.trace=???: no value given. Add protocol.trace=...",)),

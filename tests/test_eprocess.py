@@ -177,7 +177,7 @@ class TwoShapes(Engine):
 def told(text: list[int], sampling: SamplingParams) -> Completion:
     """A completion that one step a token emitted."""
     request = Request("p", (0, 1), 0, sampling, len(text))
-    return Completion(request, text, [Step("p", i, 0, 0, 1) for i in range(len(text))], "length")
+    return Completion(request, text, [Step("p", i, 0, 0, 1, 0) for i in range(len(text))], "length")
 
 
 def near_edge(gap: float) -> SamplingParams:

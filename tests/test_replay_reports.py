@@ -149,7 +149,7 @@ def test_the_page_of_definitions(tmp_path):
     logs = ([("a", 2, 2, 3)] * 6 + [("b", 2, 0, 1)] * 2, [("a", 2, 1, 2)] * 6 + [("b", 2, 2, 3)])
     for job, lines in enumerate(logs):
         rows = [
-            {"prompt": p, "step": i, "num_draft_tokens": d, "num_accepted": a, "num_emitted": e}
+            {"prompt": p, "step": i, "num_draft_tokens": d, "num_accepted": a, "num_emitted": e, "draft_depth": d}
             for i, (p, d, a, e) in enumerate(lines)
         ]
         write_rows(run / str(job) / STEPS, rows, STEP_SCHEMA)

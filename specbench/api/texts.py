@@ -100,7 +100,7 @@ def decode(
 
     Raises:
         ArgumentError: an unknown verifier, drafter or engine; a prompt that is empty or too long for the models.
-        ConfigError: a number outside its range.
+        ConfigError: a number outside its range; a drafter of trees, such as "tree", with a verifier of chains alone.
         ModelError: NaN or infinite logits.
 
     Example:

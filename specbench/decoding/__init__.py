@@ -1,9 +1,19 @@
 """The decode loop: requests in, texts and step logs out. ``step.py`` is one step, ``engines`` how steps are
 taken, ``decoder.py`` the loop around them."""
 
-from specbench.decoding.decoder import Decoder
+from specbench.decoding.decoder import Decoder, check_fit
 from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.scorer import logits_along, rows_along
 
-__all__ = ["Completion", "Decoder", "DecodingEngine", "EagerEngine", "Request", "Step", "logits_along", "rows_along"]
+__all__ = [
+    "Completion",
+    "Decoder",
+    "DecodingEngine",
+    "EagerEngine",
+    "Request",
+    "Step",
+    "check_fit",
+    "logits_along",
+    "rows_along",
+]

@@ -17,14 +17,27 @@ from specbench.decoding.engines.base import Reading
 from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.step import BAD_DRAFT, BAD_TARGET, PHASES, Line, Parts
 from specbench.drafters import Drafter
-from specbench.errors import ModelError
+from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, right_padded
 from specbench.sampling import RowParams
 from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
+from specbench.verifiers.base import offers
 
 _FINISHED = {RUNNING: "", STOPPED: "stop", FULL: "length"}
 _MODELS = {BAD_TARGET: "target", BAD_DRAFT: "draft"}
+
+
+def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
+    """How many tokens a step drafts for a request at most. Needs no model.
+
+    Raises:
+        ConfigError: trees for a verifier that takes chains alone, or a drafter's settings that do not fit gamma.
+    """
+    if drafter.drafts_trees and not offers(verifier).takes_trees:
+        name = type(verifier).__name__
+        raise ConfigError("verifier", name, "takes chains alone, but the drafter drafts trees", "Use verifier=tree.")
+    return drafter.most_tokens(gamma)
 
 
 class Decoder:
@@ -34,9 +47,12 @@ class Decoder:
         target: scores drafts; one forward pass a step.
         drafter: proposes, bound to its models; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
-        gamma: tokens drafted a step, at most; each request drafts fewer where max_new_tokens is near.
+        gamma: tokens drafted a step, at most, in a tree on each path; fewer for a request near its max_new_tokens.
         stop_ids: ids that end a text.
         engine: how steps are taken; None is eager.
+
+    Raises:
+        ConfigError: a drafter that this verifier or this gamma does not fit.
     """
 
     def __init__(
@@ -50,6 +66,7 @@ class Decoder:
     ):
         if (drafter is None or verifier is None) and gamma > 0:
             raise ValueError(f"gamma={gamma} needs a drafter and a verifier")
+        self._most = 0 if drafter is None or verifier is None else check_fit(drafter, verifier, gamma)
         ids = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=target.device)
         self.parts = Parts(target, drafter, verifier, gamma, ids)
         self.stopwatch = Stopwatch(target.synchronize)
@@ -70,7 +87,7 @@ class Decoder:
             ConfigError: more at once than the engine has steps for.
         """
         longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
-        self.engine.reserve(min(at_once, len(requests)), longest + self.parts.gamma + 1)
+        self.engine.reserve(min(at_once, len(requests)), longest + self._most + 1)
 
     def clear_times(self) -> None:
         """Forgets all times so far, as those of texts decoded to warm up."""
@@ -158,7 +175,7 @@ class Decoder:
         limits = [len(request.prompt) + request.max_new_tokens for request in requests]
         # Blocks are written whole: that of the longest text may begin one token before its end.
         prompts = right_padded([request.prompt for request in requests], device)
-        tokens = prompts.new_zeros((len(requests), max(limits) + self.parts.gamma + 1))
+        tokens = prompts.new_zeros((len(requests), max(limits) + self._most + 1))
         tokens[:, : prompts.shape[1]] = prompts
         return Batch(
             tokens,
@@ -184,4 +201,6 @@ def _record(completion: Completion, line: Line, verifier: Verifier | None) -> No
         )
     completion.token_ids.extend(line.token_ids[: line.num_emitted])
     completion.finished = _FINISHED[line.finished]
-    completion.steps.append(Step(name, number, line.num_draft_tokens, line.num_accepted, line.num_emitted))
+    completion.steps.append(
+        Step(name, number, line.num_draft_tokens, line.num_accepted, line.num_emitted, line.draft_depth)
+    )

@@ -20,13 +20,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Step:
-    """One verification of one request; num_emitted < num_accepted + 1 only where a stop token cut the block."""
+    """One verification of one request; num_emitted < num_accepted + 1 only where a stop token cut the block.
+
+    draft_depth is how many tokens could have been accepted: num_draft_tokens, or the depth of a tree.
+    """
 
     name: str
     step: int
     num_draft_tokens: int
     num_accepted: int
     num_emitted: int
+    draft_depth: int
 
 
 @dataclass

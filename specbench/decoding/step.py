@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from specbench import trees
 from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 from specbench.decoding.stamps import Stamps
 from specbench.drafters import Drafter
@@ -54,6 +55,7 @@ class Line:
     num_draft_tokens: int
     num_accepted: int
     num_emitted: int
+    draft_depth: int
     finished: int
     bad: int
     token_ids: list[int]
@@ -66,6 +68,7 @@ class Happened:
     Attributes:
         token_ids: accepted tokens, then the emitted one, then PADDING.
         num_draft_tokens, num_accepted: of each request.
+        draft_depth: how many tokens it could have accepted, fewer than it drafted if the draft is a tree.
         num_emitted: num_accepted + 1, or fewer where a stop token cut the block; 0 for a request that had finished.
         finished: as in Batch, after the step.
         bad: whose logits are NaN or +inf: FINITE (nobody's), BAD_TARGET or BAD_DRAFT.
@@ -74,6 +77,7 @@ class Happened:
 
     token_ids: Int64[Tensor, "B width"]
     num_draft_tokens: Int64[Tensor, " B"]
+    draft_depth: Int64[Tensor, " B"]
     num_accepted: Int64[Tensor, " B"]
     num_emitted: Int64[Tensor, " B"]
     finished: Int64[Tensor, " B"]
@@ -82,7 +86,14 @@ class Happened:
 
     def packed(self) -> Int64[Tensor, " n"]:
         """All of it, in one tensor: one copy brings it to the host."""
-        numbers = (self.num_draft_tokens, self.num_accepted, self.num_emitted, self.finished, self.bad)
+        numbers = (
+            self.num_draft_tokens,
+            self.num_accepted,
+            self.num_emitted,
+            self.draft_depth,
+            self.finished,
+            self.bad,
+        )
         lines = torch.cat([torch.stack(numbers, dim=1), self.token_ids], dim=1)
         return torch.cat([self.stamps, lines.flatten()])
 
@@ -96,7 +107,7 @@ def unpacked(numbers: list[int], batch: int) -> tuple[list[Line], list[int]]:
     stamps, rest = numbers[: len(PHASES) + 1], numbers[len(PHASES) + 1 :]
     width = len(rest) // batch
     lines = [rest[i : i + width] for i in range(0, len(rest), width)]
-    return [Line(*line[:5], token_ids=line[5:]) for line in lines], stamps
+    return [Line(*line[:6], token_ids=line[6:]) for line in lines], stamps
 
 
 @torch.inference_mode()
@@ -113,7 +124,7 @@ def step(batch: Batch, parts: Parts) -> tuple[Batch, Happened]:
     stamps.mark()
     rows = score(batch, draft, parts.target)
     stamps.mark()
-    verification = _verify(parts.verifier, draft, rows, streams)
+    verification = _verify(parts.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
     return _commit(batch, draft, rows, verification, parts, stamps)
 
@@ -130,16 +141,24 @@ def padded(draft: Draft) -> Draft:
     places = torch.arange(width, device=draft.token_ids.device)
     row = (draft.first_row[:, None] + places).flatten().clamp(max=len(draft.token_ids) - 1)
     rows = None if draft.rows is None else draft.rows.select(row)
-    return Draft(draft.token_ids[row], rows, draft.num_draft_tokens, width, padded=True)
+    parents = None if draft.parents is None else draft.parents[row]
+    return dataclasses.replace(draft, token_ids=draft.token_ids[row], rows=rows, parents=parents, padded=True)
 
 
 def score(batch: Batch, draft: Draft, target: Engine) -> LogitRows:
-    """The target's distribution at every drafted token and after the last."""
+    """The target's distribution after the text and after every drafted token."""
     width = draft.max_draft_tokens
     drafted = draft.token_ids.view(len(batch), width)
     fed = torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
-    logits = target.extend(fed, draft.num_draft_tokens + 1)
-    return batch.rows(logits.flatten(0, 1), drafted)
+    if draft.parents is None:
+        logits = target.extend(fed, draft.num_draft_tokens + 1)
+        return batch.rows(logits.flatten(0, 1), drafted)
+    # The text's last token is fed before the tree, so that it is the root of what is fed.
+    seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
+    logits = target.extend(fed, draft.num_draft_tokens + 1, seen)
+    path = trees.paths(seen, draft.longest + 1)[:, :, 1:]
+    tokens = fed.gather(1, path.flatten(1)).view(path.shape)
+    return batch.rows_of_paths(logits.flatten(0, 1), tokens, trees.depths(seen) - 1)
 
 
 def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
@@ -168,10 +187,14 @@ def _commit(
     finished = torch.where(batch.running, ended, batch.finished)
     # The pending token and the accepted ones stay cached; the emitted one is fed by the next step.
     agreed = batch.lengths + accepted
+    if verification.path is not None:
+        parts.target.keep_path(batch.lengths, verification.path)
     parts.target.truncate(agreed)
     if parts.drafter is not None:
+        if verification.path is not None:
+            parts.drafter.keep_path(batch.lengths, verification.path)
         parts.drafter.commit(agreed)
-    numbers = (draft.num_draft_tokens, accepted, num_emitted, finished, bad)
+    numbers = (draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, bad)
     tokens = _written(batch, emitted, kept & ~nothing)
     after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished)
     stamps.mark()

@@ -25,11 +25,13 @@ class Drafter:
     Attributes:
         has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from;
             False if they are deterministic, so that their q is one-hot.
+        drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
         engine: the model that these distributions come of, once it is bound; None if there is none.
         own: the model that it alone extends; None if it has none, or shares the target's.
     """
 
     has_probabilities: ClassVar[bool] = False
+    drafts_trees: ClassVar[bool] = False
     engine: Engine | None = None
     own: Engine | None = None
 
@@ -46,13 +48,30 @@ class Drafter:
     def _attach(self, pair: Pair, target: Engine) -> None:
         """Makes whatever the models are needed for."""
 
+    def most_tokens(self, gamma: int) -> int:
+        """How many tokens a draft holds for a request at most, if at most gamma of them can be accepted.
+
+        Raises:
+            ConfigError: settings that do not fit this gamma.
+        """
+        return gamma
+
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """Drafts at most ``limits[b]`` tokens (0 is allowed) after each text, and ``streams.width - 1`` of any.
+        """Drafts at most ``limits[b]`` tokens (0 is allowed) after each text, and ``streams.width - 1`` of any; in a
+        tree, on each path.
 
         A drafter that samples turns logits into distributions by ``batch.rows``, draws with the uniforms of
         ``Stream.DRAFT``, and hands on these very rows.
         """
         raise NotImplementedError(f"{type(self).__name__} has no propose()")
+
+    def keep_path(self, root: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"]) -> None:
+        """Says of a draft that was a tree which path stands; :meth:`commit` follows.
+
+        Args:
+            root: tokens of each text.
+            path: see :class:`specbench.types.Verification`.
+        """
 
     def commit(self, agreed: Int64[Tensor, " B"]) -> None:
         """Says how many tokens of each text and of what was drafted after it still stand; the others were rejected."""
@@ -66,7 +85,7 @@ class Drafter:
     # What follows the batch: the rows of requests that come, move and go.
 
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Forgets all requests and begins with these; no text will grow beyond ``capacity`` tokens."""
+        """Forgets all requests and begins with these; a text and what is drafted after it have ``capacity`` tokens."""
         if self.own is not None:
             self.own.start(prompts, capacity)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from specbench.batch import Batch
@@ -26,16 +26,10 @@ class ModelDrafter(Drafter):
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
-        device, width, model = batch.lengths.device, streams.width - 1, self.own
-        assert model is not None
+        device, width, model = batch.lengths.device, streams.width - 1, self._model
         if width == 0:
             return Draft.empty(len(batch), device)
-        # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
-        pending = batch.lengths - model.lengths
-        fed = batch.span(model.lengths, batch.at_most(pending, _MOST_PENDING))
-        logits = model.extend(fed, pending)
-        logits = logits[torch.arange(len(batch), device=device), (pending - 1).clamp(min=0)]
-
+        logits = self._logits_after(batch)
         uniforms = streams.uniform(Stream.DRAFT)
         drafted, all_rows = torch.zeros((len(batch), width), dtype=torch.int64, device=device), []
         for i in range(width):
@@ -47,3 +41,16 @@ class ModelDrafter(Drafter):
             drafted[:, i] = tokens.clamp(min=0)
         # The very rows that were sampled from: nothing is normalised twice.
         return Draft(drafted.flatten(), LogitRows.interleave(all_rows), limits, width, padded=True)
+
+    @property
+    def _model(self) -> Engine:
+        assert self.own is not None, "bind first"
+        return self.own
+
+    def _logits_after(self, batch: Batch) -> Float[Tensor, "B V"]:
+        """The draft model's logits after each text, of which it is fed what it has not seen."""
+        # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
+        pending = batch.lengths - self._model.lengths
+        fed = batch.span(self._model.lengths, batch.at_most(pending, _MOST_PENDING))
+        logits = self._model.extend(fed, pending)
+        return logits[torch.arange(len(batch), device=logits.device), (pending - 1).clamp(min=0)]

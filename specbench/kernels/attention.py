@@ -110,7 +110,7 @@ def split_kernel(
 
     # The rows see no key from ``end`` on, and all see the keys up to the first of the new ones.
     first = row_tile * ROWS // GROUP
-    last = n if TREE else tl.minimum(n, (row_tile * ROWS + ROWS - 1) // GROUP + 1)
+    last = 64 if TREE else tl.minimum(n, (row_tile * ROWS + ROWS - 1) // GROUP + 1)
     end = tl.minimum(tl.minimum((part + 1) * split, visible), length + last)
     begin = part * split
     whole = begin + tl.maximum(tl.minimum(end, length) - begin, 0) // KEYS * KEYS

@@ -1,8 +1,12 @@
 """Acceptance metrics, from the step log alone.
 
-The step log has one line a verification and request, with columns prompt, step, num_draft_tokens, num_accepted and
-num_emitted (see results.STEP_SCHEMA). All ratios are pooled (sums over sums), as vLLM's counters are; a mean of
-per-request ratios is another quantity and can rank two runs the other way round.
+The step log has one line a verification and request, with columns prompt, step, num_draft_tokens, num_accepted,
+num_emitted and draft_depth (see results.STEP_SCHEMA). All ratios are pooled (sums over sums), as vLLM's counters are; a
+mean of per-request ratios is another quantity and can rank two runs the other way round.
+
+A draft that is a tree has several candidates at a position, of which one can be accepted. Its num_draft_tokens counts
+all of them, and its draft_depth the positions. So the acceptance rate, accepted by drafted tokens, is low for a tree
+however good it is; acceptance by position, and the acceptance length, mean the same for trees and chains.
 """
 
 from __future__ import annotations
@@ -11,6 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+
+
+def depths(steps: pd.DataFrame) -> np.ndarray:
+    """How many tokens each step could have accepted. Logs from before there were trees do not say it apart."""
+    drafted = steps["num_draft_tokens"]
+    known = steps["draft_depth"].fillna(drafted) if "draft_depth" in steps else drafted
+    return known.to_numpy(dtype=np.int64)
 
 
 def acceptance_histogram(steps: pd.DataFrame, gamma: int) -> list[int]:
@@ -23,7 +34,7 @@ class PositionRates:
     """Per position i = 1..gamma of the block, None where no block reached it.
 
     Attributes:
-        joint: share of the blocks that drafted at least i tokens which accepted at least i. vLLM's per-position
+        joint: share of the blocks that drafted position i which accepted at least i tokens. vLLM's per-position
             rate, but with blocks that were cut short left out of the denominator.
         conditional: share of the blocks that drafted position i and accepted i - 1 which accepted i as well.
     """
@@ -34,10 +45,10 @@ class PositionRates:
 
 def position_rates(steps: pd.DataFrame, gamma: int) -> PositionRates:
     """Acceptance by position in the block."""
-    drafted, accepted = steps["num_draft_tokens"].to_numpy(), steps["num_accepted"].to_numpy()
+    depth, accepted = depths(steps), steps["num_accepted"].to_numpy()
     joint, conditional = [], []
     for i in range(1, gamma + 1):
-        reached = drafted >= i
+        reached = depth >= i
         tested = reached & (accepted >= i - 1)
         hits = int((accepted >= i).sum())
         joint.append(hits / int(reached.sum()) if reached.any() else None)

@@ -9,7 +9,8 @@ counts and this log does not, or the other way round. Three differences hold for
   is outside of the log. Where a definition divides the length of the text by steps, ``differs`` says which side has it;
 - vLLM V1 limits drafts by the model's length, not by max_tokens, and SGLang counts a full draft in every step; here a
   request's last drafts are shorter (d < gamma);
-- drafts may be trees there, where gamma stands for the number of nodes; here they are chains.
+- if drafts are trees, gamma stands for the number of nodes there. Here gamma is the depth, and d counts the nodes
+  (ratios.py): a rate by drafted tokens is low for a tree, and one by position is not.
 """
 
 from __future__ import annotations

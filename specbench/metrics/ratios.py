@@ -2,7 +2,9 @@
 
 A step log has a line a verification and request (results.STEP_SCHEMA). For step s: d_s tokens drafted
 (num_draft_tokens), a_s of them accepted (num_accepted, before a stop token cut the block), e_s emitted (num_emitted, at
-most a_s + 1). N steps; n of them drafted (d > 0); gamma is the setting. What tells definitions apart:
+most a_s + 1). N steps; n of them drafted (d > 0); gamma is the setting. A tree drafts more tokens than it could accept:
+d counts them in sums, and if d is compared with a position, with a, e or gamma, the depth of the tree (draft_depth)
+stands for it. What tells definitions apart:
 
 - whether the recovered or bonus token counts (a + 1 or a);
 - whether steps that drafted nothing, and drafts cut short by a length limit, are in the denominator;
@@ -19,14 +21,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from specbench.metrics.acceptance import depths
+
 Value = float | None
 
 
 @dataclass(frozen=True)
 class StepLog:
-    """d, a, e of every step, the request of each step as a number from 0, and the gamma of the run."""
+    """d, a, e and depth of every step, the request of each step as a number from 0, and the gamma of the run."""
 
     drafted: np.ndarray
+    depth: np.ndarray
     accepted: np.ndarray
     emitted: np.ndarray
     request: np.ndarray
@@ -37,7 +42,7 @@ class StepLog:
         """From the columns of results.STEP_SCHEMA."""
         names = ("num_draft_tokens", "num_accepted", "num_emitted")
         drafted, accepted, emitted = (steps[name].to_numpy(dtype=np.int64) for name in names)
-        return StepLog(drafted, accepted, emitted, pd.factorize(steps["prompt"])[0], gamma)
+        return StepLog(drafted, depths(steps), accepted, emitted, pd.factorize(steps["prompt"])[0], gamma)
 
     @property
     def drafting(self) -> np.ndarray:
@@ -99,7 +104,7 @@ def mean_request_length(log: StepLog) -> Value:
 
 def full_drafts_length(log: StepLog) -> Value:
     """1 + mean of a where d = gamma: drafts cut short by a length limit left out."""
-    full = log.drafted == log.gamma
+    full = log.depth == log.gamma
     return 1 + float(log.accepted[full].mean()) if full.any() else None
 
 
@@ -146,7 +151,7 @@ def mean_request_slots_filled(log: StepLog) -> Value:
 
 def tested_rate(log: StepLog) -> Value:
     """sum a / sum (a + [a < d]): of the tokens whose predecessors were all accepted. An estimate of alpha."""
-    return _ratio(log.accepted.sum(), (log.accepted + (log.accepted < log.drafted)).sum())
+    return _ratio(log.accepted.sum(), (log.accepted + (log.accepted < log.depth)).sum())
 
 
 def implied_alpha(log: StepLog) -> Value:
@@ -166,7 +171,7 @@ def implied_alpha(log: StepLog) -> Value:
 
 def whole_drafts(log: StepLog) -> Value:
     """#{e = d + 1, d > 0} / n: drafts that went into the text whole, and the bonus token behind them."""
-    return _ratio((log.drafting & (log.emitted == log.drafted + 1)).sum(), log.drafting.sum())
+    return _ratio((log.drafting & (log.emitted == log.depth + 1)).sum(), log.drafting.sum())
 
 
 # --- Rates by position i = 1..gamma in the block ---
@@ -174,7 +179,7 @@ def whole_drafts(log: StepLog) -> Value:
 
 def joint_rates(log: StepLog) -> list[Value]:
     """#{a >= i} / #{d >= i}: of the blocks that drafted i tokens."""
-    return [_ratio((log.accepted >= i).sum(), (log.drafted >= i).sum()) for i in range(1, log.gamma + 1)]
+    return [_ratio((log.accepted >= i).sum(), (log.depth >= i).sum()) for i in range(1, log.gamma + 1)]
 
 
 def joint_rates_of_all_drafts(log: StepLog) -> list[Value]:
@@ -189,7 +194,7 @@ def joint_rates_of_all_steps(log: StepLog) -> list[Value]:
 
 def conditional_rates(log: StepLog) -> list[Value]:
     """#{a >= i} / #{d >= i, a >= i - 1}: of the blocks that reached position i."""
-    reached = [(log.drafted >= i) & (log.accepted >= i - 1) for i in range(1, log.gamma + 1)]
+    reached = [(log.depth >= i) & (log.accepted >= i - 1) for i in range(1, log.gamma + 1)]
     return [_ratio((log.accepted >= i).sum(), tested.sum()) for i, tested in enumerate(reached, start=1)]
 
 

@@ -114,6 +114,13 @@ class RaggedCache(Cache):
             layer.keys[targets] = layer.keys[sources]
             layer.values[targets] = layer.values[sources]
 
+    def shift(self, source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
+        """Copies what each of the leading rows holds at some positions to others; all is read before it is written."""
+        rows = torch.arange(len(source), device=source.device)[:, None]
+        for layer in self._written():
+            for held in (layer.keys, layer.values):
+                held[rows, :, goal] = held[rows, :, source]
+
     def _written(self) -> list[Any]:
         """The layers that something was fed to."""
         return [layer for layer in self.layers if isinstance(layer, RaggedLayer) and layer.is_initialized]

@@ -2,7 +2,8 @@
 
 Nothing is ever computed twice: the cache holds every token that was fed, and ``truncate`` forgets the tail of each
 request by its own amount. Requests stand in rows: they are placed in some, moved to others, and the leading rows are
-extended together. The engine knows nothing of drafts or sampling.
+extended together. Tokens may be fed as a tree; ``keep_path`` then makes one path of it the text. The engine knows
+nothing of drafts or sampling.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from specbench import trees
 from specbench.batch import known_max
 from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
@@ -140,11 +142,19 @@ class Engine:
             self._cache.move(at, to)
 
     @torch.inference_mode()
-    def extend(self, token_ids: Int64[Tensor, "B n"], counts: Int64[Tensor, " B"]) -> Float[Tensor, "B n V"]:
+    def extend(
+        self,
+        token_ids: Int64[Tensor, "B n"],
+        counts: Int64[Tensor, " B"],
+        ancestors: Bool[Tensor, "B n k"] | None = None,
+    ) -> Float[Tensor, "B n V"]:
         """Feeds ``counts[b]`` tokens to each request of the leading rows and returns the logits after each.
 
         Args:
             token_ids: right-padded with any valid id; a count may be 0.
+            ancestors: if the tokens are part of a tree: which of its k tokens fed so far, these n as the last of them, are
+                on the path to each (:func:`specbench.trees.ancestors`). A token attends to the text before the tree
+                and to its path, and its position is by its depth. None for tokens that follow one another.
 
         Returns:
             Logits in the model's dtype; rows at or beyond a request's count are meaningless.
@@ -153,7 +163,7 @@ class Engine:
         positions = self.lengths[:, None] + torch.arange(n, device=self.device)
         longest = capacity if self._fixed else known_max(self.lengths, self._longest)
         self._cache.extend(positions, min(longest + n, capacity))
-        logits = self._forward(token_ids, self.lengths, self._compiled if self._fixed else None)
+        logits = self._forward(token_ids, self.lengths, ancestors, self._compiled if self._fixed else None)
         self.lengths += counts
         self._longest += n
         return logits
@@ -169,11 +179,17 @@ class Engine:
         self,
         token_ids: Int64[Tensor, "B n"],
         lengths: Int64[Tensor, " B"],
+        ancestors: Bool[Tensor, "B n k"] | None = None,
         compiled: Callable[..., Any] | None = None,
         last: bool = False,
     ) -> Float[Tensor, "B kept V"]:
-        positions = lengths[:, None] + torch.arange(token_ids.shape[1], device=self.device)
-        at = places(lengths, positions)
+        n = token_ids.shape[1]
+        if ancestors is None:
+            positions = lengths[:, None] + torch.arange(n, device=self.device)
+        else:
+            lengths = lengths + n - ancestors.shape[2]  # where the tree begins
+            positions = lengths[:, None] + trees.depths(ancestors) - 1
+        at = places(lengths, positions, ancestors)
         with sdpa_kernel(_ATTENTION):
             output = (self.model if compiled is None else compiled)(
                 input_ids=token_ids,
@@ -190,6 +206,17 @@ class Engine:
     def truncate(self, lengths: Int64[Tensor, " B"]) -> None:
         """Takes tokens back: each request keeps at most the given number of cached tokens."""
         torch.minimum(self.lengths, lengths, out=self.lengths)
+
+    @torch.inference_mode()
+    def keep_path(self, root: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"]) -> None:
+        """Moves one path of a tree to where its tokens would stand had they alone been fed; follow with ``truncate``.
+
+        Args:
+            root: tokens cached of each request before the tree.
+            path: the tokens of the path, as indices in the tree, in order; negative behind its end.
+        """
+        goal = root[:, None] + torch.arange(path.shape[1], device=path.device)
+        self._cache.shift(torch.where(path < 0, goal, root[:, None] + path), goal)
 
     def bound(self, longest: int) -> None:
         """Says that no request has more than so many cached tokens, which saves asking the device."""

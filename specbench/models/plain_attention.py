@@ -17,15 +17,16 @@ MOST_NODES = 64  # of a tree: they are the bits of one integer
 
 
 def places(
-    lengths: Int64[Tensor, " B"], positions: Int64[Tensor, "B n"], ancestors: Bool[Tensor, "B n n"] | None = None
+    lengths: Int64[Tensor, " B"], positions: Int64[Tensor, "B n"], ancestors: Bool[Tensor, "B n k"] | None = None
 ) -> Int64[Tensor, "B 1 n fields"]:
     """Where n new tokens a request stand, as one tensor, which models hand through to attention as they would a mask.
 
     Args:
         lengths: tokens of each request that were cached before; the new ones are written behind them.
         positions: of the new tokens: lengths + i in a chain, lengths + depth in a tree. Windows are counted from them.
-        ancestors: in a tree, ``ancestors[b, i, j]`` says that token j is an ancestor of token i; n is at most 64. A
-            token sees all that was cached, its ancestors and itself. None: a chain, where each sees all before it.
+        ancestors: in a tree of k tokens so far, at most 64, of which these n are the last, ``ancestors[b, i, j]`` says
+            that token j is an ancestor of the i-th of them. A token sees all that was cached before the tree, which is
+            what ``lengths`` says then, its ancestors and itself. None: a chain, where each sees all before it.
 
     Returns:
         Two or three numbers a token: the length, the position, and the ancestors as the bits of an integer.
@@ -34,12 +35,13 @@ def places(
         ArgumentError: a tree of more than 64 tokens.
     """
     n = positions.shape[1]
-    if ancestors is not None and n > MOST_NODES:
-        raise ArgumentError(f"ancestors: a tree of {n} tokens; at most {MOST_NODES} can be attended to at once")
+    if ancestors is not None and (k := ancestors.shape[2]) > MOST_NODES:
+        raise ArgumentError(f"ancestors: a tree of {k} tokens; at most {MOST_NODES} can be attended to at once")
     fields = [lengths[:, None].expand(-1, n), positions]
     if ancestors is not None:
-        bits = ancestors | torch.eye(n, dtype=torch.bool, device=ancestors.device)
-        fields.append((bits.long() << torch.arange(n, device=bits.device)).sum(dim=2))
+        j = torch.arange(k, device=ancestors.device)
+        bits = ancestors | (j == j[k - n :, None])
+        fields.append((bits.long() << j).sum(dim=2))
     return torch.stack(fields, dim=2)[:, None]
 
 
@@ -57,7 +59,7 @@ def seen(places: Int64[Tensor, "B 1 n fields"], visible: int, window: int | None
             raise ArgumentError(f"window: {window}; no less than the {places.shape[2]} tokens of a tree needed")
         among = j - places[:, 0, :, :1]
         is_ancestor = (places[:, 0, :, 2:] >> among.clamp(0, 63)) & 1 == 1
-        mask = (among < 0) | (is_ancestor & (among < places.shape[2]))
+        mask = (among < 0) | (is_ancestor & (among < MOST_NODES))
     if window is not None:
         mask &= j > position - window
     return mask

@@ -21,7 +21,8 @@ from specbench.decoding import Request
 from specbench.errors import ConfigError
 from specbench.plots import cost as plots
 from specbench.progress import track
-from specbench.protocols.base import Conditions, ModelContext, Outcome, Table
+from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_chains
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 
@@ -53,6 +54,10 @@ class CostProtocol:
         self.contexts = _counts("protocol.contexts", contexts, least=2)
         self.steps = check_count("protocol.steps", steps)
         self.rounds = check_count("protocol.rounds", rounds)
+
+    def precheck(self, context: RunContext) -> None:
+        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for a drafter of trees."""
+        check_chains(context)
 
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`.

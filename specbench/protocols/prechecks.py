@@ -17,6 +17,13 @@ def check_draft_model(context: RunContext) -> None:
         )
 
 
+def check_chains(context: RunContext) -> None:
+    """Raises ConfigError for a drafter of trees, if what is measured is known of chains alone."""
+    if context.drafter is not None and context.drafter.drafts_trees:
+        name = type(context.drafter).__name__
+        raise ConfigError("drafter", name, "drafts trees, and this protocol knows chains alone", "Use drafter=model.")
+
+
 def check_no_processors(context: RunContext) -> None:
     """Raises ConfigError for processors if steps are made up, so that no text precedes any token."""
     if context.processors:
@@ -28,8 +35,9 @@ def check_survival(context: RunContext) -> Card:
     """The card of the verifier's rule, whose survival in texts is known.
 
     Raises:
-        ConfigError: a verifier of a rule that cannot be replayed.
+        ConfigError: a verifier of a rule that cannot be replayed, or a drafter of trees.
     """
+    check_chains(context)
     rule = known.of(context.verifier)
     if rule.token_cost is None:
         remedy = f"Use a verifier of rule {' or '.join(CARDS)}, or give its Rule a token_cost."

@@ -67,6 +67,8 @@ class Card:
         token_cost: survival in texts, as the cost of each token from its log(p / q); lossless rules alone.
         rows_again: byte floor: rows that are read beside each drafted row and the bonus rows, from the numbers of
             drafted tokens and of rejections in a batch, and whether drafts are deterministic (q one-hot).
+        on_trees: what becomes of several candidates for one position, and where that is from; empty for a rule of
+            chains alone. All else here is of chains.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Card:
     emits: str = ""
     token_cost: TokenCost | None = None
     rows_again: RowsAgain | None = None
+    on_trees: str = ""
 
 
 TOKEN = Card(
@@ -85,6 +88,8 @@ TOKEN = Card(
     guarantee="lossless",
     token_cost=lambda log_rho: np.maximum(log_rho, 0.0),  # each token answers for itself
     rows_again=lambda drafted, rejected, one_hot: rejected if one_hot else 2 * rejected,
+    on_trees="candidates are tried in the order in which they were drawn, each against what is left of p: recursive "
+    "rejection sampling (Miao et al., arXiv 2305.09781; Jeon et al., arXiv 2402.14160; Chen et al., arXiv 2402.12374)",
 )
 BLOCK = Card(
     name="block",

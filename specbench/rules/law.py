@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.errors import ArgumentError
 from specbench.rules.along import Along, AlongTables
 from specbench.rules.rule import FIRST_REFUSAL, Rule
 
@@ -60,3 +61,45 @@ def emitted(rule: Rule, p: Float64[Tensor, "m V"], q: Float64[Tensor, "m V"]) ->
     weight = q.flatten()[:, None] * law.length.nan_to_num(0.0)
     replaced = (weight[:, :1] * law.emit[:, 0]).view(rows, vocabulary, vocabulary).sum(dim=1)
     return weight[:, 1].view(rows, vocabulary) + replaced
+
+
+@dataclass(frozen=True)
+class NodeLaw:
+    """What a rule does with k candidates for one position, as probabilities; P times.
+
+    Attributes:
+        accept: [P, k], probability that the candidates before each were refused and it is accepted.
+        emit: [P, V], probability that all were refused and each token is drawn in their place.
+    """
+
+    accept: Float64[Tensor, "P k"]
+    emit: Float64[Tensor, "P V"]
+
+
+def node_law(
+    rule: Rule, p: Float64[Tensor, "P V"], q: Float64[Tensor, "P k V"], tokens: Int64[Tensor, "P k"]
+) -> NodeLaw:
+    """The law of a rule for the children of one token of a tree, from what it does with drafts of one token.
+
+    A refused child leaves the rule's residual, normalised, to the next one, and the last to the draw.
+
+    Args:
+        q: what each child was drawn from, given those before it.
+        tokens: the children, in the order in which they were drawn.
+
+    Raises:
+        ArgumentError: a rule of chains alone.
+    """
+    if not rule.on_trees:
+        raise ArgumentError(f"rule={rule.name}: it is of chains alone, since its card says nothing on trees.")
+    row, one = torch.arange(len(p), device=p.device)[:, None], torch.ones_like(tokens[:, 0])
+    left, refused, accept = p, torch.ones_like(p[:, 0]), []
+    for j in range(tokens.shape[1]):
+        along = AlongTables(left, q[:, j], torch.cat([row, row], 1), row, tokens[:, j : j + 1], one)
+        passes = rule.limits(along)[:, 0]
+        accept.append(refused * passes)
+        refused = refused * (1 - passes)
+        rest = rule.residual(left, q[:, j])
+        mass = rest.sum(dim=1, keepdim=True)
+        left = torch.where(mass > 0, rest / mass, left)
+    return NodeLaw(torch.stack(accept, 1), refused[:, None] * left)

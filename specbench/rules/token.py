@@ -1,7 +1,8 @@
 """The token rule: each drafted token stands with probability min(1, p / q), up to the first that is refused.
 
 Leviathan et al., "Fast inference from transformers via speculative decoding" (arXiv 2211.17192), algorithm 1. A refused
-token is replaced by one from max(p - q, 0); verifiers/naive.py has the rule as the papers write it.
+token is replaced by one from max(p - q, 0); verifiers/naive.py has the rule as the papers write it. In a tree the next
+candidate is tried against what a refusal leaves (its card, and verifiers/tree_naive.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from specbench.config import Config
-from specbench.decoding import DecodingEngine, Request
+from specbench.decoding import DecodingEngine, Request, check_fit
 from specbench.decoding.step import Parts
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
@@ -18,6 +18,7 @@ from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.threads import default_threads
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
+from specbench.protocols.settings import unused
 from specbench.provenance import request_seed
 from specbench.runs.choices import build, explained
 from specbench.sampling import SamplingParams
@@ -56,6 +57,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     if not isinstance(engine, DecodingEngine):
         remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."
         raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
+    if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
+        check_fit(drafter, context.verifier, context.gamma)
     context = dataclasses.replace(context, drafter=drafter)
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)

@@ -44,11 +44,11 @@ class Verifier(Protocol):
         ...
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """Accepts a prefix of each request's draft and emits one token after it.
+        """Accepts a prefix of each request's draft, or of one path if it is a tree, and emits one token after it.
 
         Args:
             draft: n drafted tokens of B requests.
-            target: n + B rows, for each request one a drafted token and then the bonus row.
+            target: n + B rows, for each request the one after its text and then one after each drafted token.
             streams: the step's uniforms; a verifier uses ACCEPT at offset i for drafted token i and EMIT at offset 0.
 
         Raises:
@@ -86,12 +86,14 @@ class Offers:
         interpreted: whether its kernels run through an interpreter, for want of a GPU, so that its times say nothing;
             None if it has no kernels.
         takes_padded: whether it takes drafts whose rows are padded (``Draft.padded``).
+        takes_trees: whether it takes drafts that are trees (``Draft.parents``), beside chains.
         draft_tokens: draws the drafts in place of the fixtures, for a sampler that is itself under test.
     """
 
     limits: Limits = Limits()
     interpreted: bool | None = None
     takes_padded: bool = False
+    takes_trees: bool = False
     draft_tokens: DraftSampler | None = None
 
 

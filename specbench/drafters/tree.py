@@ -1,0 +1,190 @@
+"""Drafting trees with the pair's small model: several children of a token, drawn without replacement.
+
+A target that refuses one child may accept the next, so that a tree gets further than a chain as deep. Children of one
+token are drawn in turn: each from the draft's distribution without the siblings before it, normalised again, so that no
+candidate comes twice (Chen et al., "Sequoia", arXiv 2402.12374; Jeon et al., arXiv 2402.14160). What each was drawn
+from is its row of the draft, and all that verification needs to know. At temperature 0 the children are the most likely
+tokens, in order. If the sampler leaves fewer tokens than there are children, drawing begins again from all of them.
+
+Tokens stand level by level. Token i is drawn with uniform i, so that a tree cut by its depth is the beginning of the
+whole one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from specbench import trees
+from specbench.batch import Batch
+from specbench.checks import check_count
+from specbench.drafters.model import ModelDrafter
+from specbench.errors import ConfigError
+from specbench.rng import Stream, Streams
+from specbench.sampling import draw
+from specbench.types import Draft, LogitRows
+
+MOST_TOKENS = 63  # of one request's tree: with the text's last token before it, attention takes 64
+
+
+class TreeShape:
+    """A tree in which all tokens of a level have as many children.
+
+    Args:
+        branches: children of the text's end, of each token of the first level, and so on.
+        device: where the tensors are.
+
+    Attributes:
+        first: where each level begins, and behind them the number of tokens.
+        starts: the same as a tensor.
+        parents: as in Draft, of one request.
+        seen: of :func:`specbench.trees.ancestors`.
+    """
+
+    def __init__(self, branches: Sequence[int], device: torch.device | str = "cpu"):
+        self.branches = tuple(branches)
+        sizes = [math.prod(self.branches[: i + 1]) for i in range(len(self.branches))]
+        self.first = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+        above = [-1, *self.first[:-1]]  # where the level above begins; above the first is the text's end alone
+        parents = [above[i] + place // children for i, children in enumerate(branches) for place in range(sizes[i])]
+        self.starts, self.parents = (torch.tensor(each, device=device) for each in (self.first, parents))
+        self.seen = trees.ancestors(self.parents[None], len(self.branches))
+
+    def __len__(self) -> int:
+        return self.first[-1]
+
+
+@functools.cache
+def _shape(branches: tuple[int, ...], device: torch.device) -> TreeShape:
+    return TreeShape(branches, device)  # kept: to make a tensor of numbers waits for a GPU
+
+
+def children(rows: LogitRows, u: Float64[Tensor, "n k"]) -> tuple[Int64[Tensor, "n k"], tuple[LogitRows, ...]]:
+    """k tokens of each row, drawn without replacement, and for each of the k the rows that it was drawn from."""
+    tokens, drawn_from, logits = [], [], rows.logits
+    for j in range(u.shape[1]):
+        known = rows.log_normalizer if j == 0 else None
+        token, own = draw(LogitRows(logits, rows.temperature, rows.cutoff, known), u[:, j])
+        # A row with NaN has no token; the verifier meets its normaliser, and the decoder names it.
+        tokens.append(token.clamp(min=0))
+        drawn_from.append(own)
+        logits = logits.scatter(1, tokens[-1][:, None], -math.inf)
+        random = (rows.temperature > 0)[:, None]
+        left = (logits > -math.inf) & ((logits >= rows.cutoff[:, None]) | ~random)
+        logits = torch.where(left.any(dim=1, keepdim=True), logits, rows.logits)
+    return torch.stack(tokens, dim=1), tuple(drawn_from)
+
+
+class TreeDrafter(ModelDrafter):
+    """Samples trees from the draft model under the same sampling parameters as the target's.
+
+    Args:
+        branches: how many children each token of a level gets, the text's end first. gamma is the depth of the tree:
+            levels beyond the list have one child a token, and a list of more than gamma levels is refused.
+    """
+
+    drafts_trees = True
+
+    def __init__(self, branches: Sequence[int]):
+        if isinstance(branches, str) or not isinstance(branches, Sequence) or not branches:
+            raise ConfigError("drafter.branches", branches, "not a list of counts", "Use a list such as [2,2,1,1].")
+        self.branches = tuple(check_count("drafter.branches", each) for each in branches)
+        self._check_size(self.branches)
+
+    def most_tokens(self, gamma: int) -> int:
+        """See :class:`specbench.drafters.Drafter`."""
+        if 0 < gamma < len(self.branches):
+            problem = f"{len(self.branches)} levels, but gamma={gamma} leaves room for {gamma} on a path"
+            remedy = f"Use gamma={len(self.branches)} or more, or a list of {gamma} numbers."
+            raise ConfigError("drafter.branches", list(self.branches), problem, remedy)
+        return self._check_size(self._levels(gamma))
+
+    def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
+        """See :class:`specbench.drafters.Drafter`."""
+        device, depth = batch.lengths.device, streams.width - 1
+        if depth == 0:
+            return Draft.empty(len(batch), device)
+        shape = _shape(self._levels(depth), device)
+        seen = shape.seen.expand(len(batch), -1, -1)
+        path = trees.paths(seen, depth)
+        uniforms = streams.reaching(len(shape) + 1).uniform(Stream.DRAFT)
+        tokens, rows = batch.tokens[:, :0], []
+        logits = self._logits_after(batch)[:, None]
+        before = path[:, :1, :0]  # the way to each token whose children are drawn
+        for level, branches in enumerate(shape.branches):
+            start, end = shape.first[level], shape.first[level + 1]
+            offset = torch.full(before.shape[:2], level, device=device)
+            drafted = tokens.gather(1, before.flatten(1)).view(before.shape)
+            q = batch.rows_of_paths(logits.flatten(0, 1), drafted, offset)
+            found, drawn_from = children(self._drawn_from(q), uniforms[:, start:end].reshape(-1, branches))
+            rows.append(_stacked(drawn_from, len(batch)))
+            tokens = torch.cat([tokens, found.view(len(batch), -1)], dim=1)
+            if end < len(shape):
+                fed = torch.full_like(batch.lengths, end - start)
+                logits = self._model.extend(tokens[:, start:], fed, seen[:, start:end, :end])
+                before = path[:, start:end, : level + 1]
+        return Draft(
+            tokens.flatten(),
+            _joined(rows),
+            shape.starts[limits],
+            len(shape),
+            padded=True,
+            parents=shape.parents.repeat(len(batch)),
+            depth=depth,
+        )
+
+    def keep_path(self, root: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"]) -> None:
+        """See :class:`specbench.drafters.Drafter`. Tokens of the last level were never fed."""
+        self._model.keep_path(root, path)
+        self._model.truncate(root + path.shape[1] - 1)
+
+    def _drawn_from(self, q: LogitRows) -> LogitRows:
+        """What the first child of each token is drawn from, made of the draft model's distributions."""
+        return q
+
+    def _levels(self, depth: int) -> tuple[int, ...]:
+        return (self.branches + (1,) * depth)[:depth]
+
+    def _check_size(self, branches: Sequence[int]) -> int:
+        size = sum(math.prod(branches[: i + 1]) for i in range(len(branches)))
+        if size > MOST_TOKENS:
+            remedy = "Use smaller numbers: level i has as many tokens as the product of the first i of them."
+            raise ConfigError("drafter.branches", list(branches), f"more than {MOST_TOKENS} tokens", remedy)
+        return size
+
+
+class TopTreeDrafter(TreeDrafter):
+    """Drafts the most likely children of each token at any temperature, as EAGLE does (Li et al., arXiv 2401.15077).
+
+    Nothing is drawn: each child comes from a distribution that is 1 at it, and is accepted with the share that its p
+    has of what is left of the target. This is lossless too (tests/test_tree_rule.py). What the sampler's temperature
+    and truncation make of the draft model plays no part.
+
+    Args:
+        branches: see :class:`TreeDrafter`.
+    """
+
+    has_probabilities = False
+
+    def _drawn_from(self, q: LogitRows) -> LogitRows:
+        everything = torch.full_like(q.cutoff, -math.inf)
+        return LogitRows(q.logits, torch.zeros_like(q.temperature), everything, None)
+
+
+_PARTS = ("logits", "temperature", "cutoff", "normalizer")
+
+
+def _stacked(drawn_from: Sequence[LogitRows], batch: int) -> tuple[Tensor, ...]:
+    """The parts of the rows of a level, [B, its tokens, ...]: the children of one token follow one another."""
+    parts = (torch.stack([getattr(rows, name) for rows in drawn_from], dim=1) for name in _PARTS)
+    return tuple(part.view(batch, -1, *part.shape[2:]) for part in parts)
+
+
+def _joined(levels: Sequence[tuple[Tensor, ...]]) -> LogitRows:
+    """The rows of all levels, those of a request following one another."""
+    return LogitRows(*(torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*levels, strict=True)))

@@ -1,0 +1,54 @@
+"""Drafts as trees: who stands before whom, and on which path.
+
+A tree of m tokens is given by ``parents``: the index of the token that each one follows, -1 for those that follow the
+text. A token stands behind its parent. A chain is the tree in which each token follows the one before it.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+
+def ancestors(parents: Int64[Tensor, "B m"], depth: int) -> Bool[Tensor, "B m m"]:
+    """True at [b, i, j] if token j is on the path to token i, the token itself included: what i may attend to.
+
+    Args:
+        depth: no path has more tokens.
+    """
+    batch, m = parents.shape
+    own = torch.eye(m, dtype=torch.bool, device=parents.device).expand(batch, m, m)
+    above = parents.clamp(min=0)[:, :, None].expand(batch, m, m)
+    seen = own
+    for _ in range(depth - 1):  # a token sees what its parent sees, and itself
+        seen = own | (seen.gather(1, above) & (parents >= 0)[:, :, None])
+    return seen
+
+
+def depths(seen: Bool[Tensor, "B n m"]) -> Int64[Tensor, "B n"]:
+    """How many tokens each path has.
+
+    Args:
+        seen: of :func:`ancestors`, or some rows of it.
+    """
+    return seen.sum(dim=2)
+
+
+def paths(seen: Bool[Tensor, "B m m"], depth: int) -> Int64[Tensor, "B m depth"]:
+    """The tokens on the path to each token, in order, as indices; any index behind the end of a path.
+
+    Args:
+        seen: of :func:`ancestors`.
+        depth: no path has more tokens.
+    """
+    batch, m, _ = seen.shape
+    place = torch.where(seen, depths(seen)[:, None, :] - 1, depth)  # those that are on no path share the last place
+    found = place.new_zeros((batch, m, depth + 1))
+    found.scatter_(2, place, torch.arange(m, device=seen.device).expand(batch, m, m))
+    return found[:, :, :depth]
+
+
+def with_root(parents: Int64[Tensor, "B m"]) -> Int64[Tensor, "B m1"]:
+    """The tree with the text's last token before it, which all others descend from."""
+    return torch.nn.functional.pad(parents + 1, (1, 0), value=-1)

@@ -1,0 +1,67 @@
+"""Verification of trees as tensor operations: one pass over the drafted tokens, all requests side by side.
+
+The rule of tree_naive.py, which also says why it is lossless. A token stands behind its parent and behind its earlier
+siblings, so that one pass in the order of the rows tries every child in its turn. Chains are taken as well, with the
+tokens that the token rule emits.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from specbench import arguments
+from specbench.rng import Stream, Streams
+from specbench.sampling import inverse_cdf
+from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.verifiers import batched
+
+
+def parents_of(draft: Draft) -> Int64[Tensor, "B m"]:
+    """The parent of each drafted token by request, of a chain the token before it."""
+    parents = batched.offsets(draft) - 1 if draft.parents is None else draft.parents
+    return batched.padded(parents, draft, PADDING)
+
+
+class TreeVerifier:
+    """Batched PyTorch: a few operations on [requests, vocabulary] for each drafted token.
+
+    Waits for the device to check its arguments; not while a CUDA graph is captured.
+    """
+
+    rule = "token"
+    lossless = True
+    takes_padded = True
+    takes_trees = True
+
+    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+        """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        arguments.check(draft, target, streams, trees=True)
+        parents, u = parents_of(draft), streams.uniform(Stream.ACCEPT)
+        tokens, places = batched.padded(draft.token_ids, draft, 0), torch.arange(draft.longest, device=parents.device)
+        first_target = draft.first_row + torch.arange(len(parents), device=parents.device)
+        left = target.select(first_target).probs()
+        mass = torch.ones_like(left[:, 0])  # what is left of the target is left / mass
+        at = torch.full_like(draft.num_draft_tokens, -1)  # the token reached: the last of the path
+        path = torch.full((len(parents), draft.longest), PADDING, device=parents.device)
+        for i in range(draft.max_draft_tokens if len(draft.token_ids) else 0):
+            row = (draft.first_row + i).clamp(max=len(draft.token_ids) - 1)  # behind a short draft: not used
+            token = tokens[:, i, None]
+            one_hot = torch.zeros_like(left).scatter_(1, token, 1.0)
+            q = one_hot if draft.rows is None else draft.rows.select(row).probs()
+            tried = draft.drafted[:, i] & (parents[:, i] == at)
+            passes = u[:, i] * q.gather(1, token)[:, 0] * mass < left.gather(1, token)[:, 0]
+            accepted, refused = tried & passes, tried & ~passes
+            rest = batched.residual(left, mass[:, None] * q)
+            after = target.select((first_target + i + 1).clamp(max=len(target) - 1)).probs()
+            path = torch.where(accepted[:, None] & (places == (path >= 0).sum(dim=1)[:, None]), i, path)
+            left = torch.where(accepted[:, None], after, torch.where(refused[:, None], rest, left))
+            mass = torch.where(accepted, 1.0, torch.where(refused, rest.sum(dim=1), mass))
+            at = torch.where(accepted, i, at)
+        num_accepted = (path >= 0).sum(dim=1)
+        emitted = inverse_cdf(left, streams.uniform(Stream.EMIT)[:, 0])
+        stands = torch.where(path >= 0, tokens.gather(1, path.clamp(min=0)), PADDING)
+        token_ids = torch.nn.functional.pad(stands, (0, 1), value=PADDING)
+        token_ids = token_ids.scatter(1, num_accepted[:, None], emitted[:, None])
+        return Verification(token_ids, num_accepted, None if draft.parents is None else path)

@@ -1,0 +1,97 @@
+"""Verification of trees, one request and one token at a time: the reference of tree.py.
+
+The token rule with several candidates (recursive rejection sampling: Miao et al., "SpecInfer", arXiv 2305.09781, for
+candidates drawn independently; Jeon et al., arXiv 2402.14160, and Chen et al., "Sequoia", arXiv 2402.12374, for those
+drawn without replacement). At each token of the path so far, its children are tried in the order in which they were
+drawn. Child x, drawn from q_x given its earlier siblings, is accepted with probability min(1, r(x) / q_x(x)), where r
+is at first the target's p. A refused child leaves
+
+    r <- max(r - q_x, 0), normalised
+
+to the next one. After the last child the token is drawn from r; after an accepted child without children, from its p.
+
+Why this is lossless: given its siblings, x is drawn from q_x and tested against r, so that whatever stands in the end,
+x or a draw from what is left, is distributed as r, by the token rule. So it is for the last child, and with it for
+each one before: what stands is distributed as the r of the first child, which is p. It does not matter how q_x depends
+on the siblings: children may be drawn independently (q_x is q), without replacement (q without the siblings), or be
+the most likely tokens (q_x is 1 at x, and x is accepted with the share that p(x) has of what is left).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from specbench import arguments
+from specbench.rng import Stream, Streams
+from specbench.sampling import inverse_cdf
+from specbench.types import PADDING, Draft, LogitRows, Verification
+
+
+def verify_one(
+    drafted: list[int],
+    parents: list[int],
+    q: Float64[Tensor, "g V"],
+    p: Float64[Tensor, "g1 V"],
+    accept_u: list[float],
+    emit_u: Float64[Tensor, " 1"],
+) -> tuple[list[int], int]:
+    """The path that one request accepts, as indices of drafted tokens, and the token after it.
+
+    Args:
+        drafted: g tokens, drafted[i] drawn from q[i].
+        parents: which of them each follows; -1 for the text.
+        q, p: dense distributions; p[0] is the target's after the text, p[i + 1] after drafted[i].
+        accept_u: g uniforms in (0, 1).
+        emit_u: one uniform for the token after the path.
+    """
+    path: list[int] = []
+    left, mass = p[0], 1.0  # r is left / mass
+    for i, (token, parent) in enumerate(zip(drafted, parents, strict=True)):
+        if parent != (path[-1] if path else -1):
+            continue  # a child of a token that was not accepted, or of one that has an accepted child already
+        if accept_u[i] * float(q[i, token]) * mass < float(left[token]):
+            path.append(i)
+            left, mass = p[i + 1], 1.0
+        else:
+            rest = (left - mass * q[i]).clamp(min=0)
+            if rest.sum() != 0:  # else r equals q but for rounding
+                left, mass = rest, float(rest.sum())
+    return path, int(inverse_cdf(left[None], emit_u))
+
+
+class NaiveTreeVerifier:
+    """The reference: easy to check against the papers, slow."""
+
+    rule = "token"
+    lossless = True
+    takes_padded = True
+    takes_trees = True
+
+    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+        """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        arguments.check(draft, target, streams, trees=True)
+        p_rows = target.probs()
+        if draft.rows is None:
+            q_rows = torch.nn.functional.one_hot(draft.token_ids, p_rows.shape[1]).double()
+        else:
+            q_rows = draft.rows.probs()
+        counts = draft.num_draft_tokens.tolist()
+        token_ids = torch.full((len(counts), draft.longest + 1), PADDING, device=p_rows.device)
+        paths = token_ids[:, 1:].clone()
+        for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
+            own = slice(first, first + g)
+            drafted = draft.token_ids[own].tolist()
+            path, emitted = verify_one(
+                drafted,
+                list(range(-1, g - 1)) if draft.parents is None else draft.parents[own].tolist(),
+                q_rows[own],
+                p_rows[first + b : first + b + g + 1],
+                streams.uniform(Stream.ACCEPT)[b, :g].tolist(),
+                streams.uniform(Stream.EMIT)[b, :1],
+            )
+            tokens = [*(drafted[i] for i in path), emitted]
+            token_ids[b, : len(tokens)] = torch.tensor(tokens)
+            paths[b, : len(path)] = torch.tensor(path, dtype=torch.int64)
+        return Verification(token_ids, (paths != PADDING).sum(dim=1), None if draft.parents is None else paths)
