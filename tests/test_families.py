@@ -99,6 +99,12 @@ def test_the_nodes_of_a_tree_see_their_ancestors_alone(name):
             assert (logits[b, node] - whole).abs().max() < TOLERANCE * whole.std()
 
 
+def test_a_model_that_pytorch_has_no_attention_for_is_made_with_ours():
+    """Softcapping: transformers refuses to make it with PyTorch's."""
+    config = CONFIGS["gemma2"]()
+    t.AutoModelForCausalLM.from_config(config, attn_implementation=attention.implementation(config))
+
+
 def test_trees_that_cannot_be_attended_to():
     lengths, positions = torch.zeros(1, dtype=torch.int64), torch.arange(65)[None]
     with pytest.raises(ArgumentError, match="ancestors: a tree of 65 tokens; at most 64"):
@@ -120,11 +126,12 @@ def test_training_and_generation_are_as_without_the_engine():
         with torch.no_grad():
             one, two = (model(input_ids=ids, attention_mask=padding).logits[padding.bool()] for model in (plain, ours))
         torch.testing.assert_close(one, two, rtol=0, atol=1e-5 * float(one.std()))
-        texts = [
-            model.generate(ids, attention_mask=padding, max_new_tokens=8, do_sample=False, eos_token_id=-1)
-            for model in (plain, ours)
-        ]
-        assert torch.equal(*texts)
+        for mask in (padding, torch.ones_like(padding)):  # without padding layers are given no mask at all
+            texts = [
+                model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, eos_token_id=-1)
+                for model in (plain, ours)
+            ]
+            assert torch.equal(*texts)
         ours.train()(input_ids=ids, labels=ids).loss.backward()
         assert all(parameter.grad is not None for parameter in ours.parameters())
 
