@@ -152,8 +152,8 @@ class Engine:
 
         Args:
             token_ids: right-padded with any valid id; a count may be 0.
-            ancestors: if the tokens are part of a tree: which of its k tokens fed so far, these n as the last of them, are
-                on the path to each (:func:`specbench.trees.ancestors`). A token attends to the text before the tree
+            ancestors: if the tokens are part of a tree: which of its k tokens fed so far, these n as the last of them,
+                are on the path to each (:func:`specbench.trees.ancestors`). A token attends to the text before the tree
                 and to its path, and its position is by its depth. None for tokens that follow one another.
 
         Returns:
