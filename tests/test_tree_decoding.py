@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from specbench import arguments, trees
+from specbench import batch as batches
 from specbench.batch import RUNNING, Batch
 from specbench.decoding import Decoder, step
-from specbench.drafters import model
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import MOST_TOKENS, TopTreeDrafter, TreeDrafter
 from specbench.errors import ConfigError
@@ -20,7 +20,6 @@ from specbench.models import Engine, engine, load_pair
 from specbench.results import STEPS
 from specbench.rng import Streams
 from specbench.sampling import History, RowParams, SamplingParams
-from specbench.stopwatch import Stopwatch
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier
 from tests.kernel_cases import on_a_gpu
@@ -77,7 +76,7 @@ def test_a_text_depends_on_its_seed_and_prompt_alone(exact):
     completions = made.start(requests[1:])
     made.step()
     completions += made.admit(requests[:1])
-    while made._active:
+    while made.active:
         made.step()
     assert texts(completions) == [*alone[1:], alone[0]]
 
@@ -86,8 +85,7 @@ def test_a_text_depends_on_its_seed_and_prompt_alone(exact):
 def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
     requests = make_requests(pair, 4, max_new_tokens=max_new_tokens)
     made = decoder(pair, TreeDrafter([2, 2]))
-    made.stop_ids = frozenset()
-    made._parts = dataclasses.replace(made._parts, stop_ids=made._parts.stop_ids[:0])
+    made.parts = made.engine.parts = dataclasses.replace(made.parts, stop_ids=made.parts.stop_ids[:0])
     nodes = [0, 2, 6, 10, 14]
     for completion in made.run(requests):
         assert len(completion.token_ids) == max_new_tokens
@@ -102,7 +100,7 @@ def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
 @pytest.fixture
 def reading_nothing(monkeypatch):
     """Widths as on a GPU, where the host reads no lengths and takes bounds."""
-    for module in (engine, step, model):
+    for module in (engine, batches):
         monkeypatch.setattr(module, "known_max", lambda values, bound: bound)
 
 
@@ -123,7 +121,7 @@ def test_a_step_reads_nothing_back(pair, monkeypatch):
     made.start(make_requests(pair, 3))
     for _ in range(2):
         with NoReading():
-            made._batch, happened = step.step(made._batch, made._parts, made.stopwatch)
+            made.engine._batch, happened = step.step(made.engine._batch, made.parts)
     assert (happened.num_emitted > 0).all()
 
 
@@ -139,7 +137,7 @@ def test_a_step_waits_for_no_gpu():
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        step.step(trees_of._batch, trees_of._parts, Stopwatch(lambda: None))
+        step.step(trees_of.engine._batch, trees_of.parts)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     plain = Decoder(Engine(made.target, made.vocab_size, "target"), None, None, 0, made.stop_ids)
@@ -195,15 +193,15 @@ def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
     made, stir = decoder(pair, TreeDrafter([2, 2]), gamma=2), Stirred()
     (request,) = make_requests(pair, 1, SamplingParams(processors=[stir]))
     made.start([request])
-    batch = made._batch
-    draft = made.drafter.propose(batch, batch.room(2), Streams(batch.seeds, batch.lengths, 3))
+    batch = made.engine._batch
+    draft = made.parts.drafter.propose(batch, batch.room(2), Streams(batch.seeds, batch.lengths, 3))
     tokens, parents = draft.token_ids.tolist(), draft.parents.tolist()
     for i, parent in enumerate(parents):
         path = [*request.prompt, *([tokens[parent]] if parent >= 0 else [])]
         of_path = History(
             torch.tensor([path]), torch.tensor([len(path)]), torch.zeros(1, 0).long(), *torch.zeros(2, 1).long()
         )
-        expected = stir(made.drafter.engine.score(path)[-1:], of_path)[0]
+        expected = stir(made.parts.drafter.engine.score(path)[-1:], of_path)[0]
         before = [tokens[j] for j in range(i) if parents[j] == parent]
         assert draft.rows.logits[i, before].tolist() == [-torch.inf] * len(before)
         expected[before] = -torch.inf

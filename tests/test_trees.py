@@ -125,15 +125,15 @@ def test_the_most_likely_children_are_drafted_at_any_temperature(pair):
     hot = [SamplingParams(temperature=1.5), SamplingParams(temperature=0.5, top_k=2)]
     requests = [dataclasses.replace(r, sampling=hot[i]) for i, r in enumerate(make_requests(pair, 2))]
     made.start(requests)
-    batch = made._batch
-    draft = made.drafter.propose(batch, batch.room(2), Streams(batch.seeds, batch.lengths, 3))
+    batch = made.engine._batch
+    draft = made.parts.drafter.propose(batch, batch.room(2), Streams(batch.seeds, batch.lengths, 3))
     for b, request in enumerate(requests):
         tokens = draft.token_ids.view(2, 9)[b].tolist()
-        assert tokens[:3] == made.drafter.engine.score(request.prompt)[-1].topk(3).indices.tolist()
-        behind = made.drafter.engine.score([*request.prompt, tokens[1]])[-1].topk(2).indices.tolist()
+        assert tokens[:3] == made.parts.drafter.engine.score(request.prompt)[-1].topk(3).indices.tolist()
+        behind = made.parts.drafter.engine.score([*request.prompt, tokens[1]])[-1].topk(2).indices.tolist()
         assert tokens[5:7] == behind
     assert draft.rows.prob(draft.token_ids).tolist() == [1.0] * 18
-    assert not made.drafter.has_probabilities
+    assert not made.parts.drafter.has_probabilities
 
 
 class TreeEngine(MarkovEngine):
@@ -141,24 +141,23 @@ class TreeEngine(MarkovEngine):
 
     context, vocab_size, name = 10**6, 0, "table"
 
-    def extend(self, token_ids, counts, seen=None):
+    def extend(self, token_ids, counts, ancestors=None):
         return super().extend(token_ids, counts)
 
     def keep_path(self, root, path):
         pass
 
     def truncate(self, lengths):
-        self.lengths = torch.minimum(self.lengths, lengths)
+        torch.minimum(self.lengths, lengths, out=self.lengths)
 
 
 def first_steps(p, q, drafter, count):
     """What the first step emits, [count, depth + 1], after a text that ends in token 0; through the whole step."""
     depth = len(drafter.branches)
-    drafter.engine = drafter._model = TreeEngine(q)
+    drafter.engine = drafter.own = TreeEngine(q)
     made = Decoder(TreeEngine(p), drafter, TreeVerifier(), depth, frozenset())
     request = Request("toy", (0, 0), 0, SamplingParams(), depth + 1)
-    made.start([dataclasses.replace(request, seed=seed) for seed in range(count)])
-    completions = list(made._active)
+    completions = made.start([dataclasses.replace(request, seed=seed) for seed in range(count)])
     made.step()
     return [each.token_ids for each in completions]
 
