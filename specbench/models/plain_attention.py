@@ -77,27 +77,48 @@ def attend(
     sinks: Float[Tensor, " heads"] | None = None,
 ) -> Float[Tensor, "B n heads value_dim"]:
     """Attention in the dtype of the query; arguments as in :func:`specbench.kernels.launch_attention.attend`."""
-    mask = seen(places, key.shape[2], window)
-    return masked(query, key, value, mask[:, None], scale=scale, softcap=softcap, sinks=sinks)
+    mask = _mask(places, key.shape[2], window, query.shape[1] // key.shape[1])
+    return masked(query, key, value, mask, scale=scale, softcap=softcap, sinks=sinks)
+
+
+def _mask(
+    places: Int64[Tensor, "B 1 n fields"], visible: int, window: int | None, group: int
+) -> Bool[Tensor, "B 1 rows visible"]:
+    """For the rows of a group. The layers of a forward pass share it: it stays with the tensor that it is made of."""
+    kept: dict[tuple[int, int | None, int], Tensor] = {}
+    if not torch.compiler.is_compiling():
+        kept = places.__dict__.setdefault("masks", kept)
+    if (visible, window, group) not in kept:
+        kept[visible, window, group] = _of_groups(seen(places, visible, window)[:, None], group)
+    return kept[visible, window, group]
+
+
+def _of_groups(mask: Bool[Tensor, "B 1 n visible"], group: int) -> Bool[Tensor, "B 1 rows visible"]:
+    # If it is one query, all rows see the same.
+    return mask.repeat(1, 1, group, 1) if group > 1 and mask.shape[2] > 1 else mask
 
 
 def masked(
     query: Float[Tensor, "B heads n key_dim"],
     key: Float[Tensor, "B kv_heads visible key_dim"],
     value: Float[Tensor, "B kv_heads visible value_dim"],
-    mask: Bool[Tensor, "#B 1 n visible"],
+    mask: Bool[Tensor, "#B 1 rows visible"],
     *,
     scale: float,
     softcap: float | None = None,
     sinks: Float[Tensor, " heads"] | None = None,
 ) -> Float[Tensor, "B n heads value_dim"]:
-    """Attention to the keys that a mask lets through, the same ones for all heads."""
+    """Attention to the keys that a mask lets through, the same ones for all heads.
+
+    Args:
+        mask: for the n queries, or for each head of a group in turn.
+    """
     batch, heads, n, key_dim = query.shape
     kv_heads, value_dim = key.shape[1], value.shape[3]
     group = heads // kv_heads
     rows = query.reshape(batch, kv_heads, group * n, key_dim)
-    if n > 1:  # else all rows see the same
-        mask = mask.repeat(1, 1, group, 1)
+    if mask.shape[2] == n:
+        mask = _of_groups(mask, group)
     if softcap is None and sinks is None:
         out = scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scale)
     else:
