@@ -13,9 +13,10 @@ from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
-from specbench.protocols import ModelContext
+from specbench.protocols import ModelContext, decode
 from specbench.protocols.against import against, check_ways, wrong_texts
 from specbench.protocols.decode import DecodeProtocol
+from specbench.protocols.rounds import timed_rounds
 from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
@@ -150,8 +151,15 @@ def test_unknown_ways_are_refused(ways):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(context: ModelContext, tmp_path):
-    outcome = DecodeProtocol(1, 1, 0, 0, CHECK, against=[PLAIN, ASSISTED]).run(context)
+def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(
+    context: ModelContext, tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    def timed(plain: Decoder, speculative: Decoder, *rest: object) -> object:
+        assert [(each.prompt_seconds, dict(each.stopwatch.seconds)) for each in (plain, speculative)] == [(0, {})] * 2
+        return timed_rounds(plain, speculative, *rest)
+
+    monkeypatch.setattr(decode, "timed_rounds", timed)  # the warm-up is not among the times
+    outcome = DecodeProtocol(1, 1, 0, 1, CHECK, against=[PLAIN, ASSISTED]).run(context)
     table = outcome.tables["baselines.parquet"]
     write_rows(tmp_path / "baselines.parquet", table.rows, table.schema)
     assert [(row.name, row.equal_texts) for row in table.rows] == [(PLAIN, 4), (ASSISTED, None)]
@@ -162,6 +170,8 @@ def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(co
     assert measured["batch_plain_steps"] == [LENGTH, LENGTH]
     assert 0 < measured["seconds_prompts"] < measured["seconds"]
     assert 0 < measured["plain_seconds_prompts"] < measured["plain_seconds"]
+    parts = sum(measured[f"seconds_{phase}"] for phase in ("draft", "target", "verify", "rest"))
+    assert parts == pytest.approx(measured["seconds"])
     pair = context.pair
     sizes = [4 * sum(weight.numel() for weight in model.parameters()) for model in (pair.target, pair.draft)]
     assert [measured["weight_bytes_target"], measured["weight_bytes_draft"]] == sizes

@@ -183,6 +183,7 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
     seconds, plain_seconds = float(found.seconds.sum()), float(found.plain_seconds.sum())
     tokens, plain_tokens = int(found.tokens.sum()), int(found.plain_tokens.sum())
     share = seconds / float(timed.times.seconds.sum())
+    parts = {f"seconds_{phase}": share * phases.get(phase, 0.0) for phase in ("draft", "target", "verify")}
     return {
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
@@ -190,8 +191,8 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
         "plain_seconds": plain_seconds,
         "plain_tokens_per_second": plain_tokens / plain_seconds,
         **_columns("speedup", found.speedup),
-        **{f"seconds_{phase}": share * phases.get(phase, 0.0) for phase in ("draft", "target", "verify")},
-        "seconds_rest": seconds - share * sum(phases.values()),
+        **parts,
+        "seconds_rest": seconds - sum(parts.values()),  # committing is in it
         "rounds": len(timed.times.seconds),
         "round_error": found.round_error,
         "plain_round_error": found.plain_round_error,
