@@ -14,6 +14,7 @@ from specbench.models.loading import locate
 from specbench.models.shapes import SHAPES
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
+from specbench.workloads import load_prompts
 from tests.cases import bound
 
 PUBLISHED = {  # weights, as the models' own pages and safetensors count them
@@ -92,3 +93,9 @@ def test_an_unknown_shape_is_refused_before_anything_is_loaded():
 def test_vocabularies_of_other_sizes_are_refused(target, draft, said):
     with pytest.raises(ConfigError, match=said):
         load_pair(target, draft, device="cpu")
+
+
+def test_prompts_of_128_tokens_have_128_tokens(random_pair: Pair):
+    prompts = load_prompts("embedded:tokens_128.jsonl")
+    assert {len(random_pair.encode(prompt.text)) for prompt in prompts} == {128}
+    assert len({prompt.text for prompt in prompts}) == len(prompts) == 64

@@ -105,7 +105,8 @@ def plain_changed(rows: pd.DataFrame) -> bool:
 
 def _scatter(rows: pd.DataFrame, same: Sequence[str]) -> Variance | None:
     speeds = np.log(rows["plain_tokens_per_second"].astype(float))
-    works = speeds.groupby([rows[name].astype(str) for name in same])
+    # Rows of earlier sweeps lack some of these, all alike.
+    works = speeds.groupby([rows[name].astype(str) for name in same], dropna=False)
     freedom = len(speeds) - works.ngroups
     return Variance(float(((speeds - works.transform("mean")) ** 2).sum() / freedom), freedom) if freedom else None
 
