@@ -31,8 +31,7 @@ seconds that the engine took to compile and capture its steps, both ways, before
 first batch. Rows without an engine's name are medians over the runs that timed them. table.csv holds every column of
 the runs, unrounded, and baselines.csv every line of the others."""
 SPEEDS = """\
-Plain decoding stands at gamma 0. Grey levels are transformers' decoders; assisted generation drafts gamma tokens too,
-so that it has a level for each."""
+Plain decoding stands at gamma 0. Grey are transformers' decoders: levels draft nothing, crosses draft gamma tokens."""
 SPLIT = """\
 Milliseconds an emitted token, and what they went into: proposing (draft), the target's forward passes (target), the
 accept rule (verify), and committing, prompts' bookkeeping and the host (rest). Feeding prompts is in draft and target.
@@ -174,11 +173,11 @@ def weights(rows: pd.DataFrame) -> str:
 
 def _illustrations(rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Illustration]:
     levels = [
-        {"name": name, "batch": each["batch"].iloc[0], "tokens_per_second": each["tokens_per_second"].median()}
+        (name, each["batch"].iloc[0], gamma, each["tokens_per_second"].median())
         for _, beside in batches(rows, others)
-        for name, _, each in by_setting(beside)
+        for name, gamma, each in by_setting(beside)
     ]
-    shown = pd.DataFrame(levels, columns=["name", "batch", "tokens_per_second"])
+    shown = pd.DataFrame(levels, columns=["name", "batch", "gamma", "tokens_per_second"])
     yield Illustration("speed_against_gamma", plots.speed_against_gamma(rows, shown), SPEEDS)
     series = rows.assign(series=rows["engine"] + ", batch size " + rows["batch_size"].astype(str))
     yield Illustration("time_split", decode_plots.time_split(series), SPLIT)

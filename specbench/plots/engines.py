@@ -16,7 +16,8 @@ def speed_against_gamma(results: pd.DataFrame, others: pd.DataFrame) -> Figure:
     """Tokens a second by gamma, a panel a batch size, a line an engine; plain decoding stands at gamma 0.
 
     Args:
-        others: other decoders' ``name``, ``batch`` and ``tokens_per_second``; each is a level.
+        others: other decoders' ``name``, ``batch``, ``gamma`` and ``tokens_per_second``; one that drafts nothing
+            (gamma 0) is a level.
     """
     batches, engines = sorted(results["batch_size"].unique()), list(dict.fromkeys(results["engine"]))
     names = list(dict.fromkeys(others["name"]))
@@ -30,8 +31,13 @@ def speed_against_gamma(results: pd.DataFrame, others: pd.DataFrame) -> Figure:
             (line,) = axes.plot(list(points), list(points.values()), MARKERS[place % len(MARKERS)], label=engine)
             line.set(color=COLOURS[place % len(COLOURS)], linestyle="-")
         for place, name in enumerate(names):
-            for speed in others[(others["name"] == name) & (others["batch"] == batch)]["tokens_per_second"].dropna():
+            beside = others[(others["name"] == name) & (others["batch"] == batch)].dropna(subset="tokens_per_second")
+            for speed in beside[beside["gamma"] == 0]["tokens_per_second"]:
                 axes.axhline(speed, color=GREY, linewidth=0.9, linestyle=LINES[place % len(LINES)], label=name)
+            drafting = beside[beside["gamma"] > 0].sort_values("gamma")
+            if len(drafting):
+                x, y = (drafting[column].to_numpy(dtype=float) for column in ("gamma", "tokens_per_second"))
+                axes.plot(x, y, "x", color=GREY, linestyle=LINES[place % len(LINES)], markeredgecolor=GREY, label=name)
         axes.set(title=f"batch size {batch}", xlabel=AXIS_LABELS["gamma"], ylim=(0, None))
         axes.set_xticks(sorted({0, *here["gamma"]}))
     every_axes[0].set_ylabel("tokens a second")
