@@ -30,7 +30,7 @@ from .pages import (
 # What a sweep may vary beside its axis. The sampler's name is left out: its numbers say what it does.
 SETTINGS = (
     *("pair", "drafter", "gamma", "temperature", "top_k", "top_p", "min_p", "workload", "batch_size", "max_new_tokens"),
-    *("seed", "device", "dtype", "threads", "hardware"),
+    *("engine", "seed", "device", "dtype", "threads", "hardware"),
 )
 # Implementations of token verification that read the same uniforms: they promise the same tokens, not just one law.
 SAME_TOKENS = frozenset({"naive", "masked", "fused"})

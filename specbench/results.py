@@ -147,6 +147,13 @@ class RunRow:
     differing_texts: int | None = None  # texts of later rounds that are not the first round's
     seconds_prepared: float | None = None  # before all that: compiling and capturing the engine's steps, both ways
     step_sizes: list[int] | None = None  # requests a step that the engine has made ready; empty: any
+    seconds_prompts: float | None = None  # of seconds, in which prompts were fed to both models
+    plain_seconds_prompts: float | None = None
+    batch_steps: list[int] | None = None  # of the longest text of each batch, speculatively and plainly
+    batch_plain_steps: list[int] | None = None
+    weight_bytes_target: int | None = None  # what a forward pass reads of a model (benchmark/weights.py)
+    weight_bytes_draft: int | None = None  # None: the drafter has no model of its own
+    copy_bandwidth: float | None = None  # bytes a second of the GPU's own large copy; None on a CPU
 
     # What other processes did meanwhile (disturbance.py); None where that cannot be known, as on a GPU
     cores: int | None = None  # that this process may use

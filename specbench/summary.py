@@ -16,6 +16,7 @@ VARYING = (
     "draft",
     "drafter",
     "verifier",
+    "engine",
     "sampler",
     "temperature",
     "top_k",

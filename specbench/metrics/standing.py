@@ -36,7 +36,7 @@ CHANGED = 0.01  # the p-value below which plain decoding is said to have changed
 BATCHES = ("batch_tokens", "batch_seconds", "batch_plain_tokens", "batch_plain_seconds")
 # What plain decoding's speed depends on; samplers and seeds change its texts, but hardly its time a token.
 PLAIN_WORK = (
-    *("target", "workload", "prompts", "batch_size", "max_new_tokens"),
+    *("target", "engine", "workload", "prompts", "batch_size", "max_new_tokens"),
     *("hardware", "device", "dtype", "threads"),
 )
 PLAIN_TEXTS = ("temperature", "top_k", "top_p", "min_p", "seed")
@@ -105,7 +105,8 @@ def plain_changed(rows: pd.DataFrame) -> bool:
 
 def _scatter(rows: pd.DataFrame, same: Sequence[str]) -> Variance | None:
     speeds = np.log(rows["plain_tokens_per_second"].astype(float))
-    works = speeds.groupby([rows[name].astype(str) for name in same])
+    # Rows of earlier sweeps lack some of these, all alike.
+    works = speeds.groupby([rows[name].astype(str) for name in same], dropna=False)
     freedom = len(speeds) - works.ngroups
     return Variance(float(((speeds - works.transform("mean")) ** 2).sum() / freedom), freedom) if freedom else None
 

@@ -14,11 +14,12 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from specbench.files import Source, shown
 from specbench.foreign import foreign
 from specbench.models import hub
-from specbench.models.architecture import load_config
+from specbench.models.architecture import load_config, stop_ids
 from specbench.models.folder import check_folder
+from specbench.models.shapes import RANDOM, shape
 from specbench.models.tokenizer import load_tokenizer
 from specbench.models.trial import check_engine
-from specbench.models.vocabulary import check_output_width
+from specbench.models.vocabulary import check_output_width, vocabulary_size
 from specbench.models.weight_files import check_dtypes, headers, weight_files
 from specbench.models.weights import check_size, check_values, load_weights, output_weight
 from specbench.progress import say
@@ -29,12 +30,16 @@ _INCOMPLETE = "It is incomplete in the local hub cache: add pair.download=true t
 
 
 def locate(key: str, name: str) -> str:
-    """Where to load a model from: a folder of this package, a local folder, or a hub id.
+    """Where to load a model from: a folder of this package, a local folder, a hub id, or nowhere (``random:SHAPE``).
 
     Raises:
-        ConfigError: a folder that is missing or broken (folder.py); found out before anything is loaded.
+        ConfigError: a folder that is missing or broken (folder.py), or no such shape; found out before anything is
+            loaded.
     """
     source = Source(key, name, _WHOLE)
+    if name.startswith(RANDOM):
+        shape(source)
+        return name
     folder = _folder(source)
     if folder is None:
         return name
@@ -102,6 +107,11 @@ class Checkpoint:
             return Checkpoint(source, folder, remote, raw, config, load_tokenizer(folder, source))
 
     @property
+    def vocab_size(self) -> int:
+        """Ids that may be emitted: the tokenizer's, whose outputs may be padded."""
+        return vocabulary_size(self.tokenizer)
+
+    @property
     def quantised(self) -> bool:
         """Whether config.json says so."""
         return self.raw.get("quantization_config") is not None
@@ -119,7 +129,7 @@ class Checkpoint:
             check_dtypes(held, self.source)
             check_size(self.config, held, self.source)
 
-    def load(self, dtype: torch.dtype, device: torch.device, vocab_size: int) -> PreTrainedModel:
+    def load(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """The model on its device, in eval mode, with every weight from the files.
 
         Raises:
@@ -133,7 +143,11 @@ class Checkpoint:
                 with foreign(self.source.key, self.source.value, problem, remedy):
                     model = model.to(device)
             width = output_weight(model, self.source).shape[0]
-            check_output_width(f"{self.source.key}={self.source.value}", width, vocab_size)
+            check_output_width(f"{self.source.key}={self.source.value}", width, self.vocab_size)
             check_values(model, self.source)
-            check_engine(model, vocab_size, self.source)
+            check_engine(model, self.vocab_size, self.source)
         return model
+
+    def stop_ids(self, model: PreTrainedModel) -> frozenset[int]:
+        """Ids that end a text of this model; see architecture.py. Raises ConfigError."""
+        return stop_ids(model.generation_config, self.tokenizer, self.vocab_size, self.source)

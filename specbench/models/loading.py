@@ -1,4 +1,4 @@
-"""Checkpoint folders and hub ids -> a pair of models ready to decode; the embedded pair takes the same path."""
+"""Checkpoint folders, hub ids and shapes -> a pair of models ready to decode; the embedded pair takes the same path."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.errors import ConfigError
-from specbench.models.architecture import stop_ids
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.engine import context_length
+from specbench.models.random_weights import RandomModel
 from specbench.models.tokenizer import token_ids, wants_chat
-from specbench.models.vocabulary import check_same_vocabulary, vocabulary_size
+from specbench.models.vocabulary import check_same_vocabulary
 
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
 
@@ -89,7 +89,8 @@ def load_pair(
     """Loads a target and a draft model after comparing their vocabularies.
 
     Args:
-        target, draft: a local folder, a hub id, or ``embedded:target`` and ``embedded:draft``.
+        target, draft: a local folder, a hub id, ``embedded:target`` and ``embedded:draft``, or ``random:`` and a name
+            of shapes.py, for random weights.
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16".
         chat: use the chat template; None uses it if the target's tokenizer has one.
@@ -110,14 +111,19 @@ def load_pair(
     """
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
-    of_target = Checkpoint.opened("pair.target", target, download)
-    of_draft = Checkpoint.opened("pair.draft", draft, download)
+    of_target = _opened("pair.target", target, download)
+    of_draft = _opened("pair.draft", draft, download)
     tokenizer = of_target.tokenizer
     check_same_vocabulary(tokenizer, of_draft.tokenizer)
-    vocab_size = vocabulary_size(tokenizer)
+    if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
+        problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
+        raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
     uses_chat = wants_chat(tokenizer, chat)
     for each in (of_target, of_draft):
         each.complete()
-    models = [each.load(chosen_dtype, chosen_device, vocab_size) for each in (of_target, of_draft)]
-    ends = stop_ids(models[0].generation_config, tokenizer, vocab_size, of_target.source)
-    return Pair(models[0], models[1], tokenizer, vocab_size, ends, uses_chat)
+    models = [each.load(chosen_dtype, chosen_device) for each in (of_target, of_draft)]
+    return Pair(models[0], models[1], tokenizer, of_target.vocab_size, of_target.stop_ids(models[0]), uses_chat)
+
+
+def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:
+    return RandomModel.opened(key, name) if RandomModel.asked(name) else Checkpoint.opened(key, name, download)

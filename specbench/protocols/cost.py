@@ -1,7 +1,8 @@
 """The protocol ``cost``: seconds of drafting, scoring, verifying and the rest, by batch, gamma and context.
 
 Steps of the decoding loop itself are timed, so that sampling, bookkeeping and whatever a kernel launch costs are in it;
-a step takes the same time whether its tokens are accepted or not. A cost model is fitted (cost/model.py).
+a step takes the same time whether its tokens are accepted or not. The run's engine takes them. A cost model is fitted
+(cost/model.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.checks import check_count
 from specbench.cost.model import COST, COST_SCHEMA, PHASES, fit
 from specbench.decoding import Request
@@ -72,6 +74,11 @@ class CostProtocol:
         knee = "not reached" if model.target.knee is None else f"{model.target.knee:.0f} tokens a call"
         return Outcome(
             f"a plain step takes {1e3 * one:.2f} ms at batch {self.batches[0]}; the target's knee: {knee}",
+            {
+                "weight_bytes_target": weight_bytes(context.target),
+                "weight_bytes_draft": weight_bytes(context.drafter.own),
+                "copy_bandwidth": copy_bandwidth(context.device),
+            },
             tables={COST: Table(rows, COST_SCHEMA)},
             figures={"step_times": plots.step_times(frame, model)},
             documents={"cost.json": json.dumps(model.describe(), indent=1)},
@@ -100,29 +107,36 @@ class CostProtocol:
         decoder = context.decoder(gamma, frozenset())
         limit = (self.steps + WARMUP + 1) * (gamma + 1)
         decoder.start(_requests(context, batch, length, limit))
-        start = dict(decoder.stopwatch.seconds)
-        timed, cached = [], []
+        start, cached = dict(decoder.stopwatch.seconds), [_cached(context, batch)]
+        timed, began = [], time.perf_counter()
+        # Nothing here waits for the device but the engine itself, as in decoding. One that runs ahead of the host tells
+        # of the step before: its times are from one step's report to the next one's.
         for _ in range(self.steps + WARMUP):
             before = dict(decoder.stopwatch.seconds)
-            cached.append(float(context.target.lengths.double().mean()))
-            context.target.synchronize()
-            began = time.perf_counter()
             decoder.step()
-            context.target.synchronize()
-            total = time.perf_counter() - began
+            ended = time.perf_counter()
+            total, began = ended - began, ended
             phases = {name: decoder.stopwatch.seconds[name] - before.get(name, 0.0) for name in PHASES[:-1]}
             timed.append({**phases, "rest": max(total - sum(phases.values()), 0.0), "step": total})
+        decoder.flush()
+        cached.append(_cached(context, batch))
         medians = pd.DataFrame(timed[WARMUP:]).median()
         return {
             "batch": batch,
             "gamma": gamma,
-            "context": float(np.mean(cached[WARMUP:])),
+            # Texts grow evenly; the mean before each timed step.
+            "context": float(np.interp(WARMUP + (self.steps - 1) / 2, [0, WARMUP + self.steps], cached)),
             "steps": self.steps,
             **{name: float(medians[name]) for name in (*PHASES, "step")},
             "start_tokens": batch * (length - 1),
             "start_draft": start.get("draft", 0.0),
             "start_target": start.get("target", 0.0),
         }
+
+
+def _cached(context: ModelContext, batch: int) -> float:
+    """Tokens cached a request, on average; waits for the device. Rows behind the requests are free."""
+    return float(context.target.lengths[:batch].double().mean())
 
 
 def _requests(context: ModelContext, batch: int, length: int, limit: int) -> list[Request]:

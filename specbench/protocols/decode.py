@@ -7,20 +7,22 @@ round's. Times are wall-clock and end to end: prompts, drafting, verification an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
+from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.checks import check_count
-from specbench.decoding import Completion, Decoder
+from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.step import PHASES as STEP_PHASES
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import speed_of
 from specbench.plots import decode as plots
+from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
 from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.record import recorded
@@ -38,21 +40,34 @@ class DecodeProtocol:
         rounds, max_rounds, seconds: see :class:`specbench.protocols.rounds.RoundSettings`.
         warmup: times the first batch is decoded both ways before the clock starts.
         check: settings of the empirical-against-target check.
+        against: other decoders to time on the same requests (against.py).
     """
 
     needs_models = True
     times = True
 
-    def __init__(self, rounds: int, max_rounds: int, seconds: float | int, warmup: int, check: Mapping[str, Any]):
+    def __init__(
+        self,
+        rounds: int,
+        max_rounds: int,
+        seconds: float | int,
+        warmup: int,
+        check: Mapping[str, Any],
+        against: Sequence[str] = (),
+    ):
         self.rounds = RoundSettings(rounds, max_rounds, seconds)
         self.warmup = check_count("protocol.warmup", warmup, least=0)
         self.check = CheckSettings(**check)
+        self.against = check_ways(against)
 
     def run(self, context: ModelContext) -> Outcome:
         """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
         speculative = context.decoder()
         plain = context.decoder(0)
-        timed = self._decode(context, plain, speculative)
+        batches = in_batches(context)
+        timed = self._decode(plain, speculative, context.requests, batches)
+        plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
+        baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds))
         completions = [c for _, batch in timed.first for c in batch.completions]
         steps = pd.DataFrame([dataclasses.asdict(s) for c in completions for s in c.steps]).rename(
             columns={"name": "prompt"}
@@ -66,6 +81,10 @@ class DecodeProtocol:
             "engine": speculative.engine.name,
             "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,
             "step_sizes": list(speculative.engine.batch_sizes),
+            **step_fields(timed, speculative.prompt_seconds, plain.prompt_seconds),
+            "weight_bytes_target": weight_bytes(context.target),
+            "weight_bytes_draft": weight_bytes(context.drafter.own),
+            "copy_bandwidth": copy_bandwidth(context.device),
             **check,
         }
         figures = {
@@ -83,21 +102,30 @@ class DecodeProtocol:
                 EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
                 TEXTS: Table([_text(context, c) for c in completions], TEXT_SCHEMA),
                 **({} if scored is None else {TRACE: scored.table}),
+                **({BASELINES: Table(baselines, BASELINE_SCHEMA)} if baselines else {}),
             },
             figures,
-            failure=repeat_failure(timed.differing, context.device, context.dtype),
+            failure=repeat_failure(timed.differing, context.device, context.dtype)
+            or wrong_texts(baselines, context.device, context.dtype),
         )
 
-    def _decode(self, context: ModelContext, plain: Decoder, speculative: Decoder) -> TimedRounds:
-        requests, size = context.requests, context.batch_size
-        batches = [requests[i : i + size] for i in range(0, len(requests), size)]
+    def _decode(
+        self, plain: Decoder, speculative: Decoder, requests: Sequence[Request], batches: Sequence[Sequence[Request]]
+    ) -> TimedRounds:
         for decoder in (speculative, plain):
-            decoder.reserve(requests, size)
+            decoder.reserve(requests, len(batches[0]))
         for _ in range(self.warmup):
             plain.run(batches[0])
             speculative.run(batches[0])
         speculative.clear_times()
+        plain.clear_times()
         return timed_rounds(plain, speculative, batches, self.rounds)
+
+
+def in_batches(context: ModelContext) -> list[Sequence[Request]]:
+    """The run's requests, batch by batch."""
+    requests, size = context.requests, context.batch_size
+    return [requests[i : i + size] for i in range(0, len(requests), size)]
 
 
 def headline(measured: Mapping[str, Any], timed: TimedRounds) -> str:
@@ -176,6 +204,23 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
         "other_cores": others.other_cores,
         "waited": others.waited,
         "differing_texts": timed.differing,
+    }
+
+
+def step_fields(timed: TimedRounds, prompts: float, plain_prompts: float) -> dict[str, Any]:
+    """What the time of a step is made of: seconds of feeding prompts, which are no step's, and each batch's steps.
+
+    Args:
+        prompts, plain_prompts: seconds over all rounds, of which the row has the share that speed_fields takes.
+    """
+    found, times = speed_of(timed.times), timed.times
+    share = float(found.seconds.sum()) / float(times.seconds.sum())
+    plain_share = float(found.plain_seconds.sum()) / float(times.plain_seconds.sum())
+    return {
+        "seconds_prompts": share * prompts,
+        "plain_seconds_prompts": plain_share * plain_prompts,
+        "batch_steps": [max(len(c.steps) for c in batch.completions) for _, batch in timed.first],
+        "batch_plain_steps": [max(len(c.steps) for c in batch.completions) for batch, _ in timed.first],
     }
 
 

@@ -1,0 +1,187 @@
+"""How fast is a step with each engine, where does its time go, and what do transformers' own decoders reach?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from specbench import results, winner
+from specbench.plots import decode as decode_plots
+from specbench.plots import engines as plots
+
+from .pages import Illustration, number, plain
+from .report import varying
+from .sections import main, read_rows, write_page
+
+BASELINES = "baselines.parquet"
+ASSISTED = "transformers_assisted"
+RANDOM = "random:"
+QUESTION = """\
+A step of speculative decoding drafts gamma tokens, scores them in one pass of the target, and verifies them. How long
+does it take with each engine, how far is that from what reading the weights alone takes, and where does the time go?
+The same requests are decoded by transformers' `generate` beside it."""
+NOTE = """\
+Tokens a second are those of all texts, prompts included; plain: without a draft, through the same engine. ms a step:
+(seconds - seconds of feeding prompts) / steps of the longest text of each batch; an engine that runs ahead of the host
+takes one step more, which counts. Floors: ms a step over (bytes of the target + gamma times bytes of the draft) /
+bandwidth, where the bandwidth is that of the GPU's own large copy, measured in the run; none on a CPU. Prepared:
+seconds that the engine took to compile and capture its steps, both ways, before the clock; for transformers the whole
+first batch. Rows without an engine's name are medians over the runs that timed them. table.csv holds every column of
+the runs, unrounded, and baselines.csv every line of the others."""
+SPEEDS = """\
+Plain decoding stands at gamma 0. Grey are transformers' decoders: levels draft nothing, crosses draft gamma tokens."""
+SPLIT = """\
+Milliseconds an emitted token, and what they went into: proposing (draft), the target's forward passes (target), the
+accept rule (verify), and committing, prompts' bookkeeping and the host (rest). Feeding prompts is in draft and target.
+The black line is plain decoding with the same engine."""
+
+
+def report(run_dir: Path) -> Path:
+    """Writes the report into ``run_dir``/report; returns the path of report.md.
+
+    Raises:
+        ConfigError: a folder without results.
+    """
+    rows = read_rows(run_dir).sort_values(["batch_size", "engine", "gamma", "job"], kind="stable", ignore_index=True)
+    others = baselines(run_dir, rows)
+    findings = [winner.machine(rows), weights(rows), *map(best_of, *zip(*batches(rows, others), strict=True))]
+    path = write_page(
+        run_dir, "Speed of decoding by engine", QUESTION, [*findings, texts(others)], table(rows, others), NOTE,
+        _illustrations(rows, others), rows, rows,
+    )  # fmt: skip
+    others.to_csv(path.parent / "baselines.csv", index=False)
+    return path
+
+
+def baselines(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Every line of the jobs' baselines.parquet with the gamma of its job; empty where nothing else was timed."""
+    found = results.read_jobs(run_dir, BASELINES)
+    if found.empty:
+        names = ["name", "batch", "texts", "tokens_per_second", "seconds_prepared", "equal_texts", "note", "gamma"]
+        return pd.DataFrame(columns=names)
+    return found.merge(rows[["job", "gamma"]], on="job")
+
+
+def batches(rows: pd.DataFrame, others: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Rows and baselines of each batch size."""
+    return [(group, others[others["batch"] == size]) for size, group in rows.groupby("batch_size")]
+
+
+def step_ms(row: pd.Series, way: str = "") -> float:
+    """Milliseconds a step without the feeding of prompts; ``way`` is "" or "plain_". NaN in rows that lack it."""
+    steps = row[f"batch_{way}steps"]
+    if steps is None or pd.isna(row[f"{way}seconds_prompts"]):
+        return float("nan")
+    return 1000 * (row[f"{way}seconds"] - row[f"{way}seconds_prompts"]) / sum(steps)
+
+
+def floor_ms(row: pd.Series) -> float:
+    """Milliseconds that reading the weights of a speculative step takes; NaN on a CPU."""
+    draft = 0 if pd.isna(row["weight_bytes_draft"]) else row["weight_bytes_draft"]
+    read = row["weight_bytes_target"] + row["gamma"] * draft
+    return 1000 * read / row["copy_bandwidth"] if pd.notna(row["copy_bandwidth"]) else float("nan")
+
+
+def table(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """One line a run, and below those of each batch size one for each of transformers' decoders, as text."""
+    more = [*(["target"] if rows["target"].nunique() > 1 else []), *varying(rows, "gamma")]
+    settings = [name for name in more if name not in ("batch_size", "engine")]
+    lines = []
+    for group, beside in batches(rows, others):
+        lines += [_line(row, settings) for _, row in group.iterrows()]
+        lines += [_other(name, gamma, each, settings) for name, gamma, each in by_setting(beside)]
+    return pd.DataFrame(lines)
+
+
+def by_setting(others: pd.DataFrame) -> Iterator[tuple[str, float, pd.DataFrame]]:
+    """The lines of each decoder; of assisted generation by gamma, which the others know nothing of (0)."""
+    gammas = others["gamma"].where(others["name"] == ASSISTED, 0)
+    for _, lines in others.assign(by=gammas).groupby(["name", "by"], sort=False):
+        yield lines["name"].iloc[0], lines["by"].iloc[0], lines
+
+
+def _line(row: pd.Series, settings: list[str]) -> dict[str, str]:
+    ms = step_ms(row)
+    return {
+        "batch": plain(row["batch_size"]),
+        "decoder": plain(row["engine"]),
+        "gamma": plain(row["gamma"]),
+        **{name: plain(row[name]) for name in settings},
+        "tokens/s": number(row["tokens_per_second"], ".1f"),
+        "plain tokens/s": number(row["plain_tokens_per_second"], ".1f"),
+        "ms a step": number(ms),
+        "floors": number(ms / floor_ms(row), ".1f"),
+        "plain ms a step": number(step_ms(row, "plain_")),
+        "prepared s": number(row["seconds_prepared"], ".1f"),
+    }
+
+
+def _other(name: str, gamma: float, lines: pd.DataFrame, settings: list[str]) -> dict[str, str]:
+    drafts, speed = name == ASSISTED, number(lines["tokens_per_second"].median(), ".1f")
+    return {
+        "batch": plain(lines["batch"].iloc[0]),
+        "decoder": name,
+        "gamma": plain(gamma) if drafts else "-",
+        **dict.fromkeys(settings, "-"),
+        "tokens/s": speed if drafts else "-",
+        "plain tokens/s": "-" if drafts else speed,
+        **dict.fromkeys(("ms a step", "floors", "plain ms a step"), "-"),
+        "prepared s": number(lines["seconds_prepared"].max(), ".1f"),
+    }
+
+
+def best_of(rows: pd.DataFrame, others: pd.DataFrame) -> str:
+    """The highest speeds at one batch size: speculative, plain, and of the others."""
+    fast, slow = (rows.loc[rows[name].idxmax()] for name in ("tokens_per_second", "plain_tokens_per_second"))
+    text = (
+        f"Batch size {fast['batch_size']}: at most {fast['tokens_per_second']:.1f} tokens/s speculatively "
+        f"({fast['engine']}, gamma {fast['gamma']}), {slow['plain_tokens_per_second']:.1f} plainly ({slow['engine']})"
+    )
+    speeds = [(each["tokens_per_second"].median(), name, gamma) for name, gamma, each in by_setting(others)]
+    known = [each for each in speeds if pd.notna(each[0])]
+    if known:
+        speed, name, gamma = max(known)
+        at = f", gamma {plain(gamma)}" if name == ASSISTED else ""
+        text += f"; of transformers' decoders {speed:.1f} ({name}{at})"
+    return f"{text}."
+
+
+def texts(others: pd.DataFrame) -> str:
+    """Whether greedy texts of the others are those of plain decoding, and what kept others from being timed."""
+    compared, words = others[others["equal_texts"].notna()], []
+    if len(compared):
+        equal, count = int(compared["equal_texts"].sum()), int(compared["texts"].sum())
+        words.append(
+            f"At temperature 0, {equal} of {count} texts of transformers' decoders are those of plain decoding."
+        )
+    notes = others[others["note"] != ""].drop_duplicates(["name", "note"])
+    words += [f"{row['name']}: {row['note']}." for _, row in notes.iterrows()]
+    return " ".join(words)
+
+
+def weights(rows: pd.DataFrame) -> str:
+    """A warning where weights are random; empty elsewhere."""
+    if not rows["target"].str.startswith(RANDOM).any():
+        return ""
+    return (
+        "**Weights are random.** How many drafted tokens are accepted, and with it every speculative speed in "
+        "tokens/s, means nothing; times of steps and speeds of plain decoding are those of real weights."
+    )
+
+
+def _illustrations(rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Illustration]:
+    levels = [
+        (name, each["batch"].iloc[0], gamma, each["tokens_per_second"].median())
+        for _, beside in batches(rows, others)
+        for name, gamma, each in by_setting(beside)
+    ]
+    shown = pd.DataFrame(levels, columns=["name", "batch", "gamma", "tokens_per_second"])
+    yield Illustration("speed_against_gamma", plots.speed_against_gamma(rows, shown), SPEEDS)
+    series = rows.assign(series=rows["engine"] + ", batch size " + rows["batch_size"].astype(str))
+    yield Illustration("time_split", decode_plots.time_split(series), SPLIT)
+
+
+if __name__ == "__main__":
+    main("decode_speed", report)

@@ -1,0 +1,106 @@
+"""transformers' own ``generate`` with a pair's models: decoders to time ours against, on the very same requests."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from specbench.models.loading import Pair
+from specbench.sampling_params import SamplingParams
+
+PLAIN, STATIC, ASSISTED = "transformers", "transformers_static", "transformers_assisted"
+WAYS = {
+    PLAIN: "generate as it comes: eager modules and a cache that grows",
+    STATIC: "generate with a static cache, which transformers compiles on a GPU",
+    ASSISTED: "assisted generation, speculative decoding with the pair's draft (of one request)",
+}
+
+
+def obstacle(way: str, batch: int, sampling: SamplingParams, gamma: int) -> str:
+    """Why ``generate`` cannot decode such requests that way; empty if it can."""
+    if sampling.processors:
+        return "generate does not take sampler.processors"
+    if way == ASSISTED and batch > 1:
+        return f"assisted generation takes one request, and the batch has {batch}"
+    if way == ASSISTED and gamma == 0:
+        return "assisted generation drafts, and gamma is 0"
+    return ""
+
+
+def generate(
+    pair: Pair,
+    way: str,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    max_new_tokens: int,
+    gamma: int = 0,
+    seed: int = 0,
+) -> list[list[int]]:
+    """Decodes a batch to its end with transformers' attention, caches and loop.
+
+    Args:
+        way: one of WAYS; see :func:`obstacle`.
+        prompts: token ids; shorter ones are padded on the left, as generate wants them.
+        sampling: at a temperature above 0 texts are of this distribution, but not those of other decoders.
+        gamma: tokens drafted a step, of assisted generation.
+
+    Returns:
+        The new tokens of each request, up to its first stop token.
+    """
+    width, device = max(map(len, prompts)), pair.target.device
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    target: Any = pair.target
+    more: dict[str, Any] = {"assistant_model": pair.draft} if way == ASSISTED else {}
+    settings = GenerationConfig(
+        **_sampling(sampling),
+        max_new_tokens=max_new_tokens,
+        eos_token_id=sorted(pair.stop_ids) or None,
+        pad_token_id=0,
+        cache_implementation="static" if way == STATIC else None,
+        # The draft proposes gamma tokens every time, however sure it is, as our drafter does.
+        num_assistant_tokens=gamma,
+        num_assistant_tokens_schedule="constant",
+        assistant_confidence_threshold=0.0,
+    )
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), _stock(pair, settings):
+        torch.manual_seed(seed)
+        made = target.generate(ids, attention_mask=mask, **more)
+    return [_to_stop(text, pair.stop_ids) for text in made[:, width:].tolist()]
+
+
+def _sampling(sampling: SamplingParams) -> dict[str, Any]:
+    if sampling.greedy:
+        return {"do_sample": False}
+    numbers = {"top_k": max(sampling.top_k, 0), "top_p": sampling.top_p, "min_p": sampling.min_p or None}
+    return {"do_sample": True, "temperature": sampling.temperature, **numbers}
+
+
+@contextmanager
+def _stock(pair: Pair, settings: GenerationConfig) -> Generator[None]:
+    """Gives both models transformers' own attention and these settings, and what they had afterwards.
+
+    ``generate`` fills up what a configuration leaves open from the model's own, such as ids that end a text.
+    """
+    models: list[Any] = [pair.target, pair.draft]
+    before = [(model.config._attn_implementation, model.generation_config) for model in models]
+    try:
+        for model in models:
+            model.generation_config = settings
+            if getattr(model, "_supports_sdpa", False):
+                model.set_attn_implementation("sdpa")
+        yield
+    finally:
+        for model, (attention, own) in zip(models, before, strict=True):
+            model.generation_config = own
+            model.set_attn_implementation(attention)
+
+
+def _to_stop(text: list[int], stop_ids: frozenset[int]) -> list[int]:
+    """A text without what stands behind its first stop token."""
+    end = next((i + 1 for i, token in enumerate(text) if token in stop_ids), len(text))
+    return text[:end]

@@ -1,0 +1,150 @@
+"""Other decoders under the clock, on the very requests of a run: transformers' ``generate`` in several ways.
+
+Each is warmed up once, which compiles what it compiles, and then decodes every batch as often as the run's own decoders
+did, after them. At temperature 0 its texts must be those of plain decoding: a benchmark that would not notice a wrong
+result is none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from specbench.decoding import Request
+from specbench.errors import ConfigError
+from specbench.files import reason
+from specbench.models.generate import WAYS, generate, obstacle
+from specbench.progress import track
+from specbench.protocols.base import ModelContext
+from specbench.results import schema_of
+
+BASELINES = "baselines.parquet"
+Texts = list[list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRow:
+    """One way to decode a run's requests; numbers are None for a way that is not possible, or has failed.
+
+    Attributes:
+        name: one of generate.WAYS.
+        batch: requests side by side.
+        texts: decoded in a round.
+        tokens: new ones of all texts.
+        seconds: of decoding all texts once, prompts included: of each batch the median over rounds, added up.
+        seconds_prepared: of the first batch, once, before the clock counts; what is compiled is compiled there.
+        rounds: how often each batch was decoded under the clock.
+        equal_texts: how many are those of plain decoding; None at a temperature above 0, where nobody can know.
+        note: why there are no numbers, or what to know of them.
+    """
+
+    name: str
+    batch: int
+    texts: int
+    tokens: int | None = None
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    seconds_prepared: float | None = None
+    rounds: int | None = None
+    equal_texts: int | None = None
+    note: str = ""
+
+
+BASELINE_SCHEMA = schema_of(BaselineRow)
+
+
+def check_ways(ways: object) -> tuple[str, ...]:
+    """The ways to decode that ``protocol.against`` names. Raises ConfigError."""
+    remedy = f"Use [], or a list out of {', '.join(WAYS)}."
+    if isinstance(ways, str) or not isinstance(ways, Sequence):
+        raise ConfigError("protocol.against", ways, "not a list", remedy)
+    unknown = [way for way in ways if way not in WAYS]
+    if unknown or len(set(ways)) < len(ways):
+        raise ConfigError("protocol.against", list(ways), "unknown" if unknown else "repeated", remedy)
+    return tuple(ways)
+
+
+def against(
+    context: ModelContext, ways: Sequence[str], batches: Sequence[Sequence[Request]], plain: Texts, rounds: int
+) -> list[BaselineRow]:
+    """Times each way on these batches.
+
+    Args:
+        plain: the texts that plain decoding gave, one a request.
+    """
+    return [_timed(context, way, batches, plain, rounds) for way in ways]
+
+
+def wrong_texts(rows: Sequence[BaselineRow], device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why what was found is an error: a way that failed, or other greedy texts where rounding does not excuse them."""
+    failed = [f"{row.name}: {row.note}" for row in rows if row.note.startswith(_FAILED)]
+    strict = device.type == "cpu" and dtype == torch.float32
+    other = [
+        f"{row.name}: {row.texts - row.equal_texts} of {row.texts} texts"
+        for row in rows
+        if strict and row.equal_texts is not None and row.equal_texts < row.texts
+    ]
+    if other:
+        failed.append(f"greedy texts are not those of plain decoding ({'; '.join(other)}), so that times say nothing")
+    return ". ".join(failed) or None
+
+
+_FAILED = "failed: "
+
+
+def _timed(
+    context: ModelContext, way: str, batches: Sequence[Sequence[Request]], plain: Texts, rounds: int
+) -> BaselineRow:
+    texts, batch = len(plain), max(map(len, batches))
+    if why := obstacle(way, batch, context.sampling, context.gamma):
+        return BaselineRow(name=way, batch=batch, texts=texts, note=f"not possible: {why}")
+    seconds, written = np.zeros((rounds, len(batches))), []
+    try:
+        _, prepared = _decoded(context, way, batches[0])
+        for number in range(rounds):
+            for place, each in enumerate(track(batches, f"{way}, round {number + 1}")):
+                made, seconds[number, place] = _decoded(context, way, each)
+                written += made if number == 0 else []
+    except Exception as error:  # transformers' or a compiler's; it must not cost the run what it has measured
+        note = f"{_FAILED}{type(error).__name__}: {reason(error)}"
+        return BaselineRow(name=way, batch=batch, texts=texts, note=note)
+    tokens, total = sum(map(len, written)), float(np.median(seconds, axis=0).sum())
+    equal = sum(one == other for one, other in zip(written, plain, strict=True)) if context.sampling.greedy else None
+    return BaselineRow(
+        name=way,
+        batch=batch,
+        texts=texts,
+        tokens=tokens,
+        seconds=total,
+        tokens_per_second=tokens / total,
+        seconds_prepared=prepared,
+        rounds=rounds,
+        equal_texts=equal,
+        note=_note(context, way, equal, texts),
+    )
+
+
+def _decoded(context: ModelContext, way: str, batch: Sequence[Request]) -> tuple[Texts, float]:
+    """The texts of a batch and the seconds that they took."""
+    sampling, longest = context.sampling, max(request.max_new_tokens for request in batch)
+    prompts = [request.prompt for request in batch]
+    context.target.synchronize()
+    started = time.perf_counter()
+    made = generate(context.pair, way, prompts, sampling, longest, context.gamma, context.seed)
+    context.target.synchronize()
+    return made, time.perf_counter() - started
+
+
+def _note(context: ModelContext, way: str, equal: int | None, texts: int) -> str:
+    parts = []
+    if way == "transformers_static" and context.device.type == "cpu":
+        parts.append("not compiled, since transformers compiles on a GPU only")
+    if equal is not None and equal < texts:
+        parts.append(
+            f"{texts - equal} texts are not those of plain decoding; on a GPU and in 16 bits rounding does that"
+        )
+    return "; ".join(parts)

@@ -1,0 +1,183 @@
+"""transformers' generate beside our decoding: the same greedy texts, and a difference is noticed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from specbench.decoding import Decoder, Request
+from specbench.drafters.model import ModelDrafter
+from specbench.errors import ConfigError
+from specbench.models import Engine, Pair
+from specbench.models import generate as module
+from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
+from specbench.protocols import ModelContext, decode
+from specbench.protocols.against import against, check_ways, wrong_texts
+from specbench.protocols.decode import DecodeProtocol
+from specbench.protocols.rounds import timed_rounds
+from specbench.results import write_rows
+from specbench.sampling import SamplingParams
+from specbench.verifiers.masked import MaskedVerifier
+
+GREEDY = SamplingParams(temperature=0.0)
+TEXTS = ("def add(a, b):\n    return", "import os\nimport", "class Point:\n    def __init__(self, x, y):\n", "x =")
+LENGTH = 12
+CHECK = {"prefixes": 1, "draws": 0, "batch_size": 4}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def context(pair: Pair) -> ModelContext:
+    prompts = [tuple(pair.encode(text)) for text in TEXTS]
+    target = Engine(pair.target, pair.vocab_size, "target")
+    return ModelContext(
+        verifier=MaskedVerifier(), verifier_name="masked", sampling=GREEDY, gamma=3, batch_size=2, seed=0, title="",
+        device=CPU, dtype=torch.float32, command="", pair=pair, target=target,
+        drafter=ModelDrafter().bind(pair, target),
+        requests=[Request(str(i), prompt, i, GREEDY, LENGTH) for i, prompt in enumerate(prompts)],
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain(context: ModelContext) -> list[list[int]]:
+    return [each.token_ids for each in context.decoder(0).run(context.requests)]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("way", WAYS)
+def test_greedy_texts_are_those_of_plain_decoding(way, context: ModelContext, plain: list[list[int]]):
+    """Prompts of different lengths, side by side where that is possible."""
+    prompts = [request.prompt for request in context.requests]
+    groups = [[prompt] for prompt in prompts] if way == ASSISTED else [prompts]
+    made = [text for group in groups for text in generate(context.pair, way, group, GREEDY, LENGTH, gamma=3)]
+    assert made == plain
+
+
+def test_a_text_ends_with_its_first_stop_token(context: ModelContext, plain: list[list[int]]):
+    ends = frozenset({plain[0][4]})
+    pair = dataclasses.replace(context.pair, stop_ids=ends)
+    expected = Decoder(context.target, None, None, 0, ends).run(context.requests)
+    assert {each.finished for each in expected} == {"stop", "length"}
+    prompts = [request.prompt for request in context.requests]
+    assert generate(pair, PLAIN, prompts, GREEDY, LENGTH) == [each.token_ids for each in expected]
+
+
+@pytest.mark.parametrize("sharp", [{"temperature": 0.001}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 0.999}], ids=str)
+def test_each_sampling_parameter_reaches_generate(sharp, context: ModelContext, plain: list[list[int]]):
+    """Each of these leaves the most likely token alone; lost, it would leave the whole distribution."""
+    made = generate(context.pair, PLAIN, [context.requests[2].prompt], SamplingParams(**sharp), LENGTH)
+    assert made == [plain[2]]
+    assert generate(context.pair, PLAIN, [context.requests[2].prompt], SamplingParams(), LENGTH) != made
+
+
+def test_assisted_generation_drafts_gamma_tokens_a_step(context: ModelContext):
+    calls = {"target": 0, "draft": 0}
+    models = {"target": context.pair.target, "draft": context.pair.draft}
+
+    def counting(name: str) -> None:
+        calls[name] += 1
+
+    hooks = [m.register_forward_pre_hook(lambda *_, name=name: counting(name)) for name, m in models.items()]
+    generate(context.pair, ASSISTED, [context.requests[2].prompt], GREEDY, 40, gamma=3)
+    for hook in hooks:
+        hook.remove()
+    whole = 3 * calls["target"]
+    assert whole - 3 <= calls["draft"] <= whole  # the last drafts may be shorter
+
+
+def test_models_are_left_as_they_were(context: ModelContext, monkeypatch: pytest.MonkeyPatch):
+    models = (context.pair.target, context.pair.draft)
+    before = [(model.config._attn_implementation, model.generation_config) for model in models]
+    generate(context.pair, ASSISTED, [context.requests[0].prompt], GREEDY, 4, gamma=2)
+    assert [(model.config._attn_implementation, model.generation_config) for model in models] == before
+    monkeypatch.setattr(type(context.pair.target), "generate", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        generate(context.pair, PLAIN, [context.requests[0].prompt], GREEDY, 4)
+    assert [(model.config._attn_implementation, model.generation_config) for model in models] == before
+
+
+def test_other_texts_are_noticed_and_excused_by_rounding_alone(context: ModelContext, plain: list[list[int]]):
+    batches = [context.requests[:2], context.requests[2:]]
+    wrong = [*plain[:3], [*plain[3][:-1], plain[3][-1] + 1]]
+    (row,) = against(context, [PLAIN], batches, wrong, rounds=2)
+    assert (row.texts, row.equal_texts, row.rounds, row.batch, row.tokens) == (4, 3, 2, 2, sum(map(len, plain)))
+    assert row.tokens_per_second == row.tokens / row.seconds
+    assert "1 texts are not those of plain decoding" in row.note
+    assert "transformers: 1 of 4 texts" in wrong_texts([row], CPU, torch.float32)
+    assert wrong_texts([row], CPU, torch.bfloat16) is None
+    assert wrong_texts([row], torch.device("cuda"), torch.float32) is None
+    (row,) = against(context, [PLAIN], batches, plain, rounds=1)
+    assert (row.equal_texts, row.note, wrong_texts([row], CPU, torch.float32)) == (4, "", None)
+
+
+def test_nobody_knows_which_texts_sampling_should_give(context: ModelContext, plain: list[list[int]]):
+    sampled = dataclasses.replace(context, sampling=SamplingParams())
+    (row,) = against(sampled, [PLAIN], [context.requests[:1]], plain[:1], rounds=1)
+    assert row.equal_texts is None
+    assert row.tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "takes one request, and the batch has 2"),
+        ({"batch_size": 1, "gamma": 0}, "gamma is 0"),
+        ({"sampling": SamplingParams(processors=(print,))}, "sampler.processors"),
+    ],
+)
+def test_what_is_not_possible_is_a_row_that_says_so(changes, said, context: ModelContext):
+    changed = dataclasses.replace(context, **changes)
+    size = changed.batch_size
+    (row,) = against(changed, [ASSISTED], [context.requests[:size]], [[0]] * size, rounds=1)
+    assert (row.tokens, row.tokens_per_second) == (None, None)
+    assert said in row.note
+    assert row.note.startswith("not possible: ")
+    assert wrong_texts([row], CPU, torch.float32) is None
+
+
+def test_a_way_that_fails_costs_nothing_but_itself(context: ModelContext, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module.GenerationConfig, "__init__", lambda *_, **__: 1 / 0)
+    (row,) = against(context, [STATIC], [context.requests[:1]], [[0]], rounds=1)
+    assert (row.tokens, row.note) == (None, "failed: ZeroDivisionError: division by zero")
+    assert wrong_texts([row], torch.device("cuda"), torch.bfloat16) == f"transformers_static: {row.note}"
+
+
+@pytest.mark.parametrize("ways", ["transformers", ["vllm"], [PLAIN, PLAIN], 3])
+def test_unknown_ways_are_refused(ways):
+    with pytest.raises(ConfigError, match=r"protocol.against=.*transformers_static"):
+        check_ways(ways)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(
+    context: ModelContext, tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    def timed(plain: Decoder, speculative: Decoder, *rest: object) -> object:
+        assert [(each.prompt_seconds, dict(each.stopwatch.seconds)) for each in (plain, speculative)] == [(0, {})] * 2
+        return timed_rounds(plain, speculative, *rest)
+
+    monkeypatch.setattr(decode, "timed_rounds", timed)  # the warm-up is not among the times
+    outcome = DecodeProtocol(1, 1, 0, 1, CHECK, against=[PLAIN, ASSISTED]).run(context)
+    table = outcome.tables["baselines.parquet"]
+    write_rows(tmp_path / "baselines.parquet", table.rows, table.schema)
+    assert [(row.name, row.equal_texts) for row in table.rows] == [(PLAIN, 4), (ASSISTED, None)]
+    steps = [step["prompt"] for step in outcome.tables["steps.parquet"].rows]
+    longest = [max(steps.count(name) for name in names) for names in (("0", "1"), ("2", "3"))]
+    measured = outcome.measured
+    assert (measured["batch_steps"], outcome.failure) == (longest, None)
+    assert measured["batch_plain_steps"] == [LENGTH, LENGTH]
+    assert 0 < measured["seconds_prompts"] < measured["seconds"]
+    assert 0 < measured["plain_seconds_prompts"] < measured["plain_seconds"]
+    parts = sum(measured[f"seconds_{phase}"] for phase in ("draft", "target", "verify", "rest"))
+    assert parts == pytest.approx(measured["seconds"])
+    pair = context.pair
+    sizes = [4 * sum(weight.numel() for weight in model.parameters()) for model in (pair.target, pair.draft)]
+    assert [measured["weight_bytes_target"], measured["weight_bytes_draft"]] == sizes
+    assert measured["copy_bandwidth"] is None
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_without_others_the_protocol_decode_leaves_no_table(context: ModelContext):
+    assert "baselines.parquet" not in DecodeProtocol(1, 1, 0, 0, CHECK).run(context).tables
