@@ -63,8 +63,8 @@ def test_acceptance_length_is_shown_with_theory_and_ceiling() -> None:
 
 def test_time_split_stacks_to_the_time_of_a_token() -> None:
     (axes,) = plots.time_split(frame([make_row(gamma=2)])).axes
-    assert heights(axes) == pytest.approx([1.0, 2.0, 0.7, 0.3])
-    assert [bar.get_y() for bar in axes.patches if isinstance(bar, Rectangle)] == pytest.approx([0, 1.0, 3.0, 3.7])
+    assert heights(axes) == pytest.approx([1.0, 2.0, 0.6, 0.1, 0.3])
+    assert [bar.get_y() for bar in axes.patches if isinstance(bar, Rectangle)] == pytest.approx([0, 1.0, 3.0, 3.6, 3.7])
     (plain,) = segments(axes)
     assert plain[:, 1].tolist() == [5.0, 5.0]
 

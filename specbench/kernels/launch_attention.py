@@ -90,16 +90,13 @@ def attend(
     if split is None:
         rows, tile = _rows(query, key)
         split = keys_per_split(len(key) * key.shape[1] * triton.cdiv(rows, tile), key.shape[2])
-    return torch.ops.specbench.attention(query, key, value, places, sinks, scale, window or 0, softcap or 0.0, split)
+    arguments = (query, key, value, places, sinks, scale, window or 0, softcap or 0.0, split)
+    if torch.compiler.is_compiling():
+        return torch.ops.specbench.attention(*arguments)
+    return _launched(*arguments)  # without the way through the dispatcher, which every layer would wait for
 
 
-@torch.library.custom_op(
-    "specbench::attention",
-    mutates_args=(),
-    schema="(Tensor query, Tensor key, Tensor value, Tensor places, Tensor? sinks, float scale, int window, "
-    "float softcap, int split) -> Tensor",
-)
-def _attention(query, key, value, places, sinks, scale, window, softcap, split):
+def _launched(query, key, value, places, sinks, scale, window, softcap, split):
     batch, heads, n, key_dim = query.shape
     _, kv_heads, visible, value_dim = value.shape
     group = heads // kv_heads
@@ -131,6 +128,15 @@ def _attention(query, key, value, places, sinks, scale, window, softcap, split):
             LANES=triton.next_power_of_2(splits), SINKS=sinks is not None, num_warps=WARPS,
         )  # fmt: skip
     return out
+
+
+_attention = torch.library.custom_op(
+    "specbench::attention",
+    _launched,
+    mutates_args=(),
+    schema="(Tensor query, Tensor key, Tensor value, Tensor places, Tensor? sinks, float scale, int window, "
+    "float softcap, int split) -> Tensor",
+)
 
 
 @_attention.register_fake

@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from specbench import theory
 from specbench.plots.style import BAND, COLOURS, DASHED, GREY, INK, MARKERS, PALE, WIDTH, legend, panels, style
 
-PHASES = {"draft": "#56B4E9", "target": "#0072B2", "verify": "#E69F00", "rest": "#bdbdbd"}
+PHASES = {"draft": "#56B4E9", "target": "#0072B2", "verify": "#E69F00", "commit": "#009E73", "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
 SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
 Rates = Sequence[float | None] | np.ndarray
@@ -171,7 +171,7 @@ def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
     for axes, series in zip(every_axes, every, strict=True):
         places, bottom = np.arange(len(series.rows)), np.zeros(len(series.rows))
         for phase, colour in PHASES.items():
-            height = 1000 * series.rows[f"seconds_{phase}"].to_numpy() / series.rows["tokens"].to_numpy()
+            height = 1000 * series.rows[f"seconds_{phase}"].fillna(0.0).to_numpy() / series.rows["tokens"].to_numpy()
             axes.bar(places, height, bottom=bottom, width=0.7, color=colour, label=phase)
             bottom += height
         plain = 1000 / series.rows["plain_tokens_per_second"].to_numpy()
