@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from specbench.checks import check_count
-from specbench.decoding import Request, logits_along, rows_along
+from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.metrics.empirical import distance_check
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
@@ -40,9 +40,9 @@ def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[
         nothing = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
         return {"check_prefixes": 0, "check_draws": 0, **nothing}, []
     requests = [uncertain_prefix(context, request) for request in context.requests[: settings.prefixes]]
-    counts, probs = [], []
+    counts, probs, decoder = [], [], context.decoder()  # one, whose engine is prepared once
     for request in track(requests, "empirical against target"):
-        counts.append(draw_first_tokens(context, request, settings))
+        counts.append(draw_first_tokens(context, decoder, request, settings))
         probs.append(exact_first_token(context, request))
     check = distance_check(np.stack(counts), np.stack(probs), context.seed)
     measured = {
@@ -82,9 +82,8 @@ def uncertain_prefix(context: ModelContext, request: Request) -> Request:
     return dataclasses.replace(request, prompt=request.prompt[: half + int(entropy.argmax()) + 1])
 
 
-def draw_first_tokens(context: ModelContext, request: Request, settings: CheckSettings) -> np.ndarray:
+def draw_first_tokens(context: ModelContext, decoder: Decoder, request: Request, settings: CheckSettings) -> np.ndarray:
     """Counts [V] of the first token of one speculative step after the request's prompt."""
-    decoder = context.decoder()
     counts = np.zeros(context.pair.vocab_size, dtype=np.int64)
     for start in range(0, settings.draws, settings.batch_size):
         numbers = range(start, min(start + settings.batch_size, settings.draws))
