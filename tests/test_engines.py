@@ -12,7 +12,6 @@ from specbench.decoding.engines.base import moves
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.decoding.step import Parts
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
@@ -165,12 +164,11 @@ def test_what_cannot_be_captured_is_refused_by_name(pair):
     for wrong in ("all", [0], [1.5], 4):
         with pytest.raises(ConfigError, match=r"engine\.batch_sizes"):
             StaticEngine(wrong)
-    target.device = torch.device("cuda")  # nothing else is asked of it
-    on_a_gpu = Parts(target, None, NaiveVerifier(), 3, torch.tensor([0]))
+    gpu = torch.device("cuda")
     with pytest.raises(ConfigError, match=r"engine=graph: verifier NaiveVerifier has to read .*engine=eager"):
-        GraphEngine().check(on_a_gpu)
-    assert AutoEngine().chosen(on_a_gpu).name == "eager"
-    assert AutoEngine().chosen(dataclasses.replace(on_a_gpu, verifier=MaskedVerifier())).name == "graph"
+        GraphEngine().check(gpu, ModelDrafter(), NaiveVerifier())
+    assert AutoEngine().chosen(gpu, ModelDrafter(), NaiveVerifier()).name == "eager"
+    assert AutoEngine().chosen(gpu, None, MaskedVerifier()).name == "graph"
 
 
 def test_auto_is_eager_without_a_gpu(pair):

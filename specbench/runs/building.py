@@ -11,7 +11,6 @@ import torch
 
 from specbench.config import Config
 from specbench.decoding import DecodingEngine, Request, check_fit
-from specbench.decoding.step import Parts
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
@@ -59,6 +58,9 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
     if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
         check_fit(drafter, context.verifier, context.gamma)
+    engine = engine.chosen(context.device, drafter, context.verifier)
+    if not {"engine", "batch_size"} & set(unused(protocol)):
+        engine.check(context.device, drafter, context.verifier, min(context.batch_size, len(prompts)))
     context = dataclasses.replace(context, drafter=drafter)
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
@@ -66,10 +68,9 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
     bound = explained("drafter", drafter.bind, pair, target)
-    nothing = torch.zeros(0, dtype=torch.int64, device=target.device)
     return ModelContext(
         **vars(context) | {"drafter": bound},
-        engine=engine.chosen(Parts(target, bound, context.verifier, context.gamma, nothing)),
+        engine=engine,
         names=(config.pair.target, config.pair.draft),
         pair=pair,
         target=target,

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import torch
+
 from specbench.decoding.engines.base import DecodingEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.step import Parts
+from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.progress import say
 from specbench.stopwatch import Stopwatch
+from specbench.verifiers import Verifier
 
 
 class AutoEngine(DecodingEngine):
     """Results say which engine ran."""
 
-    def chosen(self, parts: Parts) -> DecodingEngine:
+    def chosen(self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None) -> DecodingEngine:
         """See :class:`DecodingEngine`."""
-        if parts.target.device.type != "cuda":
+        if device.type != "cuda":
             return EagerEngine()
         try:
-            GraphEngine().check(parts)
+            GraphEngine().check(device, drafter, verifier)
         except ConfigError as error:
             say(f"engine=auto is eager here: {error}")
             return EagerEngine()
@@ -27,4 +31,4 @@ class AutoEngine(DecodingEngine):
 
     def bind(self, parts: Parts, stopwatch: Stopwatch) -> DecodingEngine:
         """See :class:`DecodingEngine`."""
-        return self.chosen(parts).bind(parts, stopwatch)
+        return self.chosen(parts.target.device, parts.drafter, parts.verifier).bind(parts, stopwatch)

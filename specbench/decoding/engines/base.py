@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from specbench.batch import Batch
 from specbench.decoding.step import Line, Parts, unpacked
 from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.stopwatch import Stopwatch
+from specbench.verifiers import Verifier
 
 Follower = Engine | Drafter  # what keeps something in a row for each request
 
@@ -56,9 +59,18 @@ class DecodingEngine:
     preparation: float = 0.0
     batch_sizes: tuple[int, ...] = ()
 
-    def chosen(self, parts: Parts) -> DecodingEngine:
-        """The engine that runs these parts: this one, unless its choice is left to them."""
+    def chosen(self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None) -> DecodingEngine:
+        """The engine that runs these: this one, unless its choice is left to them."""
         return self
+
+    def check(
+        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, batch_size: int = 1
+    ) -> None:
+        """Raises ConfigError for what this engine cannot run with. Needs no model; the drafter may be unbound.
+
+        Args:
+            batch_size: the most requests side by side, as far as that is known.
+        """
 
     def bind(self, parts: Parts, stopwatch: Stopwatch) -> DecodingEngine:
         """An engine with these settings for these parts.
@@ -74,6 +86,7 @@ class DecodingEngine:
         return bound
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
+        self.check(parts.target.device, parts.drafter, parts.verifier)
         self.parts, self.stopwatch = parts, stopwatch
         named = {"target": parts.target, "draft": parts.drafter}
         self.followers: dict[str, Follower] = {name: each for name, each in named.items() if each is not None}

@@ -16,9 +16,11 @@ from torch import Tensor
 from specbench.decoding.engines.base import Reading, Report
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import Parts
+from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine
 from specbench.stopwatch import Stopwatch
+from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 
 TRIALS = 2  # steps before one is captured, in which kernels are compiled and memory is taken
@@ -34,18 +36,19 @@ class GraphEngine(StaticEngine):
 
     name: ClassVar[str] = "graph"
 
-    def check(self, parts: Parts) -> None:
+    def check(
+        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, batch_size: int = 1
+    ) -> None:
         """See StaticEngine; a GPU is needed too, and a verifier whose work no data of the device decides."""
-        device = parts.target.device
         if device.type != "cuda":
             remedy = "Use engine=auto, or engine=static to see its steps elsewhere."
             raise ConfigError("engine", self.name, f"CUDA graphs need a GPU, and device is {device}", remedy)
-        if parts.verifier is not None:
-            offered = offers(parts.verifier)
+        if verifier is not None:
+            offered = offers(verifier)
             if not offered.takes_padded or not offered.limits.capturable:
-                problem = f"verifier {type(parts.verifier).__name__} has to read its drafts on the host"
+                problem = f"verifier {type(verifier).__name__} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
-        super().check(parts)
+        super().check(device, drafter, verifier, batch_size)
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         super()._attach(parts, stopwatch)

@@ -20,6 +20,7 @@ from specbench.decoding.step import Parts, step
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.stopwatch import Stopwatch
+from specbench.verifiers import Verifier
 
 _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory
 
@@ -44,29 +45,33 @@ class StaticEngine(DecodingEngine):
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         super()._attach(parts, stopwatch)
-        self.check(parts)
         self._most, self._capacity, self._size = 0, 0, 0
         self._slots: Slots | None = None
         self._taken: set[int] = set()  # rows with requests
 
-    def check(self, parts: Parts) -> None:
-        """Raises ConfigError for parts that do not follow requests from row to row."""
-        drafter = parts.drafter
+    def check(
+        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, batch_size: int = 1
+    ) -> None:
+        """See :class:`DecodingEngine`: what a drafter keeps has to follow requests from row to row."""
+        self._check_size(batch_size)
         if drafter is not None and type(drafter).start is not Drafter.start and type(drafter).place is Drafter.place:
             problem = f"drafter {type(drafter).__name__} keeps something for each request, and has no place()"
             raise ConfigError("engine", self.name, problem, "Use engine=eager, or give it place() and move().")
 
     def reserve(self, requests: int, capacity: int) -> None:
         """See :class:`DecodingEngine`."""
-        if self.asked and requests > self.asked[-1]:
-            remedy = f"Add {requests} to it, or lower batch_size to {self.asked[-1]}."
-            raise ConfigError("engine.batch_sizes", list(self.asked), f"no place for {requests} requests", remedy)
+        self._check_size(requests)
         if requests > self._most or capacity > self._capacity:
             self._most = max(self._most, requests)
             self._capacity = max(self._capacity, -(-capacity // _MULTIPLE) * _MULTIPLE)
             powers = {2**i for i in range(self._most.bit_length()) if 2**i <= self._most}
             self.batch_sizes = self.asked or tuple(sorted({*self._sizes(powers), self._most}))
             self._make_room()
+
+    def _check_size(self, requests: int) -> None:
+        if self.asked and requests > self.asked[-1]:
+            remedy = f"Add {requests} to it, or lower batch_size to {self.asked[-1]}."
+            raise ConfigError("engine.batch_sizes", list(self.asked), f"no place for {requests} requests", remedy)
 
     def _sizes(self, powers: set[int]) -> set[int]:
         return powers
