@@ -170,7 +170,7 @@ def test_the_protocol_decode_leaves_a_table_and_what_a_step_s_time_is_made_of(
     assert measured["batch_plain_steps"] == [LENGTH, LENGTH]
     assert 0 < measured["seconds_prompts"] < measured["seconds"]
     assert 0 < measured["plain_seconds_prompts"] < measured["plain_seconds"]
-    parts = sum(measured[f"seconds_{phase}"] for phase in ("draft", "target", "verify", "rest"))
+    parts = sum(measured[f"seconds_{phase}"] for phase in ("draft", "target", "verify", "commit", "rest"))
     assert parts == pytest.approx(measured["seconds"])
     pair = context.pair
     sizes = [4 * sum(weight.numel() for weight in model.parameters()) for model in (pair.target, pair.draft)]
