@@ -171,6 +171,12 @@ class Draft:
         places = torch.arange(self.max_draft_tokens, device=self.token_ids.device)
         return places < self.num_draft_tokens[:, None]
 
+    def probs(self, vocabulary: int) -> Float64[Tensor, "n V"]:
+        """The dense q that each token was drafted from, for reference code; one-hot if the draft is deterministic."""
+        if self.rows is not None:
+            return self.rows.probs()
+        return torch.nn.functional.one_hot(self.token_ids, vocabulary).double()
+
     def compact(self, target: LogitRows) -> tuple[Draft, LogitRows]:
         """The same draft and target rows without padding. Waits for the device; a draft without padding is returned."""
         if not self.padded or bool(self.drafted.all()):

@@ -30,11 +30,13 @@ from specbench.exactness import suite  # noqa: E402
 from specbench.exactness.fixtures import small_fixtures  # noqa: E402
 from specbench.kernels import launch  # noqa: E402
 from specbench.models import Pair, load_pair  # noqa: E402
-from tests import interpreter  # noqa: E402
+from tests import independent, interpreter  # noqa: E402
 from tests.cases import in_float64  # noqa: E402
 from tests.command_lines import NO_HOME, SmokeRun, clean_environment, once  # noqa: E402
 from tests.without_network import without_network  # noqa: E402
 
+independent.fill_lists_of_torch()
+independent.draw_the_same_examples()
 if os.environ.get("TRITON_INTERPRET") == "1":
     interpreter.replace_once_a_launch()
 
@@ -164,3 +166,13 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def reading_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Widths as on a GPU, where the host reads no lengths and takes bounds."""
+    from specbench import batch
+    from specbench.models import engine
+
+    for module in (engine, batch):
+        monkeypatch.setattr(module, "known_max", lambda values, bound: bound)

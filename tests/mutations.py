@@ -37,7 +37,7 @@ PIECES: st.SearchStrategy[bytes] = st.sampled_from(
 
 
 def try_all(made: st.SearchStrategy[Any], read: Callable[[Any], str | None], count: int) -> None:
-    """Reads so many examples, the same ones each time.
+    """Reads so many examples, the same ones each time (tests/independent.py).
 
     Args:
         read: raises if something is wrong; else returns what was said against the example, None if nothing was.

@@ -12,7 +12,7 @@ from specbench.decoding import Decoder, step
 from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.models import Engine, engine, load_pair
+from specbench.models import Engine, load_pair
 from specbench.rng import Stream
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
 from specbench.types import Draft, LogitRows, Verification
@@ -26,13 +26,6 @@ from tests.test_decoding import make_requests, texts
 
 DRAFTERS = [ModelDrafter(), PromptLookupDrafter()]
 both = pytest.mark.parametrize("drafter", DRAFTERS, ids=["model", "prompt_lookup"])
-
-
-@pytest.fixture
-def reading_nothing(monkeypatch):
-    """Widths as on a GPU, where the host reads no lengths and takes bounds."""
-    for module in (engine, batches):
-        monkeypatch.setattr(module, "known_max", lambda values, bound: bound)
 
 
 class Unchecked(MaskedVerifier):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from specbench import arguments, trees
-from specbench import batch as batches
 from specbench.batch import RUNNING, Batch
 from specbench.decoding import Decoder, step
 from specbench.drafters.model import ModelDrafter
@@ -16,7 +15,7 @@ from specbench.drafters.tree import MOST_TOKENS, TopTreeDrafter, TreeDrafter
 from specbench.errors import ConfigError
 from specbench.metrics import ratios
 from specbench.metrics.acceptance import position_rates
-from specbench.models import Engine, engine, load_pair
+from specbench.models import Engine, load_pair
 from specbench.results import STEPS
 from specbench.rng import Streams
 from specbench.sampling import History, RowParams, SamplingParams
@@ -95,13 +94,6 @@ def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
             assert each.num_draft_tokens == nodes[each.draft_depth]
             assert each.num_accepted <= each.draft_depth
             left -= each.num_emitted
-
-
-@pytest.fixture
-def reading_nothing(monkeypatch):
-    """Widths as on a GPU, where the host reads no lengths and takes bounds."""
-    for module in (engine, batches):
-        monkeypatch.setattr(module, "known_max", lambda values, bound: bound)
 
 
 def test_bounds_in_place_of_lengths_write_the_same_texts(exact, request):

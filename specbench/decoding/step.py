@@ -98,16 +98,25 @@ class Happened:
         return torch.cat([self.stamps, lines.flatten()])
 
 
-def unpacked(numbers: list[int], batch: int) -> tuple[list[Line], list[int]]:
-    """What each request of the batch went through, and the stamps.
+@dataclass(frozen=True)
+class Report:
+    """What the host reads of a step.
 
-    Args:
-        numbers: of :meth:`Happened.packed`.
+    Attributes:
+        lines: of each row of the batch; those of rows without a request, or whose request had ended, say nothing.
+        stamps: nanoseconds; see Happened.
     """
-    stamps, rest = numbers[: len(PHASES) + 1], numbers[len(PHASES) + 1 :]
-    width = len(rest) // batch
-    lines = [rest[i : i + width] for i in range(0, len(rest), width)]
-    return [Line(*line[:6], token_ids=line[6:]) for line in lines], stamps
+
+    lines: list[Line]
+    stamps: list[int]
+
+    @staticmethod
+    def of(numbers: list[int], batch: int) -> Report:
+        """What :meth:`Happened.packed` holds."""
+        stamps, rest = numbers[: len(PHASES) + 1], numbers[len(PHASES) + 1 :]
+        width = len(rest) // batch
+        lines = [rest[i : i + width] for i in range(0, len(rest), width)]
+        return Report([Line(*line[:6], token_ids=line[6:]) for line in lines], stamps)
 
 
 @torch.inference_mode()

@@ -59,10 +59,7 @@ class NaiveVerifier:
         """See :class:`specbench.verifiers.Verifier`."""
         arguments.check(draft, target, streams)
         p_rows = target.probs()
-        if draft.rows is None:
-            q_rows = torch.nn.functional.one_hot(draft.token_ids, p_rows.shape[1]).double()
-        else:
-            q_rows = draft.rows.probs()
+        q_rows = draft.probs(p_rows.shape[1])
         counts = draft.num_draft_tokens.tolist()
         token_ids = torch.full((len(counts), draft.max_draft_tokens + 1), PADDING, device=p_rows.device)
         num_accepted = torch.zeros_like(draft.num_draft_tokens)

@@ -27,6 +27,7 @@ from specbench import arguments
 from specbench.rng import Stream, Streams
 from specbench.sampling import inverse_cdf
 from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.verifiers.base import Limits
 
 
 def verify_one(
@@ -67,16 +68,14 @@ class NaiveTreeVerifier:
     rule = "token"
     lossless = True
     takes_padded = True
+    limits = Limits(capturable=False)
     takes_trees = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
         arguments.check(draft, target, streams, trees=True)
         p_rows = target.probs()
-        if draft.rows is None:
-            q_rows = torch.nn.functional.one_hot(draft.token_ids, p_rows.shape[1]).double()
-        else:
-            q_rows = draft.rows.probs()
+        q_rows = draft.probs(p_rows.shape[1])
         counts = draft.num_draft_tokens.tolist()
         token_ids = torch.full((len(counts), draft.longest + 1), PADDING, device=p_rows.device)
         paths = token_ids[:, 1:].clone()

@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from specbench.batch import Batch
-from specbench.decoding.step import Line, Parts, unpacked
+from specbench.decoding.step import Parts, Report
 from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
 
 Follower = Engine | Drafter  # what keeps something in a row for each request
-
-
-@dataclass(frozen=True)
-class Report:
-    """What the host reads of a step.
-
-    Attributes:
-        lines: of each row of the batch; those of rows without a request, or whose request had ended, say nothing.
-        stamps: nanoseconds; see :class:`specbench.decoding.step.Happened`.
-    """
-
-    lines: list[Line]
-    stamps: list[int]
-
-    @staticmethod
-    def of(numbers: list[int], batch: int) -> Report:
-        """The report that :meth:`specbench.decoding.step.Happened.packed` holds."""
-        return Report(*unpacked(numbers, batch))
-
-
 Reading = Callable[[], Report]  # waits until the step is over
 
 

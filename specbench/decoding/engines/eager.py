@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 
 from specbench.batch import Batch
-from specbench.decoding.engines.base import DecodingEngine, Reading, Report, moves
-from specbench.decoding.step import step
+from specbench.decoding.engines.base import DecodingEngine, Reading, moves
+from specbench.decoding.step import Report, step
 
 
 class EagerEngine(DecodingEngine):

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.decoding.engines.base import Reading, Report
+from specbench.decoding.engines.base import Reading
 from specbench.decoding.engines.static import StaticEngine
-from specbench.decoding.step import Parts
+from specbench.decoding.step import Parts, Report
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine

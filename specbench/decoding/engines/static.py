@@ -14,9 +14,9 @@ from torch import Tensor
 
 from specbench.batch import Batch
 from specbench.checks import check_count
-from specbench.decoding.engines.base import DecodingEngine, Reading, Report, moves
+from specbench.decoding.engines.base import DecodingEngine, Reading, moves
 from specbench.decoding.slots import Slots
-from specbench.decoding.step import Parts, step
+from specbench.decoding.step import Parts, Report, step
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.stopwatch import Stopwatch
