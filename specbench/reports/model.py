@@ -1,0 +1,146 @@
+"""What a report says, apart from how it is written: sections of text, tables and figures.
+
+All text is literal: a renderer escapes whatever its language would read as more, so that a prompt or a name can hold
+anything. Emphasis, code and links are parts of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Strong:
+    """Emphasis, for what a reader must not miss."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """A command, a setting or a name as it is typed."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link; its target is an address, or a path relative to the report's folder."""
+
+    text: str
+    target: str
+
+
+Inline = str | Strong | Code | Link
+Text = str | tuple[Inline, ...]
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """One or more sentences."""
+
+    text: Text
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list without an order."""
+
+    items: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines as they stand: commands, listings, an example that failed."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows of one kind.
+
+    Attributes:
+        name: of its files, such as ``table`` for table.csv; unique in a report, letters, digits and underscores.
+        shown: as people read it: text in every cell, "-" where there is nothing.
+        raw: unrounded, for those who compute with it; the rows of ``shown`` in the same order, whatever the columns.
+        caption: what the rows are, in what setting, with how many units and which intervals; a paper needs it.
+        note: how to read the columns.
+        left: columns that hold words, which stand at the left; all others hold numbers.
+    """
+
+    name: str
+    shown: pd.DataFrame
+    raw: pd.DataFrame | None = None
+    caption: Text = ""
+    note: Text = ""
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A figure.
+
+    Attributes:
+        name: of its files; unique in a report, letters, digits and underscores.
+        question: the heading: what the figure answers.
+        reading: how to read it, with setting, number of units and intervals; the caption in a paper.
+    """
+
+    name: str
+    figure: Figure
+    question: str
+    reading: Text
+
+
+Block = Paragraph | Bullets | Lines | Table | Picture
+Kind = TypeVar("Kind", Table, Picture)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a heading."""
+
+    heading: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report of one experiment.
+
+    Attributes:
+        name: of the experiment, such as ``gamma_sweep``.
+        question: what the experiment was run for.
+        sections: the answer first, then what it rests on, then where it ran and how to repeat it.
+        warning: what a reader must know before all else, such as jobs that are missing; empty if nothing.
+        rules: names of the rules that were run, whose papers a reader may want to cite.
+    """
+
+    name: str
+    title: str
+    question: Text
+    sections: tuple[Section, ...]
+    warning: str = ""
+    rules: tuple[str, ...] = field(default=())
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables, in their order."""
+        return tuple(self._all(Table))
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """All figures, in their order."""
+        return tuple(self._all(Picture))
+
+    def _all(self, kind: type[Kind]) -> Iterator[Kind]:
+        for section in self.sections:
+            for block in section.blocks:
+                if isinstance(block, kind):
+                    yield block
