@@ -140,7 +140,8 @@ class RunRow:
     rounds: int | None = None  # how often all batches were decoded both ways
     round_error: float | None = None  # relative standard error of speedup by the scatter of rounds; None for one round
     plain_round_error: float | None = None  # the same of plain_tokens_per_second
-    batch_tokens: list[int] | None = None  # what the speed columns add up, batch by batch
+    group: int | None = None  # requests timed as one, batch_size of them side by side; above that a continuous batch
+    batch_tokens: list[int] | None = None  # what the speed columns add up, group by group
     batch_seconds: list[float] | None = None
     batch_plain_tokens: list[int] | None = None
     batch_plain_seconds: list[float] | None = None
@@ -149,8 +150,10 @@ class RunRow:
     step_sizes: list[int] | None = None  # requests a step that the engine has made ready; empty: any
     seconds_prompts: float | None = None  # of seconds, in which prompts were fed to both models
     plain_seconds_prompts: float | None = None
-    batch_steps: list[int] | None = None  # of the longest text of each batch, speculatively and plainly
+    batch_steps: list[int] | None = None  # of each group, speculatively and plainly
     batch_plain_steps: list[int] | None = None
+    requests_per_step: float | None = None  # that a step advanced, on average; batch_size if the batch was always full
+    plain_requests_per_step: float | None = None
     weight_bytes_target: int | None = None  # what a forward pass reads of a model (benchmark/weights.py)
     weight_bytes_draft: int | None = None  # None: the drafter has no model of its own
     copy_bandwidth: float | None = None  # bytes a second of the GPU's own large copy; None on a CPU

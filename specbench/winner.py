@@ -10,7 +10,9 @@ from specbench.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
 from specbench.metrics.standing import Standing, plain_changed, seen, standing
 from specbench.rounding import interval
 
-ONE_BATCH = "It was timed in one batch and has no interval: a smaller batch_size or more prompts give it one."
+ONE_BATCH = (
+    "It was timed in one batch and has no interval: a smaller batch_size or protocol.group or more prompts give it one."
+)
 ALONE = "No two runs have plain decoding in common: had the machine changed between them, it would not show."
 
 

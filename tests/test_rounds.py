@@ -37,12 +37,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that decoding moves: plainly by 1 s, speculatively by 0.5 s times ``stretch(number of the call)``."""
     state = SimpleNamespace(now=0.0, stretch=lambda _: 1.0, order=[])
 
-    def decode_timed(decoder: Decoder, batch: list[Request]) -> Timed:
+    def decode_timed(decoder: Decoder, batch: list[Request], at_once: int) -> Timed:
         plain = decoder.parts.drafter is None
         state.order.append((batch[0].name, "plain" if plain else "speculative"))
         seconds = 1.0 if plain else 0.5 * state.stretch(len(state.order))
         state.now += seconds
-        return Timed(decoder.run(batch), seconds)
+        return Timed(decoder.run(batch, at_once), seconds, 1)
 
     monkeypatch.setattr(module, "decode_timed", decode_timed)
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: state.now))

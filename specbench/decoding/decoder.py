@@ -72,6 +72,7 @@ class Decoder:
         self.stopwatch = Stopwatch(target.synchronize)
         self.engine = (engine or EagerEngine()).bind(self.parts, self.stopwatch)
         self.prompt_seconds = 0.0  # in which prompts were fed; also among those of the stopwatch
+        self.steps = 0  # in which at least one request went on
         self._rows: dict[int, Completion] = {}
         self._under_way: deque[tuple[Reading, dict[int, Completion]]] = deque()
 
@@ -90,9 +91,9 @@ class Decoder:
         self.engine.reserve(min(at_once, len(requests)), longest + self._most + 1)
 
     def clear_times(self) -> None:
-        """Forgets all times so far, as those of texts decoded to warm up."""
+        """Forgets all times and steps so far, as those of texts decoded to warm up."""
         self.stopwatch.seconds.clear()
-        self.prompt_seconds = 0.0
+        self.prompt_seconds, self.steps = 0.0, 0
 
     def run(self, requests: Sequence[Request], at_once: int = 0) -> list[Completion]:
         """Decodes requests to their end; completions in their order.
@@ -156,9 +157,10 @@ class Decoder:
         reading, rows = self._under_way.popleft()
         report = reading()
         self.stopwatch.add(PHASES, report.stamps)
-        for row, completion in rows.items():
-            if not completion.finished:
-                _record(completion, report.lines[row], self.parts.verifier)
+        going = {row: completion for row, completion in rows.items() if not completion.finished}
+        self.steps += bool(going)
+        for row, completion in going.items():
+            _record(completion, report.lines[row], self.parts.verifier)
         ended = [row for row, completion in self._rows.items() if completion.finished]
         if self._rows:
             longest = max(len(each.request.prompt) + len(each.token_ids) for each in self._rows.values())

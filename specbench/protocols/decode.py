@@ -2,6 +2,10 @@
 
 Plain decoding is timed in the same run, in paired rounds (rounds.py); texts, acceptance and overlap are the first
 round's. Times are wall-clock and end to end: prompts, drafting, verification and all bookkeeping.
+
+Requests are decoded in groups, each of which is timed as one. A group of ``batch_size`` requests is a batch that ends
+before the next begins; its last steps are of few requests, since texts end at different times. A larger group is a
+continuous batch, as serving engines have it: ``batch_size`` requests are side by side until none is left to come.
 """
 
 from __future__ import annotations
@@ -18,15 +22,16 @@ from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.step import PHASES as STEP_PHASES
+from specbench.errors import ConfigError
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import speed_of
 from specbench.plots import decode as plots
 from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.record import recorded
-from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, TimedRounds, timed_rounds
+from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Timed, TimedRounds, timed_rounds
 from specbench.replay.trace import TRACE, Trace
 from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
 from specbench.rounding import interval
@@ -40,7 +45,8 @@ class DecodeProtocol:
         rounds, max_rounds, seconds: see :class:`specbench.protocols.rounds.RoundSettings`.
         warmup: times the first batch is decoded both ways before the clock starts.
         check: settings of the empirical-against-target check.
-        against: other decoders to time on the same requests (against.py).
+        against: other decoders to time on the same requests, in batches of batch_size (against.py).
+        group: requests that are timed as one; 0 is all of the workload, None is batch_size.
     """
 
     needs_models = True
@@ -54,19 +60,29 @@ class DecodeProtocol:
         warmup: int,
         check: Mapping[str, Any],
         against: Sequence[str] = (),
+        group: object = None,
     ):
         self.rounds = RoundSettings(rounds, max_rounds, seconds)
         self.warmup = check_count("protocol.warmup", warmup, least=0)
         self.check = CheckSettings(**check)
         self.against = check_ways(against)
+        self.group = None if group is None else check_count("protocol.group", group, least=0)
+
+    def precheck(self, context: RunContext) -> None:
+        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for groups that fill no batch."""
+        if self.group and self.group < context.batch_size:
+            problem = f"fewer than batch_size={context.batch_size}, so that no batch is ever full"
+            remedy = f"Use {context.batch_size} or more, 0 for all requests, or null for batch_size."
+            raise ConfigError("protocol.group", self.group, problem, remedy)
 
     def run(self, context: ModelContext) -> Outcome:
         """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
         speculative = context.decoder()
         plain = context.decoder(0)
-        batches = in_batches(context)
-        timed = self._decode(plain, speculative, context.requests, batches)
+        size = context.batch_size if self.group is None else self.group or len(context.requests)
+        timed = self._decode(plain, speculative, context, in_groups(context.requests, size))
         plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
+        batches = in_groups(context.requests, context.batch_size)
         baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds))
         completions = [c for _, batch in timed.first for c in batch.completions]
         steps = pd.DataFrame([dataclasses.asdict(s) for c in completions for s in c.steps]).rename(
@@ -81,6 +97,7 @@ class DecodeProtocol:
             "engine": speculative.engine.name,
             "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,
             "step_sizes": list(speculative.engine.batch_sizes),
+            "group": size,
             **step_fields(timed, speculative.prompt_seconds, plain.prompt_seconds),
             "weight_bytes_target": weight_bytes(context.target),
             "weight_bytes_draft": weight_bytes(context.drafter.own),
@@ -110,21 +127,21 @@ class DecodeProtocol:
         )
 
     def _decode(
-        self, plain: Decoder, speculative: Decoder, requests: Sequence[Request], batches: Sequence[Sequence[Request]]
+        self, plain: Decoder, speculative: Decoder, context: ModelContext, groups: Sequence[Sequence[Request]]
     ) -> TimedRounds:
+        at_once = context.batch_size
         for decoder in (speculative, plain):
-            decoder.reserve(requests, len(batches[0]))
+            decoder.reserve(context.requests, at_once)
         for _ in range(self.warmup):
-            plain.run(batches[0])
-            speculative.run(batches[0])
+            plain.run(groups[0][:at_once])
+            speculative.run(groups[0][:at_once])
         speculative.clear_times()
         plain.clear_times()
-        return timed_rounds(plain, speculative, batches, self.rounds)
+        return timed_rounds(plain, speculative, groups, self.rounds, at_once)
 
 
-def in_batches(context: ModelContext) -> list[Sequence[Request]]:
-    """The run's requests, batch by batch."""
-    requests, size = context.requests, context.batch_size
+def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
+    """Requests in groups of ``size``, in their order; the last may be smaller."""
     return [requests[i : i + size] for i in range(0, len(requests), size)]
 
 
@@ -208,7 +225,8 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
 
 
 def step_fields(timed: TimedRounds, prompts: float, plain_prompts: float) -> dict[str, Any]:
-    """What the time of a step is made of: seconds of feeding prompts, which are no step's, and each batch's steps.
+    """What the time of a step is made of: seconds of feeding prompts, which are no step's, each group's steps, and how
+    many requests were in a step.
 
     Args:
         prompts, plain_prompts: seconds over all rounds, of which the row has the share that speed_fields takes.
@@ -219,9 +237,16 @@ def step_fields(timed: TimedRounds, prompts: float, plain_prompts: float) -> dic
     return {
         "seconds_prompts": share * prompts,
         "plain_seconds_prompts": plain_share * plain_prompts,
-        "batch_steps": [max(len(c.steps) for c in batch.completions) for _, batch in timed.first],
-        "batch_plain_steps": [max(len(c.steps) for c in batch.completions) for batch, _ in timed.first],
+        "batch_steps": [group.steps for _, group in timed.first],
+        "batch_plain_steps": [group.steps for group, _ in timed.first],
+        "requests_per_step": requests_per_step([group for _, group in timed.first]),
+        "plain_requests_per_step": requests_per_step([group for group, _ in timed.first]),
     }
+
+
+def requests_per_step(groups: Sequence[Timed]) -> float:
+    """How many requests a step advanced, on average: batch_size if the batch was full to the end."""
+    return sum(len(c.steps) for group in groups for c in group.completions) / sum(group.steps for group in groups)
 
 
 def _columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:

@@ -1,5 +1,8 @@
 """Decoding the same batches both ways under the clock, in paired rounds.
 
+A batch here is what is timed as one: requests side by side, or more of them, of which some are side by side at any
+time and others take the places of those that end (a continuous batch).
+
 In a round every batch is decoded plainly and speculatively, one right after the other and in alternating order, so
 that a machine that warms up or is disturbed treats both alike. A round repeats the very work of the first: its texts
 have to be the first round's. Further rounds follow while they scatter more than TOLERANCE; metrics/speed.py says what
@@ -43,10 +46,11 @@ ROUND_SCHEMA = schema_of(RoundRow)
 
 @dataclass(frozen=True)
 class Timed:
-    """One batch decoded one way."""
+    """One batch decoded one way, in so many steps."""
 
     completions: list[Completion]
     seconds: float
+    steps: int
 
     @property
     def tokens(self) -> int:
@@ -105,26 +109,27 @@ class TimedRounds:
         ]
 
 
-def decode_timed(decoder: Decoder, batch: Sequence[Request]) -> Timed:
-    """Decodes one batch to its end under the clock."""
+def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -> Timed:
+    """Decodes one batch to its end under the clock, so many requests at once (0: all)."""
+    before = decoder.steps
     decoder.parts.target.synchronize()
     started = time.perf_counter()
-    completions = decoder.run(batch)
+    completions = decoder.run(batch, at_once)
     decoder.parts.target.synchronize()
-    return Timed(completions, time.perf_counter() - started)
+    return Timed(completions, time.perf_counter() - started, decoder.steps - before)
 
 
 def paired_round(
-    plain: Decoder, speculative: Decoder, batches: Sequence[Sequence[Request]], number: int = 0
+    plain: Decoder, speculative: Decoder, batches: Sequence[Sequence[Request]], number: int = 0, at_once: int = 0
 ) -> list[tuple[Timed, Timed]]:
     """Every batch decoded plainly and speculatively; which comes first alternates over batches and rounds."""
     pairs = []
     for place, batch in enumerate(track(batches, f"decoding, round {number + 1}")):
         if (place + number) % 2 == 0:
-            first, second = decode_timed(plain, batch), decode_timed(speculative, batch)
+            first, second = decode_timed(plain, batch, at_once), decode_timed(speculative, batch, at_once)
             pairs.append((first, second))
         else:
-            first, second = decode_timed(speculative, batch), decode_timed(plain, batch)
+            first, second = decode_timed(speculative, batch, at_once), decode_timed(plain, batch, at_once)
             pairs.append((second, first))
     return pairs
 
@@ -136,18 +141,26 @@ def times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> Rounds:
 
 
 def timed_rounds(
-    plain: Decoder, speculative: Decoder, batches: Sequence[Sequence[Request]], settings: RoundSettings
+    plain: Decoder,
+    speculative: Decoder,
+    batches: Sequence[Sequence[Request]],
+    settings: RoundSettings,
+    at_once: int = 0,
 ) -> TimedRounds:
-    """Rounds of decoding, more of them where they scatter; see the module."""
+    """Rounds of decoding, more of them where they scatter; see the module.
+
+    Args:
+        at_once: requests of a batch that are decoded side by side; 0 is all.
+    """
     watch = DisturbanceWatch(plain.parts.target.device.type == "cpu", torch.get_num_threads())
     started = time.perf_counter()
-    rounds = [paired_round(plain, speculative, batches)]
+    rounds = [paired_round(plain, speculative, batches, at_once=at_once)]
     while len(rounds) < settings.max_rounds:
         expected = (time.perf_counter() - started) * (len(rounds) + 1) / len(rounds)
         steady = (speed_of(times_of(rounds)).round_error or 0.0) <= TOLERANCE
         if len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected):
             break
-        rounds.append(paired_round(plain, speculative, batches, len(rounds)))
+        rounds.append(paired_round(plain, speculative, batches, len(rounds), at_once))
     seen = watch.ended()
     written = [[text for pair in pairs for way in pair for text in way.completions] for pairs in rounds]
     differing = [

@@ -1,0 +1,97 @@
+"""Continuous batches in the protocol decode: the same texts as batch by batch, from fuller steps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jaxtyping
+import pytest
+import torch
+
+from specbench.decoding import Request
+from specbench.drafters.model import ModelDrafter
+from specbench.errors import ConfigError
+from specbench.models import Engine, Pair
+from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.protocols.decode import DecodeProtocol
+from specbench.results import STEPS, TEXTS, RunRow
+from specbench.sampling import SamplingParams
+from specbench.verifiers.masked import MaskedVerifier
+from specbench.winner import ONE_BATCH, fastest
+from tests.made_up_rows import frame, make_row
+from tests.test_decoding import make_requests
+
+LENGTHS = (2, 7, 2, 7, 3, 4)
+CHECK = {"prefixes": 1, "draws": 0, "batch_size": 4}
+
+
+def requests_of(pair: Pair) -> list[Request]:
+    """Of different samplers, prompts and lengths."""
+    pairs = zip(make_requests(pair, len(LENGTHS)), LENGTHS, strict=True)
+    return [dataclasses.replace(request, max_new_tokens=length) for request, length in pairs]
+
+
+def decoded(pair: Pair, group: int | None, batch_size: int = 2, rounds: int = 1) -> Outcome:
+    """The protocol's outcome; no text ends before its limit."""
+    endless = dataclasses.replace(pair, stop_ids=frozenset())
+    target = Engine(pair.target, pair.vocab_size, "target")
+    requests = requests_of(pair)
+    context = ModelContext(
+        verifier=MaskedVerifier(), verifier_name="masked", sampling=requests[0].sampling, gamma=3, seed=0, title="",
+        batch_size=batch_size, device=torch.device("cpu"), dtype=torch.float32, command="", pair=endless,
+        target=target, drafter=ModelDrafter().bind(pair, target), requests=requests,
+    )  # fmt: skip
+    return DecodeProtocol(rounds, rounds, 0, 0, CHECK, group=group).run(context)
+
+
+@pytest.fixture(scope="module")
+def outcomes(pair: Pair) -> dict[str, Outcome]:
+    """Batches that end before the next begins, and one continuous batch, in two rounds."""
+    jaxtyping.config.update("jaxtyping_disable", True)  # as the fixture unchecked, which is of one test
+    found = {"batches": decoded(pair, None), "continuous": decoded(pair, 0, rounds=2)}
+    jaxtyping.config.update("jaxtyping_disable", False)
+    return found
+
+
+def test_texts_and_step_logs_are_those_of_batches(outcomes):
+    """In float32; and the second round repeats the first."""
+    batches, continuous = outcomes.values()
+    for table in (TEXTS, STEPS):
+        assert continuous.tables[table].rows == batches.tables[table].rows
+    assert (continuous.measured["differing_texts"], continuous.failure) == (0, None)
+
+
+def test_a_row_says_how_full_the_batch_was(outcomes):
+    """Plainly a text takes as many steps as tokens: two at once take 7 + 7 + 4 steps, or 14 in all."""
+    batches, continuous = (outcome.measured for outcome in outcomes.values())
+    assert (batches["group"], continuous["group"]) == (2, 6)
+    assert (batches["batch_plain_steps"], continuous["batch_plain_steps"]) == ([7, 7, 4], [14])
+    assert batches["plain_requests_per_step"] == pytest.approx(25 / 18)
+    assert continuous["plain_requests_per_step"] == pytest.approx(25 / 14)
+    assert batches["requests_per_step"] < continuous["requests_per_step"] <= 2
+    assert batches["requests_per_step"] == pytest.approx(batches["steps"] / sum(batches["batch_steps"]))
+    assert (sum(batches["batch_tokens"]), continuous["batch_tokens"]) == (25, [25])
+    names = {field.name for field in dataclasses.fields(RunRow)}
+    assert {"group", "requests_per_step", "plain_requests_per_step"} <= names & set(continuous)
+
+
+def test_a_group_that_fills_no_batch_is_refused():
+    protocol = DecodeProtocol(1, 1, 0, 0, CHECK, group=3)
+    made = RunContext(
+        verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=3, seed=0, title="",
+        batch_size=4, device=torch.device("cpu"), dtype=torch.float32, command="",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"protocol\.group=3: fewer than batch_size=4.*0 for all"):
+        protocol.precheck(made)
+    protocol.precheck(dataclasses.replace(made, batch_size=3))
+    DecodeProtocol(1, 1, 0, 0, CHECK, group=0).precheck(made)
+    for wrong in (-1, 1.5, "all", True):
+        with pytest.raises(ConfigError, match=r"protocol\.group="):
+            DecodeProtocol(1, 1, 0, 0, CHECK, group=wrong)
+
+
+def test_one_group_has_no_interval_and_the_table_says_what_gives_it_one():
+    one = {"batch_tokens": [1000], "batch_plain_tokens": [1000], "batch_seconds": [4.0], "batch_plain_seconds": [5.0]}
+    row = make_row(**one, speedup_low=1.25, speedup_high=1.25, group=16)
+    assert ONE_BATCH in fastest(frame([row]), ["gamma 4"])
+    assert "protocol.group" in ONE_BATCH
