@@ -97,6 +97,7 @@ class RunRow:
     verifier: str | None
     lossless: bool | None
     engine: str | None = None  # how steps were taken: eager, static, graph, compiled
+    prompt_chunk: int | None = None  # tokens of prompts fed between two steps, at most; None: whole prompts
     workload: str | None
     prompts: int | None
     gamma: int | None
@@ -178,7 +179,7 @@ COLUMNS_OF = {
     "drafter": ("drafter",),
     "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
     "verifier": ("verifier", "lossless"),
-    "engine": ("engine",),
+    "engine": ("engine", "prompt_chunk"),
     "workload": ("workload", "prompts"),
     **{key: (key,) for key in ("gamma", "batch_size", "max_new_tokens", "seed", "dtype")},
 }

@@ -7,7 +7,8 @@ the method that is measured against it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -113,14 +114,21 @@ class Decoder:
         return completions
 
     def start(self, requests: Sequence[Request]) -> list[Completion]:
-        """Forgets whatever was being decoded and feeds these prompts; follow with :meth:`step`."""
+        """Forgets whatever was being decoded and feeds these prompts; follow with :meth:`step`.
+
+        All of them are fed, in pieces or not, since nobody waits for a step meanwhile.
+        """
         self.engine.start()
         self._rows.clear()
         self._under_way.clear()
-        return self.admit(requests)
+        completions = self.admit(requests)
+        while self.engine.feeding:
+            self._feed()
+        return completions
 
     def admit(self, requests: Sequence[Request]) -> list[Completion]:
-        """Feeds the prompts of further requests, which are decoded beside those that are under way.
+        """Takes in further requests, which are decoded beside those that are under way. Their prompts are fed here, or
+        in pieces, one before each :meth:`step` (``prompt_chunk`` of the engine).
 
         Returns:
             Their completions, which :meth:`step` fills in.
@@ -131,9 +139,8 @@ class Decoder:
             completion.finished = "" if completion.remaining > 0 else "length"
         if joining:
             batch = self._batch_of([each.request for each in joining])
-            before = sum(self.stopwatch.seconds.values())
-            rows = self.engine.admit(batch, [each.request.prompt for each in joining])
-            self.prompt_seconds += sum(self.stopwatch.seconds.values()) - before
+            with self._timing_prompts():
+                rows = self.engine.admit(batch, [each.request.prompt for each in joining])
             self._rows.update(zip(rows, joining, strict=True))
         return completions
 
@@ -144,7 +151,12 @@ class Decoder:
             ModelError: NaN or infinite logits; names the model, the request and the step.
         """
         assert self._rows, "start first"
-        self._under_way.append((self.engine.step(), dict(self._rows)))
+        if self.engine.feeding:
+            self._feed()
+        while len(self.engine.feeding) == len(self._rows):  # nobody waits for a step
+            self._feed()
+        going = {row: completion for row, completion in self._rows.items() if row not in self.engine.feeding}
+        self._under_way.append((self.engine.step(), going))
         while len(self._under_way) > self.engine.lag:
             self._read()
 
@@ -152,6 +164,17 @@ class Decoder:
         """Reads what happened in all steps that were begun."""
         while self._under_way:
             self._read()
+
+    def _feed(self) -> None:
+        with self._timing_prompts():
+            self.engine.feed()
+
+    @contextmanager
+    def _timing_prompts(self) -> Generator[None]:
+        """What the stopwatch counts meanwhile is the time of prompts."""
+        before = sum(self.stopwatch.seconds.values())
+        yield
+        self.prompt_seconds += sum(self.stopwatch.seconds.values()) - before
 
     def _read(self) -> None:
         reading, rows = self._under_way.popleft()

@@ -99,6 +99,12 @@ class Drafter:
         if self.own is not None:
             self.own.place(prompts, rows)
 
+    def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
+        """Takes in a piece of each prompt, in place of :meth:`place` if prompts come in pieces
+        (``engine.prompt_chunk``); arguments as in :meth:`specbench.models.Engine.feed`."""
+        if self.own is not None:
+            self.own.feed(pieces, rows, first)
+
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Writes the requests of some rows to others, whose own are over."""
         if self.own is not None:

@@ -36,7 +36,7 @@ CHANGED = 0.01  # the p-value below which plain decoding is said to have changed
 BATCHES = ("batch_tokens", "batch_seconds", "batch_plain_tokens", "batch_plain_seconds")
 # What plain decoding's speed depends on; samplers and seeds change its texts, but hardly its time a token.
 PLAIN_WORK = (
-    *("target", "engine", "workload", "prompts", "batch_size", "group", "max_new_tokens"),
+    *("target", "engine", "prompt_chunk", "workload", "prompts", "batch_size", "group", "max_new_tokens"),
     *("hardware", "device", "dtype", "threads"),
 )
 PLAIN_TEXTS = ("temperature", "top_k", "top_p", "min_p", "seed")

@@ -53,8 +53,8 @@ class RaggedLayer(CacheLayerMixin):
             return key_states, value_states
         self.keys[cache.at_rows, :, cache.write_at] = key_states.transpose(1, 2)
         self.values[cache.at_rows, :, cache.write_at] = value_states.transpose(1, 2)
-        batch = len(key_states)
-        return self.keys[:batch, :, : cache.visible], self.values[:batch, :, : cache.visible]
+        rows = cache.read_rows
+        return self.keys[rows, :, : cache.visible], self.values[rows, :, : cache.visible]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.visible, 0
@@ -76,6 +76,7 @@ class RaggedCache(Cache):
         rows, capacity: requests, and positions of each, that there is memory for.
         visible: how many leading positions the coming attention reads.
         at_rows, write_at: where its keys are written.
+        read_rows: the rows that its attention reads, where texts are extended.
         source: which fed row goes to each of ``at_rows``, where texts begin; None where they are extended.
     """
 
@@ -83,6 +84,7 @@ class RaggedCache(Cache):
         self.rows = self.capacity = self.visible = 0
         self.at_rows: Int64[Tensor, " ..."] = torch.zeros((0, 1), dtype=torch.int64)
         self.write_at: Int64[Tensor, "B n"] = torch.zeros((0, 0), dtype=torch.int64)
+        self.read_rows: slice | Int64[Tensor, " m"] = slice(0)
         self.source: Int64[Tensor, " m"] | None = None
         super().__init__(layers=[RaggedLayer(self) for _ in range(num_layers)])
 
@@ -90,10 +92,15 @@ class RaggedCache(Cache):
         """The next forward pass feeds whole prompts, ``width`` tokens each; row ``rows[i]`` keeps fed row source[i]."""
         self.at_rows, self.source, self.visible = rows, source, width
 
-    def extend(self, write_at: Int64[Tensor, "B n"], visible: int) -> None:
-        """The next forward pass extends the leading rows, and its attention may read so many leading positions."""
+    def extend(self, write_at: Int64[Tensor, "B n"], visible: int, rows: Int64[Tensor, " B"] | None = None) -> None:
+        """The next forward pass extends these rows, and its attention may read so many leading positions.
+
+        Args:
+            rows: None for the leading ones, which are read where they are; others are copied to be read.
+        """
         self.write_at, self.source, self.visible = write_at, None, visible
-        self.at_rows = torch.arange(len(write_at), device=write_at.device)[:, None]
+        self.read_rows = slice(len(write_at)) if rows is None else rows
+        self.at_rows = (torch.arange(len(write_at), device=write_at.device) if rows is None else rows)[:, None]
 
     def grow(self, rows: int, capacity: int) -> None:
         """Makes room for so many requests and positions; what is cached stays."""

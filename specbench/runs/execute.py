@@ -203,6 +203,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mappin
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
         "engine": context.engine.name if isinstance(context, ModelContext) else None,
+        "prompt_chunk": context.engine.prompt_chunk if isinstance(context, ModelContext) else None,
         "workload": config.workload.name,
         "prompts": len(context.requests) if isinstance(context, ModelContext) else None,
         "gamma": config.gamma,

@@ -16,18 +16,23 @@ from specbench.verifiers import Verifier
 
 
 class AutoEngine(DecodingEngine):
-    """Results say which engine ran."""
+    """Results say which engine ran.
+
+    Args:
+        prompt_chunk: see :class:`DecodingEngine`.
+    """
 
     def chosen(self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None) -> DecodingEngine:
         """See :class:`DecodingEngine`."""
         if device.type != "cuda":
-            return EagerEngine()
+            return EagerEngine(self.prompt_chunk)
+        graph = GraphEngine(prompt_chunk=self.prompt_chunk)
         try:
-            GraphEngine().check(device, drafter, verifier)
+            graph.check(device, drafter, verifier)
         except ConfigError as error:
             say(f"engine=auto is eager here: {error}")
-            return EagerEngine()
-        return GraphEngine()
+            return EagerEngine(self.prompt_chunk)
+        return graph
 
     def bind(self, parts: Parts, stopwatch: Stopwatch) -> DecodingEngine:
         """See :class:`DecodingEngine`."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence, Set
 from typing import ClassVar
 
 import torch
 
-from specbench.batch import Batch
+from specbench.batch import FULL, RUNNING, Batch
+from specbench.checks import check_count
+from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.step import Parts, Report
 from specbench.drafters import Drafter
+from specbench.errors import ConfigError
 from specbench.models import Engine
 from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
@@ -25,18 +29,27 @@ class DecodingEngine:
     Every request stands in a row. Rows change as requests come and go; who needs to know which request stands where
     goes by what :meth:`admit` and :meth:`retire` return.
 
+    Args:
+        prompt_chunk: tokens of prompts, padding included, that are fed between two steps at most, so that requests
+            which decode wait for no more; None feeds whole prompts as requests come.
+
     Attributes:
         name: what results.parquet says in its column ``engine``.
         lag: steps that may have begun before the report of one is read; a request that has ended meanwhile is left as
             it is.
         preparation: seconds that it took to make ready what steps are taken with, such as CUDA graphs.
         batch_sizes: numbers of rows that its steps are made for; empty for any.
+        prompt_chunk: as it was given.
     """
 
     name: ClassVar[str] = ""
     lag: ClassVar[int] = 0
     preparation: float = 0.0
     batch_sizes: tuple[int, ...] = ()
+    prompt_chunk: int | None = None
+
+    def __init__(self, prompt_chunk: object = None):
+        self.prompt_chunk = None if prompt_chunk is None else check_count("engine.prompt_chunk", prompt_chunk)
 
     def chosen(self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None) -> DecodingEngine:
         """The engine that runs these: this one, unless its choice is left to them."""
@@ -50,6 +63,12 @@ class DecodingEngine:
         Args:
             batch_size: the most requests side by side, as far as that is known.
         """
+        kind = type(drafter or Drafter())
+        keeps = kind.place is not Drafter.place or kind.start is not Drafter.start
+        if self.prompt_chunk is not None and keeps and kind.feed is Drafter.feed:
+            problem = f"drafter {kind.__name__} keeps something for each request, and has no feed()"
+            remedy = "Use engine.prompt_chunk=null, or give it feed()."
+            raise ConfigError("engine.prompt_chunk", self.prompt_chunk, problem, remedy)
 
     def bind(self, parts: Parts, stopwatch: Stopwatch) -> DecodingEngine:
         """An engine with these settings for these parts.
@@ -66,7 +85,7 @@ class DecodingEngine:
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         self.check(parts.target.device, parts.drafter, parts.verifier)
-        self.parts, self.stopwatch = parts, stopwatch
+        self.parts, self.stopwatch, self._prompts = parts, stopwatch, PromptQueue()
         named = {"target": parts.target, "draft": parts.drafter}
         self.followers: dict[str, Follower] = {name: each for name, each in named.items() if each is not None}
 
@@ -82,12 +101,44 @@ class DecodingEngine:
         raise NotImplementedError
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """Takes in requests, feeds their prompts, and returns the rows that they stand in.
+        """Takes in requests, and returns the rows that they stand in. Feeds their prompts, or leaves that to
+        :meth:`feed`, if they come in pieces.
 
         Args:
             batch: the requests, whose tokens are the prompts.
         """
         raise NotImplementedError
+
+    @property
+    def feeding(self) -> Set[int]:
+        """The rows of requests whose prompts are not whole; steps do nothing for them."""
+        return self._prompts.rows
+
+    @torch.inference_mode()
+    def feed(self) -> None:
+        """Feeds the next pieces of the prompts that are not whole; whose prompt is whole then takes part in steps."""
+        assert self.prompt_chunk is not None, "prompts are fed when requests are admitted"
+        pieces = self._prompts.take(self.prompt_chunk)
+        for name, each in self.followers.items():
+            with self.stopwatch(name):
+                each.feed(pieces.tokens, pieces.rows, pieces.first)
+        device, finished = self.parts.target.device, [RUNNING if last else FULL for last in pieces.last]
+        rows = torch.tensor(pieces.rows, device=device)
+        self._texts.lengths[rows] = torch.tensor(pieces.fed, device=device) + 1  # as of any text, one token is not fed
+        self._texts.finished[rows] = torch.tensor(finished, device=device)
+
+    @property
+    def _texts(self) -> Batch:
+        """All rows."""
+        raise NotImplementedError
+
+    def _to_be_fed(self, batch: Batch, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> Batch:
+        """Queues prompts for :meth:`feed`. Until theirs are whole, requests stand in their rows like ones that have
+        ended, as texts of what was fed and one token more: a step writes nothing there but behind what was fed."""
+        self._prompts.add(rows, prompts)
+        return dataclasses.replace(
+            batch, lengths=torch.ones_like(batch.lengths), finished=torch.full_like(batch.finished, FULL)
+        )
 
     def step(self) -> Reading:
         """Begins a step of all requests; what it returns waits for its end and tells what happened."""

@@ -14,6 +14,7 @@ class CompiledEngine(GraphEngine):
 
     Args:
         batch_sizes: other numbers of requests to make steps for.
+        prompt_chunk: see StaticEngine.
     """
 
     name: ClassVar[str] = "compiled"

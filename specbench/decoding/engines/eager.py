@@ -16,6 +16,9 @@ class EagerEngine(DecodingEngine):
     """A batch is as large as there are requests, and attention reads as far as the longest of them.
 
     The host waits for each step before it begins the next.
+
+    Args:
+        prompt_chunk: see :class:`DecodingEngine`.
     """
 
     name: ClassVar[str] = "eager"
@@ -24,6 +27,10 @@ class EagerEngine(DecodingEngine):
     def start(self) -> None:
         """See :class:`DecodingEngine`."""
         self._batch = None
+        self._prompts.clear()
+        if self.prompt_chunk:  # else the first prompts begin anew
+            for each in self.followers.values():
+                each.start([], 0)
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
         """See :class:`DecodingEngine`."""
@@ -32,26 +39,33 @@ class EagerEngine(DecodingEngine):
         rows = list(range(first, first + len(batch)))
         for name, each in self.followers.items():
             with self.stopwatch(name):
-                if before is None:
+                if before is None and not self.prompt_chunk:
                     each.start(prompts, capacity)
-                else:
-                    each.reserve(first + len(batch), capacity)
+                    continue
+                each.reserve(first + len(batch), capacity)
+                if not self.prompt_chunk:
                     each.place(prompts, rows)
-                    each.show(first + len(batch))
+                each.show(first + len(batch))
+        if self.prompt_chunk:
+            batch = self._to_be_fed(batch, prompts, rows)
         self._batch = batch if before is None else before.joined(batch)
         return rows
 
+    @property
+    def _texts(self) -> Batch:
+        assert self._batch is not None, "admit first"
+        return self._batch
+
     def step(self) -> Reading:
         """See :class:`DecodingEngine`."""
-        assert self._batch is not None
-        size = len(self._batch)
-        self._batch, happened = step(self._batch, self.parts)
+        size = len(self._texts)
+        self._batch, happened = step(self._texts, self.parts)
         return lambda: Report.of(happened.packed().tolist(), size)
 
     def retire(self, rows: Sequence[int]) -> dict[int, int]:
         """See :class:`DecodingEngine`."""
-        assert self._batch is not None
-        kept = [row for row in range(len(self._batch)) if row not in set(rows)]
+        batch = self._texts
+        kept = [row for row in range(len(batch)) if row not in set(rows)]
         moved = moves(kept)
         for each in self.followers.values():
             each.move(list(moved), list(moved.values()))
@@ -59,8 +73,9 @@ class EagerEngine(DecodingEngine):
         order = list(range(len(kept)))
         for source, target in moved.items():
             order[target] = source
-        index = torch.tensor(order, dtype=torch.int64, device=self._batch.lengths.device)
-        self._batch = self._batch.select(index) if kept else None
+        self._prompts.move(moved)
+        index = torch.tensor(order, dtype=torch.int64, device=batch.lengths.device)
+        self._batch = batch.select(index) if kept else None
         return moved
 
     def bound(self, longest: int) -> None:

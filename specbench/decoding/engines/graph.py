@@ -31,7 +31,7 @@ class GraphEngine(StaticEngine):
     """Captures its steps when the first request comes, the largest first; see StaticEngine.
 
     Args:
-        batch_sizes: see StaticEngine.
+        batch_sizes, prompt_chunk: see StaticEngine.
     """
 
     name: ClassVar[str] = "graph"

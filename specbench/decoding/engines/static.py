@@ -32,12 +32,14 @@ class StaticEngine(DecodingEngine):
 
     Args:
         batch_sizes: None makes it the powers of two below the most requests side by side, and that number.
+        prompt_chunk: see :class:`DecodingEngine`.
     """
 
     name: ClassVar[str] = "static"
     lag: ClassVar[int] = 1
 
-    def __init__(self, batch_sizes: object = None):
+    def __init__(self, batch_sizes: object = None, prompt_chunk: object = None):
+        super().__init__(prompt_chunk)
         given = [] if batch_sizes is None else batch_sizes
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise ConfigError("engine.batch_sizes", given, "not a list", "Give whole numbers, such as [1,8].")
@@ -53,6 +55,7 @@ class StaticEngine(DecodingEngine):
         self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, batch_size: int = 1
     ) -> None:
         """See :class:`DecodingEngine`: what a drafter keeps has to follow requests from row to row."""
+        super().check(device, drafter, verifier, batch_size)
         self._check_size(batch_size)
         if drafter is not None and type(drafter).start is not Drafter.start and type(drafter).place is Drafter.place:
             problem = f"drafter {type(drafter).__name__} keeps something for each request, and has no place()"
@@ -79,6 +82,7 @@ class StaticEngine(DecodingEngine):
     def start(self) -> None:
         """See :class:`DecodingEngine`."""
         self._taken.clear()
+        self._prompts.clear()
         if self._slots is not None:
             self._slots.clear()
         for each in self.followers.values():
@@ -91,9 +95,12 @@ class StaticEngine(DecodingEngine):
         free = [row for row in range(self.batch_sizes[-1]) if row not in self._taken]
         rows = free[: len(batch)]
         self._taken.update(rows)
-        for name, each in self.followers.items():
-            with self.stopwatch(name):
-                each.place(prompts, rows)
+        if self.prompt_chunk:
+            batch = self._to_be_fed(batch, prompts, rows)
+        else:
+            for name, each in self.followers.items():
+                with self.stopwatch(name):
+                    each.place(prompts, rows)
         self._slots_now.put(self._index(rows), batch)
         self._show()
         return rows
@@ -120,9 +127,14 @@ class StaticEngine(DecodingEngine):
                 each.move(sources, targets)
             if moved:
                 self._slots_now.move(self._index(sources), self._index(targets))
+            self._prompts.move(moved)
             self._taken = set(range(len(self._taken)))
             self._show()
         return moved
+
+    @property
+    def _texts(self) -> Batch:
+        return self._slots_now.batch
 
     @property
     def _slots_now(self) -> Slots:
