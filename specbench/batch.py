@@ -28,6 +28,7 @@ class Batch:
             of columns is left beyond the largest of the limits.
         lengths: tokens of each text; the last one is not yet fed to the target.
         limits: the length at which each text is full.
+        gammas: tokens that each request drafts a step, at most, on each path of a tree.
         seeds: of the requests.
         params: sampling parameters, a row a request.
         finished: RUNNING, STOPPED, FULL or FAILED.
@@ -37,6 +38,7 @@ class Batch:
     tokens: Int64[Tensor, "B capacity"]
     lengths: Int64[Tensor, " B"]
     limits: Int64[Tensor, " B"]
+    gammas: Int64[Tensor, " B"]
     seeds: Int64[Tensor, " B"]
     params: RowParams
     finished: Int64[Tensor, " B"]
@@ -50,9 +52,9 @@ class Batch:
         """Which requests go on."""
         return self.finished == RUNNING
 
-    def room(self, gamma: int) -> Int64[Tensor, " B"]:
-        """Tokens to draft for each request: gamma, or fewer near the limit, since a step emits one token more."""
-        left = (self.limits - self.lengths - 1).clamp(0, gamma)
+    def room(self) -> Int64[Tensor, " B"]:
+        """Tokens to draft for each request: its gamma, or fewer near the limit, since a step emits one token more."""
+        left = (self.limits - self.lengths - 1).clamp(min=0).minimum(self.gammas)
         return torch.where(self.running, left, 0)
 
     def span(self, first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
@@ -104,6 +106,7 @@ class Batch:
             self.tokens[rows],
             self.lengths[rows],
             self.limits[rows],
+            self.gammas[rows],
             self.seeds[rows],
             self.params.select(rows),
             self.finished[rows],
@@ -118,6 +121,7 @@ class Batch:
             torch.cat(tokens),
             torch.cat([self.lengths, other.lengths]),
             torch.cat([self.limits, other.limits]),
+            torch.cat([self.gammas, other.gammas]),
             torch.cat([self.seeds, other.seeds]),
             self.params.joined(other.params),
             torch.cat([self.finished, other.finished]),

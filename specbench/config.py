@@ -22,6 +22,7 @@ _PACKAGED = Path(__file__).parent / "conf"  # in a wheel
 CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
+LARGEST_LENGTH = 1_000_000
 LARGEST_SEED = 2**63 - 1  # what rng.py takes
 LARGEST_COUNT = 2**31 - 1
 MOST_THREADS = 1024
@@ -125,7 +126,7 @@ def check(given: Mapping[str, Any]) -> None:
     for key, low, high, remedy in (
         ("gamma", 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20."),
         ("batch_size", 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}."),
-        ("max_new_tokens", 1, 1_000_000, "Use 1 or more."),
+        ("max_new_tokens", 1, LARGEST_LENGTH, "Use 1 or more."),
         ("seed", 0, LARGEST_SEED, f"Use a whole number from 0 to {LARGEST_SEED}."),
         ("threads", 0, MOST_THREADS, "Use 0 to have it chosen."),
         ("workload.limit", 0, LARGEST_COUNT, "Use 0 for all prompts."),

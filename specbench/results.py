@@ -100,7 +100,7 @@ class RunRow:
     prompt_chunk: int | None = None  # tokens of prompts fed between two steps, at most; None: whole prompts
     workload: str | None
     prompts: int | None
-    gamma: int | None
+    gamma: int | None  # of prompts that have none of their own, and so is max_new_tokens
     batch_size: int | None
     max_new_tokens: int | None
     seed: int | None

@@ -24,6 +24,8 @@ VARYING = (
     "min_p",
     "gamma",
     "batch_size",
+    "group",
+    "prompt_chunk",
     "seed",
 )
 
@@ -33,6 +35,7 @@ def print_summary(rows: pd.DataFrame) -> None:
 
     Below the table stand which setting is the fastest, if that can be told, and what disturbed the machine.
     """
+    rows = rows.assign(prompt_chunk=[f"{each:.0f}" if pd.notna(each) else "whole" for each in rows["prompt_chunk"]])
     shown = [name for name in VARYING if rows[name].nunique() > 1] or ["gamma", "verifier"]
     # Text as it is: in plain strings rich takes [red] for a colour.
     table = Table(title=Text(f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}"))

@@ -67,6 +67,10 @@ def _id(prompt_id: Any) -> Make:
     return lines(GOOD, GOOD | {"prompt_id": prompt_id})
 
 
+def _own(key: str, value: Any) -> Make:
+    return lines(GOOD, GOOD | {key: value})
+
+
 _PRINTABLE = "Use a text of 1 to 200 printable characters, or a whole number"
 PROMPTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     **NO_FILE,
@@ -104,6 +108,11 @@ PROMPTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "name with a zero": (_id("a\0b"), ("line 2: prompt_id 'a\\x00b' is empty, too long, or has characters that",)),
     "name with a new line": (_id("a\nb"), ("line 2: prompt_id 'a\\nb' is empty, too",)),
     "name with colours": (_id("\x1b[31m"), ("line 2: prompt_id '\\x1b[31m' is empty, too",)),
+    "gamma a text": (_own("gamma", "4"), ("line 2: gamma '4' is no whole number from 0 to 64",)),
+    "gamma true": (_own("gamma", True), ("line 2: gamma True is no whole number", "to take the run's")),
+    "gamma large": (_own("gamma", 65), ("line 2: gamma 65 is no whole number from 0 to 64",)),
+    "length zero": (_own("max_new_tokens", 0), ("line 2: max_new_tokens 0 is no whole number from 1 to 1000000",)),
+    "length a fraction": (_own("max_new_tokens", 2.0), ("line 2: max_new_tokens 2.0 is no whole number",)),
     "name twice": (
         lines(GOOD | {"prompt_id": 1}, GOOD | {"prompt_id": "1"}),
         ("line 2: prompt_id '1' was used before",),

@@ -60,7 +60,8 @@ class Noting:
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        if name in KEYS and (name != "sampling" or value is SAMPLING):
+        own_gamma = name == "gamma" and isinstance(self, Request)  # which is not the run's
+        if name in KEYS and not own_gamma and (name != "sampling" or value is SAMPLING):
             read.add(KEYS[name])
         if name == "max_new_tokens":
             read.add(name)

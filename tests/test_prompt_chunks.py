@@ -8,73 +8,42 @@ import random
 import pytest
 import torch
 
-from specbench.decoding import Decoder, DecodingEngine, Request
+from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
-from specbench.drafters.model import ModelDrafter
-from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.drafters.tree import TreeDrafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.types import Draft
 from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.tree import TreeVerifier
-from tests import families
-from tests.cases import MIXED as SAMPLERS
-from tests.cases import bound
 from tests.test_engine import PROMPTS, TOLERANCE
 from tests.test_engines import Keeps, logs
+from tests.toy import toy_decoder, toy_pair, toy_requests
 
 CHUNK = 7
-PROMPTS_OF = (9, 1, 40, 17, 2, 25, 4)  # tokens of each
-DRAFTS = {
-    "plain": None,
-    "model": (ModelDrafter(), MaskedVerifier(), 3),
-    "prompt_lookup": (PromptLookupDrafter(), MaskedVerifier(), 3),
-    "tree": (TreeDrafter([2]), TreeVerifier(), 2),
-}
+DRAFTS = {"plain": ("model", 0), "model": ("model", 3), "prompt_lookup": ("prompt_lookup", 3), "tree": ("tree", 2)}
 
 
 @pytest.fixture(scope="module")
 def toy(pair: Pair) -> Pair:
-    """Two tiny models in float32 that mostly agree; a window in every other layer."""
-    target, draft = families.made("gemma2"), families.made("gemma2")
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in draft.parameters():
-            weight.add_(0.03 * torch.randn(weight.shape, generator=generator))
-    return dataclasses.replace(
-        pair, target=target, draft=draft, vocab_size=families.VOCABULARY, stop_ids=frozenset({3, 7, 11})
-    )
+    return toy_pair(pair)
 
 
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
-    """Of prompts from one token to many pieces, different samplers and lengths."""
-    generator = torch.Generator().manual_seed(2)
-    return [
-        Request(str(i), tuple(torch.randint(families.VOCABULARY, (n,), generator=generator).tolist()), 50 + i,
-                SAMPLERS[i % 3], 5 + 4 * (i % 4))
-        for i, n in enumerate(PROMPTS_OF)
-    ]  # fmt: skip
-
-
-def made(pair: Pair, engine: DecodingEngine, draft: str = "model") -> Decoder:
-    target, parts = Engine(pair.target, pair.vocab_size, "target"), DRAFTS[draft]
-    if parts is None:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine)
-    return Decoder(target, bound(parts[0], pair), parts[1], parts[2], pair.stop_ids, engine)
+    """Of prompts from one token to many pieces."""
+    return toy_requests((9, 1, 40, 17, 2, 25, 4))
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_texts_and_steps_are_those_of_whole_prompts(toy, requests, draft):
-    expected = logs(made(toy, EagerEngine(), draft).run(requests))
+    kind, gamma = DRAFTS[draft]
+    expected = logs(toy_decoder(toy, kind, gamma=gamma).run(requests))
     assert draft == "plain" or sum(step.num_accepted for _, steps, _ in expected for step in steps) > 0
     for engine in (EagerEngine(CHUNK), StaticEngine(prompt_chunk=CHUNK)):
-        chunked = made(toy, engine, draft)
+        chunked = toy_decoder(toy, kind, engine, gamma)
         assert logs(chunked.run(requests, at_once=3)) == expected, engine.name
         assert logs(chunked.run(requests[::-1])) == expected[::-1]  # what the first left behind is not seen
 
@@ -83,8 +52,8 @@ def test_texts_and_steps_are_those_of_whole_prompts(toy, requests, draft):
 @pytest.mark.parametrize("engine", [EagerEngine(5), StaticEngine(prompt_chunk=5)], ids=["eager", "static"])
 def test_requests_come_and_go_while_prompts_are_fed(toy, requests, engine):
     """Rows move and memory grows under prompts that are half fed; at times nobody decodes."""
-    expected, rng = logs(made(toy, EagerEngine()).run(requests * 2)), random.Random(0)
-    decoding, waiting = made(toy, engine), requests * 2
+    expected, rng = logs(toy_decoder(toy).run(requests * 2)), random.Random(0)
+    decoding, waiting = toy_decoder(toy, engine=engine), requests * 2
     completions = decoding.start(waiting[:1])
     del waiting[:1]
     while decoding.active or waiting:
@@ -100,7 +69,7 @@ def test_requests_come_and_go_while_prompts_are_fed(toy, requests, engine):
 def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine, monkeypatch):
     first, second = (dataclasses.replace(requests[i], max_new_tokens=20) for i in (3, 2))
     second = dataclasses.replace(second, prompt=(second.prompt * 2)[: 6 * CHUNK])
-    decoding, events = made(dataclasses.replace(toy, stop_ids=frozenset()), engine, "plain"), []
+    decoding, events = toy_decoder(dataclasses.replace(toy, stop_ids=frozenset()), "model", engine, 0), []
     feed, extend = decoding.parts.target.feed, decoding.parts.target.extend
     target = decoding.parts.target
     monkeypatch.setattr(

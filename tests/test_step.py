@@ -156,9 +156,15 @@ def test_a_finished_request_stays_as_it_is():
     params = RowParams.of([SamplingParams()] * 3)
     finished = torch.tensor([RUNNING, STOPPED, FULL])
     batch = Batch(
-        torch.zeros(3, 9).long(), torch.tensor([4, 4, 6]), torch.tensor([6, 6, 6]), *[torch.arange(3)], params, finished
+        torch.zeros(3, 9).long(),
+        torch.tensor([4, 4, 6]),
+        torch.tensor([6, 6, 6]),
+        torch.full((3,), 5),
+        *[torch.arange(3)],
+        params,
+        finished,
     )
-    assert batch.room(5).tolist() == [1, 0, 0]
+    assert batch.room().tolist() == [1, 0, 0]
     rows = LogitRows(torch.zeros(6, 4), torch.ones(6), torch.full((6,), -torch.inf), None)
     draft = Draft(torch.tensor([1, 1, 1]), None, torch.tensor([1, 0, 0]), 1, padded=True)
     verification = Verification(torch.tensor([[1, 2], [3, -1], [3, -1]]), torch.tensor([1, 0, 0]))

@@ -150,7 +150,7 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
             return logits
 
     params = RowParams.of([SamplingParams(processors=[Listening()])] * 2)
-    batch = Batch(text, lengths, lengths + 3, lengths, params, torch.full((2,), RUNNING))
+    batch = Batch(text, lengths, lengths + 3, lengths, lengths, params, torch.full((2,), RUNNING))
     seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 2)), 4)
     fed = torch.tensor([[8, *IDS], [6, *IDS]])
     path = trees.paths(seen, 4)[:, :, 1:]

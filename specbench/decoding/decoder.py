@@ -48,7 +48,8 @@ class Decoder:
         target: scores drafts; one forward pass a step.
         drafter: proposes, bound to its models; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
-        gamma: tokens drafted a step, at most, in a tree on each path; fewer for a request near its max_new_tokens.
+        gamma: tokens drafted a step, at most, in a tree on each path; fewer for a request near its max_new_tokens, or
+            with a gamma of its own.
         stop_ids: ids that end a text.
         engine: how steps are taken; None is eager.
 
@@ -132,6 +133,9 @@ class Decoder:
 
         Returns:
             Their completions, which :meth:`step` fills in.
+
+        Raises:
+            ConfigError: a request whose gamma is above the decoder's; nothing is admitted then.
         """
         completions = [Completion(request) for request in requests]
         joining = [completion for completion in completions if completion.remaining > 0]
@@ -206,10 +210,22 @@ class Decoder:
             tokens,
             torch.tensor([len(request.prompt) for request in requests], device=device),
             torch.tensor(limits, device=device),
+            torch.tensor([self._gamma_of(request) for request in requests], device=device),
             torch.tensor([request.seed for request in requests], device=device),
             RowParams.of([request.sampling for request in requests], device),
             torch.full((len(requests),), RUNNING, device=device),
         )
+
+    def _gamma_of(self, request: Request) -> int:
+        most = self.parts.gamma
+        if self.parts.drafter is None or request.gamma is None:
+            return most
+        if not 0 <= request.gamma <= most:
+            problem = f"request {request.name!r} has a gamma of its own, {request.gamma}, outside 0..{most}"
+            raise ConfigError(
+                "gamma", most, problem, f"Use gamma={max(request.gamma, 0)} or more, or lower the request's."
+            )
+        return request.gamma
 
 
 def _record(completion: Completion, line: Line, verifier: Verifier | None) -> None:

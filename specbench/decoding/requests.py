@@ -9,13 +9,19 @@ from specbench.sampling import SamplingParams
 
 @dataclass(frozen=True)
 class Request:
-    """A text to continue. Its continuation depends on these fields alone, not on the batch it is decoded in."""
+    """A text to continue. Its continuation depends on these fields alone, not on the batch it is decoded in.
+
+    Attributes:
+        gamma: tokens drafted a step, at most; None is the decoder's, above which none may be. Plain decoding, which
+            drafts nothing, does not look at it.
+    """
 
     name: str
     prompt: tuple[int, ...]
     seed: int
     sampling: SamplingParams
     max_new_tokens: int
+    gamma: int | None = None
 
 
 @dataclass(frozen=True)

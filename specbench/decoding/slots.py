@@ -27,7 +27,8 @@ class Slots:
         none = torch.zeros(rows, dtype=torch.int64, device=device)
         tokens = torch.zeros((rows, capacity), dtype=torch.int64, device=device)
         params = RowParams.of([SamplingParams()] * rows, device)
-        self.batch = Batch(tokens, none, none.clone(), none.clone(), params, torch.full_like(none, FULL), fixed=True)
+        numbers = (none, *(none.clone() for _ in range(3)))  # lengths, limits, gammas, seeds
+        self.batch = Batch(tokens, *numbers, params, torch.full_like(none, FULL), fixed=True)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,14 +52,15 @@ class Slots:
         """Writes requests to these rows."""
         width = requests.tokens.shape[1]
         self.batch.tokens[rows, :width] = requests.tokens
-        for name in ("lengths", "limits", "seeds", "finished"):
+        for name in ("lengths", "limits", "gammas", "seeds", "finished"):
             getattr(self.batch, name)[rows] = getattr(requests, name)
         self.batch = dataclasses.replace(self.batch, params=self.batch.params.put(rows, requests.params))
 
     def leading(self, rows: int) -> Batch:
         """The first rows, in the same memory."""
         whole = self.batch
-        parts = (whole.tokens[:rows], whole.lengths[:rows], whole.limits[:rows], whole.seeds[:rows])
+        names = ("tokens", "lengths", "limits", "gammas", "seeds")
+        parts = (getattr(whole, name)[:rows] for name in names)
         return Batch(*parts, whole.params.leading(rows), whole.finished[:rows], fixed=True)
 
     @torch.inference_mode()

@@ -124,7 +124,7 @@ def step(batch: Batch, parts: Parts) -> tuple[Batch, Happened]:
     """One block for every running request."""
     stamps = Stamps(len(PHASES) + 1, batch.lengths.device)
     stamps.mark()
-    room = batch.room(parts.gamma)
+    room = batch.room()
     streams = streams_of(batch.seeds, batch.lengths, batch.at_most(room, parts.gamma) + 1)
     if parts.drafter is None:
         draft = Draft.empty(len(batch), batch.lengths.device)

@@ -17,7 +17,7 @@ import torch
 from specbench.decoding import Request
 from specbench.errors import ConfigError
 from specbench.files import reason
-from specbench.models.generate import WAYS, generate, obstacle
+from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
 from specbench.results import schema_of
@@ -100,7 +100,9 @@ def _timed(
     context: ModelContext, way: str, batches: Sequence[Sequence[Request]], plain: Texts, rounds: int
 ) -> BaselineRow:
     texts, batch = len(plain), max(map(len, batches))
-    if why := obstacle(way, batch, context.sampling, context.gamma):
+    own = way == ASSISTED and any(request.gamma is not None for each in batches for request in each)
+    why = "prompts have gammas of their own" if own else obstacle(way, batch, context.sampling, context.gamma)
+    if why:
         return BaselineRow(name=way, batch=batch, texts=texts, note=f"not possible: {why}")
     seconds, written = np.zeros((rounds, len(batches))), []
     try:
@@ -129,14 +131,16 @@ def _timed(
 
 
 def _decoded(context: ModelContext, way: str, batch: Sequence[Request]) -> tuple[Texts, float]:
-    """The texts of a batch and the seconds that they took."""
+    """The texts of a batch and the seconds that they took. ``generate`` has one length for all: shorter texts are cut,
+    and what was decoded beyond their ends is in the time."""
     sampling, longest = context.sampling, max(request.max_new_tokens for request in batch)
     prompts = [request.prompt for request in batch]
     context.target.synchronize()
     started = time.perf_counter()
     made = generate(context.pair, way, prompts, sampling, longest, context.gamma, context.seed)
     context.target.synchronize()
-    return made, time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    return [text[: request.max_new_tokens] for text, request in zip(made, batch, strict=True)], seconds
 
 
 def _note(context: ModelContext, way: str, equal: int | None, texts: int) -> str:

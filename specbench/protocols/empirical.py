@@ -89,7 +89,9 @@ def draw_first_tokens(context: ModelContext, decoder: Decoder, request: Request,
         numbers = range(start, min(start + settings.batch_size, settings.draws))
         labels = [f"check/{context.gamma}/{request.name}/{i}" for i in numbers]
         copies = [
-            dataclasses.replace(request, seed=request_seed(context.seed, label), max_new_tokens=context.gamma + 1)
+            dataclasses.replace(
+                request, seed=request_seed(context.seed, label), max_new_tokens=context.gamma + 1, gamma=None
+            )
             for label in labels
         ]
         completions = decoder.start(copies)

@@ -46,6 +46,7 @@ def loaded_pair(config: Config, device: torch.device) -> Pair:
 def with_models(context: RunContext, config: Config, protocol: MeasurementProtocol) -> ModelContext:
     """Adds the pair, the drafter and the requests. All that can be known without a model is checked first."""
     prompts = load_prompts(config.workload.path, config.workload.limit)
+    check_own(prompts, config, unused(protocol))
     for name in ("target", "draft"):
         locate(f"pair.{name}", getattr(config.pair, name))
     drafter = build("drafter", config.drafter)
@@ -78,6 +79,29 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     )
 
 
+def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str | None]) -> None:
+    """Checks what prompts have of their own.
+
+    Args:
+        ignored: the keys that the protocol makes no use of.
+
+    Raises:
+        ConfigError: a gamma above the run's, or a number that the protocol would ignore.
+    """
+    for prompt in prompts:
+        for key in ("gamma", "max_new_tokens"):
+            value = getattr(prompt, key)
+            if value is not None and key in ignored:
+                problem = (
+                    f"line {prompt.line}: {key} {value} of prompt {prompt.name!r} would be ignored by the protocol"
+                )
+                remedy = f"Remove it. {ignored[key] or ''}".rstrip()
+                raise ConfigError("workload.path", config.workload.path, problem, remedy)
+        if prompt.gamma is not None and prompt.gamma > config.gamma:
+            problem = f"line {prompt.line} of {config.workload.path}: prompt {prompt.name!r} has gamma {prompt.gamma}"
+            raise ConfigError("gamma", config.gamma, problem, f"Use gamma={prompt.gamma}, or lower the line's.")
+
+
 def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
     """Tokenised prompts with their seeds.
 
@@ -90,16 +114,17 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
         if not ids:
             problem = f"line {prompt.line}: prompt {prompt.name!r} has no tokens"
             raise ConfigError("workload.path", config.workload.path, problem, "Remove it.")
-        if len(ids) + config.max_new_tokens > pair.context:
+        longest = prompt.max_new_tokens or config.max_new_tokens
+        if len(ids) + longest > pair.context:
             raise ConfigError(
                 "max_new_tokens",
-                config.max_new_tokens,
+                longest,
                 f"line {prompt.line}: prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is "
                 f"{pair.context}",
                 "Shorten the prompt or lower max_new_tokens.",
             )
         seed = request_seed(config.seed, prompt.name)
-        requests.append(Request(prompt.name, ids, seed, sampling, config.max_new_tokens))
+        requests.append(Request(prompt.name, ids, seed, sampling, longest, prompt.gamma))
     return requests
 
 

@@ -7,20 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench.config import LARGEST_GAMMA, LARGEST_LENGTH
 from specbench.files import LONGEST_NAME, Source, is_name, is_text, shown
 
 EMBEDDED = "embedded:"
 KEY = "workload.path"
-FORMAT = 'Each line must be a JSON object with a non-empty string "prompt", and optionally a unique "prompt_id".'
+FORMAT = (
+    'Each line must be a JSON object with a non-empty string "prompt", and optionally a unique "prompt_id", a "gamma" '
+    'and a "max_new_tokens" of its own.'
+)
+_RANGES = {"gamma": (0, LARGEST_GAMMA), "max_new_tokens": (1, LARGEST_LENGTH)}
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to continue, the name it has in logs, and its line in the file."""
+    """A text to continue, the name it has in logs, and its line in the file.
+
+    Attributes:
+        gamma, max_new_tokens: of this text alone; None takes the run's.
+    """
 
     name: str
     text: str
     line: int
+    gamma: int | None = None
+    max_new_tokens: int | None = None
 
 
 def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
@@ -49,7 +60,16 @@ def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
 def _prompt(entry: Any, number: int, source: Source) -> Prompt:
     if why := _problem(entry):
         raise source.wrong(f"line {number} has no usable prompt ({why})")
-    return Prompt(_name(entry.get("prompt_id", f"line-{number}"), number, source), entry["prompt"], number)
+    own = {key: _count(key, entry[key], number, source) for key in _RANGES if key in entry}
+    return Prompt(_name(entry.get("prompt_id", f"line-{number}"), number, source), entry["prompt"], number, **own)
+
+
+def _count(key: str, given: Any, number: int, source: Source) -> int | None:
+    low, high = _RANGES[key]
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and low <= given <= high):
+        return given
+    problem = f"line {number}: {key} {shown(given)} is no whole number from {low} to {high}"
+    raise source.wrong(problem, "Mend it, or leave it out to take the run's.")
 
 
 def _problem(entry: Any) -> str:

@@ -1,0 +1,56 @@
+"""A tiny pair that decodes in milliseconds, requests for it, and a decoder of each kind of draft."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from specbench.decoding import Decoder, DecodingEngine, Request
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.drafters.tree import TreeDrafter
+from specbench.models import Engine, Pair
+from specbench.verifiers.block import BlockVerifier
+from specbench.verifiers.masked import MaskedVerifier
+from specbench.verifiers.naive import NaiveVerifier
+from specbench.verifiers.tree import TreeVerifier
+from tests import families
+from tests.cases import MIXED, bound
+
+DRAFTS = {
+    "model": (ModelDrafter, MaskedVerifier, 3),
+    "prompt_lookup": (PromptLookupDrafter, MaskedVerifier, 3),
+    "tree": (lambda: TreeDrafter([2]), TreeVerifier, 2),
+    "naive": (ModelDrafter, NaiveVerifier, 3),
+    "block": (ModelDrafter, BlockVerifier, 3),
+}
+
+
+def toy_pair(pair: Pair) -> Pair:
+    """Two tiny models in float32 that mostly agree, in place of a pair's; a window in every other layer."""
+    target, draft = families.made("gemma2"), families.made("gemma2")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            weight.add_(0.03 * torch.randn(weight.shape, generator=generator))
+    stops = frozenset({3, 7, 11})
+    return dataclasses.replace(pair, target=target, draft=draft, vocab_size=families.VOCABULARY, stop_ids=stops)
+
+
+def toy_requests(prompt_lengths: tuple[int, ...]) -> list[Request]:
+    """Random prompts of these lengths, of different samplers and numbers of new tokens."""
+    generator = torch.Generator().manual_seed(2)
+    prompts = [torch.randint(families.VOCABULARY, (n,), generator=generator).tolist() for n in prompt_lengths]
+    return [Request(str(i), tuple(prompt), 50 + i, MIXED[i % 3], 5 + 4 * (i % 4)) for i, prompt in enumerate(prompts)]
+
+
+def toy_decoder(
+    pair: Pair, draft: str = "model", engine: DecodingEngine | None = None, gamma: int | None = None
+) -> Decoder:
+    """A decoder of the toy pair; plain for gamma 0, and None takes the largest gamma of its kind."""
+    drafter, verifier, most = DRAFTS[draft]
+    target, gamma = Engine(pair.target, pair.vocab_size, "target"), most if gamma is None else gamma
+    if gamma == 0:
+        return Decoder(target, None, None, 0, pair.stop_ids, engine)
+    return Decoder(target, bound(drafter(), pair), verifier(), gamma, pair.stop_ids, engine)
