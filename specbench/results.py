@@ -97,6 +97,8 @@ class RunRow:
     verifier: str | None
     lossless: bool | None
     engine: str | None = None  # how steps were taken: eager, static, graph, compiled
+    parallel: str | None = None  # none, or tensor: the target in shards; None in rows older than this column
+    ranks: int | None = None  # processes that decoded together, a GPU each; the row is of rank 0
     workload: str | None
     prompts: int | None
     gamma: int | None
@@ -151,7 +153,7 @@ class RunRow:
     plain_seconds_prompts: float | None = None
     batch_steps: list[int] | None = None  # of the longest text of each batch, speculatively and plainly
     batch_plain_steps: list[int] | None = None
-    weight_bytes_target: int | None = None  # what a forward pass reads of a model (benchmark/weights.py)
+    weight_bytes_target: int | None = None  # what a forward pass reads of a model or its shard (benchmark/weights.py)
     weight_bytes_draft: int | None = None  # None: the drafter has no model of its own
     copy_bandwidth: float | None = None  # bytes a second of the GPU's own large copy; None on a CPU
 
@@ -176,6 +178,7 @@ COLUMNS_OF = {
     "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
     "verifier": ("verifier", "lossless"),
     "engine": ("engine",),
+    "parallel": ("parallel", "ranks"),
     "workload": ("workload", "prompts"),
     **{key: (key,) for key in ("gamma", "batch_size", "max_new_tokens", "seed", "dtype")},
 }

@@ -1,0 +1,125 @@
+"""``parallel=tensor``: what is wrong with it before a model is loaded, and how the ranks of a job stay in step.
+
+Ranks go on with a sweep only if all of them ended a job alike: done, or refused with the same words. Otherwise some may
+wait for others in the middle of a layer, and the run ends; torchrun then ends what is left of it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import traceback
+from collections.abc import Callable
+
+import torch
+
+from specbench import ranks
+from specbench.errors import ConfigError, SpecbenchError
+from specbench.ranks import RankError
+from specbench.runs.signals import Interrupted
+
+PATIENCE = 20.0  # seconds in which the others say how they ended, after this rank failed
+
+
+class Parted(Interrupted):
+    """The ranks did not end a job alike."""
+
+    def __init__(self, reason: str):
+        KeyboardInterrupt.__init__(self, reason)
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return 1
+
+
+def device_of_rank(device: str) -> str:
+    """The device by its name; with several ranks ``auto`` and ``cuda`` become the GPU of this one.
+
+    Raises:
+        ConfigError: fewer GPUs than ranks.
+    """
+    if ranks.size() == 1:
+        return device
+    gpus = torch.cuda.device_count()
+    if device == "cpu" and gpus:
+        remedy = "Hide them: CUDA_VISIBLE_DEVICES= torchrun ..."
+        raise ConfigError(
+            "device", device, f"transformers shards over GPUs where there are any, and here are {gpus}", remedy
+        )
+    if gpus == 0:
+        return device
+    if ranks.size() > gpus:
+        problem, remedy = f"{ranks.size()} processes, and {gpus} GPUs here", f"Use --nproc-per-node={gpus} or fewer."
+        raise ConfigError("parallel", "tensor", problem, remedy)
+    return f"cuda:{ranks.rank()}"
+
+
+def follow(work: Callable[[], object]) -> None:
+    """A job on a rank that does not lead: what rank 0 does, without a word.
+
+    Raises:
+        Parted: it ended otherwise here than on another rank.
+    """
+    if not ranks.led(lambda: False):  # whether rank 0 attempts it
+        return
+    own = ""
+    try:
+        work()
+    except (Exception, SystemExit) as error:
+        own = words_of(error)
+        if not isinstance(error, SpecbenchError):
+            traceback.print_exc()
+    settle(own)
+
+
+def words_of(error: BaseException) -> str:
+    """How a rank tells the others of an error: ours is the same on all, if it is of the configuration."""
+    if isinstance(error, SpecbenchError):
+        return str(error)
+    own = f"{type(error).__name__}: {error}"
+    return own if ranks.size() == 1 else f"rank {ranks.rank()}: {own}"
+
+
+def cause_of(error: BaseException) -> str:
+    """Why a job failed on this rank: what another one has said already, if it is what the error came of."""
+    own = words_of(error)
+    if ranks.size() == 1 or isinstance(error, SpecbenchError):
+        return own
+    others = [said for number, said in ranks.outcomes(own, 0.0).items() if said and number != ranks.rank()]
+    return others[0] if others else f"{own}. It also comes if the process of another rank has ended"
+
+
+def confirm() -> None:
+    """Ends a job that this rank has done.
+
+    Raises:
+        RankError: another one failed.
+    """
+    if ranks.size() > 1:
+        for number, said in ranks.outcomes("", math.inf).items():
+            if said:
+                raise RankError(_of_rank(number, said))
+
+
+def settle(own: str) -> None:
+    """Ends a job of this rank.
+
+    Args:
+        own: why it failed; empty if it did not.
+
+    Raises:
+        Parted: another rank says something else, or nothing.
+    """
+    if ranks.size() == 1:
+        return
+    told = ranks.outcomes(own, PATIENCE if own else math.inf)
+    if [told.get(number) for number in range(ranks.size())] == [own] * ranks.size():
+        return
+    if own and not ranks.leads():  # else silent; rank 0 may not hear it any more
+        print(_of_rank(ranks.rank(), own), file=sys.stderr, flush=True)
+    raise Parted(next(said for said in (*told.values(), own) if said))
+
+
+def _of_rank(number: int, said: str) -> str:
+    return said if said.startswith("rank ") else f"rank {number}: {said}"
