@@ -62,6 +62,8 @@ class Noting:
         value = super().__getattribute__(name)
         if name in KEYS and (name != "sampling" or value is SAMPLING):
             read.add(KEYS[name])
+        if name == "target":  # as it was loaded, whole or in shards
+            read.add("parallel")
         if name == "max_new_tokens":
             read.add(name)
         return value

@@ -87,7 +87,7 @@ def cause_of(error: BaseException) -> str:
     if ranks.size() == 1 or isinstance(error, SpecbenchError):
         return own
     others = [said for number, said in ranks.outcomes(own, 0.0).items() if said and number != ranks.rank()]
-    return others[0] if others else f"{own}. It also comes if the process of another rank has ended"
+    return others[0] if others else f"another rank has ended, it seems ({own})"
 
 
 def confirm() -> None:
@@ -118,7 +118,8 @@ def settle(own: str) -> None:
         return
     if own and not ranks.leads():  # else silent; rank 0 may not hear it any more
         print(_of_rank(ranks.rank(), own), file=sys.stderr, flush=True)
-    raise Parted(next(said for said in (*told.values(), own) if said))
+    others = [_of_rank(number, said) for number, said in told.items() if said and number != ranks.rank()]
+    raise Parted(others[0] if others else "another rank did not end as this one did")
 
 
 def _of_rank(number: int, said: str) -> str:

@@ -1,0 +1,143 @@
+"""parallel=tensor from the command line: one sweep, one voice; no rank waits for one that has gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from specbench import ranks
+from specbench.errors import ConfigError, ModelError
+from specbench.files import Source
+from specbench.models import sharding
+from specbench.runs import parallel
+from specbench.runs.launchers import check_parallel
+from tests import families
+from tests.command_lines import ROOT, clean_environment
+from tests.forked_ranks import environment
+from tests.test_parallel import sharded
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What tests/parallel_scenarios.py found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "tests.parallel_scenarios", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=clean_environment(folder), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / "found.json").read_text())
+
+
+def statuses(scenario):
+    return [each["status"] for each in scenario["ended"]]
+
+
+@sharded
+def test_a_sweep_has_one_plan_and_the_numbers_of_one_process(found):
+    """Its first job cannot run, which every rank finds out: the second runs all the same."""
+    both, alone = found["both"], found["alone"]
+    assert (statuses(alone), statuses(both)) == ([1], [1, 0])
+    first, second = (each["text"] for each in both["ended"])
+    assert second == ""
+    assert "job 0 (max_new_tokens=5000) failed: max_new_tokens=5000: " in first
+    assert [state["status"] for state in both["states"]] == ["failed", "done"]
+    # Acceptance is the same to the last token; the overlap is rounded otherwise.
+    (*ours, overlap, tv, histogram), steps = both["numbers"]
+    (*theirs, other, other_tv, other_histogram), other_steps = alone["numbers"]
+    assert (ours, tv, histogram, steps) == (theirs, other_tv, other_histogram, other_steps)
+    assert overlap == pytest.approx(other, rel=1e-5)
+    row = {"job": 1, "gamma": 3, "device": "cpu"}
+    assert both["rows"] == [{**row, "parallel": "tensor", "ranks": 2}]
+    assert alone["rows"] == [{**row, "parallel": "none", "ranks": 1}]
+
+
+@sharded
+@pytest.mark.parametrize(
+    ("name", "status", "says"),
+    [
+        ("killed", -9, "another rank has ended, it seems (rank 0: RuntimeError: "),
+        ("failed", 1, "rank 1: ValueError: not on this GPU"),
+    ],
+)
+def test_if_a_rank_ends_the_others_end_and_what_is_done_stays(found, name, status, says):
+    """Without a word between them the first would wait for the second in the middle of a layer."""
+    got = found[name]
+    assert statuses(got) == [1, status]
+    done, failed = got["states"]
+    assert (done["status"], failed["status"]) == ("done", "failed")
+    assert says in failed["reason"]
+    assert [row["gamma"] for row in got["rows"]] == [1]
+    first, second = (each["text"] for each in got["ended"])
+    assert "resume=" in first
+    assert ("rank 1: ValueError: not on this GPU" in second) == (name == "failed")
+
+
+@pytest.fixture
+def two_ranks(monkeypatch):
+    for name, value in environment(0, 2, 1).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "says"),
+    [
+        (("none", "auto"), {}, ("parallel=none: torchrun started 2 processes", "Add parallel=tensor")),
+        (("tensor", "cuda:1"), {}, ("device=cuda:1: ", "Use device=auto.")),
+        (("tensor", "auto", "joblib"), {}, ("hydra/launcher=joblib: ", "Leave it out.")),
+        (("tensor", "auto"), {"LOCAL_WORLD_SIZE": "1"}, ("parallel=tensor: 2 processes on several machines",)),
+    ],
+)
+def test_what_does_not_fit_torchrun_is_refused(two_ranks, monkeypatch, given, changes, says):
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as raised:
+        check_parallel(*given)
+    assert all(words in str(raised.value) for words in says)
+
+
+def test_what_fits_passes(two_ranks, monkeypatch):
+    check_parallel("tensor", "auto")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    check_parallel("none", "cuda:1", "joblib")
+    with pytest.raises(ConfigError, match="parallel=tensor: there is one process alone. .*torchrun --nproc-per-node=2"):
+        check_parallel("tensor", "auto")
+
+
+def test_every_rank_has_the_gpu_of_its_number(two_ranks, monkeypatch):
+    count = [4]
+    monkeypatch.setattr(parallel.torch.cuda, "device_count", lambda: count[0])
+    monkeypatch.setenv("RANK", "1")
+    assert parallel.device_of_rank("auto") == parallel.device_of_rank("cuda") == "cuda:1"
+    with pytest.raises(ConfigError, match="device=cpu: .*CUDA_VISIBLE_DEVICES"):
+        parallel.device_of_rank("cpu")
+    count[0] = 1
+    with pytest.raises(ConfigError, match="parallel=tensor: 2 processes, and 1 GPUs here. Use --nproc-per-node=1"):
+        parallel.device_of_rank("auto")
+    count[0] = 0
+    assert parallel.device_of_rank("auto") == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "says"),
+    [
+        ("gpt2", 2, "transformers has no plan of how to shard 'gpt2'"),
+        ("llama, one key head", 2, "its 1 num_key_value_heads do not divide by 2. Choose another model"),
+        ("llama, no groups", 3, "its 4 num_attention_heads do not divide by 3. Start 2 processes"),
+    ],
+)
+def test_models_that_cannot_be_cut_are_refused_by_their_configuration(two_ranks, monkeypatch, name, size, says):
+    monkeypatch.setenv("WORLD_SIZE", str(size))
+    with pytest.raises(ModelError) as raised:
+        sharding.check_divisible(families.CONFIGS[name](), Source("pair.target", "mine", ""))
+    assert str(raised.value).startswith("pair.target=mine: parallel=tensor")
+    assert says in str(raised.value)
+
+
+def test_without_torchrun_there_is_one_rank(monkeypatch):
+    """Variables of another launcher are none of torchrun's."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    assert (ranks.size(), ranks.rank(), ranks.leads()) == (1, 0, True)
+    assert ranks.led(lambda: 7) == ranks.together(lambda: 7) == 7
