@@ -13,20 +13,21 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from specbench.decoding import Decoder
 from specbench.results import read_results
 from specbench.runs import execute, parallel
 from specbench.runs.state import read_state
-from tests.forked import Child, load_once, run
+from tests.forked import Child
 from tests.forked_ranks import environment, kept_store
-from tests.small_sweeps import numbers, sweeps
+from tests.small_sweeps import sweeps
 
 SHORT = (
     *("workload.limit=1", "protocol.warmup=0", "protocol.rounds=1", "protocol.max_rounds=1", "tracking.mode=disabled"),
     *("protocol.check.prefixes=1", "protocol.check.draws=4", "device=cpu", "threads=1"),
 )
-TINY = ("pair=random", "pair.target=random:tiny", "pair.draft=random:tiny-draft", "max_new_tokens=6", "gamma=1,3")
-REFUSED_THEN_DONE = ("max_new_tokens=5000,4", "gamma=3")
+TINY = ("pair=random", "pair.target=random:tiny", "pair.draft=random:tiny-draft", "max_new_tokens=6")
 
 
 def torchrun(folder: Path, *arguments: str, on_one: Callable[[], object] = lambda: None) -> dict[str, object]:
@@ -50,7 +51,6 @@ def left(folder: Path) -> dict[str, object]:
     return {
         "states": [asdict(state) for number in range(2) if (state := read_state(sweep / str(number)))],
         "rows": json.loads(read_results(sweep)[columns].to_json(orient="records")),
-        "numbers": numbers(sweep),
     }
 
 
@@ -71,17 +71,17 @@ def refuse() -> None:
     raise ValueError("not on this GPU")
 
 
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _main(folder: Path) -> None:
-    load_once()
+    torch.set_num_threads(1)
     execute.draw_figures = lambda *_: None  # tests/test_smoke.py has them
-    alone = run(folder / "alone", *SHORT, *REFUSED_THEN_DONE)
     found = {
-        "alone": {"ended": [asdict(alone)], **left(folder / "alone")},
-        "both": torchrun(folder / "both", *REFUSED_THEN_DONE),
-        "killed": torchrun(
-            folder / "killed", *TINY, on_one=lambda: at_gamma_three(lambda: os.kill(os.getpid(), signal.SIGKILL))
-        ),
-        "failed": torchrun(folder / "failed", *TINY, on_one=lambda: at_gamma_three(refuse)),
+        "sweep": torchrun(folder / "sweep", *TINY[:-1], "max_new_tokens=5000,6", "gamma=3"),
+        "killed": torchrun(folder / "killed", *TINY, "gamma=1,3", on_one=lambda: at_gamma_three(die)),
+        "failed": torchrun(folder / "failed", *TINY, "gamma=1,3", on_one=lambda: at_gamma_three(refuse)),
     }
     (folder / "found.json").write_text(json.dumps(found, indent=1))
 

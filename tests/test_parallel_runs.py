@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -14,6 +18,7 @@ from specbench.files import Source
 from specbench.models import sharding
 from specbench.runs import parallel
 from specbench.runs.launchers import check_parallel
+from specbench.runs.signals import Interrupted, interruptible
 from tests import families
 from tests.command_lines import ROOT, clean_environment
 from tests.forked_ranks import environment
@@ -35,22 +40,15 @@ def statuses(scenario):
 
 
 @sharded
-def test_a_sweep_has_one_plan_and_the_numbers_of_one_process(found):
+def test_ranks_make_one_sweep_and_one_of_them_speaks(found):
     """Its first job cannot run, which every rank finds out: the second runs all the same."""
-    both, alone = found["both"], found["alone"]
-    assert (statuses(alone), statuses(both)) == ([1], [1, 0])
-    first, second = (each["text"] for each in both["ended"])
+    got = found["sweep"]
+    assert statuses(got) == [1, 0]
+    first, second = (each["text"] for each in got["ended"])
     assert second == ""
     assert "job 0 (max_new_tokens=5000) failed: max_new_tokens=5000: " in first
-    assert [state["status"] for state in both["states"]] == ["failed", "done"]
-    # Acceptance is the same to the last token; the overlap is rounded otherwise.
-    (*ours, overlap, tv, histogram), steps = both["numbers"]
-    (*theirs, other, other_tv, other_histogram), other_steps = alone["numbers"]
-    assert (ours, tv, histogram, steps) == (theirs, other_tv, other_histogram, other_steps)
-    assert overlap == pytest.approx(other, rel=1e-5)
-    row = {"job": 1, "gamma": 3, "device": "cpu"}
-    assert both["rows"] == [{**row, "parallel": "tensor", "ranks": 2}]
-    assert alone["rows"] == [{**row, "parallel": "none", "ranks": 1}]
+    assert [state["status"] for state in got["states"]] == ["failed", "done"]
+    assert got["rows"] == [{"job": 1, "gamma": 3, "device": "cpu", "parallel": "tensor", "ranks": 2}]
 
 
 @sharded
@@ -133,6 +131,34 @@ def test_models_that_cannot_be_cut_are_refused_by_their_configuration(two_ranks,
         sharding.check_divisible(families.CONFIGS[name](), Source("pair.target", "mine", ""))
     assert str(raised.value).startswith("pair.target=mine: parallel=tensor")
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("deaf", [True, False])
+def test_a_process_that_waits_outside_of_python_ends_if_it_is_asked_to(two_ranks, monkeypatch, tmp_path, deaf):
+    """As one does whose GPU waits for a rank that has died. If it can hear, it ends by itself and says so itself."""
+    monkeypatch.setattr(parallel, "GRACE", 0.3)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with interruptible(), parallel.watched((tmp_path / "reason").write_text):
+                (tmp_path / "ready").touch()
+                if deaf:
+                    lock = ctypes.create_string_buffer(64)  # a mutex, which this thread takes twice
+                    ctypes.CDLL(None).pthread_mutex_lock(lock)
+                    ctypes.CDLL(None).pthread_mutex_lock(lock)
+                time.sleep(60)
+        except Interrupted as error:
+            os._exit(error.status)
+        os._exit(0)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM
+    assert (tmp_path / "reason").exists() == deaf
+    if deaf:
+        assert (tmp_path / "reason").read_text().startswith("SIGTERM while it waited for another rank")
 
 
 def test_without_torchrun_there_is_one_rank(monkeypatch):

@@ -29,7 +29,7 @@ from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
 from specbench.runs.launchers import check_parallel
-from specbench.runs.parallel import cause_of, confirm, device_of_rank, follow, settle, words_of
+from specbench.runs.parallel import cause_of, confirm, device_of_rank, follow, settle, watched, words_of
 from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
@@ -85,7 +85,10 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     write_state(job.folder, state)
     ranks.led(lambda: True)
     try:
-        with pinned(device_of_rank(config.device), job.folder.parent, job.beside) as device:
+        with (
+            watched(lambda reason: write_state(job.folder, state.ending(Status.FAILED, reason))),
+            pinned(device_of_rank(config.device), job.folder.parent, job.beside) as device,
+        ):
             measured = _measured(config, job, device)
         confirm()
         done = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,))

@@ -7,18 +7,23 @@ wait for others in the middle of a layer, and the run ends; torchrun then ends w
 from __future__ import annotations
 
 import math
+import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import torch
 
 from specbench import ranks
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.ranks import RankError
-from specbench.runs.signals import Interrupted
+from specbench.runs.signals import ENDING, Interrupted
 
 PATIENCE = 20.0  # seconds in which the others say how they ended, after this rank failed
+GRACE = 10.0  # seconds in which a process that is asked to end does so; torchrun kills it after 30
 
 
 class Parted(Interrupted):
@@ -88,6 +93,42 @@ def cause_of(error: BaseException) -> str:
         return own
     others = [said for number, said in ranks.outcomes(own, 0.0).items() if said and number != ranks.rank()]
     return others[0] if others else f"another rank has ended, it seems ({own})"
+
+
+@contextmanager
+def watched(write_failed: Callable[[str], object]) -> Generator[None]:
+    """While the block runs on several ranks: has a process end that torchrun asks to end, and that cannot hear it.
+
+    A GPU that waits for another rank, which has died, keeps the main thread waiting outside of Python for ever.
+
+    Args:
+        write_failed: gets the reason, before the process ends.
+    """
+    if ranks.size() == 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    (heard, told), left = os.pipe(), threading.Event()
+    os.set_blocking(told, False)
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)  # a signal is written here, whatever Python does
+
+    def wait() -> None:
+        while (number := os.read(heard, 1)) and number[0] not in ENDING:
+            pass
+        if number and not left.wait(GRACE):
+            name = signal.Signals(number[0]).name
+            write_failed(f"{name} while it waited for another rank, which has ended, it seems")
+            os._exit(128 + number[0])
+        os.close(heard)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        left.set()
+        signal.set_wakeup_fd(before)
+        os.close(told)
+        thread.join()
 
 
 def confirm() -> None:

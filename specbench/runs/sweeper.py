@@ -100,6 +100,11 @@ class PlannedSweeper(Sweeper):
             raise ConfigError(
                 "hydra.sweep.dir", config.hydra.sweep.dir, f"cannot be written ({error.reason})", remedy
             ) from error
+        if launcher_of(config.hydra) == "joblib":
+            from specbench.runs.gpus import jobs_at_once  # which imports PyTorch
+
+            with read_write(config), open_dict(config):
+                config.hydra.launcher.n_jobs = jobs_at_once(config.hydra.launcher.n_jobs, config.device)
         from specbench.runs.plugins import unregister  # which imports this module
 
         self.launcher = Plugins.instance().instantiate_launcher(
