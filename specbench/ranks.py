@@ -53,6 +53,7 @@ def led(decide: Callable[[], Value]) -> Value:
 
     Raises:
         SpecbenchError: what ``decide`` raises, on all ranks.
+        RankError: rank 0 has failed elsewhere.
     """
     if size() == 1:
         return decide()
@@ -106,6 +107,8 @@ def outcomes(own: str, seconds: float) -> dict[int, str]:
     """
     place, until = _next_place("ended"), time.monotonic() + seconds
     _post(f"{place}/{rank()}", own)
+    if own:
+        _post(_next_place("failed"), own if own.startswith("rank ") else f"rank {rank()}: {own}")
     told = {number: _read(f"{place}/{number}", until) for number in range(size())}
     return {number: said for number, said in told.items() if said is not None}
 
@@ -134,9 +137,17 @@ def _post(place: str, value: Any) -> None:
 
 
 def _read(place: str, until: float | None = None) -> Any:
-    """Looks again and again, where one long wait would leave signals unheard."""
+    """A message, looked for again and again, where one long wait would leave signals unheard.
+
+    Args:
+        until: when to give up and return None; None looks until a rank has failed, which then raises RankError.
+    """
+    failed = _next_place("failed")
     while not store().check([place]):
-        if until is not None and time.monotonic() >= until:
+        if until is None:
+            if store().check([failed]) and not store().check([place]):
+                raise RankError(json.loads(store().get(failed)))
+        elif time.monotonic() >= until:
             return None
         time.sleep(PAUSE)
     return json.loads(store().get(place))

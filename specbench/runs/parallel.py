@@ -91,8 +91,13 @@ def cause_of(error: BaseException) -> str:
     own = words_of(error)
     if ranks.size() == 1 or isinstance(error, SpecbenchError):
         return own
-    others = [said for number, said in ranks.outcomes(own, 0.0).items() if said and number != ranks.rank()]
-    return others[0] if others else f"another rank has ended, it seems ({own})"
+    return heard(own) or f"another rank has ended, it seems ({own})"
+
+
+def heard(own: str) -> str:
+    """Why another rank has failed; empty if none has said so. The others hear ``own``."""
+    told = ranks.outcomes(own, 0.0) if ranks.size() > 1 else {}
+    return next((_of_rank(number, said) for number, said in told.items() if said and number != ranks.rank()), "")
 
 
 @contextmanager
@@ -159,8 +164,7 @@ def settle(own: str) -> None:
         return
     if own and not ranks.leads():  # else silent; rank 0 may not hear it any more
         print(_of_rank(ranks.rank(), own), file=sys.stderr, flush=True)
-    others = [_of_rank(number, said) for number, said in told.items() if said and number != ranks.rank()]
-    raise Parted(others[0] if others else "another rank did not end as this one did")
+    raise Parted(heard(own) or "another rank did not end as this one did")
 
 
 def _of_rank(number: int, said: str) -> str:
