@@ -11,13 +11,14 @@ import sys
 import time
 
 import pytest
+import torch
 
 from specbench import ranks
 from specbench.errors import ConfigError, ModelError
 from specbench.files import Source
-from specbench.models import sharding
+from specbench.models import load_pair, sharding
 from specbench.runs import parallel
-from specbench.runs.launchers import check_parallel
+from specbench.runs.launchers import check_launcher, check_parallel
 from specbench.runs.signals import Interrupted, interruptible
 from tests import families
 from tests.command_lines import ROOT, clean_environment
@@ -83,7 +84,6 @@ def two_ranks(monkeypatch):
     [
         (("none", "auto"), {}, ("parallel=none: torchrun started 2 processes", "Add parallel=tensor")),
         (("tensor", "cuda:1"), {}, ("device=cuda:1: ", "Use device=auto.")),
-        (("tensor", "auto", "joblib"), {}, ("hydra/launcher=joblib: ", "Leave it out.")),
         (("tensor", "auto"), {"LOCAL_WORLD_SIZE": "1"}, ("parallel=tensor: 2 processes on several machines",)),
     ],
 )
@@ -97,24 +97,37 @@ def test_what_does_not_fit_torchrun_is_refused(two_ranks, monkeypatch, given, ch
 
 def test_what_fits_passes(two_ranks, monkeypatch):
     check_parallel("tensor", "auto")
+    check_launcher("basic")
+    with pytest.raises(ConfigError, match="hydra/launcher=joblib: .*Leave it out"):
+        check_launcher("joblib")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")
-    check_parallel("none", "cuda:1", "joblib")
+    check_parallel("none", "cuda:1")
+    check_launcher("joblib")
     with pytest.raises(ConfigError, match="parallel=tensor: there is one process alone. .*torchrun --nproc-per-node=2"):
         check_parallel("tensor", "auto")
 
 
+@pytest.mark.parametrize(
+    ("parallel", "says"),
+    [("tensor", "parallel=tensor: there is one process alone"), ("pipeline", "parallel=pipeline: not known")],
+)
+def test_load_pair_refuses_it_too(parallel, says):
+    with pytest.raises(ConfigError, match=says):
+        load_pair("embedded:target", "embedded:draft", device="cpu", parallel=parallel)
+
+
 def test_every_rank_has_the_gpu_of_its_number(two_ranks, monkeypatch):
     count = [4]
-    monkeypatch.setattr(parallel.torch.cuda, "device_count", lambda: count[0])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count[0])
     monkeypatch.setenv("RANK", "1")
-    assert parallel.device_of_rank("auto") == parallel.device_of_rank("cuda") == "cuda:1"
+    assert sharding.device_of_rank("auto") == sharding.device_of_rank("cuda") == "cuda:1"
     with pytest.raises(ConfigError, match="device=cpu: .*CUDA_VISIBLE_DEVICES"):
-        parallel.device_of_rank("cpu")
+        sharding.device_of_rank("cpu")
     count[0] = 1
     with pytest.raises(ConfigError, match="parallel=tensor: 2 processes, and 1 GPUs here. Use --nproc-per-node=1"):
-        parallel.device_of_rank("auto")
+        sharding.device_of_rank("auto")
     count[0] = 0
-    assert parallel.device_of_rank("auto") == "auto"
+    assert sharding.device_of_rank("auto") == "auto"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench import ranks
 from specbench.errors import ConfigError
 from specbench.models import sharding
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
@@ -115,7 +114,8 @@ def load_pair(
         >>> pair.vocab_size
         4096
     """
-    chosen_device = choose_device(device)
+    sharded = sharding.asked(parallel)
+    chosen_device = choose_device(sharding.device_of_rank(device) if sharded else device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
     of_target = _opened("pair.target", target, download)
     of_draft = _opened("pair.draft", draft, download)
@@ -125,9 +125,7 @@ def load_pair(
         problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
         raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
     uses_chat = wants_chat(tokenizer, chat)
-    sharded = parallel == "tensor" and ranks.size() > 1
     if sharded:
-        sharding.check_installed()
         sharding.check_divisible(of_target.config, of_target.source)
         sharding.join(chosen_device)
     for each in (of_target, of_draft):

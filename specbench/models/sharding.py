@@ -44,6 +44,44 @@ def check_installed() -> None:
         raise NotInstalledError("parallel", "tensor", "transformers needs the package accelerate for it", remedy)
 
 
+def asked(parallel: str) -> bool:
+    """Whether a target is to be sharded.
+
+    Raises:
+        ConfigError: a way that there is not, or without processes that could share the target, or what it needs.
+    """
+    if parallel not in ("none", "tensor"):
+        raise ConfigError("parallel", parallel, "not known", "Use none or tensor.")
+    if parallel == "none":
+        return False
+    if not ranks.launched():
+        remedy = "Start one a GPU: torchrun --nproc-per-node=N."
+        raise ConfigError("parallel", parallel, "there is one process alone", remedy)
+    check_installed()
+    return ranks.size() > 1
+
+
+def device_of_rank(device: str) -> str:
+    """The device by its name; with several ranks ``auto`` and ``cuda`` become the GPU of this one.
+
+    Raises:
+        ConfigError: fewer GPUs than ranks.
+    """
+    gpus = torch.cuda.device_count() if ranks.size() > 1 else 0
+    if gpus == 0 or device.startswith("cuda:"):
+        return device
+    if device == "cpu":
+        problem, remedy = (
+            f"shards are put on GPUs, and here are {gpus}",
+            "Hide them: CUDA_VISIBLE_DEVICES= torchrun ...",
+        )
+        raise ConfigError("device", device, problem, remedy)
+    if ranks.size() > gpus:
+        problem, remedy = f"{ranks.size()} processes, and {gpus} GPUs here", f"Use --nproc-per-node={gpus} or fewer."
+        raise ConfigError("parallel", "tensor", problem, remedy)
+    return f"cuda:{ranks.rank()}"
+
+
 def check_divisible(config: PreTrainedConfig, source: Source) -> None:
     """Whether a model can be cut into as many shards as there are ranks; needs its config.json alone.
 

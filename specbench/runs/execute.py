@@ -18,6 +18,7 @@ from specbench.config import Config
 from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError, TrackingError
 from specbench.models.loading import choose_device, choose_dtype
+from specbench.models.sharding import device_of_rank
 from specbench.models.threads import PYTORCH_THREADS
 from specbench.progress import say
 from specbench.protocols import ModelContext, Outcome, RunContext
@@ -29,7 +30,7 @@ from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
 from specbench.runs.launchers import check_parallel
-from specbench.runs.parallel import cause_of, confirm, device_of_rank, follow, heard, settle, watched, words_of
+from specbench.runs.parallel import cause_of, confirm, follow, heard, settle, watched, words_of
 from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
@@ -63,8 +64,8 @@ def run_job(config: Config) -> None:
             state = written_state(job.folder)
             if state is None:
                 _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")
-            elif state.status is Status.DONE:
-                _leave(f"job {job.number} ({job.label}) left alone: another process has been faster", "yellow")
+            elif state.status is Status.DONE:  # another process has been faster
+                ranks.led(lambda: False)
             else:
                 _attempt(config, job, state)
     except JobRunning as error:

@@ -63,8 +63,15 @@ def check_times(composed: DictConfig) -> None:
         )
 
 
-def check_parallel(parallel: str, device: str, launcher: str = "basic") -> None:
-    """Raises ConfigError if the processes that there are do not fit ``parallel``, or a launcher does not fit them."""
+def check_launcher(launcher: str) -> None:
+    """Raises ConfigError for one that starts processes of its own, if torchrun started several already."""
+    if ranks.size() > 1 and launcher != "basic":
+        problem = "with parallel=tensor a job has all GPUs already, and jobs run one after the other"
+        raise ConfigError("hydra/launcher", launcher, problem, "Leave it out.")
+
+
+def check_parallel(parallel: str, device: str) -> None:
+    """Raises ConfigError if the processes that there are do not fit ``parallel``."""
     count = ranks.size()
     if parallel == "none":
         if count > 1:
@@ -81,9 +88,6 @@ def check_parallel(parallel: str, device: str, launcher: str = "basic") -> None:
         raise ConfigError(
             "device", device, "with parallel=tensor every process has a GPU of its own", "Use device=auto."
         )
-    if launcher != "basic":
-        problem = "with parallel=tensor a job has all GPUs already, and jobs run one after the other"
-        raise ConfigError("hydra/launcher", launcher, problem, "Leave it out.")
 
 
 def _installed(module: str) -> bool:

@@ -15,10 +15,8 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-import torch
-
 from specbench import ranks
-from specbench.errors import ConfigError, SpecbenchError
+from specbench.errors import SpecbenchError
 from specbench.ranks import RankError
 from specbench.runs.signals import ENDING, Interrupted
 
@@ -36,28 +34,6 @@ class Parted(Interrupted):
     def status(self) -> int:
         """The exit status."""
         return 1
-
-
-def device_of_rank(device: str) -> str:
-    """The device by its name; with several ranks ``auto`` and ``cuda`` become the GPU of this one.
-
-    Raises:
-        ConfigError: fewer GPUs than ranks.
-    """
-    if ranks.size() == 1:
-        return device
-    gpus = torch.cuda.device_count()
-    if device == "cpu" and gpus:
-        remedy = "Hide them: CUDA_VISIBLE_DEVICES= torchrun ..."
-        raise ConfigError(
-            "device", device, f"transformers shards over GPUs where there are any, and here are {gpus}", remedy
-        )
-    if gpus == 0:
-        return device
-    if ranks.size() > gpus:
-        problem, remedy = f"{ranks.size()} processes, and {gpus} GPUs here", f"Use --nproc-per-node={gpus} or fewer."
-        raise ConfigError("parallel", "tensor", problem, remedy)
-    return f"cuda:{ranks.rank()}"
 
 
 def follow(work: Callable[[], object]) -> None:
@@ -96,7 +72,10 @@ def cause_of(error: BaseException) -> str:
 
 def heard(own: str) -> str:
     """Why another rank has failed; empty if none has said so. The others hear ``own``."""
-    told = ranks.outcomes(own, 0.0) if ranks.size() > 1 else {}
+    try:
+        told = ranks.outcomes(own, 0.0) if ranks.size() > 1 else {}
+    except RuntimeError:  # torchrun has gone, and its store
+        return ""
     return next((_of_rank(number, said) for number, said in told.items() if said and number != ranks.rank()), "")
 
 
@@ -121,8 +100,10 @@ def watched(write_failed: Callable[[str], object]) -> Generator[None]:
             pass
         if number and not left.wait(GRACE):
             name = signal.Signals(number[0]).name
-            write_failed(f"{name} while it waited for another rank, which has ended, it seems")
-            os._exit(128 + number[0])
+            try:
+                write_failed(f"{name} while it waited for another rank, which has ended, it seems")
+            finally:
+                os._exit(128 + number[0])
         os.close(heard)
 
     thread = threading.Thread(target=wait, daemon=True)
