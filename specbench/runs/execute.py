@@ -30,7 +30,7 @@ from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
 from specbench.runs.launchers import check_parallel
-from specbench.runs.parallel import cause_of, confirm, follow, heard, settle, watched, words_of
+from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
@@ -99,8 +99,7 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
         settle(words_of(error))
         return
     except KeyboardInterrupt as error:
-        reason = f"interrupted ({error or 'SIGINT'})"
-        _end(job, state.ending(Status.FAILED, "; ".join(filter(None, [reason, heard(reason)]))), "")
+        _end(job, state.ending(Status.FAILED, interrupted(error)), "")
         raise
     except (Exception, SystemExit) as error:  # a bug in one verifier must not cost the sweep its other jobs
         known = isinstance(error, SpecbenchError)

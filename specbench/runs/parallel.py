@@ -1,6 +1,6 @@
-"""``parallel=tensor``: what is wrong with it before a model is loaded, and how the ranks of a job stay in step.
+"""``parallel=tensor``: how ranks stay in step from job to job, and how they end if one of them does.
 
-Ranks go on with a sweep only if all of them ended a job alike: done, or refused with the same words. Otherwise some may
+Ranks go on with a sweep only if all of them ended a job alike: done, or failed with the same words. Otherwise some may
 wait for others in the middle of a layer, and the run ends; torchrun then ends what is left of it.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -55,19 +56,29 @@ def follow(work: Callable[[], object]) -> None:
 
 
 def words_of(error: BaseException) -> str:
-    """How a rank tells the others of an error: ours is the same on all, if it is of the configuration."""
-    if isinstance(error, SpecbenchError):
-        return str(error)
-    own = f"{type(error).__name__}: {error}"
-    return own if ranks.size() == 1 else f"rank {ranks.rank()}: {own}"
+    """How a rank tells the others of an error: the same words on all, unless it came of waiting for one of them."""
+    own = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
+    return _of_rank(ranks.rank(), own) if _of_waiting(error) else own
 
 
 def cause_of(error: BaseException) -> str:
-    """Why a job failed on this rank: what another one has said already, if it is what the error came of."""
-    own = words_of(error)
-    if ranks.size() == 1 or isinstance(error, SpecbenchError):
-        return own
-    return heard(own) or f"another rank has ended, it seems ({own})"
+    """Why a job failed on this rank: what another one has said already, if it failed in waiting for it."""
+    if not _of_waiting(error):
+        return words_of(error)
+    return heard(words_of(error)) or f"another rank has ended, it seems ({words_of(error)})"
+
+
+def _of_waiting(error: BaseException) -> bool:
+    """Whether an error is of what ranks compute together."""
+    return ranks.size() > 1 and isinstance(error, RuntimeError) and bool(re.search("gloo|nccl", str(error), re.I))
+
+
+def interrupted(error: KeyboardInterrupt) -> str:
+    """Why a job was interrupted: torchrun asks all processes to end if one has ended."""
+    reason = f"interrupted ({error or 'SIGINT'})"
+    if ranks.size() == 1:
+        return reason
+    return f"{reason}; {heard(reason) or 'torchrun does so too if another rank has ended'}"
 
 
 def heard(own: str) -> str:
