@@ -15,10 +15,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench import __version__, config
+from specbench import __version__, config, ranks
 from specbench.config import CONF
 from specbench.errors import SpecbenchError
-from specbench.progress import say
+from specbench.progress import console, say
 from specbench.runs import plugins
 from specbench.runs.commandline import explained, prepared
 from specbench.runs.plan import LATEST, find_sweep
@@ -111,6 +111,8 @@ def end(sweep: Asked) -> int:
         say(reason if alike else f"{label}: {reason}", style="bold red")
     if sweep.refused or sweep.folder is None:
         return 1 if sweep.refused else 0  # --help, --cfg and the like
+    if not ranks.leads():
+        return 1 if sweep.launch_error else 0
     from specbench.runs.ending import tell
 
     status = tell(sweep.folder, just_ran=True)
@@ -122,17 +124,30 @@ def end(sweep: Asked) -> int:
 def main() -> None:
     """The command line."""
     arguments = sys.argv[1:]
+    if not ranks.leads():  # one process of a parallel run speaks
+        console.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with interruptible():
         try:
             if arguments == ["--version"]:
                 print(versions())
                 sys.exit(0)
-            sys.exit(report(arguments[1:]) if arguments[:1] == ["report"] else run(arguments))
+            status = report(arguments[1:]) if arguments[:1] == ["report"] else run(arguments)
+            if ranks.size() > 1:
+                _leave(status)
+            sys.exit(status)
         except Interrupted as error:  # before or after the jobs
             sys.exit(error.status)
         except BrokenPipeError:  # whoever read what is printed here has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(128 + 13)  # as if SIGPIPE had ended it
+
+
+def _leave(status: int) -> None:
+    """Ends this process at once. What PyTorch would tidy up waits for other processes, which may have gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ LARGEST_SEED = 2**63 - 1  # what rng.py takes
 LARGEST_COUNT = 2**31 - 1
 MOST_THREADS = 1024
 DTYPES = ("float32", "bfloat16", "float16")
+PARALLEL = ("none", "tensor")
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Config:
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
+    parallel: str = "none"
     threads: int = 0
     share_machine: bool = False
 
@@ -145,6 +147,8 @@ def check(given: Mapping[str, Any]) -> None:
             raise ConfigError("sampler.processors", processor, "no _target_", remedy)
     if given["dtype"] not in ("auto", *DTYPES):
         raise ConfigError("dtype", given["dtype"], "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
+    if given["parallel"] not in PARALLEL:
+        raise ConfigError("parallel", given["parallel"], "not known", f"Use {' or '.join(PARALLEL)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
         raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
     for group in ("drafter", "verifier", "engine", "protocol"):

@@ -98,6 +98,8 @@ class RunRow:
     lossless: bool | None
     engine: str | None = None  # how steps were taken: eager, static, graph, compiled
     prompt_chunk: int | None = None  # tokens of prompts fed between two steps, at most; None: whole prompts
+    parallel: str | None = None  # none, or tensor: the target in shards; None in rows older than this column
+    ranks: int | None = None  # processes that decoded together, a GPU each; the row is of rank 0
     workload: str | None
     prompts: int | None
     gamma: int | None  # of prompts that have none of their own, and so is max_new_tokens
@@ -155,7 +157,7 @@ class RunRow:
     batch_plain_steps: list[int] | None = None
     requests_per_step: float | None = None  # that a step advanced, on average; batch_size if the batch was always full
     plain_requests_per_step: float | None = None
-    weight_bytes_target: int | None = None  # what a forward pass reads of a model (benchmark/weights.py)
+    weight_bytes_target: int | None = None  # what a forward pass reads of a model or its shard (benchmark/weights.py)
     weight_bytes_draft: int | None = None  # None: the drafter has no model of its own
     copy_bandwidth: float | None = None  # bytes a second of the GPU's own large copy; None on a CPU
 
@@ -180,6 +182,7 @@ COLUMNS_OF = {
     "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
     "verifier": ("verifier", "lossless"),
     "engine": ("engine", "prompt_chunk"),
+    "parallel": ("parallel", "ranks"),
     "workload": ("workload", "prompts"),
     **{key: (key,) for key in ("gamma", "batch_size", "max_new_tokens", "seed", "dtype")},
 }

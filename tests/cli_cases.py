@@ -138,6 +138,8 @@ BAD_INPUT = [
     Case("empty project", ("tracking.project=",), ("tracking.project=: an empty name", "Use")),
     Case("project that is a folder", ("tracking.project=..",), ("tracking.project=..: a folder", "Use")),
     Case("unknown device", ("device=nonsense",), ("device=nonsense", "Use auto, cpu, cuda")),
+    Case("shards in one process", ("parallel=tensor",), ("parallel=tensor: there is one process alone", "torchrun")),
+    Case("no such way", ("parallel=pipeline",), ("parallel=pipeline: not known", "Use none or tensor")),
     Case("GPU that is not here", ("device=cuda:99",), ("device=cuda:99", "device=cpu")),
     Case("unknown dtype", ("dtype=float8",), ("dtype=float8", "Use auto, float32")),
     # Components

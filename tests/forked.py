@@ -39,7 +39,9 @@ def load_once() -> None:
     """Loads the embedded pair for all children to come, and sets the threads that they begin with."""
     torch.set_num_threads(1)
     building.load_pair = functools.cache(building.load_pair)
-    building.load_pair("embedded:target", "embedded:draft", device="cpu", dtype="auto", chat=None, download=False)
+    building.load_pair(
+        "embedded:target", "embedded:draft", device="cpu", dtype="auto", chat=None, download=False, parallel="none"
+    )
 
 
 class Child:

@@ -112,8 +112,8 @@ def test_columns_of_what_a_protocol_never_reads_are_empty_and_no_others(name, pa
     noting = context(pair, protocol.needs_models)
     read.clear()
     protocol.run(noting)
-    if protocol.needs_models:  # the requests' seeds are made of the run's, and the models are loaded in its dtype
-        read.update(("seed", "dtype", "pair"))
+    if protocol.needs_models:  # the requests' seeds are made of the run's, and so are the models that are loaded
+        read.update(("seed", "dtype", "pair", "parallel"))
     assert set(COLUMNS_OF) - read == set(unused(protocol))
 
 

@@ -8,17 +8,19 @@ import torch
 
 from specbench.benchmark.timer import DeviceTimer
 from specbench.models import Engine
+from specbench.models.sharding import local
 
 
 def weight_bytes(engine: Engine | None) -> int | None:
-    """The bytes of a model's weights, tied ones once; None for no model.
+    """The bytes of a model's weights, tied ones once; None for no model. Of a sharded one those of this rank's shard.
 
     All parameters count, as is usual. A table of input embeddings that is not the output layer too is read in a few
     rows only, so that the true floor of such a model is lower by its share.
     """
     if engine is None:
         return None
-    return sum(weight.numel() * weight.element_size() for weight in engine.model.parameters())
+    weights = (local(weight) for weight in engine.model.parameters())
+    return sum(weight.numel() * weight.element_size() for weight in weights)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.requests import Completion, Request, Step
-from specbench.decoding.step import BAD_DRAFT, BAD_TARGET, PHASES, Line, Parts
+from specbench.decoding.step import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_DIFFER, Line, Parts
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, right_padded
@@ -235,6 +235,12 @@ def _record(completion: Completion, line: Line, verifier: Verifier | None) -> No
             raise ModelError(
                 f"The {_MODELS[line.bad]} model returned NaN or infinite logits for prompt {name!r} at step {number}. "
                 "Check its weights, or use dtype=float32."
+            )
+        if line.bad == RANKS_DIFFER:
+            raise ModelError(
+                f"parallel=tensor: the processes have other logits or tokens than each other for prompt {name!r} at "
+                f"step {number}, so that their texts would part. Check that all GPUs are of one kind, and that "
+                f"{type(verifier).__name__} draws its random numbers from its streams."
             )
         raise ModelError(
             f"Nothing could be drawn for prompt {name!r} at step {number} ({type(verifier).__name__}), though no logit "

@@ -45,7 +45,7 @@ class Parts:
 
 
 PHASES = ("draft", "target", "verify", "commit")  # of a step
-FINITE, BAD_TARGET, BAD_DRAFT = 0, 1, 2  # Happened.bad
+FINITE, BAD_TARGET, BAD_DRAFT, RANKS_DIFFER = 0, 1, 2, 3  # Happened.bad
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Happened:
         draft_depth: how many tokens it could have accepted, fewer than it drafted if the draft is a tree.
         num_emitted: num_accepted + 1, or fewer where a stop token cut the block; 0 for a request that had finished.
         finished: as in Batch, after the step.
-        bad: whose logits are NaN or +inf: FINITE (nobody's), BAD_TARGET or BAD_DRAFT.
+        bad: whose logits are NaN or +inf: FINITE (nobody's), BAD_TARGET or BAD_DRAFT; or RANKS_DIFFER.
         stamps: nanoseconds at which it began and each of PHASES ended.
     """
 
@@ -192,6 +192,10 @@ def _commit(
     ended = torch.where(lengths >= batch.limits, FULL, RUNNING)
     ended = torch.where(stops.any(dim=1), STOPPED, ended)
     nothing, bad = block & (emitted == PADDING), _bad(draft, rows)
+    if parts.target.shards is not None:
+        drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
+        differ = parts.target.shards.differing(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
+        bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     finished = torch.where(batch.running, ended, batch.finished)
     # The pending token and the accepted ones stay cached; the emitted one is fed by the next step.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from specbench import ranks
 from specbench.files import Source, shown
 from specbench.foreign import foreign
 from specbench.models import hub
@@ -129,23 +130,34 @@ class Checkpoint:
             check_dtypes(held, self.source)
             check_size(self.config, held, self.source)
 
-    def load(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    def load(self, dtype: torch.dtype, device: torch.device, sharded: bool = False) -> PreTrainedModel:
         """The model on its device, in eval mode, with every weight from the files.
+
+        Args:
+            sharded: each rank reads its shard (sharding.py); all have to be here.
 
         Raises:
             ConfigError: the files are broken, or the device has no room.
             ModelError: weights that are missing or no numbers; an architecture that the engine cannot run.
         """
         with hub.offline():
-            model = load_weights(self.folder, self.config, dtype, self.source)
-            if not (self.quantised and model.device.type == device.type):  # some quantised models refuse to be moved
-                problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
-                with foreign(self.source.key, self.source.value, problem, remedy):
-                    model = model.to(device)
-            width = output_weight(model, self.source).shape[0]
-            check_output_width(f"{self.source.key}={self.source.value}", width, self.vocab_size)
-            check_values(model, self.source)
+            if sharded:
+                model = ranks.together(lambda: self._read(dtype, device, True))
+            else:
+                model = self._read(dtype, device, False)
             check_engine(model, self.vocab_size, self.source)
+        return model
+
+    def _read(self, dtype: torch.dtype, device: torch.device, sharded: bool) -> PreTrainedModel:
+        model = load_weights(self.folder, self.config, dtype, self.source, sharded)
+        # Shards are read to where they stay, and some quantised models refuse to be moved.
+        if not sharded and not (self.quantised and model.device.type == device.type):
+            problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
+            with foreign(self.source.key, self.source.value, problem, remedy):
+                model = model.to(device)
+        width = output_weight(model, self.source).shape[0]
+        check_output_width(f"{self.source.key}={self.source.value}", width, self.vocab_size)
+        check_values(model, self.source)
         return model
 
     def stop_ids(self, model: PreTrainedModel) -> frozenset[int]:

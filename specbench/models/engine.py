@@ -22,6 +22,7 @@ from specbench.batch import known_max
 from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
+from specbench.models.sharding import Shards
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -55,11 +56,13 @@ class Engine:
     Attributes:
         lengths: tokens cached of each request in the leading rows, int64 [B] on the model's device; changed in place.
         layout: changes whenever memory is allocated anew, which a captured CUDA graph would not notice.
+        shards: the ranks that the model is sharded over; None for a whole one. The cache has this rank's heads.
     """
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str):
         self.model, self.vocab_size, self.name = model, vocab_size, name
         self.device = model.device
+        self.shards = Shards.of(model)
         self.context = context_length(model.config)
         self._takes_places = attention.install(model)
         rope.hold(model)

@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.errors import ConfigError
+from specbench.models import sharding
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
@@ -85,6 +86,7 @@ def load_pair(
     dtype: str = "auto",
     chat: bool | None = None,
     download: bool = False,
+    parallel: str = "none",
 ) -> Pair:
     """Loads a target and a draft model after comparing their vocabularies.
 
@@ -95,13 +97,16 @@ def load_pair(
         dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16".
         chat: use the chat template; None uses it if the target's tokenizer has one.
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
+        parallel: "tensor" shards the target over the processes that torchrun started, a GPU each, and every one of
+            them has to call this; "none" keeps it whole.
 
     Returns:
         Pair: both models, their tokenizer, and the ids that end a text.
 
     Raises:
         ConfigError: a folder that is missing or broken, pickled weights, an unknown device or dtype.
-        ModelError: different vocabularies, weights that the files lack, or an architecture that the engine cannot run.
+        ModelError: different vocabularies, weights that the files lack, or an architecture that the engine cannot run,
+            or cannot be sharded.
 
     Example:
         >>> import specbench
@@ -109,7 +114,8 @@ def load_pair(
         >>> pair.vocab_size
         4096
     """
-    chosen_device = choose_device(device)
+    sharded = sharding.asked(parallel)
+    chosen_device = choose_device(sharding.device_of_rank(device) if sharded else device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
     of_target = _opened("pair.target", target, download)
     of_draft = _opened("pair.draft", draft, download)
@@ -119,9 +125,12 @@ def load_pair(
         problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
         raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
     uses_chat = wants_chat(tokenizer, chat)
+    if sharded:
+        sharding.check_divisible(of_target.config, of_target.source)
+        sharding.join(chosen_device)
     for each in (of_target, of_draft):
         each.complete()
-    models = [each.load(chosen_dtype, chosen_device) for each in (of_target, of_draft)]
+    models = [of_target.load(chosen_dtype, chosen_device, sharded), of_draft.load(chosen_dtype, chosen_device)]
     return Pair(models[0], models[1], tokenizer, of_target.vocab_size, of_target.stop_ids(models[0]), uses_chat)
 
 

@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from specbench.errors import ModelError
 from specbench.files import Source
 from specbench.foreign import foreign
+from specbench.models import sharding
 from specbench.models.attention import implementation
 from specbench.models.weight_files import Held, elements, named
 from specbench.progress import say
@@ -32,8 +33,10 @@ _HARMLESS = re.compile(r"(^|\.)(rotary(_pos)?_emb\.inv_freq|(attn|attention)\.(b
 _MUCH = 100_000_000  # numbers that may be allocated beyond those of the files before a config is taken for a mistake
 
 
-def load_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, source: Source) -> PreTrainedModel:
-    """The model of a folder on the CPU, in eval mode.
+def load_weights(
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, source: Source, sharded: bool = False
+) -> PreTrainedModel:
+    """The model of a folder, in eval mode: on the CPU, or the shard of this rank on its device.
 
     Raises:
         ConfigError: whatever transformers raises while it loads.
@@ -53,6 +56,7 @@ def load_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, sou
                     trust_remote_code=False,
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,  # reported below, with the shapes
+                    **sharding.loading(sharded),
                 )
         except Exception as error:
             if conversion := _conversion_error(logged):
@@ -132,7 +136,8 @@ def _shape(shape: Collection[int]) -> str:
 def _check_tied(model: PreTrainedModel, source: Source) -> None:
     """Raises ModelError where config.json says that two weights are one, and the files hold two."""
     for one, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
-        if model.get_parameter(one).data_ptr() != model.get_parameter(other).data_ptr():
+        held, due = (sharding.local(model.get_parameter(name)) for name in (one, other))
+        if held.data_ptr() != due.data_ptr():
             raise ModelError(
                 f"{source.key}={source.value}: config.json ties {one} to {other}, and the files hold two that differ. "
                 "Set tie_word_embeddings to false in config.json if both are meant, or take all files from the same "
@@ -141,15 +146,15 @@ def _check_tied(model: PreTrainedModel, source: Source) -> None:
 
 
 def check_values(model: PreTrainedModel, source: Source) -> None:
-    """Looks at every weight once, where the model lies.
+    """Looks at every weight that this rank has once, where the model lies.
 
     Raises:
         ModelError: a weight that is NaN or infinite; an embedding or an output layer of zeros alone.
     """
     tensors = {
-        name: tensor
+        name: held
         for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers())
-        if tensor.is_floating_point() and tensor.numel()
+        if (held := sharding.local(tensor)).is_floating_point() and held.numel()
     }
     ends = _ends(list(tensors.values()))
     if bad := [name for name, end in zip(tensors, ends, strict=True) if not all(map(torch.isfinite, end))]:
@@ -164,7 +169,7 @@ def check_values(model: PreTrainedModel, source: Source) -> None:
     if not zeros:
         return
     embedding: Any = model.get_input_embeddings()
-    outer = {embedding.weight.data_ptr(), output_weight(model, source).data_ptr()}
+    outer = {sharding.local(each).data_ptr() for each in (embedding.weight, output_weight(model, source))}
     if any(tensors[name].data_ptr() in outer for name in zeros):
         raise ModelError(
             f"{source.key}={source.value}: all values are 0 in {named(zeros)}, so that every token is alike to the "

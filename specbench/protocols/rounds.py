@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from specbench import ranks
 from specbench.checks import check_count, check_seconds
 from specbench.decoding import Completion, Decoder, Request
 from specbench.disturbance import Disturbance, DisturbanceWatch
@@ -158,7 +159,8 @@ def timed_rounds(
     while len(rounds) < settings.max_rounds:
         expected = (time.perf_counter() - started) * (len(rounds) + 1) / len(rounds)
         steady = (speed_of(times_of(rounds)).round_error or 0.0) <= TOLERANCE
-        if len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected):
+        enough = bool(len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected))
+        if ranks.led(lambda enough=enough: enough):  # clocks differ
             break
         rounds.append(paired_round(plain, speculative, batches, len(rounds), at_once))
     seen = watch.ended()

@@ -8,7 +8,7 @@ from specbench.errors import ConfigError
 from specbench.protocols.base import MeasurementProtocol, OwnConditions
 from specbench.replay.survival import LARGEST_GAMMA
 
-OF_MODELS = ("pair", "drafter", "engine", "workload", "max_new_tokens")
+OF_MODELS = ("pair", "drafter", "engine", "parallel", "workload", "max_new_tokens")
 NO_MODEL = "It loads no model; leave it out."
 
 

@@ -15,6 +15,7 @@ from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
+from specbench.models.sharding import check_installed
 from specbench.models.threads import default_threads
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
 from specbench.protocols.settings import unused
@@ -29,7 +30,7 @@ _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process load
 def loaded_pair(config: Config, device: torch.device) -> Pair:
     """Loads a pair once for all the jobs of this process that use it; another pair takes its place in memory."""
     wanted = config.pair
-    key = (wanted.target, wanted.draft, wanted.chat, wanted.download, str(device), config.dtype)
+    key = (wanted.target, wanted.draft, wanted.chat, wanted.download, str(device), config.dtype, config.parallel)
     if key not in _pairs:
         _pairs.clear()
         _pairs[key] = load_pair(
@@ -39,6 +40,7 @@ def loaded_pair(config: Config, device: torch.device) -> Pair:
             dtype=config.dtype,
             chat=wanted.chat,
             download=wanted.download,
+            parallel=config.parallel,
         )
     return _pairs[key]
 
@@ -63,6 +65,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     if not {"engine", "batch_size"} & set(unused(protocol)):
         engine.check(context.device, drafter, context.verifier, min(context.batch_size, len(prompts)))
     context = dataclasses.replace(context, drafter=drafter)
+    if config.parallel != "none":
+        check_installed()
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
     pair = loaded_pair(config, context.device)

@@ -13,11 +13,12 @@ import torch
 from omegaconf import OmegaConf
 
 from specbench import config as configuration
-from specbench import results, tracking
+from specbench import ranks, results, tracking
 from specbench.config import Config
 from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError, TrackingError
 from specbench.models.loading import choose_device, choose_dtype
+from specbench.models.sharding import device_of_rank
 from specbench.models.threads import PYTORCH_THREADS
 from specbench.progress import say
 from specbench.protocols import ModelContext, Outcome, RunContext
@@ -28,6 +29,8 @@ from specbench.runs.choices import build
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name
+from specbench.runs.launchers import check_parallel
+from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
@@ -52,38 +55,57 @@ def run_job(config: Config) -> None:
     A job that needs an optional package which is not there is skipped: it fails nothing but itself.
     """
     job = JobInfo.current()
+    ranks.begin(f"job {job.number}")
+    if not ranks.leads():
+        follow(lambda: _measured(config, job, device_of_rank(config.device)))
+        return
     try:
         with interruptible(), held(job.folder):
             state = written_state(job.folder)
             if state is None:
-                say(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", style="red")
-            elif state.status is not Status.DONE:  # else another process has been faster
+                _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")
+            elif state.status is Status.DONE:  # another process has been faster
+                ranks.led(lambda: False)
+            else:
                 _attempt(config, job, state)
     except JobRunning as error:
-        say(f"job {job.number} ({job.label}) left alone: {error}", style="yellow")
+        _leave(f"job {job.number} ({job.label}) left alone: {error}", "yellow")
     except WriteError as error:
-        say(f"job {job.number} ({job.label}) failed: {error}", style="red")
+        _leave(f"job {job.number} ({job.label}) failed: {error}", "red")
+
+
+def _leave(reason: str, style: str) -> None:
+    """No attempt is made, by no rank."""
+    ranks.led(lambda: False)
+    say(reason, style=style)
 
 
 def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     clear_attempt(job.folder)
     state = before.begun()
     write_state(job.folder, state)
+    ranks.led(lambda: True)
     try:
-        with pinned(config.device, job.folder.parent, job.beside) as device:
+        with (
+            watched(lambda reason: write_state(job.folder, state.ending(Status.FAILED, reason))),
+            pinned(device_of_rank(config.device), job.folder.parent, job.beside) as device,
+        ):
             measured = _measured(config, job, device)
+        confirm()
         done = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,))
         write_state(job.folder, done)
     except NotInstalledError as error:
         _end(job, state.ending(Status.SKIPPED, str(error)), str(error))
+        settle(words_of(error))
         return
     except KeyboardInterrupt as error:
-        _end(job, state.ending(Status.FAILED, f"interrupted ({error or 'SIGINT'})"), "")
+        _end(job, state.ending(Status.FAILED, interrupted(error)), "")
         raise
     except (Exception, SystemExit) as error:  # a bug in one verifier must not cost the sweep its other jobs
         known = isinstance(error, SpecbenchError)
-        reason = str(error) if known else f"{type(error).__name__}: {error} (see {job.folder}/error.txt)"
+        reason = str(error) if known else f"{cause_of(error)} (see {job.folder}/error.txt)"
         _end(job, state.ending(Status.FAILED, reason), str(error) if known else traceback.format_exc())
+        settle(words_of(error))
         return
     warnings = _shown(config, job, measured)
     ended = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=warnings)
@@ -113,11 +135,13 @@ def _end(job: JobInfo, state: JobState, details: str) -> None:
 
 def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     resolved = configuration.resolved(config)
-    write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
+    if ranks.leads():
+        write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
     # All that can be known without a model is checked first.
     configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
+    check_parallel(config.parallel, config.device)
     sampling = sampling_params(resolved["sampler"])
     tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
@@ -155,7 +179,8 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     }
     row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
     try:
-        write_tables(job.folder, row, outcome)
+        if ranks.leads():
+            write_tables(job.folder, row, outcome)
     except WriteError as error:
         raise SpecbenchError(f"{error} What was measured: {outcome.headline}.") from error
     return Measured(outcome, row, resolved)
@@ -204,6 +229,8 @@ def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mappin
         "lossless": bool(getattr(context.verifier, "lossless", False)),
         "engine": context.engine.name if isinstance(context, ModelContext) else None,
         "prompt_chunk": context.engine.prompt_chunk if isinstance(context, ModelContext) else None,
+        "parallel": config.parallel,
+        "ranks": ranks.size(),
         "workload": config.workload.name,
         "prompts": len(context.requests) if isinstance(context, ModelContext) else None,
         "gamma": config.gamma,

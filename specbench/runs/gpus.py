@@ -1,7 +1,12 @@
-"""A GPU a job: jobs that run beside each other on one machine take GPUs that no other job of their sweep has."""
+"""A GPU a job: jobs that run beside each other on one machine take GPUs that no other job of their sweep has.
+
+A process that runs several jobs, one after the other, stays with its GPU: the models that it keeps are there, and
+memory that PyTorch does not give back. So there are never more such processes than GPUs.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Generator
@@ -12,6 +17,20 @@ import torch
 from filelock import FileLock, Timeout
 
 PAUSE = 0.5  # seconds between two looks for a free GPU
+_before: list[int] = []  # GPUs that this process has had, the last one first
+
+
+def jobs_at_once(asked: int, device: str) -> int:
+    """How many jobs joblib is to run at once on this machine: as asked, but on GPUs no more than there are.
+
+    Args:
+        asked: as in joblib: -1 is one a core, -2 one less, and so on.
+        device: as configured.
+    """
+    gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    if gpus < 2:
+        return asked
+    return min(gpus, asked if asked > 0 else max(1, (os.cpu_count() or 1) + 1 + asked))
 
 
 @contextmanager
@@ -31,12 +50,13 @@ def pinned(device: str, sweep: Path, beside: bool) -> Generator[str]:
         yield device
         return
     while True:
-        for number in range(gpus):
+        for number in sorted(range(gpus), key=lambda gpu: _before.index(gpu) if gpu in _before else len(_before)):
             lock = FileLock(sweep / f"gpu-{socket.gethostname()}-{number}.lock")
             try:
                 lock.acquire(timeout=0)
             except Timeout:
                 continue
+            _before[:] = [number, *(gpu for gpu in _before if gpu != number)]
             try:
                 yield f"cuda:{number}"
             finally:

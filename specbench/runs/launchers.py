@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any
 
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
+from specbench import ranks
 from specbench.errors import ConfigError, NotInstalledError
 
 # Launchers that Hydra has as packages of their own: the name of each, its extra of this project, its module.
@@ -58,6 +60,33 @@ def check_times(composed: DictConfig) -> None:
             launcher_of(composed.hydra),
             f"jobs that run beside each other on one machine slow each other down, and {protocol} takes times",
             "Leave it out; or use Slurm or Ray with a machine a job; or add share_machine=true, and trust no speed.",
+        )
+
+
+def check_launcher(launcher: str) -> None:
+    """Raises ConfigError for one that starts processes of its own, if torchrun started several already."""
+    if ranks.size() > 1 and launcher != "basic":
+        problem = "with parallel=tensor a job has all GPUs already, and jobs run one after the other"
+        raise ConfigError("hydra/launcher", launcher, problem, "Leave it out.")
+
+
+def check_parallel(parallel: str, device: str) -> None:
+    """Raises ConfigError if the processes that there are do not fit ``parallel``."""
+    count = ranks.size()
+    if parallel == "none":
+        if count > 1:
+            problem = f"torchrun started {count} processes, each of which would run all of it"
+            raise ConfigError("parallel", parallel, problem, "Add parallel=tensor, or start one process without it.")
+        return
+    if not ranks.launched():
+        remedy = "Start one process a GPU: torchrun --nproc-per-node=2 -m specbench parallel=tensor ..."
+        raise ConfigError("parallel", parallel, "there is one process alone", remedy)
+    if os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
+        problem = f"{count} processes on several machines; shards are on the GPUs of one"
+        raise ConfigError("parallel", parallel, problem, "Use torchrun --nproc-per-node=N on one machine.")
+    if device.startswith("cuda:"):
+        raise ConfigError(
+            "device", device, "with parallel=tensor every process has a GPU of its own", "Use device=auto."
         )
 
 

@@ -6,6 +6,7 @@ Hydra composes the jobs and its launchers run them; plugins.py makes the class k
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +20,13 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from specbench import config
+from specbench import config, ranks
 from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
 from specbench.runs.identity import APART, identity
 from specbench.runs.job import config_dir
-from specbench.runs.launchers import check_times
+from specbench.runs.launchers import check_launcher, check_parallel, check_times, launcher_of
 from specbench.runs.overrides import key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.state import JobState, Status, read_state, write_state
@@ -81,6 +82,7 @@ class PlannedSweeper(Sweeper):
             SpecbenchError: jobs that cannot be resumed, a folder that cannot be used.
         """
         self.hydra_context, self.config = hydra_context, config
+        check_launcher(launcher_of(config.hydra))
         sweep = self.current
         given: list[str] = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ty: ignore
         apart = [each for each in given if key_of(each).partition(".")[0] in APART]
@@ -93,12 +95,17 @@ class PlannedSweeper(Sweeper):
             return
         exp = str(OmegaConf.select(config, "hydra.runtime.choices.exp") or "adhoc")
         try:
-            self._plan(wanted, exp)
+            self._follow(ranks.led(lambda: self._plan(wanted, exp)))
         except WriteError as error:
             remedy = "Free space, or choose another folder with hydra.sweep.dir."
             raise ConfigError(
                 "hydra.sweep.dir", config.hydra.sweep.dir, f"cannot be written ({error.reason})", remedy
             ) from error
+        if launcher_of(config.hydra) == "joblib":
+            from specbench.runs.gpus import jobs_at_once  # which imports PyTorch
+
+            with read_write(config), open_dict(config):
+                config.hydra.launcher.n_jobs = jobs_at_once(config.hydra.launcher.n_jobs, config.device)
         from specbench.runs.plugins import unregister  # which imports this module
 
         self.launcher = Plugins.instance().instantiate_launcher(
@@ -152,12 +159,16 @@ class PlannedSweeper(Sweeper):
             check_times(composed)
             resolved = config.resolved(_own_part(composed))
             config.check(resolved)
+            check_parallel(resolved["parallel"], resolved["device"])
         except SpecbenchError as error:
             return Composed(job, str(error))
+        if resolved["parallel"] != "none":
+            choices["ranks"] = str(ranks.size())
         name, files = identity(resolved, choices)
         return Composed(PlannedJob(-1, name, job.label, job.overrides, files))
 
-    def _plan(self, wanted: Sequence[Composed], exp: str) -> None:
+    def _plan(self, wanted: Sequence[Composed], exp: str) -> dict[str, Any]:
+        """Writes the plan; returns what the other processes of a parallel run have to know of it."""
         assert self.config is not None
         sweep = self.current
         if sweep.resume is None:
@@ -181,6 +192,14 @@ class PlannedSweeper(Sweeper):
                 write_text(folder / "error.txt", str(refused[job.id]))
             elif state.status not in (Status.DONE, Status.RUNNING):
                 self.waiting.append(job)
+        return {"folder": str(sweep.folder), "waiting": [dataclasses.asdict(job) for job in self.waiting]}
+
+    def _follow(self, told: dict[str, Any]) -> None:
+        """Takes what the process that planned tells."""
+        self.current.folder = Path(told["folder"])
+        self.waiting = [PlannedJob(**job) for job in told["waiting"]]
+        assert self.config is not None
+        _set_folder(self.config, self.current.folder)
 
     def _check_unchanged(self, plan: Plan, sweep: Path) -> None:
         """Raises ConfigError if a job of the plan would not be the same any more: rows of two questions do not mix."""

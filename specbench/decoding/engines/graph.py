@@ -99,7 +99,9 @@ class GraphEngine(StaticEngine):
                 for _ in range(TRIALS):
                     self._step_of(size)
             torch.cuda.current_stream(device).wait_stream(self._stream)
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            # NCCL has a thread that asks the GPU about its work meanwhile, which a capture would otherwise forbid.
+            mode = "global" if self.parts.target.shards is None else "thread_local"
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
                 numbers = self._step_of(size)
         except torch.OutOfMemoryError as error:
             raise ModelError(

@@ -1,0 +1,186 @@
+"""A target in shards: transformers' own tensor parallelism, a rank (process) a shard.
+
+Matrices are cut between ranks (Megatron-LM, arXiv:1909.08053): each rank has some of the heads and some of the inner
+features, and the ranks add up what they computed, twice a layer. transformers knows for each architecture how to cut
+it; here is what the rest of specbench has to know of that. All ranks end up with the same logits, bit for bit, since
+each gets the same sums; :meth:`Shards.differing` checks it at every step.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import transformers
+from jaxtyping import Bool, Int64, Shaped
+from packaging.version import Version
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from specbench import ranks
+from specbench.errors import ConfigError, ModelError, NotInstalledError
+from specbench.files import Source
+
+PATIENCE = 60.0  # seconds after which a rank that waits for the others gives up
+OLDEST = "5.17"  # transformers whose ``from_pretrained`` takes a DistributedConfig of tensor parallelism
+_KEYS = ("k_proj", "qkv_proj", "query_key_value")  # layers that make the keys of attention
+_WITHOUT_PLAN = "Use a Llama, Qwen, Mistral or Gemma, or parallel=none."
+
+
+def check_installed() -> None:
+    """Raises ConfigError if what shards a model is not here."""
+    if Version(transformers.__version__) < Version(OLDEST):
+        problem = f"transformers {transformers.__version__} cannot shard models in this way"
+        raise ConfigError("parallel", "tensor", problem, f"Install transformers {OLDEST} or later.")
+    if importlib.util.find_spec("accelerate") is None:
+        remedy = "pip install 'specbench[parallel]'."
+        raise NotInstalledError("parallel", "tensor", "transformers needs the package accelerate for it", remedy)
+
+
+def asked(parallel: str) -> bool:
+    """Whether a target is to be sharded.
+
+    Raises:
+        ConfigError: a way that there is not, or without processes that could share the target, or what it needs.
+    """
+    if parallel not in ("none", "tensor"):
+        raise ConfigError("parallel", parallel, "not known", "Use none or tensor.")
+    if parallel == "none":
+        return False
+    if not ranks.launched():
+        remedy = "Start one a GPU: torchrun --nproc-per-node=N."
+        raise ConfigError("parallel", parallel, "there is one process alone", remedy)
+    check_installed()
+    return ranks.size() > 1
+
+
+def device_of_rank(device: str) -> str:
+    """The device by its name; with several ranks ``auto`` and ``cuda`` become the GPU of this one.
+
+    Raises:
+        ConfigError: fewer GPUs than ranks.
+    """
+    gpus = torch.cuda.device_count() if ranks.size() > 1 else 0
+    if gpus == 0 or device.startswith("cuda:"):
+        return device
+    if device == "cpu":
+        problem, remedy = (
+            f"shards are put on GPUs, and here are {gpus}",
+            "Hide them: CUDA_VISIBLE_DEVICES= torchrun ...",
+        )
+        raise ConfigError("device", device, problem, remedy)
+    if ranks.size() > gpus:
+        problem, remedy = f"{ranks.size()} processes, and {gpus} GPUs here", f"Use --nproc-per-node={gpus} or fewer."
+        raise ConfigError("parallel", "tensor", problem, remedy)
+    return f"cuda:{ranks.rank()}"
+
+
+def check_divisible(config: PreTrainedConfig, source: Source) -> None:
+    """Whether a model can be cut into as many shards as there are ranks; needs its config.json alone.
+
+    Raises:
+        ModelError: transformers has no plan for it, its heads do not divide, or it is quantised.
+    """
+    text, asked, count = config.get_text_config(), f"{source.key}={source.value}", ranks.size()
+    plan: Mapping[str, str] = getattr(text, "base_model_tp_plan", None) or {}
+    if not plan:
+        raise ModelError(
+            f"{asked}: parallel=tensor, and transformers has no plan of how to shard {config.model_type!r}. "
+            f"{_WITHOUT_PLAN}"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelError(f"{asked}: it is quantised, and parallel=tensor shards whole numbers only. Use parallel=none.")
+    if not any(name.endswith(_KEYS) and style == "colwise" for name, style in plan.items()):
+        return  # every rank has all heads
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(text, name, None)
+        if heads is not None and heads % count:
+            fitting = [n for n in range(2, count) if heads % n == 0]
+            remedy = f"Start {' or '.join(map(str, fitting))} processes" if fitting else "Choose another model"
+            raise ModelError(
+                f"{asked}: parallel=tensor with {count} processes, and its {heads} {name} do not divide by {count}. "
+                f"{remedy}, or use parallel=none."
+            )
+
+
+def join(device: torch.device) -> None:
+    """Makes the ranks able to compute together: NCCL on GPUs, Gloo on CPUs. Once a process."""
+    if dist.is_initialized():
+        return
+    nccl = device.type == "cuda"
+    if not nccl and sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks are on one machine: nobody else is listened to
+    dist.init_process_group(
+        "nccl" if nccl else "gloo",
+        store=dist.PrefixStore("group", ranks.store()),
+        rank=ranks.rank(),
+        world_size=ranks.size(),
+        timeout=timedelta(seconds=PATIENCE),
+        device_id=device if nccl else None,
+    )
+
+
+def leave() -> None:
+    """Ends what :func:`join` began, if it did."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def loading(sharded: bool) -> dict[str, Any]:
+    """Further arguments of ``from_pretrained``, by which each rank reads its own shard."""
+    if not sharded:
+        return {}
+    from transformers.distributed import DistributedConfig
+
+    return {"distributed_config": DistributedConfig(tp_size=ranks.size())}
+
+
+def is_shard(tensor: Tensor) -> bool:
+    """Whether this rank has a part of a tensor."""
+    return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor: its shard, or the tensor itself."""
+    held: Any = tensor
+    return held.to_local() if hasattr(held, "to_local") else tensor
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The ranks of a sharded model.
+
+    Attributes:
+        size: how many there are.
+    """
+
+    size: int
+
+    @staticmethod
+    def of(model: PreTrainedModel) -> Shards | None:
+        """None for a model that is whole."""
+        size = getattr(model, "_tp_size", None) or 1
+        return Shards(size) if size > 1 else None
+
+    def differing(self, logits: Shaped[Tensor, "B width V"], *tokens: Int64[Tensor, "B _"]) -> Bool[Tensor, " B"]:
+        """For which requests the ranks have other logits, by the sum of their bits, or other tokens. Waits for nothing.
+
+        Every rank gets the same answer, so that all stop at the same step where one alone would leave the others
+        waiting. It is one small collective operation, which a CUDA graph can hold.
+        """
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[logits.element_size()]
+        sums = [logits.view(bits).sum(dim=(1, 2), dtype=torch.int64)]
+        for each in tokens:
+            place = torch.arange(1, each.shape[1] + 1, device=each.device)
+            sums.append((each * place * 1_000_003).sum(dim=1))  # by place, so that an exchange shows
+        found = torch.stack(sums)
+        ends = torch.stack([found, -found])
+        dist.all_reduce(ends, dist.ReduceOp.MAX)  # the largest, and minus the smallest
+        return (ends[0] != -ends[1]).any(dim=0)

@@ -1,0 +1,163 @@
+"""``parallel=tensor``: how ranks stay in step from job to job, and how they end if one of them does.
+
+Ranks go on with a sweep only if all of them ended a job alike: done, or failed with the same words. Otherwise some may
+wait for others in the middle of a layer, and the run ends; torchrun then ends what is left of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from specbench import ranks
+from specbench.errors import SpecbenchError
+from specbench.ranks import RankError
+from specbench.runs.signals import ENDING, Interrupted
+
+PATIENCE = 20.0  # seconds in which the others say how they ended, after this rank failed
+GRACE = 10.0  # seconds in which a process that is asked to end does so; torchrun kills it after 30
+
+
+class Parted(Interrupted):
+    """The ranks did not end a job alike."""
+
+    def __init__(self, reason: str):
+        KeyboardInterrupt.__init__(self, reason)
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return 1
+
+
+def follow(work: Callable[[], object]) -> None:
+    """A job on a rank that does not lead: what rank 0 does, without a word.
+
+    Raises:
+        Parted: it ended otherwise here than on another rank.
+    """
+    if not ranks.led(lambda: False):  # whether rank 0 attempts it
+        return
+    own = ""
+    try:
+        work()
+    except (Exception, SystemExit) as error:
+        own = words_of(error)
+        if not isinstance(error, SpecbenchError):
+            traceback.print_exc()
+    settle(own)
+
+
+def words_of(error: BaseException) -> str:
+    """How a rank tells the others of an error: the same words on all, unless it came of waiting for one of them."""
+    own = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
+    return _of_rank(ranks.rank(), own) if _of_waiting(error) else own
+
+
+def cause_of(error: BaseException) -> str:
+    """Why a job failed on this rank: what another one has said already, if it failed in waiting for it."""
+    if not _of_waiting(error):
+        return words_of(error)
+    return heard(words_of(error)) or f"another rank has ended, it seems ({words_of(error)})"
+
+
+def _of_waiting(error: BaseException) -> bool:
+    """Whether an error is of what ranks compute together."""
+    return ranks.size() > 1 and isinstance(error, RuntimeError) and bool(re.search("gloo|nccl", str(error), re.I))
+
+
+def interrupted(error: KeyboardInterrupt) -> str:
+    """Why a job was interrupted: torchrun asks all processes to end if one has ended."""
+    reason = f"interrupted ({error or 'SIGINT'})"
+    if ranks.size() == 1:
+        return reason
+    return f"{reason}; {heard(reason) or 'torchrun does so too if another rank has ended'}"
+
+
+def heard(own: str) -> str:
+    """Why another rank has failed; empty if none has said so. The others hear ``own``."""
+    try:
+        told = ranks.outcomes(own, 0.0) if ranks.size() > 1 else {}
+    except RuntimeError:  # torchrun has gone, and its store
+        return ""
+    return next((_of_rank(number, said) for number, said in told.items() if said and number != ranks.rank()), "")
+
+
+@contextmanager
+def watched(write_failed: Callable[[str], object]) -> Generator[None]:
+    """While the block runs on several ranks: has a process end that torchrun asks to end, and that cannot hear it.
+
+    A GPU that waits for another rank, which has died, keeps the main thread waiting outside of Python for ever.
+
+    Args:
+        write_failed: gets the reason, before the process ends.
+    """
+    if ranks.size() == 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    (heard, told), left = os.pipe(), threading.Event()
+    os.set_blocking(told, False)
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)  # a signal is written here, whatever Python does
+
+    def wait() -> None:
+        while (number := os.read(heard, 1)) and number[0] not in ENDING:
+            pass
+        if number and not left.wait(GRACE):
+            name = signal.Signals(number[0]).name
+            try:
+                write_failed(f"{name} while it waited for another rank, which has ended, it seems")
+            finally:
+                os._exit(128 + number[0])
+        os.close(heard)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        left.set()
+        signal.set_wakeup_fd(before)
+        os.close(told)
+        thread.join()
+
+
+def confirm() -> None:
+    """Ends a job that this rank has done.
+
+    Raises:
+        RankError: another one failed.
+    """
+    if ranks.size() > 1:
+        for number, said in ranks.outcomes("", math.inf).items():
+            if said:
+                raise RankError(_of_rank(number, said))
+
+
+def settle(own: str) -> None:
+    """Ends a job of this rank.
+
+    Args:
+        own: why it failed; empty if it did not.
+
+    Raises:
+        Parted: another rank says something else, or nothing.
+    """
+    if ranks.size() == 1:
+        return
+    told = ranks.outcomes(own, PATIENCE if own else math.inf)
+    if [told.get(number) for number in range(ranks.size())] == [own] * ranks.size():
+        return
+    if own and not ranks.leads():  # else silent; rank 0 may not hear it any more
+        print(_of_rank(ranks.rank(), own), file=sys.stderr, flush=True)
+    raise Parted(heard(own) or "another rank did not end as this one did")
+
+
+def _of_rank(number: int, said: str) -> str:
+    return said if said.startswith("rank ") else f"rank {number}: {said}"
