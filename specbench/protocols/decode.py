@@ -65,7 +65,7 @@ class DecodeProtocol:
         speculative = context.decoder()
         plain = context.decoder(0)
         batches = in_batches(context)
-        timed = self._decode(plain, speculative, context.requests, batches)
+        timed = self._decode(plain, speculative, context, batches)
         plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
         baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds))
         completions = [c for _, batch in timed.first for c in batch.completions]
@@ -110,16 +110,16 @@ class DecodeProtocol:
         )
 
     def _decode(
-        self, plain: Decoder, speculative: Decoder, requests: Sequence[Request], batches: Sequence[Sequence[Request]]
+        self, plain: Decoder, speculative: Decoder, context: ModelContext, batches: Sequence[Sequence[Request]]
     ) -> TimedRounds:
         for decoder in (speculative, plain):
-            decoder.reserve(requests, len(batches[0]))
+            decoder.reserve(context.requests, len(batches[0]))
         for _ in range(self.warmup):
             plain.run(batches[0])
             speculative.run(batches[0])
         speculative.clear_times()
         plain.clear_times()
-        return timed_rounds(plain, speculative, batches, self.rounds)
+        return timed_rounds(plain, speculative, batches, self.rounds, context.journal)
 
 
 def in_batches(context: ModelContext) -> list[Sequence[Request]]:

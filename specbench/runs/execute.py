@@ -16,7 +16,8 @@ from specbench import config as configuration
 from specbench import results, tracking
 from specbench.config import Config
 from specbench.disk import WriteError, write_text
-from specbench.errors import ConfigError, NotInstalledError, SpecbenchError, TrackingError
+from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
+from specbench.journal import Journal
 from specbench.models.loading import choose_device, choose_dtype
 from specbench.models.threads import PYTORCH_THREADS
 from specbench.progress import say
@@ -31,6 +32,8 @@ from specbench.runs.job import JobInfo, component_name
 from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
+from specbench.runs.tracked import describe, job_run, track
+from specbench.tracking import JobRun
 from specbench.verifiers.base import offers
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
@@ -42,7 +45,6 @@ class Measured:
 
     outcome: Outcome
     row: results.RunRow
-    resolved: dict[str, Any]
 
 
 def run_job(config: Config) -> None:
@@ -69,23 +71,31 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     clear_attempt(job.folder)
     state = before.begun()
     write_state(job.folder, state)
+    tracked = job_run(config, job, state)
+    try:
+        _run(config, job, state, tracked)
+    finally:
+        tracked.close()
+
+
+def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None:
     try:
         with pinned(config.device, job.folder.parent, job.beside) as device:
-            measured = _measured(config, job, device)
+            measured = _measured(config, job, device, tracked)
         done = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,))
         write_state(job.folder, done)
     except NotInstalledError as error:
-        _end(job, state.ending(Status.SKIPPED, str(error)), str(error))
+        _end(job, state.ending(Status.SKIPPED, str(error)), str(error), tracked)
         return
     except KeyboardInterrupt as error:
-        _end(job, state.ending(Status.FAILED, f"interrupted ({error or 'SIGINT'})"), "")
+        _end(job, state.ending(Status.FAILED, f"interrupted ({error or 'SIGINT'})"), "")  # the sweep's end tracks it
         raise
     except (Exception, SystemExit) as error:  # a bug in one verifier must not cost the sweep its other jobs
         known = isinstance(error, SpecbenchError)
         reason = str(error) if known else f"{type(error).__name__}: {error} (see {job.folder}/error.txt)"
-        _end(job, state.ending(Status.FAILED, reason), str(error) if known else traceback.format_exc())
+        _end(job, state.ending(Status.FAILED, reason), str(error) if known else traceback.format_exc(), tracked)
         return
-    warnings = _shown(config, job, measured)
+    warnings = _shown(job, measured, tracked)
     ended = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=warnings)
     try:
         write_state(job.folder, ended)
@@ -99,8 +109,8 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
         say(f"job {job.number} failed: {ended.verdict}", style="red")
 
 
-def _end(job: JobInfo, state: JobState, details: str) -> None:
-    """Writes how an attempt ended, and says it."""
+def _end(job: JobInfo, state: JobState, details: str, tracked: JobRun | None = None) -> None:
+    """Writes how an attempt ended, says it, and tracks it."""
     word, style = ("skipped", "yellow") if state.status is Status.SKIPPED else ("failed", "red")
     say(f"job {job.number} ({job.label}) {word}: {state.reason}", style=style)
     try:
@@ -109,11 +119,14 @@ def _end(job: JobInfo, state: JobState, details: str) -> None:
             write_text(job.folder / "error.txt", details)
     except WriteError as error:
         say(f"job {job.number}: {error}", style="red")
+    if tracked is not None and (warning := track(tracked, state)):
+        say(f"job {job.number}: {warning}", style="yellow")
 
 
-def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
+def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun) -> Measured:
     resolved = configuration.resolved(config)
     write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
+    tracked.config |= resolved
     # All that can be known without a model is checked first.
     configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
@@ -142,10 +155,15 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
         command=job.command,
         asked_pair=(config.pair.target, config.pair.draft) if job.names_pair else None,
         folder=job.folder,
+        journal=Journal(job.folder),
         processors=processors_text(resolved["sampler"]),
     )
     if protocol.needs_models:
         context = with_models(context, config, protocol)
+    describe(tracked, job, context, ignored)
+    times = getattr(protocol, "times", False)  # which a process that sends curves would disturb
+    if not times if config.tracking.live is None else config.tracking.live:
+        tracked.begin()
     outcome: Outcome = protocol.run(context)
 
     known: dict[str, Any] = {
@@ -158,31 +176,19 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
         write_tables(job.folder, row, outcome)
     except WriteError as error:
         raise SpecbenchError(f"{error} What was measured: {outcome.headline}.") from error
-    return Measured(outcome, row, resolved)
+    return Measured(outcome, row)
 
 
-def _shown(config: Config, job: JobInfo, measured: Measured) -> list[str]:
+def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
     """Draws and tracks what is written already; returns what went wrong with that, which costs the job nothing."""
     warnings = []
     try:
         draw_figures(job.folder, measured.outcome)
     except Exception as error:  # matplotlib, a full disk
         warnings.append(f"figures are missing ({type(error).__name__}: {error})")
-    try:
-        tracking.log_run(
-            config.tracking.mode,
-            project=config.tracking.project,
-            entity=config.tracking.entity,
-            group=f"{job.exp}/{job.folder.parent.name}",
-            name=job.label,
-            folder=job.folder,
-            config=measured.resolved,
-            row=vars(measured.row),
-            outcome=measured.outcome,
-            texts=config.tracking.texts,
-        )
-    except TrackingError as error:
-        warnings.append(f"not tracked in W&B ({error})")
+    done = written_state(job.folder)
+    if done is not None and (warning := track(tracked, done)):
+        warnings.append(warning)
     return warnings
 
 
