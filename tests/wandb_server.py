@@ -24,6 +24,9 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.uploads: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.runs: list[dict[str, Any]] = []  # what runs were said to be
+        self.history: list[dict[str, Any]] = []  # their points
+        self.views: list[dict[str, Any]] = []  # reports
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def answer(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -40,6 +43,7 @@ class Server(http.server.ThreadingHTTPServer):
         return answers[operation](given) if operation in answers else OTHER
 
     def _bucket(self, given: dict[str, Any]) -> dict[str, Any]:
+        self.runs.append(given)
         return {"upsertBucket": {"bucket": {**BUCKET, "name": given["name"]}, "inserted": True}}
 
     def _artifact(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -87,6 +91,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self._take()
         if "/graphql" not in self.path:  # a part of a run's history
+            streamed = json.loads(body).get("files", {}).get("wandb-history.jsonl", {})
+            self.server.history += [json.loads(line) for line in streamed.get("content", ())]
             self._give({"limits": {}})
             return
         asked = json.loads(body)
