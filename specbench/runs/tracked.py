@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
     """The W&B run of an attempt that begins."""
     given = config.tracking
     workspace = Workspace(
-        mode=given.mode, project=given.project, entity=given.entity, group=_group(job.exp, job.folder.parent),
+        mode=given.mode, project=given.project, entity=given.entity, group=group_of(job.exp, job.folder.parent),
         texts=given.texts, live=given.live,
     )  # fmt: skip
     return _run(workspace, job.folder, job.label, job.choices, state)
@@ -101,8 +102,9 @@ def _run(workspace: Workspace, folder: Path, name: str, choices: dict[str, str],
     return JobRun(workspace, folder, name, choices.get("verifier", "job"), tags_of(choices), config)
 
 
-def _group(exp: str, sweep: Path) -> str:
-    return f"{exp}/{sweep.resolve().name}"
+def group_of(exp: str, sweep: Path) -> str:
+    """What W&B calls a sweep: its experiment and its folder, without what filters of W&B's reports would misread."""
+    return re.sub(r"[^\w./+ -]", "_", f"{exp}/{sweep.resolve().name}")
 
 
 def _workspace(status: SweepStatus, folder: Path, online: bool) -> Workspace | None:
@@ -111,7 +113,7 @@ def _workspace(status: SweepStatus, folder: Path, online: bool) -> Workspace | N
     given = next((found["tracking"] for place in places if "tracking" in (found := _configuration(place))), None)
     if given is None or given["mode"] == "disabled":
         return None
-    there: dict[str, Any] = {**given, "group": _group(status.plan.exp, status.folder)}
+    there: dict[str, Any] = {**given, "group": group_of(status.plan.exp, status.folder)}
     return Workspace(**there if online else {**there, "mode": "offline"})
 
 

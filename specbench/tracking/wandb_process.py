@@ -141,14 +141,14 @@ def login(_first: Message, _second: object) -> None:
 def report(first: Message, _second: object) -> None:
     """Writes the specification of a report as JSON; saves it on the server if it is asked to."""
     import wandb_workspaces.reports.v2 as wr
-    from wandb_workspaces.expr import Metric
+    from wandb_workspaces.expr import And, Metric
 
     told = first["report"]
     group, kind = told["group"], first["kind"]
     place = {"entity": told["entity"], "project": told["project"]} if first["save"] else {}  # which it would look up
 
     def runs(*more: Any) -> Any:
-        return wr.Runset(**place, name=group, filters=[Metric("Group") == group, *more])
+        return wr.Runset(**place, name=group, filters=And(Metric("Group") == group, *more))
 
     sweep, jobs = Metric("JobType") == kind, Metric("JobType") != kind
     panels = [
@@ -207,7 +207,7 @@ def _block(wr: Any, block: Message, runs: Callable[[], Any]) -> Any:
     kinds: dict[str, Callable[[], Any]] = {
         "heading": lambda: (wr.H1, wr.H2)[block["level"] - 1](block["text"]),
         "text": lambda: wr.P(text(block["parts"])),
-        "list": lambda: wr.UnorderedList(items=[wr.UnorderedListItem(text(item)) for item in block["items"]]),
+        "list": lambda: wr.UnorderedList(items=[text(item) for item in block["items"]]),
         "code": lambda: wr.CodeBlock(code=block["text"], language=None),
         "callout": lambda: wr.CalloutBlock(block["text"]),
         "markdown": lambda: wr.MarkdownBlock(block["text"]),
