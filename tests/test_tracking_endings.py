@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from specbench import results
+from specbench.errors import TrackingError
+from specbench.reports import Report
 from specbench.runs import tracked as runs
 from specbench.runs.plan import Plan, PlannedJob, write_plan
 from specbench.runs.state import JobState, Status, write_state
@@ -146,3 +148,22 @@ def test_a_plan_keeps_what_was_chosen(tmp_path):
     """Tags of jobs that never began come from there."""
     sweep = sweep_of(tmp_path, JobState("x"))
     assert json.loads((sweep / "plan.json").read_text())["jobs"][0]["choices"] == CHOICES
+
+
+def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):
+    """And what fails of it is a warning."""
+    sweep = sweep_of(tmp_path, JobState("x", Status.DONE))
+    asked = []
+    monkeypatch.setattr(runs, "write_report", lambda *given: asked.append(given))
+    status = SweepStatus.of(sweep)
+    assert status is not None
+    assert runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True) == ""
+    ((described, folder, workspace),) = asked
+    assert (described["title"], described["group"], folder) == ("Mine", workspace.group, sweep)
+    assert (workspace.mode, workspace.project) == ("offline", "p")
+
+    def fails(*_: object) -> None:
+        raise TrackingError("no room")
+
+    monkeypatch.setattr(runs, "write_report", fails)
+    assert runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True) == "no report for W&B (no room)"

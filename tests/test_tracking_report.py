@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from specbench.reports.wandb import to_wandb
 from specbench.runs.tracked import group_of
 from specbench.tracking import Workspace, write_report
 from tests.made_up_rows import make_row
+from tests.wandb_server import Server, wandb_server
 
 WILD = "a|b <script>alert(1)</script> $x$ \\input{y} [z](w) *e*"
 REPORT = Report(
@@ -115,6 +117,38 @@ def test_panels_show_the_group(written):
     (chart,) = [panel["config"] for panel in shown if panel["viewType"] == "Vega2"]
     assert chart["panelDefId"] == "wandb/line/v0"
     assert "charts/position_rates_table" in json.dumps(chart)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch) -> Iterator[Server]:
+    """A stand-in for W&B's, and an environment that has a key for it."""
+    pytest.importorskip("wandb_workspaces")
+    with wandb_server() as running:
+        for name, value in {"BASE_URL": running.url, "API_KEY": "k" * 40, "ERROR_REPORTING": "false"}.items():
+            monkeypatch.setenv(f"WANDB_{name}", value)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield running
+
+
+def test_online_it_is_saved_in_the_project_of_its_runs(server, tmp_path):
+    """Under the entity of the key, if none is named."""
+    told = to_wandb(REPORT, "", "p", GROUP)
+    path = write_report(told, sweep_of(tmp_path), Workspace(mode="online", project="p", group=GROUP))
+    assert path is not None
+    (view,) = server.views
+    written = json.loads(path.read_text())
+    assert (view["entityName"], view["projectName"]) == (written["entityName"], "p") == ("e", "p")
+    assert view["displayName"] == written["displayName"]
+    kinds = [[block["type"] for block in spec["blocks"]] for spec in (json.loads(view["spec"]), written["spec"])]
+    assert kinds[0] == kinds[1]
+
+
+def test_online_without_an_entity_says_what_to_set(server, tmp_path):
+    server.viewer = {**server.viewer, "entity": None}
+    told = to_wandb(REPORT, "", "p", GROUP)
+    with pytest.raises(TrackingError, match="tracking.entity=null: .* Set tracking.entity=NAME"):
+        write_report(told, sweep_of(tmp_path), Workspace(mode="online", project="p", group=GROUP))
+    assert server.views == []
 
 
 def test_disabled_writes_nothing(tmp_path):

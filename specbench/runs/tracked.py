@@ -12,11 +12,13 @@ from omegaconf import OmegaConf
 
 from specbench.config import Config
 from specbench.errors import TrackingError
+from specbench.reports import Report
+from specbench.reports.wandb import to_wandb
 from specbench.runs.job import JobInfo
 from specbench.runs.plan import PlannedJob
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
-from specbench.tracking import JobRun, Workspace, is_tracked, log_sweep, tags_of
+from specbench.tracking import JobRun, Workspace, is_tracked, log_sweep, tags_of, write_report
 
 
 def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
@@ -90,6 +92,22 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
         log_sweep(workspace, status.folder, status.plan.created, jobs, sorted(shared), bool(status.exit_status))
     except TrackingError as error:
         yield f"the sweep is not tracked in W&B ({error})"
+
+
+def track_report(status: SweepStatus, report: Report, online: bool) -> str:
+    """Writes a sweep's report as W&B has it, and saves it if its runs were sent; returns a warning, or nothing.
+
+    The report's figures have to be in the sweep's folder ``report`` as NAME.png before ``track_sweep`` is called.
+    """
+    workspace = _workspace(status, status.folder / "0", online)
+    if workspace is None:
+        return ""
+    try:
+        described = to_wandb(report, workspace.entity or "", workspace.project, workspace.group)
+        write_report(described, status.folder, workspace)
+    except TrackingError as error:
+        return f"no report for W&B ({error})"
+    return ""
 
 
 def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:

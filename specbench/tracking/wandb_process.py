@@ -139,40 +139,48 @@ def login(_first: Message, _second: object) -> None:
 
 
 def report(first: Message, _second: object) -> None:
-    """Writes the specification of a report as JSON; saves it on the server if it is asked to."""
+    """Writes the specification of a report as JSON; saves it on the server if it is asked to.
+
+    Raises:
+        NotTrackedError: nobody says, and W&B does not know, whose report it is.
+    """
+    import wandb
     import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces.expr import And, Metric
 
     told = first["report"]
-    group, kind = told["group"], first["kind"]
-    place = {"entity": told["entity"], "project": told["project"]} if first["save"] else {}  # which it would look up
-
-    def runs(*more: Any) -> Any:
-        return wr.Runset(**place, name=group, filters=And(Metric("Group") == group, *more))
-
+    group, kind, entity = told["group"], first["kind"], told["entity"] or ""
+    if first["save"] and not entity and not (entity := wandb.Api().default_entity or ""):
+        raise NotTrackedError("tracking.entity=null: W&B names none for this key. Set tracking.entity=NAME")
     sweep, jobs = Metric("JobType") == kind, Metric("JobType") != kind
-    panels = [
-        *(wr.BarPlot(title=name, metrics=[name]) for name in first["panels"]["bars"]),
-        *(_chart(wr, chart) for chart in first["panels"]["charts"]),
-        wr.MediaBrowser(media_keys=[*first["panels"]["histograms"], *first["panels"]["images"]], num_columns=2),
-        wr.RunComparer(diff_only=True),
-    ]
-    made = wr.Report(
-        project=told["project"],
-        entity=told["entity"] or "",
-        title=told["title"],
-        description=told["description"],
-        blocks=[
-            *(_block(wr, block, lambda: runs(sweep)) for block in told["blocks"]),
-            wr.H1("Its runs"),
-            wr.PanelGrid(runsets=[runs(jobs)], panels=panels),
-        ],
-    )
-    model = made._to_model()
+
+    def made(owner: str = "", project: str = "") -> Any:
+        def runs(*more: Any) -> Any:
+            return wr.Runset(entity=owner, project=project, name=group, filters=And(Metric("Group") == group, *more))
+
+        panels = [
+            *(wr.BarPlot(title=name, metrics=[name]) for name in first["panels"]["bars"]),
+            *(_chart(wr, chart) for chart in first["panels"]["charts"]),
+            wr.MediaBrowser(media_keys=[*first["panels"]["histograms"], *first["panels"]["images"]], num_columns=2),
+            wr.RunComparer(diff_only=True),
+        ]
+        return wr.Report(
+            project=told["project"],
+            entity=entity,
+            title=told["title"],
+            description=told["description"],
+            blocks=[
+                *(_block(wr, block, lambda: runs(sweep)) for block in told["blocks"]),
+                wr.H1("Its runs"),
+                wr.PanelGrid(runsets=[runs(jobs)], panels=panels),
+            ],
+        )
+
+    model = made()._to_model()  # runs without a place are of the report's own project, and nobody is asked for it
     written = {
         "displayName": model.display_name,
         "description": model.description,
-        "entityName": told["entity"],
+        "entityName": entity,
         "projectName": told["project"],
         "type": "runs",
         "spec": json.loads(model.spec.model_dump_json(by_alias=True, exclude_none=True)),
@@ -182,7 +190,7 @@ def report(first: Message, _second: object) -> None:
     beside.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     beside.replace(path)
     if first["save"]:
-        made.save()
+        made(entity, told["project"]).save()
 
 
 def _chart(wr: Any, chart: Message) -> Any:
