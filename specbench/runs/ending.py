@@ -38,8 +38,7 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
             whole = False
             words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
             say(f"{part.__name__.strip('_')}: {words}", style="bold red")
-    for warning in track_sweep(status, ended=just_ran, online=just_ran and not interrupted):
-        say(warning, style="yellow")
+    _track(status, ended=just_ran, online=just_ran and not interrupted)
     everything = len(status.states) > 1 or not just_ran
     for style, sentence in status.problems():
         if everything or sentence.startswith("died"):
@@ -67,6 +66,14 @@ def _table(folder: Path, _: SweepStatus) -> None:
     decoded = results.read_results(folder).query("protocol == 'decode'")
     if len(decoded):
         print_summary(decoded)
+
+
+def _track(status: SweepStatus, ended: bool, online: bool) -> None:
+    try:
+        for warning in track_sweep(status, ended, online):
+            say(warning, style="yellow")
+    except Exception as error:  # a configuration that somebody has changed
+        say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
 
 
 def _report(folder: Path, status: SweepStatus) -> None:

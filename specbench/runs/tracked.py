@@ -11,14 +11,14 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from specbench.config import Config
-from specbench.errors import TrackingError
+from specbench.errors import ConfigError, TrackingError
 from specbench.reports import Report
 from specbench.reports.wandb import to_wandb
 from specbench.runs.job import JobInfo
 from specbench.runs.plan import PlannedJob
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
-from specbench.tracking import JobRun, Workspace, is_tracked, log_sweep, tags_of, write_report
+from specbench.tracking import JobRun, Workspace, check_settings, is_tracked, log_sweep, tags_of, write_report
 
 
 def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
@@ -48,9 +48,12 @@ def describe(run: JobRun, job: JobInfo, context: Any, ignored: Container[str]) -
     run.kind = facts["protocol"]
     if "verifier" in facts:
         run.kind = facts["verifier"] = context.verifier_name
-        facts["rule"] = name_of(context.verifier)
-        lossless = bool(getattr(context.verifier, "lossless", False))
-        words = ["lossless" if lossless else "flawed" if context.verifier_name.startswith("flawed/") else "lossy"]
+        try:
+            facts["rule"] = name_of(context.verifier)
+            lossless = bool(getattr(context.verifier, "lossless", False))
+            words = ["lossless" if lossless else "flawed" if context.verifier_name.startswith("flawed/") else "lossy"]
+        except Exception:  # attributes of a user's verifier that raise are the protocol's to find
+            words = []
     run.tags = tags_of(facts, *words)
 
 
@@ -132,7 +135,12 @@ def _workspace(status: SweepStatus, folder: Path, online: bool) -> Workspace | N
     if given is None or given["mode"] == "disabled":
         return None
     there: dict[str, Any] = {**given, "group": group_of(status.plan.exp, status.folder)}
-    return Workspace(**there if online else {**there, "mode": "offline"})
+    workspace = Workspace(**there if online else {**there, "mode": "offline"})
+    try:
+        check_settings(workspace.mode, workspace.project, workspace.entity)
+    except ConfigError:  # the jobs have said so
+        return None
+    return workspace
 
 
 def _configuration(job: Path) -> dict[str, Any]:
