@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_job)()
     except Interrupted as error:
         say(f"interrupted ({error})", style="bold red")
-        end(sweep)
+        end(sweep, interrupted=True)
         return error.status
     except SpecbenchError as error:
         say(str(error), style="bold red")
@@ -104,7 +104,7 @@ def run(arguments: list[str]) -> int:
     return end(sweep)
 
 
-def end(sweep: Asked) -> int:
+def end(sweep: Asked, interrupted: bool = False) -> int:
     """Says what came of a command; returns the exit status."""
     alike = len(set(sweep.refused.values())) == 1
     for label, reason in list(sweep.refused.items())[: 1 if alike else None]:
@@ -115,7 +115,7 @@ def end(sweep: Asked) -> int:
         return 1 if sweep.launch_error else 0
     from specbench.runs.ending import tell
 
-    status = tell(sweep.folder, just_ran=True)
+    status = tell(sweep.folder, just_ran=True, interrupted=interrupted)
     if sweep.launch_error:
         say(f"the launcher gave up: {sweep.launch_error}", style="bold red")
     return 1 if sweep.launch_error else status

@@ -61,6 +61,7 @@ class TrackingConfig:
     project: str = "specbench"
     entity: str | None = None
     texts: int = 8
+    live: bool | None = None
 
 
 @dataclass

@@ -14,6 +14,7 @@ from pathlib import Path
 from specbench.errors import TrackingError
 from specbench.runs import execute
 from specbench.runs.state import Status
+from specbench.tracking import JobRun
 from tests.forked import run
 from tests.small_sweeps import ONE, TWO
 
@@ -70,10 +71,10 @@ def beside_numbers(folder: Path) -> dict[str, object]:
         execute.draw_figures = _raise
 
     def broken_tracking() -> None:
-        execute.tracking.log_run = _raise_tracking_error
+        JobRun.end = _raise_tracking_error
 
     def killed_tracking() -> None:
-        execute.tracking.log_run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        JobRun.end = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 
     def broken_report() -> None:
         from specbench.runs import ending

@@ -26,6 +26,12 @@ class Ran:
         return read_results(self.folder / "outputs" / "adhoc" / "latest")
 
 
+def untracked(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Without W&B, whose process takes seconds, unless a line is about it."""
+    about = any("tracking" in each or each.startswith("-") for each in arguments)
+    return arguments if about else (*arguments, "tracking.mode=disabled")
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> dict[str, Ran]:
     """Every command line of this file that needs no process of its own, by its reason."""
@@ -37,7 +43,7 @@ def ran(tmp_path_factory) -> dict[str, Ran]:
                 path = folder / str(number) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(content)
-        run_all([(case.arguments, case.needs_model) for case in cases], folder)
+        run_all([(untracked(case.arguments), case.needs_model) for case in cases], folder)
 
     folder = once(tmp_path_factory, "command_lines", run)
     every = zip(cases, read_all(folder), strict=True)

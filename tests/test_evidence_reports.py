@@ -13,7 +13,7 @@ from specbench.errors import ConfigError
 from specbench.plots import evidence as plots
 from tests.command_lines import once, read_all, run_all
 from tests.test_analysis import make_row, table_of, write_run
-from tests.test_tracking import read_run
+from tests.wandb_runs import read_run
 
 SHORT = ("threads=1", "batch_size=4", "workload.limit=3")
 EPROCESS = (

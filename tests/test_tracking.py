@@ -3,82 +3,20 @@
 import json
 import os
 import struct
-import subprocess
 import sys
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from specbench import results, tracking
-from specbench.protocols import Outcome
-from specbench.protocols.base import Table
+from specbench.journal import AXES
+from specbench.tracking.panels import MOST_ROWS
 from tests.command_lines import SmokeRun, clean_environment
-from tests.made_up_rows import make_row
-from tests.wandb_server import wandb_server
+from tests.wandb_runs import Tracked, payloads, read_run
 from tests.without_network import network_of_its_own, without_network
 
-BLOCK = 2**15
 IMAGES = ("acceptance_histogram", "position_rates", "empirical_against_target")
 TABLES = (results.RESULTS, results.STEPS, results.EMPIRICAL, results.TEXTS, "trace.parquet", "rounds.parquet")
-
-
-def payloads(path: Path) -> Iterator[bytes]:
-    """The records of a .wandb file: LevelDB's log format in blocks of 32 KiB, after a header of 7 bytes."""
-    data, place, parts = path.read_bytes(), 7, []
-    assert struct.unpack_from("<4sH", data) == (b":W&B", 0xBEE1)
-    while place < len(data):
-        if BLOCK - place % BLOCK < 7:  # too short for a header: filled with zeros
-            place += BLOCK - place % BLOCK
-            continue
-        crc, length, kind = struct.unpack_from("<IHB", data, place)
-        part = data[place + 7 : place + 7 + length]
-        assert zlib.crc32(part, zlib.crc32(bytes([kind]))) == crc, f"damaged at byte {place}"
-        parts.append(part)
-        place += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield b"".join(parts)
-            parts = []
-    assert not parts
-
-
-@dataclass
-class Tracked:
-    """One W&B run as its file tells it."""
-
-    files: Path
-    run: Any = None
-    config: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    history: dict[str, dict[str, Any]] = field(default_factory=dict)
-    artifacts: list[Any] = field(default_factory=list)
-    finished: bool = False
-
-
-def read_run(path: Path) -> Tracked:
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    tracked = Tracked(path.parent / "files")
-    for payload in payloads(path):
-        record = Record.FromString(payload)
-        kind = record.WhichOneof("record_type")
-        if kind == "run":
-            tracked.run = record.run
-            tracked.config = {item.key: json.loads(item.value_json) for item in record.run.config.update}
-        elif kind == "summary":
-            tracked.summary |= {item.key: json.loads(item.value_json) for item in record.summary.update if item.key}
-        elif kind == "history":
-            for item in record.history.item:
-                name, *inner = item.nested_key or [item.key]
-                tracked.history.setdefault(name, {})[".".join(inner)] = json.loads(item.value_json)
-        elif kind == "artifact":
-            tracked.artifacts.append(record.artifact)
-        elif kind == "exit":
-            tracked.finished = record.exit.exit_code == 0
-    return tracked
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +29,7 @@ def tracked(smoke: SmokeRun) -> list[list[Tracked]]:
 def test_one_finished_run_a_job_and_one_group_a_sweep(smoke, tracked):
     assert [len(runs) for runs in tracked] == [1] * 4
     runs = [run for (run,) in tracked]
-    assert all(run.finished for run in runs)
+    assert [run.exit_code for run in runs] == [0] * 4
     assert {run.run.run_group for run in runs} == {f"smoke/{smoke.sweep.resolve().name}"}
     assert len({run.run.run_id for run in runs}) == 4
     assert {run.run.project for run in runs} == {"specbench"}
@@ -142,6 +80,81 @@ def test_the_parquet_files_are_an_artifact(smoke, tracked):
         assert {entry.size for entry in held.values()} == {(folder / name).stat().st_size for name in held}
 
 
+def test_tags_say_what_ran(smoke, tracked):
+    for (run,), row in zip(tracked, results.read_results(smoke.sweep).itertuples(), strict=True):
+        assert set(run.run.tags) == {
+            "protocol:decode", f"verifier:{row.verifier}", "drafter:model", "pair:embedded", "engine:eager",
+            "rule:token", "device:cpu", "lossless",
+        }  # fmt: skip
+
+
+def test_acceptance_is_a_histogram_of_whole_numbers(smoke, tracked):
+    """Each count in the middle of its bin; the steps add up."""
+    for (run,), row in zip(tracked, results.read_results(smoke.sweep).itertuples(), strict=True):
+        logged = run.history["charts/acceptance_histogram"]
+        assert logged["_type"] == "histogram"
+        assert logged["values"] == list(row.acceptance_histogram)
+        assert logged["bins"] == [place - 0.5 for place in range(row.gamma + 2)]
+
+
+def test_tables_have_their_charts(smoke, tracked):
+    """A chart names columns that its table has; the table has the job's numbers."""
+    for job, (run,) in enumerate(tracked):
+        names = ("position_rates", "empirical_against_target", "rounds")
+        assert set(run.charts) == {f"charts/{name}" for name in names}
+        for key, chart in run.charts.items():
+            drawn = chart["panel_config"]
+            query = drawn["userQuery"]["queryFields"][0]["fields"]
+            assert [f["args"][0]["value"] for f in query if f["name"] == "summaryTable"] == [f"{key}_table"]
+            assert set(drawn["fieldSettings"].values()) <= set(run.table(f"{key}_table")["columns"])
+            assert drawn["stringSettings"]["title"]
+        row = results.read_results(smoke.sweep).iloc[job]
+        rates = [rate for place, rate, of in run.table("charts/position_rates_table")["data"] if of == "all drafted"]
+        assert rates == list(row["joint_rates"])
+        shares = run.table("charts/empirical_against_target_table")
+        by_prefix: dict[str, float] = {}
+        for point in (dict(zip(shares["columns"], each, strict=True)) for each in shares["data"]):
+            by_prefix[point["prefix"]] = by_prefix.get(point["prefix"], 0) + point["share"]
+        assert list(by_prefix.values()) == pytest.approx([1, 1])
+        speeds = {way: value for number, value, way in run.table("charts/rounds_table")["data"] if number == 0}
+        assert set(speeds) == {"plain", "speculative"}
+
+
+def test_steps_are_a_table_of_bounded_length(smoke, tracked):
+    steps = results.read_jobs(smoke.sweep, results.STEPS)
+    for job, (run,) in enumerate(tracked):
+        logged = run.table("tables/steps")
+        own = steps[steps["job"] == job][logged["columns"]]
+        assert logged["data"] == own.to_numpy().tolist()[:MOST_ROWS]
+
+
+def test_curves_grow_to_the_numbers_of_the_row(smoke, tracked):
+    """Offline the whole curve is logged when the job has ended: a point a batch and round."""
+    for (run,), row in zip(tracked, results.read_results(smoke.sweep).itertuples(), strict=True):
+        curve = [line for line in run.lines if "live/tokens" in line]
+        assert len(curve) == row.rounds * len(row.batch_tokens)
+        assert [line["live/requests"] for line in curve] == [2 * (i + 1) for i in range(len(curve))]
+        assert curve[-1]["live/tokens"] == row.rounds * row.tokens
+        assert curve[-1]["live/acceptance_length"] == pytest.approx(row.acceptance_length)
+        assert {f"live/{name}": f"live/{axis}" for name, axis in AXES.items()}.items() <= run.axes.items()
+
+
+def test_the_sweep_has_a_run_of_its_own(smoke):
+    """With the rows of all jobs in one table, and what became of each."""
+    (path,) = smoke.sweep.glob("wandb/offline-run-*/*.wandb")
+    run = read_run(path)
+    assert (run.run.job_type, run.exit_code) == ("sweep", 0)
+    assert run.run.run_group == f"smoke/{smoke.sweep.resolve().name}"
+    assert run.summary["jobs_done"] == run.summary["jobs"] == 4
+    table = run.table("tables/results")
+    rows = results.read_results(smoke.sweep)
+    for column in ("verifier", "gamma", "speedup", "acceptance_rate"):
+        place = table["columns"].index(column)
+        assert [row[place] for row in table["data"]] == rows[column].tolist()
+    jobs = run.table("tables/jobs")
+    assert [dict(zip(jobs["columns"], row, strict=True))["status"] for row in jobs["data"]] == ["done"] * 4
+
+
 def test_no_host_is_looked_up(smoke):
     """By Python's own account, and where the kernel allows a network of one's own, by that of every packet."""
     assert smoke.reached == []
@@ -178,32 +191,14 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
     (tmp_path / "job").mkdir()
     before = dict(os.environ)
     text = {"prompt": "a", "text": "b", "completion": "c", "tokens": 1, "finished": "length"}
-    outcome = Outcome("headline", tables={results.TEXTS: Table([text], results.TEXT_SCHEMA)})
-    settings = {"project": "p", "entity": None, "group": "g/1", "name": "n", "config": {}, "texts": 8}
-    tracking.log_run("offline", **settings, folder=tmp_path / "job", row=vars(make_row()), outcome=outcome)
+    results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TEXT_SCHEMA)
+    workspace = tracking.Workspace(mode="offline", project="p", group="g/1")
+    tracking.JobRun(workspace, tmp_path / "job", "n", "masked").end("done")
     assert dict(os.environ) == before
     assert list((tmp_path / "home").iterdir()) == list((tmp_path / "tmp").iterdir()) == []
-    assert [path.name for path in (tmp_path / "job").iterdir()] == ["wandb"]
+    assert {path.name for path in (tmp_path / "job").iterdir()} == {"wandb", results.TEXTS}
     (staged, *_) = (tmp_path / "job/wandb/artifacts/staging").iterdir()
     assert json.loads(staged.read_text())["data"] == [["a", "b", "c", 1, "length"]]
-
-
-def test_wandb_sync_finds_all_that_it_sends(smoke, tracked, tmp_path):
-    """A run as it was left, sent to a server on this machine: figures, the table of texts, the summary, every file."""
-    job, ((run,), *_) = smoke.sweep / "0", tracked
-    with wandb_server() as server:
-        command = [sys.executable, "-m", "wandb", "sync", str(run.files.parent)]
-        environment = clean_environment(tmp_path) | {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": "k" * 40}
-        environment |= {"WANDB_ERROR_REPORTING": "false"}
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
-    for name in TABLES:
-        assert server.uploads[f"/artifact/{name}"] == (job / name).read_bytes()
-    for name in IMAGES:
-        assert server.uploads[f"/run/{run.history[name]['path']}"] == (job / f"{name}.png").read_bytes()
-    texts = json.loads(server.uploads["/artifact/texts.table.json"])
-    assert len(texts["data"]) == 4
-    assert json.loads(server.uploads["/run/wandb-summary.json"])["gamma"] == 1
-    assert server.asked.count("CommitArtifact") == 2
 
 
 def test_the_reader_notices_damage(smoke, tracked, tmp_path):

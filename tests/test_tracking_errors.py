@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from specbench import tracking
+from specbench import results, tracking
 from specbench.errors import ConfigError, TrackingError
-from specbench.protocols import Outcome
-from specbench.protocols.base import Table
-from specbench.results import TEXT_SCHEMA, TEXTS
+from specbench.tracking import jobs, process, settings
 from tests.made_up_rows import make_row
 
 # Every made-up wandb has these; `told` is what a test reads afterwards.
@@ -23,12 +21,14 @@ import json, os, pathlib, sys, tempfile, types
 tempfile.mkdtemp()  # as the real one does
 told = pathlib.Path(os.environ["TOLD"])
 class Run:
-    id, summary = "r", {}
+    id, summary, tags = "r", {}, ()
     settings = types.SimpleNamespace(log_internal=str(told) + ".log")
     def __enter__(self): return self
     def __exit__(self, *_): pass
     def log(self, _): pass
     def log_artifact(self, _): pass
+    def define_metric(self, *_, **__): pass
+    def finish(self, exit_code): told.with_name("ended").write_text(json.dumps([self.summary, exit_code]))
 class Artifact:
     def __init__(self, *_, **__): pass
     def add_file(self, *_, **__): pass
@@ -37,6 +37,7 @@ def init(**given):
     with told.open("a") as file:
         file.write(json.dumps([given, dict(os.environ), sys.argv]) + "\\n")
     return Run()
+Histogram = Table = Image = Html = plot_table = lambda *_, **__: None
 def teardown(): pass
 def login(prompt): return False
 """
@@ -59,11 +60,12 @@ def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-def log(folder: Path, mode: str = "offline", **changed: Any) -> None:
-    settings = {"project": "p", "entity": None, "group": "g/1", "name": "n", "config": {"gamma": 2}, "texts": 8}
+def log(folder: Path, mode: str = "offline", name: str = "n", config: Any = None) -> None:
+    """Logs a job that has one row."""
     folder.mkdir(exist_ok=True)
-    given = {**settings, "row": vars(make_row()), "outcome": Outcome("headline"), **changed}
-    tracking.log_run(mode, folder=folder, **given)
+    results.write_rows(folder / results.RESULTS, [make_row()], results.RESULT_SCHEMA)
+    workspace = tracking.Workspace(mode=mode, project="p", group="g/1")
+    tracking.JobRun(workspace, folder, name, "masked", (), config or {"gamma": 2}).end("done")
 
 
 @pytest.mark.parametrize(
@@ -82,9 +84,7 @@ def log(folder: Path, mode: str = "offline", **changed: Any) -> None:
 def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, said):
     """Nothing else is raised, nothing is left but the job's own files, and it ends."""
     wandb(code)
-    monkeypatch.setitem(tracking.LIMITS, "offline", 1)
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job/results.parquet").write_bytes(b"rows")
+    monkeypatch.setitem(process.LIMITS, "offline", 1)
     with pytest.raises(TrackingError, match=said) as raised:
         log(tmp_path / "job")
     assert "\n" not in str(raised.value)
@@ -94,12 +94,56 @@ def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, 
 
 def test_errors_before_w_and_b_starts_are_tracking_errors_too(wandb, tmp_path, monkeypatch):
     wandb()
-    monkeypatch.setattr(tracking.sys, "executable", str(tmp_path / "gone"))
-    with pytest.raises(TrackingError, match="FileNotFoundError"):
+    with monkeypatch.context() as changed:
+        changed.setattr(process.sys, "executable", str(tmp_path / "gone"))
+        with pytest.raises(TrackingError, match="FileNotFoundError"):
+            log(tmp_path / "job")
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["results.parquet"]
+    (tmp_path / "job/steps.parquet").write_bytes(b"no table")
+    with pytest.raises(TrackingError, match="ArrowInvalid"):
         log(tmp_path / "job")
-    bad = Outcome("headline", tables={TEXTS: Table([{"prompt": "a"}], TEXT_SCHEMA)})
-    with pytest.raises(TrackingError, match="KeyError: 'text'"):
-        log(tmp_path / "job", outcome=bad)
+
+
+@pytest.mark.parametrize(
+    ("state", "summary"),
+    [
+        ({"status": "started"}, {"status": "died", "reason": "its process is gone"}),
+        (
+            {"status": "failed", "reason": "interrupted (SIGTERM)"},
+            {"status": "failed", "reason": "interrupted (SIGTERM)"},
+        ),
+    ],
+)
+def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch, state, summary):
+    """W&B's process outlives the one that measured; it leaves nothing but what W&B wrote."""
+    told = wandb()
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/job.json").write_text(json.dumps(state))
+    run = tracking.JobRun(tracking.Workspace(mode="online", project="p", group="g/1"), tmp_path / "job", "n", "masked")
+    run.begin()
+    assert run.live is not None
+    ended = run.live.process
+    run.close()
+    assert ended.wait(60) == 0
+    assert json.loads(told.with_name("ended").read_text()) == [summary, 1]
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["job.json"]
+
+
+def test_curves_are_thinned_evenly_and_keep_their_end(tmp_path):
+    """And a line that is not whole yet waits for the next look."""
+    from specbench.tracking.wandb_process import MOST_AT_ONCE, Curves
+
+    path = tmp_path / "progress.jsonl"
+    curves = Curves(path)
+    assert curves.news() == []
+    path.write_text("".join(f'{{"tokens": {i}}}\n' for i in range(2500)) + '{"tok')
+    found = [point["tokens"] for point in curves.news()]
+    assert len(found) <= MOST_AT_ONCE
+    assert (found[-1], set(map(int.__sub__, found[1:], found))) == (2499, {3})
+    with path.open("a") as file:
+        file.write('ens": 7}\n')
+    assert curves.news() == [{"tokens": 7}]
 
 
 def read(told: Path) -> list[Any]:
@@ -119,10 +163,11 @@ def test_offline_settings_are_w_and_bs_alone(wandb, tmp_path, monkeypatch):
     assert environment["WANDB_ERROR_REPORTING"] == "false"
     places = {environment[f"WANDB_{name}_DIR"] for name in ("DATA", "CACHE", "CONFIG")}
     assert all(Path(place).is_relative_to(tmp_path / "job/wandb") for place in places)
-    assert argv == tracking.sys.argv
+    assert argv == process.sys.argv
 
 
 def test_online_the_users_settings_hold(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setenv("WANDB_DATA_DIR", "/theirs")
     monkeypatch.delenv("WANDB_ERROR_REPORTING", raising=False)
     told = wandb()
@@ -132,7 +177,8 @@ def test_online_the_users_settings_hold(wandb, tmp_path, monkeypatch):
     assert "WANDB_ERROR_REPORTING" not in environment
 
 
-def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path):
+def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     told = wandb(
         """
         keep = init
@@ -161,8 +207,9 @@ def test_a_sweep_waits_once_for_a_server_that_does_not_answer(wandb, tmp_path, m
             return keep(**given)
         """
     )
-    monkeypatch.setattr(tracking, "LONG_WAIT", long)
-    monkeypatch.setattr(tracking, "_waited", {})
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setattr(jobs, "LONG_WAIT", long)
+    monkeypatch.setattr(jobs, "_waited", {})
     for job in ("one", "two"):
         with pytest.raises(TrackingError, match="no answer; kept offline"):
             log(tmp_path / job, "online")
@@ -213,10 +260,10 @@ def test_usual_names_are_taken():
 )
 def test_online_needs_a_key_and_a_w_and_b_that_works(wandb, monkeypatch, code, said):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    tracking._no_key.cache_clear()
+    settings._no_key.cache_clear()
     wandb(code)
     with pytest.raises(ConfigError, match=f"tracking.mode=online: {said}. Set WANDB_API_KEY or run `wandb login`, or"):
         tracking.check_settings("online", "p")
-    tracking._no_key.cache_clear()
+    settings._no_key.cache_clear()
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     tracking.check_settings("online", "p")

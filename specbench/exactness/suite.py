@@ -9,6 +9,7 @@ otherwise than foreseen is followed up before the next.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,6 +37,7 @@ from specbench.exactness.statistics.served import served_rows
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
+from specbench.journal import Journal
 from specbench.rules.agreement import TOLERANCE
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, 0.6))  # share of the draws, share of the false alarm
@@ -58,6 +60,7 @@ def examine(
     regimes: tuple[Regime, ...] = (),
     report: Callable[[str], None] = lambda _: None,
     stuck: Callable[[Evidence], None] | None = None,
+    journal: Journal | None = None,
 ) -> Evidence:
     """Runs the suite.
 
@@ -68,9 +71,10 @@ def examine(
         report: told what is being done.
         stuck: gets the evidence so far, from another thread, if a call of the verifier never returns and cannot be
             interrupted; it should save it and end the process.
+        journal: gets the smallest p-value of each look.
     """
     evidence = Evidence()
-    examination = _Examination(verifier, settings, seed, device, evidence, report)
+    examination = _Examination(verifier, settings, seed, device, evidence, report, journal or Journal())
 
     def hanging(fault: watch.VerifierFault) -> None:
         evidence.fault = str(fault)
@@ -101,9 +105,10 @@ class _Examination:
         device: torch.device,
         evidence: Evidence,
         report: Callable[[str], None],
+        journal: Journal,
     ):
         self.verifier, self.settings, self.seed, self.device = verifier, settings, seed, device
-        self.evidence, self.report = evidence, report
+        self.evidence, self.report, self.journal = evidence, report, journal
         self.fixtures = [fixture.to(device) for fixture in (*small_fixtures(), greedy_fixture())]
         self.probes: dict[str, Probe] = {}
         self.small: SmallTier | None = None
@@ -245,6 +250,9 @@ class _Examination:
         """Holm's procedure over all tests so far."""
         rows = [*(self.small.rows() if self.small is not None else []), *self.extra]
         gate = {_key(row): row.p_value for row in rows if row.gates and row.test not in HARD}
+        least = min(gate.values(), default=1.0)
+        drawn = 0 if self.small is None else self.small.drawn
+        self.journal.note(draws=drawn, log10_p_value=math.log10(least) if least > 0 else None)
         alarm = self.settings.false_alarm * (1 - LOCATING) * part
         rejected = set(holm(gate, alarm))
         for row in rows:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.drafters import Drafter
+from specbench.journal import Journal
 from specbench.models import Engine, Pair
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
@@ -30,6 +31,7 @@ class RunContext:
         asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
         folder: the job's; None outside a run.
         processors: what sampler.processors says, as JSON; empty for none.
+        journal: for numbers that a user wants to see while the run goes on.
     """
 
     verifier: Verifier
@@ -46,6 +48,7 @@ class RunContext:
     asked_pair: tuple[str, str] | None = None
     folder: Path | None = None
     processors: str = ""
+    journal: Journal = field(default_factory=Journal)
 
 
 @dataclass(frozen=True, kw_only=True)

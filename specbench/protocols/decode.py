@@ -137,7 +137,7 @@ class DecodeProtocol:
             speculative.run(groups[0][:at_once])
         speculative.clear_times()
         plain.clear_times()
-        return timed_rounds(plain, speculative, groups, self.rounds, at_once)
+        return timed_rounds(plain, speculative, groups, self.rounds, at_once, context.journal)
 
 
 def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:

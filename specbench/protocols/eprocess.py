@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ from specbench.exactness import tables
 from specbench.exactness.texts.eprocess import TokenEvidence, bets, e_value, log_factors, paths, rejected_at
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.plots import evidence as plots
-from specbench.progress import track
+from specbench.progress import progress
 from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.protocols.greedy_divergence import greedy_divergence
+from specbench.protocols.live import LiveSpeed
 from specbench.protocols.text_evidence import evidence, rounding
 from specbench.provenance import environment, request_seed
 
@@ -59,10 +61,8 @@ class EprocessProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         if context.sampling.greedy:
             return greedy_divergence(context, self.tolerance)
-        completions = list(self._texts(context))
-        target, draft = context.target, context.drafter.engine
-        texts = [evidence(target, draft, each, self.tolerance) for each in track(completions, "settling the bets")]
-        rounded = [rounding(target, each, context.gamma + 1, self.tolerance) for each in completions[:ROUNDED]]
+        completions, texts = self._settled(context)
+        rounded = [rounding(context.target, each, context.gamma + 1, self.tolerance) for each in completions[:ROUNDED]]
         return self._outcome(context, texts, tuple(max(values) for values in zip(*rounded, strict=True)))
 
     def _outcome(
@@ -109,15 +109,26 @@ class EprocessProtocol:
             {"e_certificate.json": json.dumps(certificate, indent=1, allow_nan=False)},
         )
 
-    def _texts(self, context: ModelContext) -> Iterator[Completion]:
-        decoder = context.decoder()
-        decoded, number = 0, 0
-        while decoded < self.tokens:
-            batch = [_fresh(context, number + i) for i in range(context.batch_size)]
-            for completion in decoder.run(batch):
-                decoded += len(completion.token_ids)
-                yield completion
-            number += context.batch_size
+    def _settled(self, context: ModelContext) -> tuple[list[Completion], list[list[TokenEvidence]]]:
+        """Texts, and the evidence of their tokens, batch by batch, so that it can be watched."""
+        decoder, live = context.decoder(), LiveSpeed(context.journal)
+        completions: list[Completion] = []
+        texts: list[list[TokenEvidence]] = []
+        wealth = np.zeros(len(bets()))  # log M of each bet
+        with progress("decoding, and settling the bets", self.tokens) as advance:
+            while live.tokens < self.tokens:
+                batch = [_fresh(context, len(completions) + i) for i in range(context.batch_size)]
+                started = time.perf_counter()
+                decoded = decoder.run(batch)
+                seconds = time.perf_counter() - started
+                settled = [evidence(context.target, context.drafter.engine, each, self.tolerance) for each in decoded]
+                wealth += np.sum([log_factors(token) for text in settled for token in text], axis=0)
+                mixture = np.logaddexp.reduce(wealth) - math.log(len(wealth))
+                live.decoded(decoded, seconds, log10_evidence=float(mixture / math.log(10)))
+                advance(sum(len(each.token_ids) for each in decoded))
+                completions += decoded
+                texts += settled
+        return completions, texts
 
 
 def words(found: dict[str, Any]) -> str:

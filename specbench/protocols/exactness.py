@@ -85,7 +85,7 @@ class ExactnessProtocol:
             say(f"{certificate.headline}: {' '.join(certificate.words)}\n{_place(context)}", style="bold red")
             os._exit(1)
 
-        evidence = question.examine(lambda text: say(f"{context.verifier_name}: {text}"), stuck)
+        evidence = question.examine(lambda text: say(f"{context.verifier_name}: {text}"), stuck, context.journal)
         certificate = question.answer(evidence)
         calibration = []
         if self.calibration_seeds and certificate.verdict not in (NOT_LOSSLESS, BROKEN):

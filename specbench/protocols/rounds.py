@@ -23,8 +23,10 @@ from specbench.checks import check_count, check_seconds
 from specbench.decoding import Completion, Decoder, Request
 from specbench.disturbance import Disturbance, DisturbanceWatch
 from specbench.errors import ConfigError
+from specbench.journal import Journal
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.progress import track
+from specbench.protocols.live import LiveSpeed
 from specbench.results import schema_of
 
 TOLERANCE = 0.01  # of the speedup: its standard error by the scatter of rounds, above which there are more of them
@@ -121,7 +123,12 @@ def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -
 
 
 def paired_round(
-    plain: Decoder, speculative: Decoder, batches: Sequence[Sequence[Request]], number: int = 0, at_once: int = 0
+    plain: Decoder,
+    speculative: Decoder,
+    batches: Sequence[Sequence[Request]],
+    number: int = 0,
+    at_once: int = 0,
+    live: LiveSpeed | None = None,
 ) -> list[tuple[Timed, Timed]]:
     """Every batch decoded plainly and speculatively; which comes first alternates over batches and rounds."""
     pairs = []
@@ -132,6 +139,9 @@ def paired_round(
         else:
             first, second = decode_timed(speculative, batch, at_once), decode_timed(plain, batch, at_once)
             pairs.append((second, first))
+        if live is not None:
+            without, speculated = pairs[-1]
+            live.decoded(speculated.completions, speculated.seconds, (without.tokens, without.seconds))
     return pairs
 
 
@@ -147,22 +157,25 @@ def timed_rounds(
     batches: Sequence[Sequence[Request]],
     settings: RoundSettings,
     at_once: int = 0,
+    journal: Journal | None = None,
 ) -> TimedRounds:
     """Rounds of decoding, more of them where they scatter; see the module.
 
     Args:
         at_once: requests of a batch that are decoded side by side; 0 is all.
+        journal: gets the speed so far after each batch.
     """
+    live = LiveSpeed(journal or Journal())
     watch = DisturbanceWatch(plain.parts.target.device.type == "cpu", torch.get_num_threads())
     started = time.perf_counter()
-    rounds = [paired_round(plain, speculative, batches, at_once=at_once)]
+    rounds = [paired_round(plain, speculative, batches, at_once=at_once, live=live)]
     while len(rounds) < settings.max_rounds:
         expected = (time.perf_counter() - started) * (len(rounds) + 1) / len(rounds)
         steady = (speed_of(times_of(rounds)).round_error or 0.0) <= TOLERANCE
         enough = bool(len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected))
         if ranks.led(lambda enough=enough: enough):  # clocks differ
             break
-        rounds.append(paired_round(plain, speculative, batches, len(rounds), at_once))
+        rounds.append(paired_round(plain, speculative, batches, len(rounds), at_once, live))
     seen = watch.ended()
     written = [[text for pair in pairs for way in pair for text in way.completions] for pairs in rounds]
     differing = [

@@ -11,15 +11,17 @@ from specbench.progress import say
 from specbench.reporting import analysis_module
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
+from specbench.runs.tracked import track_sweep
 
 
-def tell(folder: Path, just_ran: bool) -> int:
+def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
     """Collects the rows of a sweep, prints its table, where its report lies, and what became of its jobs.
 
     Each part is tried for itself: a full disk, or a fault in a report, must not hide what the jobs found.
 
     Args:
         just_ran: whether this process ran the jobs, so that a single one has said what became of it.
+        interrupted: whether the user wants an end now: nothing is sent then.
 
     Returns:
         The exit status: 0 if all jobs are done, none was found wanting, and the report is written.
@@ -36,6 +38,7 @@ def tell(folder: Path, just_ran: bool) -> int:
             whole = False
             words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
             say(f"{part.__name__.strip('_')}: {words}", style="bold red")
+    _track(status, ended=just_ran, online=just_ran and not interrupted)
     everything = len(status.states) > 1 or not just_ran
     for style, sentence in status.problems():
         if everything or sentence.startswith("died"):
@@ -63,6 +66,14 @@ def _table(folder: Path, _: SweepStatus) -> None:
     decoded = results.read_results(folder).query("protocol == 'decode'")
     if len(decoded):
         print_summary(decoded)
+
+
+def _track(status: SweepStatus, ended: bool, online: bool) -> None:
+    try:
+        for warning in track_sweep(status, ended, online):
+            say(warning, style="yellow")
+    except Exception as error:  # a configuration that somebody has changed
+        say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
 
 
 def _report(folder: Path, status: SweepStatus) -> None:

@@ -16,7 +16,8 @@ from specbench import config as configuration
 from specbench import ranks, results, tracking
 from specbench.config import Config
 from specbench.disk import WriteError, write_text
-from specbench.errors import ConfigError, NotInstalledError, SpecbenchError, TrackingError
+from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
+from specbench.journal import Journal
 from specbench.models.loading import choose_device, choose_dtype
 from specbench.models.sharding import device_of_rank
 from specbench.models.threads import PYTORCH_THREADS
@@ -34,6 +35,8 @@ from specbench.runs.parallel import cause_of, confirm, follow, interrupted, sett
 from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
+from specbench.runs.tracked import describe, job_run, track
+from specbench.tracking import JobRun
 from specbench.verifiers.base import offers
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
@@ -45,7 +48,6 @@ class Measured:
 
     outcome: Outcome
     row: results.RunRow
-    resolved: dict[str, Any]
 
 
 def run_job(config: Config) -> None:
@@ -57,7 +59,7 @@ def run_job(config: Config) -> None:
     job = JobInfo.current()
     ranks.begin(f"job {job.number}")
     if not ranks.leads():
-        follow(lambda: _measured(config, job, device_of_rank(config.device)))
+        follow(lambda: _measured(config, job, device_of_rank(config.device), None))
         return
     try:
         with interruptible(), held(job.folder):
@@ -85,29 +87,36 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     state = before.begun()
     write_state(job.folder, state)
     ranks.led(lambda: True)
+    tracked = job_run(config, job, state)
+    try:
+        _run(config, job, state, tracked)
+    finally:
+        tracked.close()
+
+
+def _run(config: Config, job: JobInfo, state: JobState, tracked: JobRun) -> None:
     try:
         with (
             watched(lambda reason: write_state(job.folder, state.ending(Status.FAILED, reason))),
             pinned(device_of_rank(config.device), job.folder.parent, job.beside) as device,
         ):
-            measured = _measured(config, job, device)
+            measured = _measured(config, job, device, tracked)
         confirm()
         done = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=(UNFINISHED,))
         write_state(job.folder, done)
     except NotInstalledError as error:
-        _end(job, state.ending(Status.SKIPPED, str(error)), str(error))
-        settle(words_of(error))
+        _end(job, state.ending(Status.SKIPPED, str(error)), str(error), words_of(error), tracked)
         return
     except KeyboardInterrupt as error:
-        _end(job, state.ending(Status.FAILED, interrupted(error)), "")
+        _write_end(job, state.ending(Status.FAILED, interrupted(error)), "")  # the sweep's end tracks it
         raise
     except (Exception, SystemExit) as error:  # a bug in one verifier must not cost the sweep its other jobs
         known = isinstance(error, SpecbenchError)
         reason = str(error) if known else f"{cause_of(error)} (see {job.folder}/error.txt)"
-        _end(job, state.ending(Status.FAILED, reason), str(error) if known else traceback.format_exc())
-        settle(words_of(error))
+        details = str(error) if known else traceback.format_exc()
+        _end(job, state.ending(Status.FAILED, reason), details, words_of(error), tracked)
         return
-    warnings = _shown(config, job, measured)
+    warnings = _shown(job, measured, tracked)
     ended = state.ending(Status.DONE, verdict=measured.outcome.failure, warnings=warnings)
     try:
         write_state(job.folder, ended)
@@ -121,7 +130,18 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
         say(f"job {job.number} failed: {ended.verdict}", style="red")
 
 
-def _end(job: JobInfo, state: JobState, details: str) -> None:
+def _end(job: JobInfo, state: JobState, details: str, words: str, tracked: JobRun) -> None:
+    """Writes how an attempt ended, says it, tells the other ranks in these words, and tracks it.
+
+    Ranks are told first: they wait for some seconds, and W&B may take longer.
+    """
+    _write_end(job, state, details)
+    settle(words)
+    if warning := track(tracked, state):
+        say(f"job {job.number}: {warning}", style="yellow")
+
+
+def _write_end(job: JobInfo, state: JobState, details: str) -> None:
     """Writes how an attempt ended, and says it."""
     word, style = ("skipped", "yellow") if state.status is Status.SKIPPED else ("failed", "red")
     say(f"job {job.number} ({job.label}) {word}: {state.reason}", style=style)
@@ -133,10 +153,12 @@ def _end(job: JobInfo, state: JobState, details: str) -> None:
         say(f"job {job.number}: {error}", style="red")
 
 
-def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
+def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> Measured:
+    """Args: tracked: None on a rank that does not lead, which writes nothing."""
     resolved = configuration.resolved(config)
-    if ranks.leads():
+    if tracked is not None:
         write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
+        tracked.config |= resolved
     # All that can be known without a model is checked first.
     configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
@@ -166,10 +188,16 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
         command=job.command,
         asked_pair=(config.pair.target, config.pair.draft) if job.names_pair else None,
         folder=job.folder,
+        journal=Journal(None if tracked is None else job.folder),
         processors=processors_text(resolved["sampler"]),
     )
     if protocol.needs_models:
         context = with_models(context, config, protocol)
+    if tracked is not None:
+        describe(tracked, job, context, ignored)
+        times = getattr(protocol, "times", False)  # which a process that sends curves would disturb
+        if not times if config.tracking.live is None else config.tracking.live:
+            tracked.begin()
     outcome: Outcome = protocol.run(context)
 
     known: dict[str, Any] = {
@@ -179,35 +207,23 @@ def _measured(config: Config, job: JobInfo, device_name: str) -> Measured:
     }
     row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
     try:
-        if ranks.leads():
+        if tracked is not None:
             write_tables(job.folder, row, outcome)
     except WriteError as error:
         raise SpecbenchError(f"{error} What was measured: {outcome.headline}.") from error
-    return Measured(outcome, row, resolved)
+    return Measured(outcome, row)
 
 
-def _shown(config: Config, job: JobInfo, measured: Measured) -> list[str]:
+def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
     """Draws and tracks what is written already; returns what went wrong with that, which costs the job nothing."""
     warnings = []
     try:
         draw_figures(job.folder, measured.outcome)
     except Exception as error:  # matplotlib, a full disk
         warnings.append(f"figures are missing ({type(error).__name__}: {error})")
-    try:
-        tracking.log_run(
-            config.tracking.mode,
-            project=config.tracking.project,
-            entity=config.tracking.entity,
-            group=f"{job.exp}/{job.folder.parent.name}",
-            name=job.label,
-            folder=job.folder,
-            config=measured.resolved,
-            row=vars(measured.row),
-            outcome=measured.outcome,
-            texts=config.tracking.texts,
-        )
-    except TrackingError as error:
-        warnings.append(f"not tracked in W&B ({error})")
+    done = written_state(job.folder)
+    if done is not None and (warning := track(tracked, done)):
+        warnings.append(warning)
     return warnings
 
 

@@ -32,6 +32,7 @@ class PlannedJob:
         label: what tells it from the other jobs of the plan.
         overrides: of the command line, from which Hydra composes it.
         files: digests of the files that it reads, by configuration key.
+        choices: of conf, by group; empty in plans that are older than this.
     """
 
     number: int
@@ -39,6 +40,7 @@ class PlannedJob:
     label: str
     overrides: Sequence[str]
     files: dict[str, str] = field(default_factory=dict)
+    choices: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ class PlannedSweeper(Sweeper):
         assert self.config is not None
         composed = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
         choices = {key: str(value) for key, value in composed.hydra.runtime.choices.items() if "/" not in key}
-        job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides))
+        job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
         try:
             check_times(composed)
             resolved = config.resolved(_own_part(composed))
@@ -165,7 +165,7 @@ class PlannedSweeper(Sweeper):
         if resolved["parallel"] != "none":
             choices["ranks"] = str(ranks.size())
         name, files = identity(resolved, choices)
-        return Composed(PlannedJob(-1, name, job.label, job.overrides, files))
+        return Composed(PlannedJob(-1, name, job.label, job.overrides, files, choices))
 
     def _plan(self, wanted: Sequence[Composed], exp: str) -> dict[str, Any]:
         """Writes the plan; returns what the other processes of a parallel run have to know of it."""

@@ -14,6 +14,7 @@ from specbench.exactness.certificate.verdict import NOT_LOSSLESS
 from specbench.exactness.evidence import Evidence, Settings
 from specbench.exactness.fixtures import Regime, as_configured, regimes
 from specbench.exactness.suite import examine
+from specbench.journal import Journal
 from specbench.provenance import environment
 from specbench.rules import known
 from specbench.sampling_params import SamplingParams
@@ -48,12 +49,14 @@ class Question:
     command: str
 
     def examine(
-        self, report: Callable[[str], None] = lambda _: None, stuck: Callable[[Evidence], None] | None = None
+        self,
+        report: Callable[[str], None] = lambda _: None,
+        stuck: Callable[[Evidence], None] | None = None,
+        journal: Journal | None = None,
     ) -> Evidence:
         """Runs the suite; see :func:`specbench.exactness.suite.examine`."""
-        return examine(
-            self.verifier, self.settings, self.seed, self.device, regimes=self.regimes(), report=report, stuck=stuck
-        )
+        asked = (self.verifier, self.settings, self.seed, self.device)
+        return examine(*asked, regimes=self.regimes(), report=report, stuck=stuck, journal=journal)
 
     def regimes(self) -> tuple[Regime, ...]:
         """Those of every certificate, and the asker's own."""

@@ -1,0 +1,151 @@
+"""What W&B is told of the jobs of a sweep, and of the sweep: also of jobs whose process was killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from specbench.config import Config
+from specbench.errors import ConfigError, TrackingError
+from specbench.reports import Report
+from specbench.reports.wandb import to_wandb
+from specbench.runs.job import JobInfo
+from specbench.runs.plan import PlannedJob
+from specbench.runs.state import JobState, Status
+from specbench.runs.status import SweepStatus
+from specbench.tracking import JobRun, Workspace, check_settings, is_tracked, log_sweep, tags_of, write_report
+
+
+def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
+    """The W&B run of an attempt that begins."""
+    given = config.tracking
+    workspace = Workspace(
+        mode=given.mode, project=given.project, entity=given.entity, group=group_of(job.exp, job.folder.parent),
+        texts=given.texts, live=given.live,
+    )  # fmt: skip
+    return _run(workspace, job.folder, job.label, job.choices, state)
+
+
+def describe(run: JobRun, job: JobInfo, context: Any, ignored: Container[str]) -> None:
+    """Says of a run what the job came to: its rule, its device, what its verifier promises.
+
+    Args:
+        context: the RunContext.
+        ignored: keys that the protocol makes no use of, whose tags would mislead.
+    """
+    from specbench.rules.known import name_of
+
+    facts = {key: value for key, value in job.choices.items() if key not in ignored}
+    words = []
+    facts["device"] = context.device.type
+    if hasattr(context, "engine") and "engine" in facts:
+        facts["engine"] = context.engine.name
+    run.kind = facts["protocol"]
+    if "verifier" in facts:
+        run.kind = facts["verifier"] = context.verifier_name
+        try:
+            facts["rule"] = name_of(context.verifier)
+            lossless = bool(getattr(context.verifier, "lossless", False))
+            words = ["lossless" if lossless else "flawed" if context.verifier_name.startswith("flawed/") else "lossy"]
+        except Exception:  # attributes of a user's verifier that raise are the protocol's to find
+            words = []
+    run.tags = tags_of(facts, *words)
+
+
+def track(run: JobRun, state: JobState) -> str:
+    """Logs an attempt that has ended; returns a warning, or nothing."""
+    try:
+        run.end(str(state.status), state.reason, state.verdict)
+    except TrackingError as error:
+        return f"not tracked in W&B ({error})"
+    return ""
+
+
+def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]:
+    """Logs what nobody has logged: jobs whose process was killed or that never began, and the sweep if it has ended.
+
+    Args:
+        status: the sweep.
+        ended: whether this process ran it. Otherwise it is only looked at, and the sweep itself has its run already.
+        online: whether anything may be sent now; otherwise it is kept in the folder, whatever tracking.mode says.
+
+    Yields:
+        what went wrong.
+    """
+    for job, state in zip(status.plan.jobs, status.states, strict=True):
+        folder = status.folder / str(job.number)
+        if state.status in (Status.FAILED, Status.SKIPPED, Status.DIED) and not is_tracked(folder):
+            workspace = _workspace(status, folder, online)
+            if workspace is not None:
+                gone = f"process {state.pid} on {state.host} is gone" if state.status is Status.DIED else state.reason
+                told = dataclasses.replace(state, reason=gone)
+                if warning := track(_run(workspace, folder, job.label, job.choices, told), told):
+                    yield f"job {job.number}: {warning}"
+    workspace = _workspace(status, status.folder / "0", online)
+    if not ended or workspace is None or len(status.states) == 1 or status.count(Status.RUNNING):
+        return
+    jobs = [_told(job, state) for job, state in zip(status.plan.jobs, status.states, strict=True)]
+    shared = set.intersection(*(set(tags_of(job.choices)) for job in status.plan.jobs))
+    try:
+        log_sweep(workspace, status.folder, status.plan.created, jobs, sorted(shared), bool(status.exit_status))
+    except TrackingError as error:
+        yield f"the sweep is not tracked in W&B ({error})"
+
+
+def track_report(status: SweepStatus, report: Report, online: bool) -> str:
+    """Writes a sweep's report as W&B has it, and saves it if its runs were sent; returns a warning, or nothing.
+
+    The report's figures have to be in the sweep's folder ``report`` as NAME.png before ``track_sweep`` is called.
+    """
+    workspace = _workspace(status, status.folder / "0", online)
+    if workspace is None:
+        return ""
+    try:
+        described = to_wandb(report, workspace.entity or "", workspace.project, workspace.group)
+        write_report(described, status.folder, workspace)
+    except TrackingError as error:
+        return f"no report for W&B ({error})"
+    return ""
+
+
+def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:
+    said = {"job": job.number, "label": job.label, "status": str(state.status), "reason": state.reason}
+    return {**said, "verdict": state.verdict, "attempt": state.attempt, "started": state.started, "ended": state.ended}
+
+
+def _run(workspace: Workspace, folder: Path, name: str, choices: dict[str, str], state: JobState) -> JobRun:
+    config = {**_configuration(folder), "choices": choices, "attempt": state.attempt}
+    return JobRun(workspace, folder, name, choices.get("verifier", "job"), tags_of(choices), config)
+
+
+def group_of(exp: str, sweep: Path) -> str:
+    """What W&B calls a sweep: its experiment and its folder, without what filters of W&B's reports would misread."""
+    return re.sub(r"[^\w./+ -]", "_", f"{exp}/{sweep.resolve().name}")
+
+
+def _workspace(status: SweepStatus, folder: Path, online: bool) -> Workspace | None:
+    """As the job's configuration says, or that of the first job that began; None if none did, or if it was disabled."""
+    places = (folder, *(status.folder / str(job.number) for job in status.plan.jobs))
+    given = next((found["tracking"] for place in places if "tracking" in (found := _configuration(place))), None)
+    if given is None or given["mode"] == "disabled":
+        return None
+    there: dict[str, Any] = {**given, "group": group_of(status.plan.exp, status.folder)}
+    workspace = Workspace(**there if online else {**there, "mode": "offline"})
+    try:
+        check_settings(workspace.mode, workspace.project, workspace.entity)
+    except ConfigError:  # the jobs have said so
+        return None
+    return workspace
+
+
+def _configuration(job: Path) -> dict[str, Any]:
+    try:
+        made = OmegaConf.to_container(OmegaConf.load(job / "config.yaml"))
+    except (OSError, ValueError):
+        return {}
+    return {str(key): value for key, value in made.items()} if isinstance(made, dict) else {}

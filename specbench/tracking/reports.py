@@ -1,0 +1,75 @@
+"""A sweep's report in W&B: ``report.wandb.json`` in its folder, and on W&B's server if tracking is online.
+
+Made with wandb-workspaces (the extra ``wandb-workspaces``), in W&B's own process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import TrackingError
+from specbench.tracking.jobs import environment
+from specbench.tracking.panels import CHARTS, HISTOGRAMS
+from specbench.tracking.process import LIMITS, Process
+from specbench.tracking.settings import Workspace
+from specbench.tracking.sweeps import SWEEP
+
+REPORT = "report.wandb.json"
+SPEEDS = ("acceptance_length", "tokens_per_second", "speedup")  # bars, a run each, of summaries that have them
+
+
+def write_report(described: Mapping[str, Any], sweep: Path, workspace: Workspace) -> Path | None:
+    """Writes ``report.wandb.json`` into the folder ``report`` of a sweep, and saves it on the server if online.
+
+    Beside what the report says it shows the group's own panels: the charts and histograms that its jobs have logged.
+
+    Args:
+        described: what reports/wandb.py makes of a report.
+        sweep: the sweep's folder.
+
+    Returns:
+        the file; None if tracking is disabled.
+
+    Raises:
+        TrackingError: and nothing else; what failed, or that wandb-workspaces is missing. A report that could not be
+            saved online is there as a file.
+    """
+    if workspace.mode == "disabled":
+        return None
+    folder = sweep / "report"
+    try:
+        folder.mkdir(exist_ok=True)
+        path = folder.resolve() / REPORT
+        first = {
+            "task": "report",
+            "report": described,
+            "kind": SWEEP,
+            "panels": _panels(sweep),
+            "path": str(path),
+            "save": workspace.mode == "online",
+        }
+        process = Process(first, folder, environment(workspace.mode, sweep / "wandb"))
+        process.end(None, LIMITS[workspace.mode])
+    except TrackingError as error:
+        if "wandb_workspaces" in str(error):
+            missing = "wandb-workspaces is not installed; pip install 'specbench[wandb-workspaces]'"
+            raise TrackingError(missing) from error
+        raise
+    except OSError as error:
+        raise TrackingError(f"{type(error).__name__}: {error}") from error
+    return path
+
+
+def _panels(sweep: Path) -> dict[str, Any]:
+    """What the jobs of a sweep have logged: charts by their tables, histograms."""
+    files = {path.name for path in sweep.glob("[0-9]*/*.parquet")}
+    charts = [
+        {"table": f"{chart.key}_table", "preset": f"wandb/{chart.preset}/v0", "title": chart.title}
+        | {"fields": dict(chart.fields)}
+        for chart in CHARTS
+        if chart.file in files
+    ]
+    images = sorted({path.stem for path in sweep.glob("[0-9]*/*.png")})
+    return {"bars": SPEEDS, "charts": charts, "images": images, "histograms": [f"charts/{name}" for name in HISTOGRAMS]}

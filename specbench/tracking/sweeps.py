@@ -1,0 +1,74 @@
+"""A sweep's W&B run: the rows of all its jobs in one table, what became of each, and the report's figures."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from specbench.errors import SpecbenchError, TrackingError
+from specbench.results import RESULTS, read_rows
+from specbench.tracking.jobs import JobRun
+from specbench.tracking.panels import MOST_ROWS, plain
+from specbench.tracking.settings import Workspace
+
+SWEEP = "sweep"  # its job type
+
+
+def log_sweep(
+    workspace: Workspace,
+    folder: Path,
+    created: str,
+    jobs: Sequence[Mapping[str, Any]],
+    tags: Sequence[str],
+    failed: bool,
+) -> None:
+    """Logs a sweep that has ended. A sweep that was gone on with replaces its run of before.
+
+    Args:
+        folder: the sweep's.
+        created: when it was planned, which with the folder's name makes the run's own name.
+        jobs: what became of each: the same keys in all.
+        tags: that all its jobs have.
+        failed: whether the command's exit status is not 0.
+
+    Raises:
+        TrackingError: and nothing else; it says what was not tracked.
+    """
+    if workspace.mode == "disabled":
+        return
+    number = hashlib.sha256(f"{created}/{folder.name}".encode()).hexdigest()[:12]
+    run = JobRun(workspace, folder, f"{SWEEP} {folder.resolve().name}", SWEEP, [*tags, SWEEP], {}, number)
+    try:
+        for before in folder.glob(f"wandb/*run-*-{number}"):
+            shutil.rmtree(before)
+        rows = read_rows(folder)
+        tables = {"tables/jobs": plain(pa.Table.from_pylist(list(jobs)))}
+        if rows is not None:
+            tables["tables/results"] = plain(_scalars(rows.slice(0, MOST_ROWS)))
+        states = [job["status"] for job in jobs]
+        report = sorted((folder / "report").glob("*.png"))
+        last = {
+            "summary": {"jobs": len(jobs), **{f"jobs_{state}": states.count(state) for state in dict.fromkeys(states)}},
+            "tables": tables,
+            "images": {f"report/{path.stem}": str(path.resolve()) for path in report},
+            "files": [
+                str(path.resolve()) for path in (folder / RESULTS, folder / "report/report.md") if path.is_file()
+            ],
+            "exit_code": int(failed),
+        }
+        run.send(last)
+    except SpecbenchError as error:
+        raise TrackingError(str(error)) from error
+    except Exception as error:
+        raise TrackingError(f"{type(error).__name__}: {error}") from error
+
+
+def _scalars(rows: pa.Table) -> pa.Table:
+    """Without columns of lists, and without those that no row has."""
+    kept = [f.name for f in rows.schema if not pa.types.is_list(f.type) and rows[f.name].null_count < len(rows)]
+    return rows.select(kept)
