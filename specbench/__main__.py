@@ -1,6 +1,7 @@
 """``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen.
 
-``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is.
+``python -m specbench resume=latest`` goes on with a sweep, ``python -m specbench report`` says how far one is, and
+``python -m specbench pages`` puts the reports of many into one folder of pages.
 """
 
 from __future__ import annotations
@@ -53,6 +54,20 @@ def report(arguments: list[str]) -> int:
     except SpecbenchError as error:
         say(str(error), style="bold red")
         return 2
+
+
+def pages(arguments: list[str]) -> int:
+    """``python -m specbench pages [FOLDER ...] [--to FOLDER]``."""
+    from specbench.runs.collection import command
+
+    try:
+        return command(arguments)
+    except SpecbenchError as error:
+        say(str(error), style="bold red")
+        return 2
+
+
+COMMANDS = {"report": report, "pages": pages}
 
 
 def versions() -> str:
@@ -132,7 +147,8 @@ def main() -> None:
             if arguments == ["--version"]:
                 print(versions())
                 sys.exit(0)
-            status = report(arguments[1:]) if arguments[:1] == ["report"] else run(arguments)
+            command = COMMANDS.get(arguments[0]) if arguments else None
+            status = command(arguments[1:]) if command else run(arguments)
             if ranks.size() > 1:
                 _leave(status)
             sys.exit(status)

@@ -11,7 +11,9 @@ from analysis import eprocess, greedy_divergence
 from specbench import results
 from specbench.errors import ConfigError
 from specbench.plots import evidence as plots
+from specbench.reports import markdown
 from tests.command_lines import once, read_all, run_all
+from tests.html_pages import Page
 from tests.test_analysis import make_row, table_of, write_run
 from tests.wandb_runs import read_run
 
@@ -33,6 +35,18 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     assert [each.status for each in ended] == [0, 0], "\n".join(each.text for each in ended)
     names = ("eprocess", "greedy_divergence")
     return {name: folder / str(i) / "outputs" / name / "latest" for i, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("name", ["eprocess", "greedy_divergence"])
+def test_the_page_at_a_sweeps_end(runs, name):
+    """It holds the tables that report.md holds, and how to run the sweep again."""
+    folder = runs[name] / "report"
+    page = Page.of(folder / "report.html")
+    lines = table_of(folder / "report.md")
+    assert page.tables[0] == [list(lines[0]), *(list(line.values()) for line in lines)]
+    (again,) = [text for text in page.texts if text.startswith("python -m specbench +exp=")]
+    assert again.split()[3:] == [f"+exp={name}", *again.split()[4:]]
+    assert "verifier=masked" in again
 
 
 @pytest.mark.parametrize(
@@ -104,7 +118,7 @@ def findings(tmp_path: Path, *jobs: tuple[bool, dict]) -> str:
     run = write_run(tmp_path / "run", rows, empirical=False)
     for i, (_, told) in enumerate(jobs):
         (run / str(i) / "e_certificate.json").write_text(json.dumps(told))
-    return " ".join(eprocess.findings(eprocess.certificates(run, results.read_results(run))))
+    return " ".join(map(markdown.text, eprocess.findings(eprocess.certificates(run, results.read_results(run)))))
 
 
 def test_a_flawed_verifier_that_is_not_seen_is_named(tmp_path):
@@ -123,9 +137,9 @@ def test_a_false_alarm_and_rounding_beyond_the_tolerance_stand_out(tmp_path):
 
 def test_a_run_of_another_protocol_is_named(tmp_path):
     run = write_run(tmp_path / "run", [make_row()])
-    for report in (eprocess.report, greedy_divergence.report):
+    for build in (eprocess.build, greedy_divergence.build):
         with pytest.raises(ConfigError, match="RUN_DIR"):
-            report(run)
+            build(run)
 
 
 def fork(**changes) -> dict:
