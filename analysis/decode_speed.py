@@ -10,26 +10,38 @@ import pandas as pd
 from specbench import results, winner
 from specbench.plots import decode as decode_plots
 from specbench.plots import engines as plots
+from specbench.reports import Code, Link, Picture, Report, Strong, Table, Text
+from specbench.reports.cells import number, plain
+from specbench.reports.text import section
 
-from .pages import Illustration, number, plain
-from .report import varying
-from .sections import main, read_rows, write_page
+from .command import main
+from .decoding import RULES, setting, varying, where_it_ran
+from .folder import read_rows, report_of
 
 BASELINES = "baselines.parquet"
 ASSISTED = "transformers_assisted"
 RANDOM = "random:"
-QUESTION = """\
+QUESTION = (
+    """\
 A step of speculative decoding drafts gamma tokens, scores them in one pass of the target, and verifies them. How long
 does it take with each engine, how far is that from what reading the weights alone takes, and where does the time go?
-The same requests are decoded by transformers' `generate` beside it."""
-NOTE = """\
+The same requests are decoded by transformers' """,
+    Code("generate"),
+    " beside it.",
+)
+NOTE = (
+    """\
 Tokens a second are those of all texts, prompts included; plain: without a draft, through the same engine. ms a step:
 (seconds - seconds of feeding prompts) / steps of the longest text of each batch; an engine that runs ahead of the host
 takes one step more, which counts. Floors: ms a step over (bytes of the target + gamma times bytes of the draft) /
 bandwidth, where the bandwidth is that of the GPU's own large copy, measured in the run; none on a CPU. Prepared:
 seconds that the engine took to compile and capture its steps, both ways, before the clock; for transformers the whole
-first batch. Rows without an engine's name are medians over the runs that timed them. table.csv holds every column of
-the runs, unrounded, and baselines.csv every line of the others."""
+first batch. Rows without an engine's name are medians over the runs that timed them. """,
+    Link("table.csv", "table.csv"),
+    " holds every column of the runs, unrounded, and ",
+    Link("baselines.csv", "baselines.csv"),
+    " every line of the others.",
+)
 SPEEDS = """\
 Plain decoding stands at gamma 0. Grey are transformers' decoders: levels draft nothing, crosses draft gamma tokens."""
 SPLIT = """\
@@ -38,21 +50,26 @@ accept rule (verify), and committing, prompts' bookkeeping and the host (rest). 
 The black line is plain decoding with the same engine."""
 
 
-def report(run_dir: Path) -> Path:
-    """Writes the report into ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a run.
 
     Raises:
         ConfigError: a folder without results.
     """
     rows = read_rows(run_dir).sort_values(["batch_size", "engine", "gamma", "job"], kind="stable", ignore_index=True)
-    others = baselines(run_dir, rows)
+    others, where = baselines(run_dir, rows), setting(rows)
     findings = [winner.machine(rows), weights(rows), *map(best_of, *zip(*batches(rows, others), strict=True))]
-    path = write_page(
-        run_dir, "Speed of decoding by engine", QUESTION, [*findings, texts(others)], table(rows, others), NOTE,
-        _illustrations(rows, others), rows, rows,
-    )  # fmt: skip
-    others.to_csv(path.parent / "baselines.csv", index=False)
-    return path
+    caption = f"Speeds and steps by batch size, engine and gamma, and of transformers' decoders. {where}"
+    shown = Table("table", table(rows, others), caption=caption, note=NOTE, left=("decoder",))
+    sections = [
+        section("Result", *findings, texts(others)),
+        section("Table", shown),
+        section("Figures", *_pictures(rows, others)),
+        where_it_ran(rows),
+    ]
+    rules = [RULES[each] for each in rows["verifier"] if each in RULES]
+    title, data = "Speed of decoding by engine", {"table": rows, "baselines": others}
+    return report_of(run_dir, "decode_speed", title, QUESTION, sections, rules, data)
 
 
 def baselines(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -161,27 +178,32 @@ def texts(others: pd.DataFrame) -> str:
     return " ".join(words)
 
 
-def weights(rows: pd.DataFrame) -> str:
+def weights(rows: pd.DataFrame) -> Text:
     """A warning where weights are random; empty elsewhere."""
     if not rows["target"].str.startswith(RANDOM).any():
         return ""
     return (
-        "**Weights are random.** How many drafted tokens are accepted, and with it every speculative speed in "
-        "tokens/s, means nothing; times of steps and speeds of plain decoding are those of real weights."
+        Strong("Weights are random."),
+        " How many drafted tokens are accepted, and with it every speculative speed in "
+        "tokens/s, means nothing; times of steps and speeds of plain decoding are those of real weights.",
     )
 
 
-def _illustrations(rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Illustration]:
+def _pictures(rows: pd.DataFrame, others: pd.DataFrame) -> Iterator[Picture]:
     levels = [
         (name, each["batch"].iloc[0], gamma, each["tokens_per_second"].median())
         for _, beside in batches(rows, others)
         for name, gamma, each in by_setting(beside)
     ]
     shown = pd.DataFrame(levels, columns=["name", "batch", "gamma", "tokens_per_second"])
-    yield Illustration("speed_against_gamma", plots.speed_against_gamma(rows, shown), SPEEDS)
+    where = setting(rows)
+    question = "Which engine is the fastest, at which gamma?"
+    figure = plots.speed_against_gamma(rows, shown)
+    yield Picture("speed_against_gamma", figure, question, f"{SPEEDS} {where}")
     series = rows.assign(series=rows["engine"] + ", batch size " + rows["batch_size"].astype(str))
-    yield Illustration("time_split", decode_plots.time_split(series), SPLIT)
+    question = "What does the time of an emitted token go into?"
+    yield Picture("time_split", decode_plots.time_split(series), question, f"{SPLIT} {where}")
 
 
 if __name__ == "__main__":
-    main("decode_speed", report)
+    main("decode_speed", build)

@@ -13,9 +13,13 @@ from scipy import stats
 
 from specbench.errors import ConfigError
 from specbench.plots import evidence as plots
+from specbench.reports import Picture, Report, Strong, Table, Text
+from specbench.reports.cells import NONE, file_name
+from specbench.reports.text import join, section
 
-from .pages import NONE, Illustration, write_table
-from .sections import main, read_rows, read_table, write_page
+from .command import main
+from .decoding import where_it_ran
+from .folder import read_rows, read_table, report_of
 
 QUESTION = """\
 A verifier that is lossless emits tokens that follow the target's distribution at every prefix. Bets against that,
@@ -35,8 +39,8 @@ is logarithmic beyond 10. An arrow marks a token that the target cannot emit: fr
 ALONE = "All bets together, and each bet alone (pale), which sinks where it is wrong."
 
 
-def report(run_dir: Path) -> Path:
-    """Writes the report into ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a run.
 
     Raises:
         ConfigError: a folder without results of this experiment.
@@ -45,12 +49,24 @@ def report(run_dir: Path) -> Path:
     rows = rows[rows["temperature"] != 0]  # those are of greedy_divergence.py
     paths = read_table(run_dir, "eprocess.parquet", rows, ["verifier", "lossless"])
     found = certificates(run_dir, rows)
-    rendered = table(found)
-    write_table(run_dir / "report", "table", rendered, left=("verifier", "sampling", "verdict", "strongest bet"))
     paths = paths.merge(found[["job", "setting", "false_alarm"]], on="job").sort_values(["job", "bet", "token"])
-    return write_page(
-        run_dir, "Evidence from texts", QUESTION, findings(found), rendered, NOTE, _illustrations(paths), rows, found
-    )
+    caption = f"Evidence against each verifier. {about(found)}"
+    left = ("verifier", "sampling", "verdict", "strongest bet")
+    shown = Table("table", table(found), found, caption, NOTE, left)
+    sections = [
+        section("Result", *findings(found)),
+        section("Table", shown),
+        section("Figures", *_pictures(paths, about(found))),
+        where_it_ran(rows),
+    ]
+    return report_of(run_dir, "eprocess", "Evidence from texts", QUESTION, sections)
+
+
+def about(found: pd.DataFrame) -> str:
+    """What a caption says of the run."""
+    tokens = sorted(found["tokens"])
+    count = f"{tokens[0]:,}" if tokens[0] == tokens[-1] else f"{tokens[0]:,} to {tokens[-1]:,}"
+    return f"{len(found)} runs of {count} tokens; false alarm {found['false_alarm'].max():g} a run."
 
 
 def certificates(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -99,27 +115,28 @@ def setting(told: dict[str, Any]) -> str:
     return " ".join([*parts, told["dtype"]])
 
 
-def findings(found: pd.DataFrame) -> list[str]:
+def findings(found: pd.DataFrame) -> list[Text]:
     """Who was rejected, and who should have been."""
     rejected = found["verdict"] == "rejected"
     alarms = found[found["lossless"] & rejected]
     sound, flawed = found[found["lossless"]], found[~found["lossless"]]
-    sentences = []
+    sentences: list[Text] = []
     if len(sound):
         highest = sound["log10_e_value"].max()
-        sentences.append(
+        text = (
             f"Sound verifiers: {len(alarms)} of {len(sound)} runs rejected; evidence reached at most 10^{highest:.2f}, "
             f"where 10^{-math.log10(found['false_alarm'].max()):.0f} rejects."
         )
-        if len(alarms):
-            sentences[-1] = f"**{sentences[-1]}** " + _names(alarms)
+        sentences.append((Strong(text), " " + _names(alarms)) if len(alarms) else text)
     if len(flawed):
         missed = flawed[flawed["verdict"] != "rejected"]
         text = f"Flawed verifiers: {len(flawed) - len(missed)} of {len(flawed)} runs rejected."
-        sentences.append(text + (f" **Not seen** in so many tokens: {_names(missed)}" if len(missed) else ""))
+        unseen = (Strong("Not seen"), f" in so many tokens: {_names(missed)}") if len(missed) else ""
+        sentences.append(join([text, unseen]))
     over = found[found["rounding_over_tolerance"] > 1]
     if len(over):
-        sentences.append(f"**Rounding exceeded the tolerance**, so that rejections prove nothing: {_names(over)}")
+        reason = f", so that rejections prove nothing: {_names(over)}"
+        sentences.append((Strong("Rounding exceeded the tolerance"), reason))
     return sentences
 
 
@@ -155,13 +172,15 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _illustrations(paths: pd.DataFrame) -> Iterator[Illustration]:
+def _pictures(paths: pd.DataFrame, where: str) -> Iterator[Picture]:
     together = paths[paths["bet"] == "all bets"]
-    yield Illustration("evidence_paths", plots.evidence_paths(together, float(together["false_alarm"].max())), PATHS)
-    for (job, verifier, where), own in paths.groupby(["job", "verifier", "setting"], sort=True):  # ty: ignore[not-iterable]
-        figure = plots.eprocess(own, float(own["false_alarm"].iloc[0]), f"{verifier}, {where}")
-        yield Illustration(f"bets_{job}_{str(verifier).replace('/', '_')}", figure, ALONE)
+    figure = plots.evidence_paths(together, float(together["false_alarm"].max()))
+    yield Picture("evidence_paths", figure, "Against which verifiers does evidence grow?", f"{PATHS} {where}")
+    for (job, verifier, setting), own in paths.groupby(["job", "verifier", "setting"], sort=True):  # ty: ignore[not-iterable]
+        figure = plots.eprocess(own, float(own["false_alarm"].iloc[0]), f"{verifier}, {setting}")
+        question = f"Which bets earn on {verifier} at {setting}?"
+        yield Picture(f"bets_{job}_{file_name(str(verifier))}", figure, question, ALONE)
 
 
 if __name__ == "__main__":
-    main("eprocess", report)
+    main("eprocess", build)

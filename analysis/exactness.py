@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.errors import ConfigError
 from specbench.plots import exactness as plots
-from specbench.results import read_jobs, read_results
+from specbench.reports import Bullets, Code, Picture, Report, Section, Strong, Table, Text
+from specbench.reports.cells import file_name
+from specbench.reports.text import section
+from specbench.results import read_jobs
 from specbench.rounding import most
 
-from .pages import Illustration, command_line, markdown, write_figures, write_page
+from .command import main
+from .decoding import WHERE
+from .folder import read_rows, report_of
 
 QUESTION = "Is every verifier that says lossless lossless, and how sure can one be?"
 NOTE = """\
@@ -33,41 +39,41 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def report(run_dir: Path) -> Path:
-    """Writes report.md, table.csv and figures under ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a run.
 
     Raises:
-        ConfigError: a folder without results.
+        ConfigError: a folder without results, or a job without a certificate.
     """
-    results = read_results(run_dir)
-    certificates = {job: _certificate(run_dir, job) for job in results["job"]}
-    table = _table(run_dir)
-    folder = run_dir / "report"
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "table.csv", index=False)
-    (folder / "table.md").write_text(markdown(_text(table)) + "\n", encoding="utf-8")
-    words = "\n".join(
-        f"- **{each['verifier']}**: {each['headline']}. {' '.join(each['words'])}" for each in certificates.values()
-    )
+    certificates = {job: _certificate(run_dir, job) for job in read_rows(run_dir)["job"]}
     names = {job: each["verifier"] for job, each in certificates.items()}
-    shown = write_figures(folder, _illustrations(run_dir, names))
+    rows = pd.DataFrame([_row(each) for each in certificates.values()], columns=COLUMNS)
+    shown = Table("table", _text(rows), rows, _caption(certificates), NOTE, left=tuple(COLUMNS[:3]))
+    words = tuple(
+        (Strong(each["verifier"]), f": {each['headline']}. {' '.join(each['words'])}") for each in certificates.values()
+    )
     sections = [
-        f"# Exactness\n\n{QUESTION}",
-        f"## Result\n\n{markdown(_text(table))}\n\n{NOTE}\n\n{words}",
-        f"## What was covered\n\n{_scope(certificates)}",
-        f"## Figures\n\n{shown}",
-        f"## Where it ran\n\n{_where(certificates)}",
+        section("Result", shown, Bullets(words)),
+        Section("What was covered", (Bullets(_scope(certificates)),)),
+        section("Figures", *_pictures(run_dir, names)),
+        Section(WHERE, (Bullets(_where(certificates)),)),
     ]
-    return write_page(folder, sections)
+    return report_of(run_dir, "exactness", "Exactness", QUESTION, sections, rows["rule"])
 
 
-def _table(run_dir: Path) -> pd.DataFrame:
-    jobs = read_results(run_dir)["job"]
-    return pd.DataFrame([_row(_certificate(run_dir, job)) for job in jobs], columns=COLUMNS)
+def _caption(certificates: dict[int, dict]) -> str:
+    first = next(iter(certificates.values()))
+    return (
+        f"Is each verifier lossless? Suite {first['suite']}, {len(first['bounds'])} small fixtures, seed "
+        f"{first['seed']}; upper bounds at 99% confidence."
+    )
 
 
 def _certificate(run_dir: Path, job: int) -> dict:
-    return json.loads((run_dir / str(job) / "certificate.json").read_text(encoding="utf-8"))
+    path = run_dir / str(job) / "certificate.json"
+    if not path.is_file():
+        raise ConfigError("RUN_DIR", run_dir, f"no {path.name} of job {job}", "Use protocol=exactness.")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _row(certificate: dict) -> dict:
@@ -97,41 +103,38 @@ def _text(table: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
-def _illustrations(run_dir: Path, names: dict[int, str]) -> Iterator[Illustration]:
+def _pictures(run_dir: Path, names: dict[int, str]) -> Iterator[Picture]:
     cells = read_jobs(run_dir, "joint_cells.parquet")
     for job, name in names.items():
         if len(cells) and (cells["job"] == job).any():
             figure = plots.empirical_joint(cells[cells["job"] == job], name)
-            yield Illustration(f"joint_{_file(name)}", figure, JOINT)
+            question = f"Are whole steps of {name} distributed as the target's?"
+            yield Picture(f"joint_{file_name(name)}", figure, question, JOINT)
     calibration = read_jobs(run_dir, "calibration.parquet")
     if len(calibration):
         for job, rows in calibration.groupby("job", sort=True):
             name = names[int(job)]  # ty: ignore[invalid-argument-type]
             seeds = rows["seed"].nunique()
             title = f"{name}: {rows['fixture'].nunique()} fixtures, {seeds} seeds"
-            yield Illustration(f"qq_{_file(name)}", plots.qq(rows, title), QQ)
+            question = f"Do the tests of {name} reject as often as they say?"
+            yield Picture(f"qq_{file_name(name)}", plots.qq(rows, title), question, QQ)
 
 
-def _file(name: str) -> str:
-    """A verifier's name as part of a file's."""
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
-
-
-def _scope(certificates: dict[int, dict]) -> str:
+def _scope(certificates: dict[int, dict]) -> tuple[Text, ...]:
     """Of the first verifier; what others refused stands with them."""
     first = next(iter(certificates.values()))
-    lines = [f"- {line}" for line in first["covered"]]
-    return "\n".join([*lines, "- not: " + "; ".join(first["not_covered"])])
+    return (*first["covered"], "not: " + "; ".join(first["not_covered"]))
 
 
-def _where(certificates: dict[int, dict]) -> str:
+def _where(certificates: dict[int, dict]) -> tuple[Text, ...]:
     first = next(iter(certificates.values()))
-    lines = [f"- {key} {value}" for key, value in first["environment"].items()]
     settings = ", ".join(f"{key} {value}" for key, value in first["settings"].items())
-    return "\n".join(
-        [*lines, f"- seed {first['seed']}; suite {first['suite']}: {settings}", f"- repeat: `{first['command']}`"]
+    return (
+        *(f"{key} {value}" for key, value in first["environment"].items()),
+        f"seed {first['seed']}; suite {first['suite']}: {settings}",
+        ("repeat: ", Code(first["command"])),
     )
 
 
 if __name__ == "__main__":
-    command_line("exactness", report, lambda run_dir: _text(_table(run_dir)))
+    main("exactness", build, lambda report: report.tables[0].shown)

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.errors import ConfigError
 from specbench.plots import exactness as plots
-from specbench.results import read_jobs, read_results
+from specbench.reports import Picture, Report, Table
+from specbench.reports.text import section
+from specbench.results import read_jobs
 
-from .pages import Illustration, command_line, markdown, write_figures, write_page
+from .command import main
+from .folder import read_rows, report_of
 
 QUESTION = "Which tests catch which real bugs, after how many draws, and what do the tests of other projects see?"
 NOTE = """\
@@ -25,48 +29,52 @@ Dark cells are strong tests. No column is dark everywhere: the fixtures and test
 what the tests of other projects say of the same code: + caught, a dash missed."""
 
 
-def report(run_dir: Path) -> Path:
-    """Writes report.md, table.csv and the heat map under ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a run.
 
     Raises:
-        ConfigError: a folder without results.
+        ConfigError: a folder without results of this experiment.
     """
-    names = read_results(run_dir).set_index("job")["verifier"]
+    names = read_rows(run_dir).set_index("job")["verifier"]
     tests, others, bounds, bias = (
-        read_jobs(run_dir, f"{name}.parquet")
-        .sort_values("job", kind="stable")
-        .assign(verifier=lambda rows: rows["job"].map(names))
+        _read(run_dir, name).assign(verifier=lambda rows: rows["job"].map(names))
         for name in ("sensitivity", "elsewhere", "bounds", "bias")
     )
     table = sensitivity_table(tests, others, bounds, bias)
-    folder = run_dir / "report"
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "table.csv", index=False)
-    (folder / "table.md").write_text(markdown(table) + "\n", encoding="utf-8")
-    short = {name: name.removeprefix("flawed/") for name in names}
-    for each in (tests, others):
-        each["verifier"] = each["verifier"].map(short)
-    tests["column"] = tests["fixture"] + ": " + tests["test"]
-    figure = plots.sensitivity(tests, others)
-    shown = write_figures(folder, [Illustration("sensitivity", figure, HEAT)])
+    caption = f"{len(table)} verifiers, the tests that catch them, and what they need."
+    shown = Table("table", table, table, caption, NOTE, left=("verifier", "caught by"))
+    sections = [
+        section("Result", _caught(table, list(others["test"].unique()))),
+        section("Table", shown),
+        section("Figures", _heat_map(tests, others)),
+    ]
+    return report_of(run_dir, "flawed_zoo", "The zoo", QUESTION, sections)
+
+
+def _read(run_dir: Path, name: str) -> pd.DataFrame:
+    rows = read_jobs(run_dir, f"{name}.parquet")
+    if rows.empty:
+        raise ConfigError("RUN_DIR", run_dir, f"no {name}.parquet in its jobs", "Give a run of +exp=flawed_zoo.")
+    return rows.sort_values("job", kind="stable")
+
+
+def _caught(table: pd.DataFrame, others: list[str]) -> str:
     flawed = table["verifier"].str.startswith("flawed/")
     caught = table["caught by"] != "-"
     missed = ", ".join(table[flawed & ~caught]["verifier"]) or "none"
     alarms = ", ".join(table[~flawed & caught]["verifier"]) or "none"
-    elsewhere = "; ".join(f"{test}: {int((table[flawed][test] == 'caught').sum())}" for test in others["test"].unique())
-    sections = [
-        f"# The zoo\n\n{QUESTION}",
-        f"## Result\n\n{int((flawed & caught).sum())} of {int(flawed.sum())} flawed verifiers caught; missed: "
-        f"{missed}. Sound verifiers rejected: {alarms}. Caught by the tests of other projects: {elsewhere}.",
-        f"## Table\n\n{markdown(table)}\n\n{NOTE}",
-        f"## Figures\n\n{shown}",
-    ]
-    return write_page(folder, sections)
+    elsewhere = "; ".join(f"{test}: {int((table[flawed][test] == 'caught').sum())}" for test in others)
+    return (
+        f"{int((flawed & caught).sum())} of {int(flawed.sum())} flawed verifiers caught; missed: "
+        f"{missed}. Sound verifiers rejected: {alarms}. Caught by the tests of other projects: {elsewhere}."
+    )
 
 
-def _brief(run_dir: Path) -> pd.DataFrame:
-    table = pd.read_csv(run_dir / "report" / "table.csv", dtype=str, keep_default_na=False)
-    return table[["verifier", "caught by", "draws", "needed", "true TV"]]
+def _heat_map(tests: pd.DataFrame, others: pd.DataFrame) -> Picture:
+    tests, others = (each.assign(verifier=each["verifier"].str.removeprefix("flawed/")) for each in (tests, others))
+    tests["column"] = tests["fixture"] + ": " + tests["test"]
+    question = "Which test catches which bug, after how many steps?"
+    return Picture("sensitivity", plots.sensitivity(tests, others), question, HEAT)
 
 
 def sensitivity_table(
@@ -110,4 +118,5 @@ def _strongest(caught: pd.DataFrame, bounds: pd.DataFrame) -> pd.Series | None:
 
 
 if __name__ == "__main__":
-    command_line("flawed_zoo", report, _brief)
+    short = ["verifier", "caught by", "draws", "needed", "true TV"]
+    main("flawed_zoo", build, lambda report: report.tables[0].shown[short])

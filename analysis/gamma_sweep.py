@@ -10,9 +10,10 @@ import pandas as pd
 from specbench import theory
 from specbench.metrics.standing import standing
 from specbench.plots import decode as plots
+from specbench.reports import Picture, Report
+from specbench.reports.cells import interval
 
-from .pages import Illustration, interval
-from .report import main, write_report
+from .decoding import build_sweep, main_sweep, setting
 
 QUESTION = """\
 How many tokens should the draft propose? With more of them a step may emit more, but they cost time to draft and to
@@ -29,13 +30,13 @@ The longest draft, position by position. The blue line rises where easy stretche
 strays the further it runs ahead. The orange one multiplies it up: what is left of the block at each position."""
 
 
-def report(run_dir: Path) -> Path:
-    """Writes the report of a gamma sweep into ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a gamma sweep.
 
     Raises:
         ConfigError: a folder without results.
     """
-    return write_report(run_dir, "gamma", QUESTION, closed_form, _illustrations)
+    return build_sweep(run_dir, "gamma_sweep", "gamma", QUESTION, closed_form, _pictures)
 
 
 def closed_form(results: pd.DataFrame) -> str:
@@ -56,16 +57,22 @@ def closed_form(results: pd.DataFrame) -> str:
     )
 
 
-def _illustrations(results: pd.DataFrame) -> Iterator[Illustration]:
+def _pictures(results: pd.DataFrame) -> Iterator[Picture]:
     marked = standing(results).fastest if len(results) > 1 else None
-    yield Illustration("speedup_against_gamma", plots.speedup_against_gamma(results, marked), SPEEDUP)
-    yield Illustration("acceptance_length_against_gamma", plots.acceptance_length_against_gamma(results), LENGTH)
+    where = setting(results)
+    figure = plots.speedup_against_gamma(results, marked)
+    question = "At which gamma does speculation pay, and how much?"
+    yield Picture("speedup_against_gamma", figure, question, f"{SPEEDUP} {where}")
+    figure = plots.acceptance_length_against_gamma(results)
+    question = "How many tokens does one pass of the target yield?"
+    yield Picture("acceptance_length_against_gamma", figure, question, f"{LENGTH} {where}")
     longest = results.loc[results["gamma"].idxmax()]
     if longest["gamma"] > 0:
         title = f"gamma {longest['gamma']}, {longest['series']}"
         figure = plots.position_rates(longest["joint_rates"], longest["conditional_rates"], title)
-        yield Illustration("position_rates", figure, POSITIONS)
+        question = "How far into a draft are tokens still accepted?"
+        yield Picture("position_rates", figure, question, f"{POSITIONS} {where}")
 
 
 if __name__ == "__main__":
-    main("gamma_sweep", "gamma", report)
+    main_sweep("gamma_sweep", build)

@@ -10,9 +10,13 @@ import pandas as pd
 from scipy import stats
 
 from specbench.plots import evidence as plots
+from specbench.reports import Picture, Report, Strong, Table, Text
+from specbench.reports.cells import NONE
+from specbench.reports.text import section
 
-from .pages import NONE, Illustration, write_table
-from .sections import main, read_rows, read_table, write_page
+from .command import main
+from .decoding import where_it_ran
+from .folder import read_rows, read_table, report_of
 
 QUESTION = """\
 At temperature 0 speculative and plain decoding emit the target's argmax, so their texts are equal where arithmetic is
@@ -30,8 +34,8 @@ sign. Points above the line that are not filled are unexplained. Exact ties are 
 SETTINGS = ["verifier", "dtype", "gamma"]
 
 
-def report(run_dir: Path) -> Path:
-    """Writes the report into ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a run.
 
     Raises:
         ConfigError: a folder without results of this experiment.
@@ -39,14 +43,16 @@ def report(run_dir: Path) -> Path:
     rows = read_rows(run_dir)
     forks = read_table(run_dir, "greedy_divergence.parquet", rows, [*SETTINGS, "lossless"])
     found = pd.DataFrame([summary(own) for _, own in forks.groupby("job", sort=True)])
-    rendered = table(found)
-    folder = run_dir / "report"
-    write_table(folder, "table", rendered, left=("verifier", "dtype"))
-    forks[forks["position"].notna()].to_csv(folder / "forks.csv", index=False)
-    title = "Forks of greedy texts"
-    return write_page(
-        run_dir, title, QUESTION, findings(found), rendered, NOTE, _illustrations(forks), rows, found
-    )  # fmt: skip
+    about = f"{found['texts'].sum()} texts of {len(found)} runs; 95% bounds by Clopper and Pearson."
+    shown = Table("table", table(found), found, f"Where greedy texts part. {about}", NOTE, left=("verifier", "dtype"))
+    sections = [
+        section("Result", *findings(found)),
+        section("Table", shown),
+        section("Figures", *_pictures(forks, about)),
+        where_it_ran(rows),
+    ]
+    data = {"forks": forks[forks["position"].notna()]}
+    return report_of(run_dir, "greedy_divergence", "Forks of greedy texts", QUESTION, sections, data=data)
 
 
 def summary(forks: pd.DataFrame) -> dict[str, Any]:
@@ -76,9 +82,9 @@ def summary(forks: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def findings(found: pd.DataFrame) -> list[str]:
+def findings(found: pd.DataFrame) -> list[Text]:
     """What the verifiers of each kind found, in words."""
-    sentences = []
+    sentences: list[Text] = []
     for _, row in found.iterrows():
         text = (
             f"{row['verifier']} in {row['dtype']}: {row['parted']} of {row['texts']} texts part, "
@@ -86,7 +92,7 @@ def findings(found: pd.DataFrame) -> list[str]:
         )
         # A sound verifier without an explanation and a flawed one with nothing but explanations are both news.
         surprising = row["unexplained"] > 0 if row["lossless"] else row["unexplained"] == 0
-        sentences.append(f"**{text}**" if surprising else text)
+        sentences.append((Strong(text),) if surprising else text)
     return sentences
 
 
@@ -113,12 +119,12 @@ def _line(row: pd.Series) -> dict[str, str]:
     }
 
 
-def _illustrations(forks: pd.DataFrame) -> Iterator[Illustration]:
+def _pictures(forks: pd.DataFrame, about: str) -> Iterator[Picture]:
     known = forks[forks["logit_noise"].notna()]
     if len(known):
-        series = known["verifier"] + ", " + known["dtype"]
-        yield Illustration("forks", plots.forks(known.assign(series=series)), FORKS)
+        figure = plots.forks(known.assign(series=known["verifier"] + ", " + known["dtype"]))
+        yield Picture("forks", figure, "Is each fork a near tie of two logits?", f"{FORKS} {about}")
 
 
 if __name__ == "__main__":
-    main("greedy_divergence", report)
+    main("greedy_divergence", build)

@@ -11,13 +11,17 @@ import pandas as pd
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
 from specbench.metrics.ratios import StepLog
+from specbench.reports import Bullets, Report, Section, Strong, Table, Text, markdown
+from specbench.reports.text import section
 from specbench.results import STEPS, read_jobs
 
-from .pages import markdown
-from .report import varying
-from .sections import read_rows
+from .decoding import varying
+from .folder import read_rows
 
 DEFINITIONS = (*METRICS, *POSITION_METRICS)
+NOTE = """\
+a: accepted, d: drafted, e: emitted tokens of a step; N: steps; gamma: the setting of the run. An owner's own count may
+differ in what the last section says."""
 
 
 def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
@@ -37,8 +41,8 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
     return runs
 
 
-def page(run_dir: Path) -> str:
-    """The definitions, their values for every run, the disagreements, and the sources, as Markdown.
+def build(run_dir: Path) -> Report:
+    """The definitions, their values for every run, the disagreements, and the sources.
 
     Raises:
         ConfigError: a folder without step logs.
@@ -49,32 +53,37 @@ def page(run_dir: Path) -> str:
     for name, _, _, metrics in runs:
         values[name] = ["-" if pd.isna(value) else f"{value:.4f}" for value in metrics["value"]]
     opposed = opposite_rankings([(name, metrics) for name, _, _, metrics in runs])
-    lines = [f"- {a} against {b}: the second is higher by *{up}*, lower by *{down}*" for a, b, up, down in opposed]
-    sections = [
-        "# The same steps by every definition",
-        markdown(values),
-        "a: accepted, d: drafted, e: emitted tokens of a step; N: steps; gamma: the setting of the run. An owner's own "
-        "count may differ in what the last section says.",
-        "## By position in the block",
-        *(_positions(name, gamma, steps) for name, gamma, steps, _ in runs if gamma > 0),
-        "## Where definitions rank runs differently",
-        "\n".join(lines) or "Nowhere: all definitions put these runs into one order.",
-        "## Where each is written down",
-        "\n".join(f"- *{m.name}*: {m.source}{m.differs and f'. Differs: {m.differs}'}" for m in DEFINITIONS),
+    disagreements: list[Text] = [
+        (f"{a} against {b}: the second is higher by ", Strong(up), ", lower by ", Strong(down))
+        for a, b, up, down in opposed
     ]
-    return "\n\n".join(sections) + "\n"
+    nowhere = "Nowhere: all definitions put these runs into one order."
+    sources: list[Text] = [
+        (Strong(m.name), f": {m.source}{m.differs and f'. Differs: {m.differs}'}") for m in DEFINITIONS
+    ]
+    positions = [
+        _positions(f"positions_{number}", name, gamma, steps)
+        for number, (name, gamma, steps, _) in enumerate(runs)
+        if gamma > 0
+    ]
+    sections = [
+        section("Values", Table("values", values, note=NOTE, left=("metric", "formula", "owner"))),
+        section("By position in the block", *positions),
+        section("Where definitions rank runs differently", Bullets(tuple(disagreements)) if opposed else nowhere),
+        Section("Where each is written down", (Bullets(tuple(sources)),)),
+    ]
+    title = "The same steps by every definition"
+    return Report("metrics", title, "What would others have called these numbers?", tuple(sections))
 
 
-def _positions(name: str, gamma: int, steps: pd.DataFrame) -> str:
+def _positions(table: str, name: str, gamma: int, steps: pd.DataFrame) -> Table:
     log = StepLog.of(steps, gamma)
-    table = pd.DataFrame(
-        [
-            {"rate": metric.name, "formula": metric.formula, "owner": metric.owner}
-            | {str(i): "-" if rate is None else f"{rate:.3f}" for i, rate in enumerate(metric.compute(log), start=1)}
-            for metric in POSITION_METRICS
-        ]
-    )
-    return f"{name}:\n\n{markdown(table)}"
+    lines = [
+        {"rate": metric.name, "formula": metric.formula, "owner": metric.owner}
+        | {str(i): "-" if rate is None else f"{rate:.3f}" for i, rate in enumerate(metric.compute(log), start=1)}
+        for metric in POSITION_METRICS
+    ]
+    return Table(table, pd.DataFrame(lines), caption=f"{name}:", left=("rate", "formula", "owner"))
 
 
 def main() -> None:
@@ -82,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.metrics", description=__doc__)
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a folder of outputs/<exp>/<time>")
     try:
-        print(page(parser.parse_args().run_dir))
+        print(markdown.render(build(parser.parse_args().run_dir)))
     except SpecbenchError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

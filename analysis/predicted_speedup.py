@@ -12,9 +12,13 @@ from scipy import stats
 from specbench.cost.model import COST, fit
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.plots import cost as plots
+from specbench.reports import Bullets, Link, Picture, Report, Strong, Table, Text
+from specbench.reports.cells import few_units, interval
+from specbench.reports.text import join, section
 
-from .pages import Illustration, few_units, interval
-from .sections import main, read_rows, read_table, write_page
+from .command import main
+from .decoding import RULES, setting, where_it_ran
+from .folder import read_rows, read_table, report_of
 
 WITHIN = 0.1
 SURPRISE = 0.01  # so few points inside, had each a chance of 95%, are no accident
@@ -22,14 +26,18 @@ QUESTION = """\
 A trace says how many tokens a step emits at every gamma, a cost model how long a step takes at every gamma and batch.
 Together they predict the speedup before anything is decoded speculatively. How close is that to what is measured, and
 where it is not close, which term is at fault?"""
-NOTE = """\
+NOTE = (
+    """\
 Speedup over plain decoding, end to end, prompts included; brackets hold nominal 95% intervals: of the prediction over
 resampled prompts, accept/reject noise and rounds of cost measurements, of the measurement by Student's t over timed
 batches. Best: the gamma of the highest predicted and of the highest measured speedup of those decoded. Regret: speedup
 lost against the highest measured, which is picked among noisy numbers, so that a small regret may be none. The last
 four columns are measured over predicted: tokens a step of a request, seconds a step of a batch, the same of plain
 decoding, and seconds of feeding a batch's prompts. A speedup is too high by what makes the first too low, the second
-too high and the third too low. table.csv holds every column, unrounded."""
+too high and the third too low. """,
+    Link("table.csv", "table.csv"),
+    " holds every column, unrounded.",
+)
 SPEEDUPS = "Lines and bands are predicted from a recorded trace and measured costs; points are decoded runs."
 STEPS = """\
 Seconds of a forward pass against the tokens of all requests in it. Up to the knee further tokens are free."""
@@ -44,8 +52,8 @@ TERMS = {
 }
 
 
-def report(run_dir: Path) -> Path:
-    """Writes the report into ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a run.
 
     Raises:
         ConfigError: a folder without results of this experiment.
@@ -55,13 +63,18 @@ def report(run_dir: Path) -> Path:
     measured = read_table(run_dir, "measured.parquet", rows, ["verifier"])
     both = compared(predicted, measured)
     steady = read_table(run_dir, "steady.parquet", rows, ["verifier"])
-    findings = [headline(both), recommendations(both), everywhere(both), crossover(steady)]
     costs = read_table(run_dir, COST, rows, ["verifier"])
-    units = {"prompts": int(rows["prompts"].min())}
-    return write_page(
-        run_dir, "Predicted against measured speedup", QUESTION, findings, rendered(both), f"{NOTE} {few_units(units)}",
-        _illustrations(predicted, measured, costs, steady), rows, both,
-    )  # fmt: skip
+    few = few_units({"prompts": int(rows["prompts"].min())})
+    caption = f"Predicted and measured speedups, and their quotient term by term. {setting(rows)}"
+    shown = Table("table", rendered(both), both, caption, join([NOTE, few]), left=("verifier", "best"))
+    sections = [
+        section("Result", headline(both), recommendations(both), everywhere(both), crossover(steady)),
+        section("Table", shown),
+        section("Figures", *_pictures(predicted, measured, costs, steady, setting(rows))),
+        where_it_ran(rows),
+    ]
+    rules = [RULES[each] for each in rows["verifier"] if each in RULES]
+    return report_of(run_dir, "predicted_speedup", "Predicted against measured speedup", QUESTION, sections, rules)
 
 
 def compared(predicted: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
@@ -119,20 +132,21 @@ def headline(both: pd.DataFrame) -> str:
     )
 
 
-def recommendations(both: pd.DataFrame) -> str:
+def recommendations(both: pd.DataFrame) -> Bullets:
     """Of each setting: the recommended gamma, the prediction's error there, its regret; what is at fault in a miss."""
-    lines = []
+    lines: list[Text] = []
     for _, points in both.groupby("job", sort=False):
         chosen, best = (points[points[name]].iloc[0] for name in ("recommended", "best"))
         text = (
             f"{chosen['verifier']}, batch {chosen['batch']}: recommended is gamma {chosen['gamma']}, predicted "
             f"{_predicted(chosen)}, measured {interval(chosen, 'speedup')}, error {chosen['error']:+.1%}"
         )
+        miss: Text = ""
         if abs(chosen["error"]) > WITHIN:
-            text += f" (**a miss**, chiefly by {fault(chosen)})"
-        text += f"; best measured is gamma {best['gamma']}, {interval(best, 'speedup')}, regret {chosen['regret']:.2f}"
-        lines.append(f"- {text}.")
-    return "\n".join(lines)
+            miss = (" (", Strong("a miss"), f", chiefly by {fault(chosen)})")
+        end = f"; best measured is gamma {best['gamma']}, {interval(best, 'speedup')}, regret {chosen['regret']:.2f}."
+        lines.append(join([text, miss, end], between=""))
+    return Bullets(tuple(lines))
 
 
 def _predicted(row: pd.Series) -> str:
@@ -148,7 +162,7 @@ def fault(row: pd.Series) -> str:
     return f"{TERMS[worst]}, {row[f'{worst}_ratio']:.2f} times what was predicted"
 
 
-def everywhere(both: pd.DataFrame) -> str:
+def everywhere(both: pd.DataFrame) -> Text:
     """How far off the predictions are over all settings, and whether their intervals are what they are called."""
     off, inside, count = both["error"].abs(), int(both["inside"].sum()), len(both)
     text = (
@@ -157,10 +171,12 @@ def everywhere(both: pd.DataFrame) -> str:
         f"{WITHIN:.0%}. {inside} of the {count} measured speedups ({inside / count:.0%}) lie in the predicted interval."
     )
     if stats.binom.cdf(inside, count, CONFIDENCE) < SURPRISE:
-        text += (
-            f" **They are no {CONFIDENCE:.0%} intervals**: they hold the sampling of prompts, the noise of acceptance "
+        return (
+            f"{text} ",
+            Strong(f"They are no {CONFIDENCE:.0%} intervals"),
+            ": they hold the sampling of prompts, the noise of acceptance "
             "and the rounds of cost measurements, not what the cost model gets wrong, a machine that is slower or "
-            "faster by then, or the measurement's own noise."
+            "faster by then, or the measurement's own noise.",
         )
     return text
 
@@ -184,15 +200,18 @@ def crossover(steady: pd.DataFrame) -> str:
     )
 
 
-def _illustrations(
-    predicted: pd.DataFrame, measured: pd.DataFrame, costs: pd.DataFrame, steady: pd.DataFrame
-) -> Iterator[Illustration]:
-    yield Illustration("predicted_against_measured", plots.predicted_speedups(predicted, measured), SPEEDUPS)
+def _pictures(
+    predicted: pd.DataFrame, measured: pd.DataFrame, costs: pd.DataFrame, steady: pd.DataFrame, where: str
+) -> Iterator[Picture]:
+    figure, question = plots.predicted_speedups(predicted, measured), "Is the measured speedup the predicted one?"
+    yield Picture("predicted_against_measured", figure, question, f"{SPEEDUPS} {where}")
     first = costs[costs["job"] == costs["job"].min()]
-    yield Illustration("step_times", plots.step_times(first, fit(first)), STEPS)
+    question = "What does a forward pass take, by the tokens in it?"
+    yield Picture("step_times", plots.step_times(first, fit(first)), question, f"{STEPS} {where}")
     lines = steady[steady["job"] == steady["job"].min()]
-    yield Illustration("speedup_by_batch", plots.speedup_by_batch(lines), BATCHES)
+    question = "Up to which batch does speculation pay, by the model?"
+    yield Picture("speedup_by_batch", plots.speedup_by_batch(lines), question, f"{BATCHES} {where}")
 
 
 if __name__ == "__main__":
-    main("predicted_speedup", report)
+    main("predicted_speedup", build)

@@ -16,10 +16,14 @@ from specbench.replay.policies import frontier, gain_over_fixed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, by_prompt, policy_rows
 from specbench.replay.trace import TRACE, read_trace
+from specbench.reports import Picture, Report, Strong, Table, Text
+from specbench.reports.cells import file_name, number
+from specbench.reports.text import join, section
 from specbench.rules.cards import BLOCK, CARDS, TOKEN
 
-from .pages import Illustration, number
-from .sections import main, read_rows, read_table, write_page
+from .command import main
+from .decoding import setting, where_it_ran
+from .folder import read_rows, read_table, report_of
 
 LEVEL = 1e-3
 FIXED = (1, 2, 3, 4, 5, 6, 8, 12, 16)
@@ -46,8 +50,8 @@ step. A point above the black line beats every fixed draft length of the same co
 estimated (specbench/replay/policies.py), emitted ones are exact given the texts."""
 
 
-def report(run_dir: Path) -> Path:
-    """Writes the report into ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a run.
 
     Raises:
         ConfigError: a folder without results of this experiment.
@@ -58,10 +62,16 @@ def report(run_dir: Path) -> Path:
     timings = read_table(run_dir, "timings.parquet", rows, ["temperature", "verifier"])
     tried = policies(run_dir, rows)
     findings = [agrees(points), widths(points), saved(timings, replayed), *(text for _, text in tried.values())]
-    return write_page(
-        run_dir, "Replay against decoding", QUESTION, findings, rendered(points), NOTE,
-        _illustrations(replayed, points, {name: table for name, (table, _) in tried.items()}), rows, points,
-    )  # fmt: skip
+    caption = f"Tokens a verification step, replayed and decoded. {setting(rows)}"
+    shown = Table("table", rendered(points), points, caption, NOTE, left=("rule",))
+    frontiers = {name: lines for name, (lines, _) in tried.items()}
+    sections = [
+        section("Result", *findings),
+        section("Table", shown),
+        section("Figures", *_pictures(replayed, points, frontiers, setting(rows))),
+        where_it_ran(rows),
+    ]
+    return report_of(run_dir, "replay_sweep", "Replay against decoding", QUESTION, sections, points["rule"])
 
 
 def policies(run_dir: Path, rows: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:
@@ -94,7 +104,7 @@ def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
             found = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
             about = {"rule": rule, "temperature": decoded["temperature"].iloc[0], "gamma": gamma}
             lines.append({**about, **_columns(found, float(lengths.loc[job, rule, gamma]))})
-    return pd.DataFrame(lines)
+    return pd.DataFrame(lines).sort_values(["rule", "temperature", "gamma"], ignore_index=True)
 
 
 def by_gamma(path: Path, rule: str, gammas: list[int]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
@@ -133,7 +143,7 @@ def rendered(points: pd.DataFrame) -> pd.DataFrame:
                 "p, independent": number(row["difference_p"], ".3f"),
                 "p, same text": f"{row['same_text_p']:.3f}",
             }
-            for _, row in points.sort_values(["rule", "temperature", "gamma"]).iterrows()
+            for _, row in points.iterrows()
         ]
     )
 
@@ -142,9 +152,9 @@ def _interval(row: pd.Series, name: str) -> str:
     return f"{row[name]:.3f} [{row[name + '_low']:.3f}, {row[name + '_high']:.3f}]"
 
 
-def agrees(points: pd.DataFrame) -> str:
+def agrees(points: pd.DataFrame) -> Text:
     """Both joint tests in words."""
-    sentences = []
+    sentences: list[Text] = []
     for name, words in (
         ("difference_p", "decoded lengths against the replay of independent texts"),
         ("same_text_p", "steps taken against their expectation given the decoded text"),
@@ -154,13 +164,10 @@ def agrees(points: pd.DataFrame) -> str:
             sentences.append(f"{words}: not known of rules from outside of this tree")
             continue
         joint = joint_p_value(known.tolist())
-        verdict = "agree" if joint >= LEVEL else "**differ**"
-        sentences.append(f"{words}: they {verdict}, joint p-value {joint:.3g} over {len(known)} settings")
-    return (
-        f"Replay and decoding, two tests at level {LEVEL:g} (Bonferroni over all settings): "
-        + "; ".join(sentences)
-        + "."
-    )
+        verdict = "agree" if joint >= LEVEL else Strong("differ")
+        sentences.append((f"{words}: they ", verdict, f", joint p-value {joint:.3g} over {len(known)} settings"))
+    about = f"Replay and decoding, two tests at level {LEVEL:g} (Bonferroni over all settings): "
+    return join([about, join(sentences, between="; "), "."], between="")
 
 
 def widths(points: pd.DataFrame) -> str:
@@ -189,14 +196,18 @@ def saved(timings: pd.DataFrame, replayed: pd.DataFrame) -> str:
     )
 
 
-def _illustrations(
-    replayed: pd.DataFrame, points: pd.DataFrame, tried: dict[str, pd.DataFrame]
-) -> Iterator[Illustration]:
-    yield Illustration("replay_against_decoding", plots.against_decoding(replayed, points), LENGTHS)
-    yield Illustration("interval_widths", plots.interval_widths(points), WIDTHS)
+def _pictures(
+    replayed: pd.DataFrame, points: pd.DataFrame, tried: dict[str, pd.DataFrame], where: str
+) -> Iterator[Picture]:
+    figure, question = plots.against_decoding(replayed, points), "Does the replay say what decoding finds?"
+    yield Picture("replay_against_decoding", figure, question, f"{LENGTHS} {where}")
+    question = "How much wider are decoding's intervals?"
+    yield Picture("interval_widths", plots.interval_widths(points), question, f"{WIDTHS} {where}")
     for temperature, lines in tried.items():
-        yield Illustration(f"policies_at_T_{temperature}", plots.policy_frontier(lines), POLICIES)
+        question = f"What would stopping a draft early buy at temperature {temperature}?"
+        name = f"policies_at_T_{file_name(temperature)}"
+        yield Picture(name, plots.policy_frontier(lines), question, f"{POLICIES} {where}")
 
 
 if __name__ == "__main__":
-    main("replay_sweep", report)
+    main("replay_sweep", build)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.plots import decode as plots
+from specbench.reports import Picture, Report
+from specbench.reports.cells import interval
 
-from .pages import Illustration, interval
-from .report import main, write_report
+from .decoding import build_sweep, main_sweep, setting
 
 QUESTION = "How do acceptance, overlap and speedup change from greedy decoding (temperature 0) to hot sampling?"
 ACCEPTANCE = """\
@@ -22,13 +23,13 @@ Tokens a second over those of plain decoding at the same temperature, timed side
 are 95% intervals. Above the dashed line speculation pays."""
 
 
-def report(run_dir: Path) -> Path:
-    """Writes the report of a temperature sweep into ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a temperature sweep.
 
     Raises:
         ConfigError: a folder without results.
     """
-    return write_report(run_dir, "temperature", QUESTION, overlap_range, _illustrations)
+    return build_sweep(run_dir, "temperature_sweep", "temperature", QUESTION, overlap_range, _pictures)
 
 
 def overlap_range(results: pd.DataFrame) -> str:
@@ -43,10 +44,15 @@ def overlap_range(results: pd.DataFrame) -> str:
     )
 
 
-def _illustrations(results: pd.DataFrame) -> Iterator[Illustration]:
-    yield Illustration("acceptance_against_temperature", plots.acceptance_against_temperature(results), ACCEPTANCE)
-    yield Illustration("speedup_against_temperature", plots.speedup_against_temperature(results), SPEEDUP)
+def _pictures(results: pd.DataFrame) -> Iterator[Picture]:
+    where = setting(results)
+    figure = plots.acceptance_against_temperature(results)
+    question = "How does acceptance change from greedy to hot sampling?"
+    yield Picture("acceptance_against_temperature", figure, question, f"{ACCEPTANCE} {where}")
+    figure = plots.speedup_against_temperature(results)
+    question = "At which temperatures does speculation pay?"
+    yield Picture("speedup_against_temperature", figure, question, f"{SPEEDUP} {where}")
 
 
 if __name__ == "__main__":
-    main("temperature_sweep", "temperature", report)
+    main_sweep("temperature_sweep", build)

@@ -10,39 +10,40 @@ import pandas as pd
 
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES
 from specbench.errors import ConfigError
+from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.latency import ratio_of_medians
 from specbench.plots import latency as plots
-from specbench.results import read_jobs, read_results
+from specbench.reports import Block, Bullets, Link, Paragraph, Picture, Report, Section, Strong, Table, Text
+from specbench.reports.cells import NONE, interval, number, values
+from specbench.reports.text import section
+from specbench.results import read_jobs
 from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
 
-from .pages import (
-    NONE,
-    Illustration,
-    command_line,
-    interval,
-    markdown,
-    number,
-    values,
-    write_figures,
-    write_page,
-    write_table,
-)
+from .command import main
+from .decoding import WHERE
+from .folder import read_rows, report_of
 
 QUESTION = """\
 From the moment that the target's logits lie in device memory to the moment that the tokens do: how long does each
 verifier take, and how does that compare with the time of merely reading the bytes that it has to read?"""
-METHOD = """\
+METHOD = (
+    """\
 Each case is a synthetic step on logits shaped like a language model's, every round with new ones; each timed outcome
 was checked before and after. Times: median of graph replays with the cache flushed in between, by the device's own
 events; brackets hold 95% intervals by bootstrap over rounds and replays. Byte floor: the bytes that the rule has to
 read over the bandwidth of a large copy measured in the same run (specbench/benchmark/floor.py); the ratio is the time
 over it. Eager: one call by the wall clock, launches included. Without a graph: calls timed one by one, because the
 verifier waits for the host. Engines' own verifiers get the cutoffs of a truncating sampler ready-made, which favours
-them. Accepted a token: accepted / (accepted + rejected), which the work depends on.
-[cases.csv](cases.csv) holds every column, unrounded; [speed.csv](speed.csv) the ratios between verifiers."""
-ON_A_CPU = """\
-**Timed on a CPU, by the wall clock around each call**: what PyTorch needs for these operations there. It says nothing
-about a GPU."""
+them. Accepted a token: accepted / (accepted + rejected), which the work depends on. """,
+    Link("cases.csv", "cases.csv"),
+    " holds every column, unrounded; ",
+    Link("speed.csv", "speed.csv"),
+    " the ratios between verifiers.",
+)
+ON_A_CPU = (
+    Strong("Timed on a CPU, by the wall clock around each call"),
+    ": what PyTorch needs for these operations there. It says nothing about a GPU.",
+)
 HEADLINE = """\
 The base case, by the number of requests in a batch: microseconds [95% interval], and how many times the byte floor."""
 TIMES = """\
@@ -56,36 +57,31 @@ varies, and its number of requests."""
 REFERENCES = {BLOCK.name: "block_fused", TOKEN.name: "fused"}  # what others are compared with, where it ran
 
 
-def report(run_dir: Path) -> Path:
-    """Writes the report of a run into ``run_dir``/report; returns the path of report.md.
+def build(run_dir: Path) -> Report:
+    """The report of a run.
 
     Raises:
         ConfigError: a folder without results, or without timings.
     """
-    cases = read_cases(run_dir)
+    results, cases = read_rows(run_dir), read_cases(run_dir)
     timed = cases[cases["skipped"].isna()]
-    folder = run_dir / "report"
-    head, every, speed = headline(timed), case_table(timed), speed_ratios(run_dir, timed)
-    compared = speed_table(speed)
-    write_table(folder, "headline", head, left=("verifier",))
-    write_table(folder, "cases", every, left=("verifier", "case"))
-    cases.to_csv(folder / "cases.csv", index=False)
-    speed.to_csv(folder / "speed.csv", index=False)
-    if len(compared):
-        write_table(folder, "speed", compared, left=("case",))
-    sections = [
-        f"# Verifier latency\n\n{QUESTION}",
-        "## Result\n\n"
-        + "\n\n".join(filter(None, [remarks(timed), HEADLINE, markdown(head), checks(timed), left_out(cases)])),
-    ]
-    if len(compared):
-        sections.append(f"## Speed against {reference_names(speed)}\n\n{SPEED}\n\n{markdown(compared)}")
+    ordered = in_order(timed)
+    where, speed = setting(timed), speed_ratios(run_dir, timed)
+    head = Table("headline", headline(timed), caption=f"{HEADLINE} {where}", left=("verifier",))
+    raw = pd.concat([ordered, cases[cases["skipped"].notna()]])
+    caption = f"Every case that was timed. {where}"
+    every = Table("cases", case_table(ordered), raw, caption, METHOD, left=("verifier", "case"))
+    sections = [section("Result", *remarks(timed), head, checks(timed), *left_out(cases))]
+    if len(speed):
+        compared = Table("speed", speed_table(speed), caption=f"{SPEED} {where}", left=("case",))
+        sections.append(section(f"Speed against {reference_names(speed)}", compared))
     sections += [
-        f"## All cases\n\n{markdown(every)}\n\n{METHOD}",
-        f"## Figures\n\n{write_figures(folder, _illustrations(timed))}",
-        f"## Where it ran\n\n{where_it_ran(read_results(run_dir), timed)}",
+        section("All cases", every),
+        section("Figures", *_pictures(timed)),
+        where_it_ran(results, timed),
     ]
-    return write_page(folder, sections)
+    rules = timed["rule"]
+    return report_of(run_dir, "verifier_latency", "Verifier latency", QUESTION, sections, rules, {"speed": speed})
 
 
 def read_cases(run_dir: Path) -> pd.DataFrame:
@@ -94,7 +90,6 @@ def read_cases(run_dir: Path) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results, or without timings.
     """
-    read_results(run_dir)  # names what is wrong with the folder
     cases = read_jobs(run_dir, LATENCY)
     if cases.empty or cases["skipped"].notna().all():
         raise ConfigError("RUN_DIR", run_dir, "no verifier was timed in it", "Use protocol=latency.")
@@ -124,10 +119,26 @@ def _requests(size: int) -> str:
     return "1 request" if size == 1 else f"{size} requests"
 
 
-def case_table(timed: pd.DataFrame) -> pd.DataFrame:
-    """Every case as text, those of one setting together."""
+def setting(timed: pd.DataFrame) -> str:
+    """What a caption says of the run: where, on what logits, and what the intervals are."""
+    base = timed[timed["variant"] == "base"]
+    rows = timed if base.empty else base
+    return (
+        f"{values(timed, 'device')}; vocabulary {values(rows, 'vocabulary')}, gamma {values(rows, 'gamma')}, "
+        f"{values(rows, 'dtype')}, temperature {values(rows, 'temperature')} unless a case says otherwise; medians of "
+        f"{values(timed, 'rounds')} rounds with {CONFIDENCE:.0%} intervals."
+    )
+
+
+def in_order(timed: pd.DataFrame) -> pd.DataFrame:
+    """The cases, those of one setting together."""
     order = {case: place for place, case in enumerate(dict.fromkeys(_keys(timed)))}
-    rows = timed.assign(place=[order[key] for key in _keys(timed)]).sort_values(["place", "job"], kind="stable")
+    places = timed.assign(place=[order[key] for key in _keys(timed)])
+    return places.sort_values(["place", "job"], kind="stable").drop(columns="place")
+
+
+def case_table(timed: pd.DataFrame) -> pd.DataFrame:
+    """Every case as text."""
     return pd.DataFrame(
         [
             {
@@ -143,7 +154,7 @@ def case_table(timed: pd.DataFrame) -> pd.DataFrame:
                 "accepted a token": number(row["token_acceptance"]),
                 "rounding": f"{row['rounding']:.0f} of {row['checked']:.0f}",
             }
-            for _, row in rows.iterrows()
+            for _, row in timed.iterrows()
         ]
     )
 
@@ -215,18 +226,18 @@ def reference_names(speed: pd.DataFrame) -> str:
     return " and ".join(dict.fromkeys(speed["reference"]))
 
 
-def remarks(timed: pd.DataFrame) -> str:
+def remarks(timed: pd.DataFrame) -> list[Text]:
     """What a reader must know before any number: the device, what is not comparable, what a time cannot be below."""
-    text = []
+    text: list[Text] = []
     if (timed["device"] == "cpu").any():
         text.append(ON_A_CPU)
     strange = list(dict.fromkeys(timed.loc[~timed["comparable"].astype(bool), "verifier"]))
     if strange:
-        text.append(f"**Not comparable: {', '.join(strange)}, whose kernels ran through an interpreter.**")
+        text.append((Strong(f"Not comparable: {', '.join(strange)}, whose kernels ran through an interpreter."),))
     known = timed["empty_graph_us"].dropna()
     if len(known):
         text.append(f"Replaying an empty graph takes {known.median():.1f} µs; no time can be below that.")
-    return "\n\n".join(text)
+    return text
 
 
 def checks(timed: pd.DataFrame) -> str:
@@ -248,51 +259,46 @@ def checks(timed: pd.DataFrame) -> str:
     return text.strip()
 
 
-def left_out(cases: pd.DataFrame) -> str:
+def left_out(cases: pd.DataFrame) -> list[Block]:
     """Cases that were not timed, and why."""
     skipped = cases[cases["skipped"].notna()]
     if skipped.empty:
-        return ""
+        return []
     lines = [
-        f"- {verifier}: {len(rows)} cases ({', '.join(f'{v}, {b}' for v, b in _keys(rows))}): {reason}"
+        f"{verifier}: {len(rows)} cases ({', '.join(f'{v}, {b}' for v, b in _keys(rows))}): {reason}"
         for (verifier, reason), rows in skipped.groupby(["verifier", "skipped"], sort=False)
     ]
-    return "Not timed:\n\n" + "\n".join(lines)
+    return [Paragraph("Not timed:"), Bullets(tuple(lines))]
 
 
-def where_it_ran(results: pd.DataFrame, timed: pd.DataFrame) -> str:
-    """Hardware, versions and settings as a Markdown list."""
+def where_it_ran(results: pd.DataFrame, timed: pd.DataFrame) -> Section:
+    """Hardware, versions and settings."""
     bandwidth = timed.groupby("job")["copy_bandwidth"].first() / 1e12
     lines = [
-        f"- hardware: {values(results, 'hardware')}; device {values(results, 'device')}, "
+        f"hardware: {values(results, 'hardware')}; device {values(results, 'device')}, "
         f"{values(results, 'threads')} threads",
-        f"- copy bandwidth, read and written: {bandwidth.min():.3f} to {bandwidth.max():.3f} TB/s, measured by "
-        "each job",
-        f"- versions: specbench {values(results, 'version')}, commit {values(results, 'commit')}; "
+        f"copy bandwidth, read and written: {bandwidth.min():.3f} to {bandwidth.max():.3f} TB/s, measured by each job",
+        f"versions: specbench {values(results, 'version')}, commit {values(results, 'commit')}; "
         f"Python {values(results, 'python')}, PyTorch {values(results, 'torch')}",
-        f"- base case: gamma {values(results, 'gamma')}, {values(results, 'dtype')}, temperature "
+        f"base case: gamma {values(results, 'gamma')}, {values(results, 'dtype')}, temperature "
         f"{values(results, 'temperature')}, top_k {values(results, 'top_k')}, top_p {values(results, 'top_p')}, min_p "
         f"{values(results, 'min_p')}; vocabularies {values(timed, 'vocabulary')}",
-        f"- {values(timed, 'rounds')} rounds with new logits each, {timed['replays'].min():.0f} to "
+        f"{values(timed, 'rounds')} rounds with new logits each, {timed['replays'].min():.0f} to "
         f"{timed['replays'].max():.0f} replays a case; cache flushed by a {values(timed, 'flush')}; seed "
         f"{values(results, 'seed')}",
-        f"- {len(results)} runs, {results['created'].min()} to {results['created'].max()}",
+        f"{len(results)} runs, {results['created'].min()} to {results['created'].max()}",
     ]
-    if results["hardware"].nunique() > 1:
-        lines.append("- **Rows come from different hardware: do not compare their times.**")
-    return "\n".join(lines)
+    mixed = (Strong("Rows come from different hardware: do not compare their times."),)
+    return Section(WHERE, (Bullets((*lines, *([mixed] if results["hardware"].nunique() > 1 else []))),))
 
 
-def _illustrations(timed: pd.DataFrame) -> Iterator[Illustration]:
-    yield Illustration("time_against_batch", plots.time_against_batch(timed), TIMES)
-    yield Illustration("ratio_to_floor", plots.ratio_to_floor(timed), RATIOS)
-
-
-def brief(run_dir: Path) -> pd.DataFrame:
-    """The headline table of a run."""
-    cases = read_cases(run_dir)
-    return headline(cases[cases["skipped"].isna()])
+def _pictures(timed: pd.DataFrame) -> Iterator[Picture]:
+    where = setting(timed)
+    question = "How long does one verification take as the batch grows?"
+    yield Picture("time_against_batch", plots.time_against_batch(timed), question, f"{TIMES} {where}")
+    question = "How far is each verifier from the speed of memory?"
+    yield Picture("ratio_to_floor", plots.ratio_to_floor(timed), question, f"{RATIOS} {where}")
 
 
 if __name__ == "__main__":
-    command_line("verifier_latency", report, brief)
+    main("verifier_latency", build, lambda report: report.tables[0].shown)

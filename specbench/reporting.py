@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def analysis_module(exp: str) -> ModuleType | None:
-    """The module of specbench.analysis that reports on an experiment, with ``report(run_dir) -> Path``.
+    """The module of specbench.analysis that reports on an experiment, with ``build(run_dir) -> Report``.
 
     Args:
         exp: the experiment's name, as a sweep's rows have it.
@@ -20,4 +20,4 @@ def analysis_module(exp: str) -> ModuleType | None:
     if not exp.isidentifier() or importlib.util.find_spec(name) is None:
         return None
     module = importlib.import_module(name)
-    return module if hasattr(module, "report") else None
+    return module if hasattr(module, "build") else None

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.progress import console, say
+from specbench.reports.text import literal
 from specbench.rounding import interval
 from specbench.winner import fastest, machine
 
@@ -51,5 +52,5 @@ def print_summary(rows: pd.DataFrame) -> None:
         table.add_row(*map(Text, cells))
     console.print(table)
     names = [", ".join(f"{name} {row[name]}" for name in shown) for _, row in rows.iterrows()]
-    for text in filter(None, [machine(rows), fastest(rows, names) if len(rows) > 1 else ""]):
+    for text in filter(None, [machine(rows), literal(fastest(rows, names)) if len(rows) > 1 else ""]):
         say(text)

@@ -8,19 +8,20 @@ import pandas as pd
 
 from specbench.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
 from specbench.metrics.standing import Standing, plain_changed, seen, standing
+from specbench.reports.model import Strong, Text
+from specbench.reports.text import join
 from specbench.rounding import interval
 
 ONE_BATCH = "It was timed in one batch and has no interval: a smaller batch_size or more prompts give it one."
 ALONE = "No two runs have plain decoding in common: had the machine changed between them, it would not show."
 
 
-def fastest(rows: pd.DataFrame, names: Sequence[str], strong: str = "") -> str:
+def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
     """Names the fastest setting if the data show that it is, and else says why it is not named.
 
     Args:
         rows: of results.RunRow, one a setting.
         names: of the settings.
-        strong: put around what matters, such as ``**``.
     """
     found = standing(rows)
     row, low, high = rows.iloc[found.best], *(rows.iloc[found.best][f"speedup_{end}"] for end in ("low", "high"))
@@ -28,7 +29,7 @@ def fastest(rows: pd.DataFrame, names: Sequence[str], strong: str = "") -> str:
         f"{interval(row['speedup'], low, high)} times plain decoding, {row['tokens_per_second']:.1f} against "
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
     )
-    sentences = _named(found, names, measured, strong)
+    sentences = _named(found, names, measured)
     if low == high:
         sentences.append(ONE_BATCH)
     elif high < 1:
@@ -37,25 +38,25 @@ def fastest(rows: pd.DataFrame, names: Sequence[str], strong: str = "") -> str:
         sentences.append("The interval holds 1.")
     if not found.pays:
         sentences.append("Nothing here is shown to be faster than plain decoding.")
-    return " ".join(sentences)
+    return join(sentences)
 
 
-def _named(found: Standing, names: Sequence[str], measured: str, strong: str) -> list[str]:
+def _named(found: Standing, names: Sequence[str], measured: str) -> list[Text]:
     name = names[found.best]
     if len(names) == 1:
-        return [f"Speedup of {strong}{name}{strong}: {measured}."]
+        return [("Speedup of ", Strong(name), f": {measured}.")]
     if found.fastest is not None:
         shown = "It is shown to be faster than every other setting, all comparisons together at 95%."
-        return [f"Fastest: {strong}{name}{strong}, {measured}.", shown, *([ALONE] if found.drift is None else [])]
-    sentence = f"{strong}Which setting is the fastest cannot be told{strong}"
+        return [("Fastest: ", Strong(name), f", {measured}."), shown, *([ALONE] if found.drift is None else [])]
+    sentence = Strong("Which setting is the fastest cannot be told")
     highest = f"The highest speedup is that of {name}: {measured}"
     if found.disturbed:
-        return [f"{sentence}, since the machine was disturbed.", f"{highest}."]
+        return [(sentence, ", since the machine was disturbed."), f"{highest}."]
     rivals = [names[place] for place in found.rivals]
     listed = " or ".join(filter(None, ["; ".join(rivals[:-1]), rivals[-1]]))
     if len(rivals) == len(names) - 1 > 3:
         listed = f"any of the {len(rivals)} others"
-    return [f"{sentence}.", f"{highest}; the fastest may as well be {listed}."]
+    return [(sentence, "."), f"{highest}; the fastest may as well be {listed}."]
 
 
 def machine(rows: pd.DataFrame) -> str:

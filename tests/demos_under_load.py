@@ -19,6 +19,7 @@ from pathlib import Path
 
 from specbench import winner
 from specbench.metrics.standing import seen, standing
+from specbench.reports.text import literal
 from specbench.results import RESULTS, read_results
 from tests.command_lines import ROOT
 
@@ -59,7 +60,7 @@ def named(folder: Path) -> tuple[str | None, str]:
         f"other processes used {', '.join(loads)} cores in its runs, of {', '.join(map(str, rows['rounds']))} rounds;",
         f"speedups {', '.join(f'{value:.2f}' for value in rows['speedup'])}.",
         winner.machine(rows),
-        winner.fastest(rows, names),
+        literal(winner.fastest(rows, names)),
         "" if found.rivals or not found.disturbed else f"(Its numbers alone would name {names[found.best]}.)",
     ]
     return None if found.fastest is None else names[found.fastest], " ".join(filter(None, said))

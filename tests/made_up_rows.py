@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from specbench import results
+from specbench.reports import markdown
 from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, RESULT_SCHEMA, RESULTS, RunRow, write_rows
 
 UNCHECKED = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
@@ -83,8 +85,18 @@ def gamma_rows(**changes: Any) -> list[RunRow]:
     return rows
 
 
-def table_of(path: Path) -> list[dict[str, str]]:
-    """The lines of the first Markdown table of a file by their headings."""
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+def said(module: Any, run: Path) -> str:
+    """What an analysis says of a run, as Markdown; its figures are made, and neither drawn nor written."""
+    return markdown.render(module.build(run))
+
+
+def table_of(page: Path | str) -> list[dict[str, str]]:
+    """The lines of the first Markdown table of a file, or of a text, by their headings."""
+    text = page if isinstance(page, str) else page.read_text(encoding="utf-8")
+    lines = itertools.takewhile(_in_table, itertools.dropwhile(lambda line: not _in_table(line), text.splitlines()))
     head, _, *body = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(head, line, strict=True)) for line in body]
+
+
+def _in_table(line: str) -> bool:
+    return line.startswith("|")

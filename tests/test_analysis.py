@@ -12,12 +12,14 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from analysis import gamma_sweep, temperature_sweep
-from analysis import report as reports
+from analysis import decoding, gamma_sweep, temperature_sweep
 from specbench import theory
 from specbench.errors import ConfigError
+from specbench.plots.style import style
+from specbench.reports import Section, markdown
+from specbench.reports.writing import write
 from specbench.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
-from tests.made_up_rows import NO_OVERLAP, NO_RATE, UNCHECKED, frame, gamma_rows, make_row, table_of, write_run
+from tests.made_up_rows import NO_OVERLAP, NO_RATE, UNCHECKED, frame, gamma_rows, make_row, said, table_of, write_run
 
 GAMMA_FIGURES = {"speedup_against_gamma", "acceptance_length_against_gamma", "position_rates"}
 TEMPERATURE_FIGURES = {"acceptance_against_temperature", "speedup_against_temperature"}
@@ -27,25 +29,8 @@ COMMON_FIGURES = {"time_split", "acceptance_histograms"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report folder of gamma_rows(), figures and all."""
-    return gamma_sweep.report(write_run(tmp_path_factory.mktemp("run"), gamma_rows())).parent
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lays figures out and draws them, without turning them into pixels and embedded fonts, which takes seconds."""
-
-    def savefig(figure: Figure, path: Path, **_: Any) -> None:
-        if path.suffix == ".png":
-            figure.draw_without_rendering()
-        path.touch()
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what a report says: its figures are made, but not laid out."""
-    monkeypatch.setattr(Figure, "savefig", lambda _figure, path, **_: path.touch())
+    run = write_run(tmp_path_factory.mktemp("run"), gamma_rows())
+    return write(gamma_sweep.build(run), run).parent
 
 
 def test_the_table_holds_the_rows_numbers(folder: Path) -> None:
@@ -86,7 +71,7 @@ def test_every_figure_is_written_and_linked(folder: Path) -> None:
 def test_the_same_rows_give_the_same_bytes(folder: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     first = [path.read_bytes() for path in files]
-    gamma_sweep.report(folder.parent)
+    write(gamma_sweep.build(folder.parent), folder.parent)
     assert [path.read_bytes() for path in files] == first
 
 
@@ -104,18 +89,18 @@ def test_the_fastest_setting_and_where_it_ran(folder: Path) -> None:
         assert text in report
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
     rows = [make_row(job=i, verifier=name) for i, name in enumerate(("block_rule", "50%&more"))]
-    latex = (gamma_sweep.report(write_run(tmp_path, rows)).parent / "table.tex").read_text(encoding="utf-8")
+    report = gamma_sweep.build(write_run(tmp_path, rows))
+    write(dataclasses.replace(report, sections=(Section("Table", report.tables),)), tmp_path)
+    latex = (tmp_path / "report/table.tex").read_text(encoding="utf-8")
     assert "block\\_rule" in latex
     assert "50\\%\\&more" in latex
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:
     rows = [dataclasses.replace(row, other_cores=1.5, differing_texts=2 * (row.job == 3)) for row in gamma_rows()]
-    text = gamma_sweep.report(write_run(tmp_path, rows)).read_text(encoding="utf-8")
+    text = said(gamma_sweep, write_run(tmp_path, rows))
     assert "## Result\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs" in text
     assert "**Which setting is the fastest cannot be told**, since the machine was disturbed." in text
     assert "2 texts of later rounds, in 1 of 6 runs, are not those of the first round" in text
@@ -149,84 +134,80 @@ def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
     ],
     ids=["one row", "gamma 0", "no overlap", "no check", "mixed", "rounding", "position not reached", "many verifiers"],
 )
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("module", [gamma_sweep, temperature_sweep])
 def test_any_part_of_a_sweep_is_reported(module: Any, rows: list[RunRow], tmp_path: Path) -> None:
-    report = module.report(write_run(tmp_path, rows, empirical=False)).read_text(encoding="utf-8")
-    assert "nan" not in report.lower()
-    assert "None" not in report
-    assert len(table_of(tmp_path / "report" / "table.md")) == len(rows)
-    figures = {path.stem for path in (tmp_path / "report" / "figures").iterdir()}
-    assert figures >= COMMON_FIGURES
-    assert "empirical_against_target" not in figures
+    report = module.build(write_run(tmp_path, rows, empirical=False))
+    text = markdown.render(report)
+    assert "nan" not in text.lower()
+    assert "None" not in text
+    assert len(table_of(text)) == len(rows)
+    assert {picture.name for picture in report.pictures} >= COMMON_FIGURES
+    assert "empirical_against_target" not in {picture.name for picture in report.pictures}
+    with style():
+        for picture in report.pictures:  # laid out, and not turned into pixels, which takes seconds
+            picture.figure.draw_without_rendering()
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_number_that_is_missing_is_a_dash(tmp_path: Path) -> None:
-    gamma_sweep.report(write_run(tmp_path, [make_row(check_draws=0, **UNCHECKED, **NO_OVERLAP, **NO_RATE)]))
-    (line,) = table_of(tmp_path / "report" / "table.md")
+    run = write_run(tmp_path, [make_row(check_draws=0, **UNCHECKED, **NO_OVERLAP, **NO_RATE)])
+    (line,) = table_of(said(gamma_sweep, run))
     names = ("acceptance rate", "overlap", "check TV", "noise mean / q99", "p")
     assert [line[name] for name in names] == ["-"] * 5
     assert line["speedup"] == "1.25 [1.20, 1.30]"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_what_else_varies_tells_rows_apart(tmp_path: Path) -> None:
     rows = [make_row(job=i, gamma=2, seed=seed, temperature=t) for i, (seed, t) in enumerate([(0, 0.5), (7, 0.5)])]
-    report = gamma_sweep.report(write_run(tmp_path, rows))
+    report = said(gamma_sweep, write_run(tmp_path, rows))
     assert [(line["verifier"], line["seed"]) for line in table_of(report)] == [("masked", "0"), ("masked", "7")]
-    assert set(reports.read_run(tmp_path, "gamma")["series"]) == {"masked, seed 0", "masked, seed 7"}
+    assert set(decoding.read_run(tmp_path, "gamma")["series"]) == {"masked, seed 0", "masked, seed 7"}
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
     rows = [make_row(job=0), make_row(job=1, verifier="greedy_bug", lossless=False, check_tv=0.2, check_p_value=0.001)]
-    report = gamma_sweep.report(write_run(tmp_path, rows))
-    assert [line["lossless"] for line in table_of(report)] == ["True", "False"]
-    text = report.read_text(encoding="utf-8")
+    text = said(gamma_sweep, write_run(tmp_path, rows))
+    assert [line["lossless"] for line in table_of(text)] == ["True", "False"]
     assert "1 of 2 runs lie beyond" in text
     assert "Beyond it: greedy_bug (not declared lossless), in 1 of its runs." in text
 
 
 def test_certain_tokens_are_not_beyond_noise() -> None:
     zero = {"check_tv": 1e-17, "check_tv_noise": 0.0, "check_tv_noise_q99": 0.0, "check_p_value": 1.0}
-    assert "0 of 1 runs lie beyond" in reports.exactness(frame([make_row(**zero)]).assign(series="masked"))
+    assert "0 of 1 runs lie beyond" in decoding.exactness(frame([make_row(**zero)]).assign(series="masked"))
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_agreement_of_verifiers_that_promise_the_same_tokens(tmp_path: Path) -> None:
     rows = [*gamma_rows(), make_row(job=6, gamma=3, verifier="block", acceptance_histogram=[1, 2, 3, 4])]
-    report = gamma_sweep.report(write_run(tmp_path / "same", rows)).read_text(encoding="utf-8")
+    report = said(gamma_sweep, write_run(tmp_path / "same", rows))
     assert "naive and masked promise the same tokens" in report
     assert "identical in all 3 settings" in report
     rows[4] = dataclasses.replace(rows[4], acceptance_histogram=[239, 21, 20, 20])
-    report = gamma_sweep.report(write_run(tmp_path / "other", rows)).read_text(encoding="utf-8")
+    report = said(gamma_sweep, write_run(tmp_path / "other", rows))
     assert "their acceptance histograms differ at gamma 3: rounding" in report
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_temperatures_are_ordered_and_their_extremes_named(tmp_path: Path) -> None:
     overlaps = {1.2: 0.7, 0.0: 0.9, 0.85: 0.8}
     rows = [
         make_row(job=i, temperature=t, overlap=o, exp="temperature_sweep") for i, (t, o) in enumerate(overlaps.items())
     ]
-    report = temperature_sweep.report(write_run(tmp_path, rows))
-    assert [line["temperature"] for line in table_of(report)] == ["0", "0.85", "1.2"]
-    text = report.read_text(encoding="utf-8")
+    report = temperature_sweep.build(write_run(tmp_path, rows))
+    text = markdown.render(report)
+    assert [line["temperature"] for line in table_of(text)] == ["0", "0.85", "1.2"]
     low = "Overlap goes from 0.70 [0.77, 0.83] at temperature 1.2 (masked)"
     assert f"{low} to 0.90 [0.77, 0.83] at temperature 0 (masked)." in text
-    figures = {path.stem for path in (tmp_path / "report" / "figures").iterdir()}
+    figures = {picture.name for picture in report.pictures}
     assert figures == TEMPERATURE_FIGURES | COMMON_FIGURES | {"empirical_against_target"}
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_the_command_prints_the_table_and_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     write_run(tmp_path / "outputs" / "gamma_sweep" / "latest", gamma_rows())
+    monkeypatch.setattr(Figure, "savefig", lambda *_args, **_options: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gamma_sweep"])
-    reports.main("gamma_sweep", "gamma", gamma_sweep.report)
+    decoding.main_sweep("gamma_sweep", gamma_sweep.build)
     printed = capsys.readouterr().out
     assert "1.60 [1.59, 1.61]" in printed
     assert printed.rstrip().endswith("outputs/gamma_sweep/latest/report/report.md")
@@ -240,7 +221,7 @@ def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
         (tmp_path / "gone").mkdir()
     monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(tmp_path / "gone")])
     with pytest.raises(SystemExit) as stopped:
-        reports.main("gamma_sweep", "gamma", gamma_sweep.report)
+        decoding.main_sweep("gamma_sweep", gamma_sweep.build)
     assert stopped.value.code == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -250,7 +231,7 @@ def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
 def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
     write_rows(tmp_path / RESULTS, [], RESULT_SCHEMA)
     with pytest.raises(ConfigError, match="empty"):
-        gamma_sweep.report(tmp_path)
+        gamma_sweep.build(tmp_path)
 
 
 def test_reports_load_no_model_library_and_no_window_system() -> None:

@@ -28,7 +28,7 @@ CHOICES = sorted(
 )
 PLUGINS = sorted((CONF / "hydra").rglob("*.yaml"))
 WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
-SHARED_MODULES = {"__init__", "metrics", "pages", "report", "sections"}
+SHARED_MODULES = {"__init__", "command", "decoding", "folder", "metrics"}
 MEBIBYTE = 2**20
 
 

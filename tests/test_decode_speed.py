@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from matplotlib.figure import Figure
-
 from analysis import decode_speed
 from specbench.protocols.against import BASELINE_SCHEMA, BaselineRow
 from specbench.results import write_rows
-from tests.made_up_rows import make_row, table_of, write_run
+from tests.made_up_rows import make_row, said, table_of, write_run
 
 GIB = 10**9
-
-
-@pytest.fixture(autouse=True)
-def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def savefig(figure: Figure, path: Path, **_: object) -> None:
-        if path.suffix == ".png":
-            figure.draw_without_rendering()
-        path.touch()
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
 
 
 def run_of(folder: Path, **changes: object) -> Path:
@@ -53,8 +40,7 @@ def run_of(folder: Path, **changes: object) -> Path:
 
 
 def test_every_number_of_the_table(tmp_path):
-    path = decode_speed.report(run_of(tmp_path))
-    lines = table_of(path.parent / "table.md")
+    lines = table_of(said(decode_speed, run_of(tmp_path)))
     settings = [(line["batch"], line["decoder"], line["gamma"]) for line in lines]
     others = {"1": [("transformers", "-"), ("transformers_assisted", "2"), ("transformers_assisted", "4")]}
     others["64"] = others["1"]
@@ -77,7 +63,7 @@ def test_every_number_of_the_table(tmp_path):
 
 
 def test_what_the_report_says(tmp_path):
-    text = decode_speed.report(run_of(tmp_path)).read_text(encoding="utf-8")
+    text = said(decode_speed, run_of(tmp_path))
     assert (
         "Batch size 1: at most 504.0 tokens/s speculatively (graph, gamma 4), 250.0 plainly (graph); of transformers' "
         "decoders 44.5 (transformers)." in text
@@ -90,13 +76,13 @@ def test_what_the_report_says(tmp_path):
 
 
 def test_random_weights_are_said_to_be_random(tmp_path):
-    text = decode_speed.report(run_of(tmp_path, target="random:llama-8b")).read_text(encoding="utf-8")
+    text = said(decode_speed, run_of(tmp_path, target="random:llama-8b"))
     assert "**Weights are random.**" in text
 
 
 def test_on_a_cpu_and_in_older_rows_there_are_no_floors_and_no_steps(tmp_path):
     missing = dict.fromkeys(("copy_bandwidth", "batch_steps", "batch_plain_steps", "seconds_prompts"))
-    lines = table_of(decode_speed.report(run_of(tmp_path, **missing)))
+    lines = table_of(said(decode_speed, run_of(tmp_path, **missing)))
     assert {(line["floors"], line["ms a step"]) for line in lines} == {("-", "-")}
 
 
@@ -104,6 +90,6 @@ def test_without_other_decoders_the_report_is_of_the_engines_alone(tmp_path):
     folder = run_of(tmp_path)
     for path in folder.glob("*/baselines.parquet"):
         path.unlink()
-    path = decode_speed.report(folder)
-    assert {line["decoder"] for line in table_of(path)} == {"eager", "graph"}
-    assert "transformers' decoders" not in path.read_text(encoding="utf-8").split("## Table")[0].split("## Result")[1]
+    text = said(decode_speed, folder)
+    assert {line["decoder"] for line in table_of(text)} == {"eager", "graph"}
+    assert "transformers' decoders" not in text.split("## Table")[0].split("## Result")[1]

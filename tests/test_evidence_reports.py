@@ -11,6 +11,7 @@ from analysis import eprocess, greedy_divergence
 from specbench import results
 from specbench.errors import ConfigError
 from specbench.plots import evidence as plots
+from specbench.reports import markdown
 from tests.command_lines import once, read_all, run_all
 from tests.test_analysis import make_row, table_of, write_run
 from tests.test_tracking import read_run
@@ -104,7 +105,7 @@ def findings(tmp_path: Path, *jobs: tuple[bool, dict]) -> str:
     run = write_run(tmp_path / "run", rows, empirical=False)
     for i, (_, told) in enumerate(jobs):
         (run / str(i) / "e_certificate.json").write_text(json.dumps(told))
-    return " ".join(eprocess.findings(eprocess.certificates(run, results.read_results(run))))
+    return " ".join(map(markdown.text, eprocess.findings(eprocess.certificates(run, results.read_results(run)))))
 
 
 def test_a_flawed_verifier_that_is_not_seen_is_named(tmp_path):
@@ -123,9 +124,9 @@ def test_a_false_alarm_and_rounding_beyond_the_tolerance_stand_out(tmp_path):
 
 def test_a_run_of_another_protocol_is_named(tmp_path):
     run = write_run(tmp_path / "run", [make_row()])
-    for report in (eprocess.report, greedy_divergence.report):
+    for build in (eprocess.build, greedy_divergence.build):
         with pytest.raises(ConfigError, match="RUN_DIR"):
-            report(run)
+            build(run)
 
 
 def fork(**changes) -> dict:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from analysis import verifier_agreement, verifier_latency
 from specbench import results
@@ -26,8 +25,10 @@ from specbench.errors import ConfigError
 from specbench.exactness.differential import ComparisonRow
 from specbench.exactness.tables import COMPARISONS_SCHEMA
 from specbench.plots import latency as plots
+from specbench.reports import markdown
+from specbench.reports.writing import write
 from specbench.results import RESULT_SCHEMA, RESULTS, write_rows
-from tests.made_up_rows import make_row, table_of
+from tests.made_up_rows import make_row, said, table_of
 
 # verifier -> (rule, microseconds at 1 and 64 requests of the base case)
 TIMES = {
@@ -113,21 +114,9 @@ def write_run(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lays figures out without turning them into pixels and embedded fonts, which takes seconds."""
-
-    def savefig(figure: Figure, path: Path, **_: Any) -> None:
-        if path.suffix == ".png":
-            figure.draw_without_rendering()
-        path.touch()
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-
-
-@pytest.mark.usefixtures("quick")
 def test_the_report_of_a_run(tmp_path: Path) -> None:
-    report = verifier_latency.report(write_run(tmp_path))
+    run = write_run(tmp_path)
+    report = write(verifier_latency.build(run), run)
     text = report.read_text(encoding="utf-8")
     head = table_of(report.parent / "headline.md")
     assert [line["verifier"] for line in head] == list(TIMES)
@@ -143,22 +132,21 @@ def test_the_report_of_a_run(tmp_path: Path) -> None:
     assert files == {f"{stem}.{end}" for stem in ("time_against_batch", "ratio_to_floor") for end in ("pdf", "png")}
 
 
-@pytest.mark.usefixtures("quick")
 def test_each_verifier_is_compared_with_the_fused_one_of_its_rule(tmp_path: Path) -> None:
-    report = verifier_latency.report(write_run(tmp_path))
-    lines = table_of(report.parent / "speed.md")
+    report = verifier_latency.build(write_run(tmp_path))
+    (shown,) = (table.shown for table in report.tables if table.name == "speed")
+    lines = table_of(markdown.table(shown))
     names = {"masked / fused", "external/vllm_v1 / fused", "block / block_fused"}
     assert set(lines[0]) == {"case", "requests"} | names
     assert lines[1]["masked / fused"].startswith("30.00 [")
     assert lines[1]["block / block_fused"].startswith("40.00 [")
     assert lines[3]["masked / fused"] == "-"  # that case was skipped
-    speed = pd.read_csv(report.parent / "speed.csv")
+    speed = report.data["speed"]
     assert ((speed["times_low"] < speed["times"]) & (speed["times"] < speed["times_high"])).all()
 
 
-@pytest.mark.usefixtures("quick")
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
-    text = verifier_latency.report(write_run(tmp_path, comparable=False, device="cpu", graph=False)).read_text()
+    text = said(verifier_latency, write_run(tmp_path, comparable=False, device="cpu", graph=False))
     assert "**Not comparable: fused, whose kernels ran through an interpreter.**" in text
     assert "**Timed on a CPU" in text
     assert "30.00 [29.92, 30.08] (not comparable)" in text
@@ -168,7 +156,7 @@ def test_a_run_without_timings_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
     write_rows(tmp_path / "0" / RESULTS, [run_row(0, "masked", "decode")], RESULT_SCHEMA)
     results.collect(tmp_path)
-    for read in (verifier_latency.report, verifier_agreement.report):
+    for read in (verifier_latency.build, verifier_agreement.build):
         with pytest.raises(ConfigError, match="RUN_DIR"):
             read(tmp_path)
 
@@ -224,7 +212,7 @@ def test_the_report_of_a_comparison(tmp_path: Path) -> None:
         write_rows(tmp_path / str(job) / DIFFERENCES, [], DIFFERENCES_SCHEMA)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, "fused", "agreement")], RESULT_SCHEMA)
     results.collect(tmp_path)
-    text = verifier_agreement.report(tmp_path).read_text(encoding="utf-8")
+    text = said(verifier_agreement, tmp_path)
     assert "fused differs from MaskedVerifier in 20 of 10,000,123 draws at a vocabulary of 128,256" in text
     assert "Each is rounding; the largest error that one of them needs is 3.2e-07." in text
     assert "3 of the differences are wrong: no rounding explains them.**" in text
@@ -241,7 +229,7 @@ def test_the_report_of_a_comparison_on_small_fixtures(tmp_path: Path) -> None:
         write_rows(tmp_path / str(job) / "comparisons.parquet", fixtures, COMPARISONS_SCHEMA)
         write_rows(tmp_path / str(job) / AGREEMENT, draws, AGREEMENT_SCHEMA)
         write_rows(tmp_path / str(job) / RESULTS, [run_row(job, f"v{job}", "agreement")], RESULT_SCHEMA)
-    text = verifier_agreement.report(tmp_path).read_text(encoding="utf-8")
+    text = said(verifier_agreement, tmp_path)
     assert "**v0" not in text
     assert "v0 differs in 2 of 2,000 requests of the small fixtures, in 2 of them by rounding." in text
     assert (
@@ -251,4 +239,4 @@ def test_the_report_of_a_comparison_on_small_fixtures(tmp_path: Path) -> None:
     assert "The rule own has no formulas that could explain them." in text
     assert "| mine       | MaskedVerifier |" in text
     (tmp_path / "2" / AGREEMENT).unlink()
-    assert "v0 differs in 2" in verifier_agreement.report(tmp_path).read_text(encoding="utf-8")
+    assert "v0 differs in 2" in said(verifier_agreement, tmp_path)

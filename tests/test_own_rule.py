@@ -14,6 +14,7 @@ import pytest
 from analysis import replay_sweep
 from specbench.results import read_jobs
 from tests.command_lines import ROOT, Ended, once, read_all, run_all
+from tests.made_up_rows import said
 
 SECTION = "## Add a rule"
 OFF = ("tracking.mode=disabled", "threads=1")
@@ -180,7 +181,7 @@ def test_replay_foresees_what_it_accepts(ran):
 def test_its_replay_is_reported(ran):
     """What replay_sweep can say without its formulas: by the run's own tables, with a dash for what needs them."""
     got = ran["replay"]
-    text = replay_sweep.report(got.folder / "outputs/adhoc/latest").read_text()
+    text = said(replay_sweep, got.folder / "outputs/adhoc/latest")
     (length,) = got.table("replay.parquet").query("gamma == 3")["acceptance_length"]
     (line,) = [each for each in text.splitlines() if each.startswith("| lazy")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]

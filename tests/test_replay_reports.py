@@ -7,10 +7,16 @@ import pandas as pd
 import pytest
 
 from analysis import metrics, predicted_speedup, replay_sweep
-from analysis.pages import few_units
 from specbench.errors import ConfigError
+from specbench.reports import Block, Paragraph, Text, markdown
+from specbench.reports.cells import few_units
 from specbench.results import STEP_SCHEMA, STEPS, write_rows
-from tests.made_up_rows import make_row, write_run
+from tests.made_up_rows import make_row, said, write_run
+
+
+def words(content: Block | Text) -> str:
+    """As Markdown, in which what stands out is between asterisks."""
+    return markdown.block(Paragraph(content) if isinstance(content, str | tuple) else content)
 
 
 def comparison(**changes: float) -> pd.DataFrame:
@@ -32,7 +38,7 @@ def comparison(**changes: float) -> pd.DataFrame:
 
 def test_a_close_prediction_is_no_miss():
     both = comparison()
-    text = predicted_speedup.recommendations(both)
+    text = words(predicted_speedup.recommendations(both))
     assert "recommended is gamma 4, predicted 1.20 [1.10, 1.30], measured 1.25 [1.10, 1.30], error -4.0%" in text
     assert "best measured is gamma 4, 1.25 [1.10, 1.30], regret 0.00." in text
     assert "miss" not in text
@@ -53,7 +59,7 @@ def test_a_close_prediction_is_no_miss():
     ids=["step", "acceptance", "plain", "prompts do not matter"],
 )
 def test_a_miss_has_an_address(changes, fault):
-    text = predicted_speedup.recommendations(comparison(**changes))
+    text = words(predicted_speedup.recommendations(comparison(**changes)))
     assert "**a miss**" in text
     assert fault in text
 
@@ -63,7 +69,7 @@ def test_the_regret_is_that_of_the_recommended_gamma():
     both = comparison(speedup=1.0)
     assert both[["gamma", "recommended", "best"]].to_numpy().tolist() == [[1, False, True], [4, True, False]]
     assert both["regret"].tolist() == pytest.approx([0, 0.19])
-    text = predicted_speedup.recommendations(both)
+    text = words(predicted_speedup.recommendations(both))
     assert "recommended is gamma 4, predicted 1.20 [1.10, 1.30], measured 1.00" in text
     assert "error +20.0% (**a miss**" in text
     assert "best measured is gamma 1, 1.19 [1.10, 1.30], regret 0.19." in text
@@ -92,7 +98,7 @@ def test_intervals_that_hold_too_little_are_called_that(inside, called):
     """Of 20 points; 18 or fewer happen in 26% of such pages, 15 or fewer in 0.3%."""
     both = pd.concat([comparison()] * 10, ignore_index=True)
     both["inside"] = np.arange(20) < inside
-    text = predicted_speedup.everywhere(both)
+    text = words(predicted_speedup.everywhere(both))
     assert f"{inside} of the 20 measured speedups ({inside / 20:.0%}) lie in the predicted interval" in text
     assert ("**They are no 95% intervals**" in text) == called
 
@@ -117,7 +123,7 @@ def test_a_crossover_is_a_range_or_not_known():
 
 def test_joint_tests_in_words():
     points = pd.DataFrame({"difference_p": [0.2, 0.01], "same_text_p": [0.5, 1e-5]})
-    text = replay_sweep.agrees(points)
+    text = words(replay_sweep.agrees(points))
     assert "independent texts: they agree, joint p-value 0.02 over 2 settings" in text
     assert "they **differ**, joint p-value 2e-05 over 2 settings" in text
 
@@ -138,9 +144,9 @@ def test_time_is_added_up():
 
 def test_a_folder_of_another_experiment_is_named(tmp_path):
     run = write_run(tmp_path / "run", [make_row()])
-    for report in (replay_sweep.report, predicted_speedup.report):
+    for build in (replay_sweep.build, predicted_speedup.build):
         with pytest.raises(ConfigError, match=r"no (points|predicted)\.parquet in its jobs"):
-            report(run)
+            build(run)
 
 
 def test_the_page_of_definitions(tmp_path):
@@ -153,11 +159,13 @@ def test_the_page_of_definitions(tmp_path):
             for i, (p, d, a, e) in enumerate(lines)
         ]
         write_rows(run / str(job) / STEPS, rows, STEP_SCHEMA)
-    text = metrics.page(run)
+    text = said(metrics, run)
     assert "0.7500" in text  # 12 / 16
     assert "0.5714" in text  # 8 / 14
-    assert "- *mean acceptance length*: vllm-project/vllm, vllm/v1/spec_decode/metrics.py" in text
-    assert "verifier masked against verifier naive: the second is higher by *acceptance rate, mean of requests*" in text
+    assert "- **mean acceptance length**: vllm-project/vllm, vllm/v1/spec_decode/metrics.py" in text
+    assert (
+        "verifier masked against verifier naive: the second is higher by **acceptance rate, mean of requests**" in text
+    )
     empty = write_run(tmp_path / "empty", [make_row()])
     with pytest.raises(ConfigError, match=r"no steps\.parquet"):
-        metrics.page(empty)
+        metrics.build(empty)

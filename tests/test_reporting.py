@@ -21,10 +21,10 @@ def test_every_experiment_but_smoke_has_one(exp):
         assert module is not None
         assert Path(str(module.__file__)) == ROOT / f"analysis/{exp}.py"
         assert module.__name__ == f"specbench.analysis.{exp}"
-        assert callable(module.report)
+        assert callable(module.build)
 
 
-@pytest.mark.parametrize("exp", ["adhoc", "pages", "sections", "my/sweep", "a.b", "..", "", "os"])
+@pytest.mark.parametrize("exp", ["adhoc", "command", "folder", "my/sweep", "a.b", "..", "", "os"])
 def test_what_is_no_experiment_has_none(exp):
     assert analysis_module(exp) is None
 

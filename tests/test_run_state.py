@@ -1,5 +1,6 @@
 """What a sweep's folder says of its jobs, and what a job is known by."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis import pages
+from analysis.folder import read_rows, report_of
 from specbench.errors import ConfigError
+from specbench.reports import markdown
 from specbench.runs import plan as plans
 from specbench.runs.identity import digest, identity
 from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
+from specbench.runs.repeat import commands
 from specbench.runs.state import (
     JobRunning,
     JobState,
@@ -169,14 +172,46 @@ def test_the_exit_status_and_the_words_follow_from_the_folder(tmp_path):
 
 
 def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="broken"))
-    (sweep / "report").mkdir()
-    text = pages.write_page(sweep / "report", ["# Title\n\nQuestion", "## Result"]).read_text()
+    sweep = sweep_of(tmp_path, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="*broken*"))
+    text = markdown.render(report_of(sweep, "smoke", "Title", "Question", []))
     assert text.startswith(
-        "# Title\n\n**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**\n\nQuestion"
+        "# Title\n\n**This report is of a part of its sweep: 1 of 2 jobs done, 1 failed.**\n\nQuestion\n"
     )
+    assert "## What is missing\n\n1 of 2 jobs done, 1 failed.\n\n- failed: job 1 (gamma=1): \\*broken\\*\n" in text
+    assert f"python -m specbench resume={markdown.escape(str(sweep))}" in text
     write_state(sweep / "1", JobState("b", Status.DONE))
-    assert "part of its sweep" not in pages.write_page(sweep / "report", ["# Title\n\nQuestion"]).read_text()
+    text = markdown.render(report_of(sweep, "smoke", "Title", "Question", []))
+    assert "part of its sweep" not in text
+    assert "missing" not in text
+    assert "\npython -m specbench gamma=0,1\n" in text
+
+
+def test_a_sweep_of_which_nothing_is_done_says_what_became_of_it(tmp_path):
+    sweep = sweep_of(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file"))
+    with pytest.raises(ConfigError, match=r"no rows.*1 not started, 1 failed.*gamma=1\): no such file.*resume="):
+        read_rows(sweep)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "lines"),
+    [
+        ([["+exp=smoke"]], ["python -m specbench +exp=smoke"]),
+        ([["gamma=1", "+exp=a", "seed=0"], ["gamma=2", "+exp=a", "seed=0"]], ["+exp=a gamma=1,2 seed=0"]),
+        ([["a=1", "b=1"], ["a=1", "b=2"], ["a=2", "b=1"]], ["a=1 b=1", "a=1 b=2", "a=2 b=1"]),  # no grid
+        ([["a=[1,2]"], ["a=[3]"]], ["'a=[1,2]'", "'a=[3]'"]),
+        ([["a=1"], ["a=1"]], ["a=1", "a=1"]),
+        ([["a=1"], ["b=1"]], ["a=1", "b=1"]),
+    ],
+    ids=["one job", "grid", "no grid", "commas", "the same twice", "other keys"],
+)
+def test_commands_that_repeat_a_sweep(jobs, lines):
+    plan = Plan("smoke", "2026-01-01", "/home/me", None, [PlannedJob(i, str(i), "", job) for i, job in enumerate(jobs)])
+    found = commands(plan)
+    assert [line.removeprefix("python -m specbench ") for line in found] == [
+        line.removeprefix("python -m specbench ") for line in lines
+    ]
+    own = commands(dataclasses.replace(plan, config_dir="/home/me/my conf"))
+    assert all(line.startswith("cd /home/me && python -m specbench --config-dir '/home/me/my conf' ") for line in own)
 
 
 def test_folders_are_claimed_once(tmp_path):

@@ -12,6 +12,8 @@ from specbench import winner
 from specbench.disturbance import Disturbance
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.metrics.standing import BATCHES, plain_changed, standing
+from specbench.reports import Strong
+from specbench.reports.text import literal
 from tests.made_up_rows import frame, make_row
 
 
@@ -123,16 +125,16 @@ def test_plain_decoding_that_changed():
 # --- What is said ---
 
 
-def said(rows: pd.DataFrame, strong: str = "") -> str:
-    return winner.fastest(rows, [f"gamma {gamma}" for gamma in rows["gamma"]], strong)
+def said(rows: pd.DataFrame) -> str:
+    return literal(winner.fastest(rows, [f"gamma {gamma}" for gamma in rows["gamma"]]))
 
 
 def test_the_fastest_is_named_in_words():
     rows = sweep(0, [0.1, 0.6, 0.1])
     low, high = rows.loc[1, ["speedup_low", "speedup_high"]]
-    assert said(rows, "**").startswith(
-        f"Fastest: **gamma 2**, {rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}] times"
-    )
+    start, name, end = winner.fastest(rows, ["gamma 1", "gamma 2", "gamma 3"])
+    assert (start, name) == ("Fastest: ", Strong("gamma 2"))
+    assert end.startswith(f", {rows.loc[1, 'speedup']:.2f} [{low:.2f}, {high:.2f}] times plain decoding")
     assert "faster than every other setting, all comparisons together at 95%" in said(rows)
     assert "No two runs" not in said(rows)
     rows["batch_size"] = [1, 2, 4]

@@ -6,12 +6,16 @@ anything. Emphasis, code and links are parts of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
+
+from specbench.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Table:
         name: of its files, such as ``table`` for table.csv; unique in a report, letters, digits and underscores.
         shown: as people read it: text in every cell, "-" where there is nothing.
         raw: unrounded, for those who compute with it; the rows of ``shown`` in the same order, whatever the columns.
+            Rows that are not shown may follow them.
         caption: what the rows are, in what setting, with how many units and which intervals; a paper needs it.
         note: how to read the columns.
         left: columns that hold words, which stand at the left; all others hold numbers.
@@ -80,6 +85,9 @@ class Table:
     caption: Text = ""
     note: Text = ""
     left: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +104,9 @@ class Picture:
     figure: Figure
     question: str
     reading: Text
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
 
 
 Block = Paragraph | Bullets | Lines | Table | Picture
@@ -120,6 +131,10 @@ class Report:
         sections: the answer first, then what it rests on, then where it ran and how to repeat it.
         warning: what a reader must know before all else, such as jobs that are missing; empty if nothing.
         rules: names of the rules that were run, whose papers a reader may want to cite.
+        data: tables that are written as NAME.csv for those who compute with them, and shown nowhere.
+
+    Raises:
+        ArgumentError: two tables or two figures of one name, or a name that is none for a file.
     """
 
     name: str
@@ -127,7 +142,17 @@ class Report:
     question: Text
     sections: tuple[Section, ...]
     warning: str = ""
-    rules: tuple[str, ...] = field(default=())
+    rules: tuple[str, ...] = ()
+    data: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        files = [each.name for each in self.tables if each.raw is not None] + list(self.data)
+        for names in ([each.name for each in self.tables], [each.name for each in self.pictures], files):
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                raise ArgumentError(f"sections: {twice[0]!r} is the name of two. Give each a name of its own.")
+        for name in self.data:
+            _check_name(name)
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -144,3 +169,9 @@ class Report:
             for block in section.blocks:
                 if isinstance(block, kind):
                     yield block
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"\w+", name):
+        remedy = "Use letters, digits and underscores (specbench.reports.cells.file_name)."
+        raise ArgumentError(f"name={name!r}: cannot be a file's. {remedy}")

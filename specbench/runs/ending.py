@@ -73,6 +73,8 @@ def _report(folder: Path, status: SweepStatus) -> None:
 
 
 def build_report(folder: Path, exp: str) -> Path | None:
-    """The report of an experiment that has an analysis of its name; None if it has none."""
+    """Writes the report of an experiment that has an analysis of its name; None if it has none."""
+    from specbench.reports.writing import write
+
     analysis = analysis_module(exp)
-    return None if analysis is None else analysis.report(folder)
+    return None if analysis is None else write(analysis.build(folder), folder)

@@ -9,23 +9,16 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import winner
-from specbench.errors import ConfigError
+from specbench.metrics.intervals import CONFIDENCE
 from specbench.plots import decode as plots
-from specbench.results import EMPIRICAL, read_jobs, read_results
+from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells
+from specbench.reports.cells import NONE, interval, number, plain
+from specbench.reports.text import section
+from specbench.results import EMPIRICAL, read_jobs
+from specbench.rules.cards import BLOCK, TOKEN
 
-from . import pages
-from .pages import (
-    NONE,
-    Illustration,
-    command_line,
-    interval,
-    markdown,
-    number,
-    plain,
-    write_figures,
-    write_page,
-    write_table,
-)
+from .command import main
+from .folder import read_rows, report_of
 
 # What a sweep may vary beside its axis. The sampler's name is left out: its numbers say what it does.
 SETTINGS = (
@@ -34,14 +27,21 @@ SETTINGS = (
 )
 # Implementations of token verification that read the same uniforms: they promise the same tokens, not just one law.
 SAME_TOKENS = frozenset({"naive", "masked", "fused"})
+WHERE = "Where it ran"
+RULES = {**dict.fromkeys(SAME_TOKENS, TOKEN.name), **dict.fromkeys(("block", "block_fused"), BLOCK.name)}
 
-TABLE_NOTE = """\
+TABLE_NOTE = (
+    """\
 Brackets hold 95% intervals, each for its own number: by bootstrap over prompts; for speedups, which are medians of
 paired rounds, by the scatter of batches and of rounds. Acceptance rate: accepted / drafted tokens. Acceptance length:
 accepted + 1, a verification step. Overlap: mean of sum min(p, q), the chance that one drafted token is accepted. Check:
 total variation distance of drawn tokens from the target's probabilities, beside the mean and 99% quantile of what
-sampling noise alone gives; p is the share of noise at least as far. [table.csv](table.csv) holds every column,
-unrounded; [table.tex](table.tex) needs the LaTeX package booktabs."""
+sampling noise alone gives; p is the share of noise at least as far. """,
+    Link("table.csv", "table.csv"),
+    " holds every column, unrounded; ",
+    Link("table.tex", "table.tex"),
+    " needs the LaTeX package booktabs.",
+)
 TIME_SPLIT = """\
 Time of one emitted token and what it went into: proposing (draft), the target's forward passes (target), the accept
 rule (verify) and the loop around them (rest). A bar below the black line, plain decoding timed beside the same run, is
@@ -60,9 +60,7 @@ def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results.
     """
-    results = read_results(run_dir)
-    if results.empty:
-        raise ConfigError("RUN_DIR", run_dir, "its results.parquet is empty", "Look for failed jobs; run it again.")
+    results = read_rows(run_dir)
     results["series"] = results["verifier"]
     for column in varying(results, axis):
         results["series"] += f", {column} " + results[column].map(plain)
@@ -99,38 +97,40 @@ def _measured(row: pd.Series) -> dict[str, str]:
     }
 
 
-def write_tables(folder: Path, results: pd.DataFrame, rendered: pd.DataFrame) -> None:
-    """table.md and table.tex as rendered, table.csv with every column, unrounded."""
-    write_table(folder, "table", rendered, left=("verifier", "pair", "drafter", "workload"))
-    results.drop(columns="series").to_csv(folder / "table.csv", index=False)
+def setting(results: pd.DataFrame) -> str:
+    """What a caption says of the run: setting, how many prompts, and what the intervals are."""
+    values = functools.partial(cells.values, results)
+    return (
+        f"Pair {values('pair')}; temperature {values('temperature')}; gamma {values('gamma')}; {values('prompts')} "
+        f"prompts of {values('workload')} in batches of {values('batch_size')}; {values('device')}, "
+        f"{values('dtype')}; {CONFIDENCE:.0%} intervals."
+    )
 
 
-def where_it_ran(results: pd.DataFrame) -> str:
-    """Hardware, versions and settings as a Markdown list; what differs between rows is listed with all its values."""
-
-    values = functools.partial(pages.values, results)
+def where_it_ran(results: pd.DataFrame) -> Section:
+    """Hardware, versions and settings; what differs between rows is listed with all its values."""
+    values = functools.partial(cells.values, results)
     timed = results["rounds"].notna().all()
     lines = [
-        f"- hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {values('threads')} threads",
-        f"- versions: specbench {values('version')}, commit {values('commit')}; Python {values('python')}, "
+        f"hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {values('threads')} threads",
+        f"versions: specbench {values('version')}, commit {values('commit')}; Python {values('python')}, "
         f"PyTorch {values('torch')}, transformers {values('transformers')}",
-        f"- pair {values('pair')}: target {values('target')}, draft {values('draft')}; drafter {values('drafter')}",
-        f"- sampler {values('sampler')}: temperature {values('temperature')}, top_k {values('top_k')}, "
+        f"pair {values('pair')}: target {values('target')}, draft {values('draft')}; drafter {values('drafter')}",
+        f"sampler {values('sampler')}: temperature {values('temperature')}, top_k {values('top_k')}, "
         f"top_p {values('top_p')}, min_p {values('min_p')}; seed {values('seed')}",
-        f"- workload {values('workload')}: {values('prompts')} prompts in batches of {values('batch_size')}, at most "
+        f"workload {values('workload')}: {values('prompts')} prompts in batches of {values('batch_size')}, at most "
         f"{values('max_new_tokens')} new tokens each; gamma {values('gamma')}",
-        *([f"- timed in {values('rounds')} rounds of plain and speculative decoding"] if timed else []),
-        f"- {len(results)} runs, {results['created'].min()} to {results['created'].max()}",
+        *([f"timed in {values('rounds')} rounds of plain and speculative decoding"] if timed else []),
+        f"{len(results)} runs, {results['created'].min()} to {results['created'].max()}",
     ]
-    if results["hardware"].nunique() > 1:
-        lines.append("- **Rows come from different hardware: compare speedups with care, speeds not at all.**")
-    return "\n".join(lines)
+    mixed = (Strong("Rows come from different hardware: compare speedups with care, speeds not at all."),)
+    return Section(WHERE, (Bullets((*lines, *([mixed] if results["hardware"].nunique() > 1 else []))),))
 
 
-def fastest(results: pd.DataFrame, axis: str) -> str:
+def fastest(results: pd.DataFrame, axis: str) -> Text:
     """The fastest setting, if the data show which it is; see specbench.winner."""
     names = [f"{axis} {plain(row[axis])} with {row['series']}" for _, row in results.iterrows()]
-    return winner.fastest(results, names, strong="**")
+    return winner.fastest(results, names)
 
 
 def repeats(results: pd.DataFrame) -> str:
@@ -162,7 +162,7 @@ def exactness(results: pd.DataFrame) -> str:
     return text
 
 
-def agreement(results: pd.DataFrame, axis: str) -> str:
+def agreement(results: pd.DataFrame, axis: str) -> Text:
     """Whether verifiers that promise the same tokens accepted the same; empty where fewer than two of them ran."""
     family = results[results["verifier"].isin(SAME_TOKENS)]
     compared, differing = 0, []
@@ -177,56 +177,72 @@ def agreement(results: pd.DataFrame, axis: str) -> str:
     if not differing:
         return f"{promise}, and their acceptance histograms are identical in all {compared} settings."
     where = f"{axis} {', '.join(dict.fromkeys(differing))}"
-    return f"**{promise}, but their acceptance histograms differ at {where}: rounding at a threshold, or a bug.**"
+    return (
+        Strong(f"{promise}, but their acceptance histograms differ at {where}: rounding at a threshold, or a bug."),
+    )
 
 
-def write_report(
+def build_sweep(
     run_dir: Path,
+    name: str,
     axis: str,
     question: str,
-    findings: Callable[[pd.DataFrame], str],
-    illustrate: Callable[[pd.DataFrame], Iterable[Illustration]],
-) -> Path:
-    """Writes a sweep's report.md, tables and figures under ``run_dir``/report; returns the path of report.md.
+    findings: Callable[[pd.DataFrame], Text],
+    illustrate: Callable[[pd.DataFrame], Iterable[Picture]],
+) -> Report:
+    """The report of a sweep of decoding runs.
 
     Args:
         run_dir: a folder with results.parquet.
+        name: of the experiment.
         axis: the column of the results that the sweep varies.
         question: what the sweep was run for.
         findings: sentences of this sweep alone.
         illustrate: figures of this sweep alone; those of every sweep come after them.
+
+    Raises:
+        ConfigError: a folder without results.
     """
     results = read_run(run_dir, axis)
-    rendered = table(results, axis)
-    folder = run_dir / "report"
-    write_tables(folder, results, rendered)
-    shown = write_figures(folder, [*illustrate(results), *_common_illustrations(run_dir, results, axis)])
     answer = [
         *(winner.machine(results), fastest(results, axis), findings(results)),
         *(repeats(results), exactness(results), agreement(results, axis)),
     ]
+    shown = Table(
+        "table",
+        table(results, axis),
+        raw=results.drop(columns="series"),
+        caption=f"Acceptance and speed by {axis} and verifier. {setting(results)}",
+        note=TABLE_NOTE,
+        left=("verifier", "pair", "drafter", "workload"),
+    )
+    pictures = [*illustrate(results), *_common_pictures(run_dir, results, axis)]
     sections = [
-        f"# {axis.capitalize()} sweep\n\n{question}",
-        "## Result\n\n" + "\n\n".join(filter(None, answer)),
-        f"## Table\n\n{markdown(rendered)}\n\n{TABLE_NOTE}",
-        f"## Figures\n\n{shown}",
-        f"## Where it ran\n\n{where_it_ran(results)}",
+        section("Result", *answer),
+        section("Table", shown),
+        section("Figures", *pictures),
+        where_it_ran(results),
     ]
-    return write_page(folder, sections)
+    rules = [RULES[each] for each in results["verifier"] if each in RULES]
+    return report_of(run_dir, name, f"{axis.capitalize()} sweep", question, sections, rules)
 
 
-def _common_illustrations(run_dir: Path, results: pd.DataFrame, axis: str) -> Iterator[Illustration]:
-    yield Illustration("time_split", plots.time_split(results, axis), TIME_SPLIT)
-    yield Illustration("acceptance_histograms", plots.acceptance_histograms(results, axis), HISTOGRAMS)
+def _common_pictures(run_dir: Path, results: pd.DataFrame, axis: str) -> Iterator[Picture]:
+    where = setting(results)
+    question = "What does the time of an emitted token go into?"
+    yield Picture("time_split", plots.time_split(results, axis), question, f"{TIME_SPLIT} {where}")
+    question = "How many drafted tokens does a step accept?"
+    figure = plots.acceptance_histograms(results, axis)
+    yield Picture("acceptance_histograms", figure, question, f"{HISTOGRAMS} {where}")
     drawn = read_jobs(run_dir, EMPIRICAL)
     best = results.loc[results["speedup"].idxmax()]
     if len(drawn) and (drawn["job"] == best["job"]).any():
         figure = plots.empirical_against_target(drawn[drawn["job"] == best["job"]])
         reading = f"{axis.capitalize()} {plain(best[axis])} with {best['series']}. {EMPIRICAL_CHECK}"
-        yield Illustration("empirical_against_target", figure, reading)
+        yield Picture("empirical_against_target", figure, "Are tokens drawn as the target has them?", reading)
 
 
-def main(exp: str, axis: str, build: Callable[[Path], Path]) -> None:
-    """The command line of a sweep's report; see :func:`analysis.pages.command_line`."""
+def main_sweep(exp: str, build: Callable[[Path], Report]) -> None:
+    """The command line of a sweep's report; see :func:`analysis.command.main`."""
     left_out = ["acceptance rate", "overlap", "plain tokens/s", "check TV", "noise mean / q99"]
-    command_line(exp, build, lambda run_dir: table(read_run(run_dir, axis), axis).drop(columns=left_out))
+    main(exp, build, lambda report: report.tables[0].shown.drop(columns=left_out))

@@ -1,0 +1,107 @@
+"""What an analysis reads of a sweep's folder, and the report that says what of the sweep is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from specbench import results
+from specbench.errors import ConfigError
+from specbench.reports import Bullets, Code, Lines, Paragraph, Report, Section, Text
+from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
+from specbench.runs.repeat import commands
+from specbench.runs.status import SweepStatus
+
+
+def find_run(exp: str, run_dir: Path | None) -> Path:
+    """The folder to report on; the newest run of the experiment under the current directory if none is given.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    folder = OUTPUTS / exp / LATEST if run_dir is None else run_dir
+    if run_dir is None and not folder.is_dir() and any(OUTPUTS.glob(f"{exp}/*/{PLAN}")):
+        return find_sweep(LATEST, exp)  # a file system without links, or a sweep of which nothing is done yet
+    if not folder.is_dir():
+        remedy = f"Run python -m specbench +exp={exp} first, or give the folder of a run."
+        raise ConfigError("RUN_DIR", folder, "no such folder", remedy)
+    return folder
+
+
+def read_rows(run_dir: Path) -> pd.DataFrame:
+    """The rows of a run.
+
+    Raises:
+        ConfigError: a folder without any; if its sweep has a plan, with what became of the jobs.
+    """
+    rows = results.read_rows(run_dir)
+    if rows is not None and len(rows):
+        return rows.to_pandas()
+    status = SweepStatus.of(run_dir)
+    if status is not None:
+        troubles = "; ".join(sentence for _, sentence in status.problems())
+        told = ": ".join(filter(None, [status.sentence(), troubles]))
+        raise ConfigError("RUN_DIR", run_dir, f"no rows to report on, {told}", status.remedy() or "Run it again.")
+    if rows is not None:
+        raise ConfigError("RUN_DIR", run_dir, "its results.parquet is empty", "Look for failed jobs; run it again.")
+    remedy = "Give a folder of outputs/<exp>/<time>, after a run."
+    raise ConfigError("RUN_DIR", run_dir, "no results.parquet in it", remedy)
+
+
+def read_table(run_dir: Path, name: str, rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """A table of all jobs, each line with the given columns of its job's row.
+
+    Raises:
+        ConfigError: no job left such a table.
+    """
+    table = results.read_jobs(run_dir, name)
+    if table.empty:
+        raise ConfigError("RUN_DIR", run_dir, f"no {name} in its jobs", "Give the folder of a run of this experiment.")
+    return table.merge(rows[["job", *columns]], on="job")
+
+
+def report_of(
+    run_dir: Path,
+    name: str,
+    title: str,
+    question: Text,
+    sections: Iterable[Section],
+    rules: Iterable[str] = (),
+    data: Mapping[str, pd.DataFrame] | None = None,
+) -> Report:
+    """The report of an experiment; behind its sections stand what the folder lacks, and how to repeat the run.
+
+    Args:
+        run_dir: the sweep's folder.
+        name, title, question, sections, rules, data: of :class:`specbench.reports.Report`.
+    """
+    status = SweepStatus.of(run_dir)
+    warning = "" if status is None else status.partial()
+    return Report(
+        name,
+        title,
+        question,
+        (*sections, *_missing(status), *_repeat(run_dir, name)),
+        warning,
+        tuple(dict.fromkeys(rules)),
+        data or {},
+    )
+
+
+def _missing(status: SweepStatus | None) -> list[Section]:
+    if status is None or not status.partial():
+        return []
+    told = [sentence for style, sentence in status.problems() if not sentence.startswith("warning")]
+    lists = [Bullets(tuple(told))] if told else []
+    remedy = [Paragraph(status.remedy())] if status.remedy() else []
+    return [Section("What is missing", (Paragraph(f"{status.sentence()}."), *lists, *remedy))]
+
+
+def _repeat(run_dir: Path, name: str) -> list[Section]:
+    plan = read_plan(run_dir)
+    if plan is None:
+        return []
+    again = Paragraph(("The report again, from the rows: ", Code(f"python -m specbench.analysis.{name} FOLDER"), "."))
+    return [Section("How to repeat it", (Lines(tuple(commands(plan))), again))]

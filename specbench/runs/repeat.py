@@ -1,0 +1,47 @@
+"""The commands that run a sweep's jobs again, from its plan."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+
+from specbench.runs.overrides import key_of
+from specbench.runs.plan import Plan
+
+
+def commands(plan: Plan) -> list[str]:
+    """Lines for a shell: one if the jobs are all combinations of some values, as of a sweep, else one a job.
+
+    A line begins with the folder to start in if it needs the user's own modules or configurations.
+    """
+    jobs = [sorted(job.overrides, key=lambda each: key_of(each) != "exp") for job in plan.jobs]
+    lines = [_grid(jobs)] if len(jobs) > 1 and _grid(jobs) else jobs
+    return [_line(plan, overrides) for overrides in lines]
+
+
+def _grid(jobs: list[list[str]]) -> list[str]:
+    """One list of overrides for all jobs, with commas between values; empty if there is none."""
+    by_key = [{key_of(each): each for each in job} for job in jobs]
+    keys = list(by_key[0])
+    if any(list(job) != keys or len(job) != len(jobs[0]) for job in by_key):
+        return []
+    chosen = {key: list(dict.fromkeys(job[key] for job in by_key)) for key in keys}
+    values = {key: [each.partition("=")[2] for each in given] for key, given in chosen.items()}
+    swept = [value for key, given in chosen.items() if len(given) > 1 for value in values[key]]
+    if any(re.search(r"[^\w./:+-]", value) for value in swept):
+        return []  # a value that holds commas or quotes
+    if math.prod(map(len, chosen.values())) != len(jobs) or len({tuple(job) for job in jobs}) != len(jobs):
+        return []
+    return [
+        given[0] if len(given) == 1 else f"{given[0].partition('=')[0]}={','.join(values[key])}"
+        for key, given in chosen.items()
+    ]
+
+
+def _line(plan: Plan, overrides: list[str]) -> str:
+    own = ["--config-dir", plan.config_dir] if plan.config_dir is not None else []
+    line = shlex.join(["python", "-m", "specbench", *own, *overrides])
+    if own or any("_target_=" in each for each in overrides):
+        return f"cd {shlex.quote(plan.started_in)} && {line}"
+    return line
