@@ -1,6 +1,7 @@
 """``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen.
 
-``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is.
+``python -m specbench resume=latest`` goes on with a sweep, ``python -m specbench report`` says how far one is, and
+``python -m specbench paper`` writes what a LaTeX document needs of runs.
 """
 
 from __future__ import annotations
@@ -50,6 +51,17 @@ def report(arguments: list[str]) -> int:
         return 0 if len(arguments) == 1 else 2
     try:
         return tell(find_sweep(arguments[0] if arguments else LATEST), just_ran=False)
+    except SpecbenchError as error:
+        say(str(error), style="bold red")
+        return 2
+
+
+def paper(arguments: list[str]) -> int:
+    """``python -m specbench paper RUN... --out FOLDER``."""
+    from specbench.runs.paper import paper
+
+    try:
+        return paper(arguments)
     except SpecbenchError as error:
         say(str(error), style="bold red")
         return 2
@@ -127,7 +139,8 @@ def main() -> None:
             if arguments == ["--version"]:
                 print(versions())
                 sys.exit(0)
-            sys.exit(report(arguments[1:]) if arguments[:1] == ["report"] else run(arguments))
+            command = {"report": report, "paper": paper}.get(arguments[0] if arguments else "")
+            sys.exit(run(arguments) if command is None else command(arguments[1:]))
         except Interrupted as error:  # before or after the jobs
             sys.exit(error.status)
         except BrokenPipeError:  # whoever read what is printed here has gone

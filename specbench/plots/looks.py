@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), but for black and yellow, and two of Paul Tol's "muted".
+# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), but for black and yellow, and some of Paul Tol's "muted".
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
-INDIGO, WINE = "#332288", "#882255"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, WINE)
-OWN_COLOURS = ("#44AA99", "#999933", "#CC6677", "#661100")  # of names that are not in the table: others of Tol's
+INDIGO, WINE, OLIVE = "#332288", "#882255", "#999933"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, WINE, OLIVE)
+OWN_COLOURS = ("#44AA99", "#CC6677", "#661100")  # of names that are not in the table: others of Tol's
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "p", "h", "d", "*")
 HATCHES = ("", "////", "....", r"\\\\", "xxxx", "----", "++++", "||||", "oooo", "****", "//..", r"\\..", "--..")
 
@@ -72,7 +72,7 @@ KNOWN = {
     "external/vllm_v1_kept": Look(WINE, ">"),
     "external/flashinfer": Look(SKY, "p"),
     "external/flashinfer_kept": Look(SKY, "h"),
-    "external/transformers": Look(VERMILLION, "d"),
+    "external/transformers": Look(OLIVE, "d"),
     "token": Look(BLUE, "o"),
     "argmax": Look(PURPLE, "*"),
 }

@@ -27,18 +27,17 @@ def floated(picture: Picture, experiment: str, numbers: Numbers, remark: str = "
     """The figure with its caption and the label ``fig:EXPERIMENT-NAME``; across both columns if it has several panels.
 
     Args:
-        remark: what a reader must know of the whole run, in front of the caption.
+        remark: LaTeX in front of the caption: what a reader must know of the whole run.
     """
     env, page = ("figure", "column") if len(picture.figure.axes) == 1 else ("figure*", "wide")
-    told = [rf"\textbf{{{numbers.in_text(remark, f'{experiment}/remark')}}}"] if remark else []
     question = rf"\emph{{{escape(picture.question)}}}"
-    caption = " ".join([*told, question, words(picture.reading, f"{experiment}/{picture.name}/caption", numbers)])
+    reading = words(picture.reading, f"{experiment}/{picture.name}/caption", numbers)
     return "\n".join(
         [
             rf"\begin{{{env}}}[t]",
             r"\centering",
             rf"\includegraphics[width=\linewidth]{{\specbenchpath/{experiment}/{picture.name}-{page}.pdf}}",
-            rf"\caption{{{caption}}}",
+            rf"\caption{{{remark}{question} {reading}}}",
             rf"\label{{fig:{experiment}-{picture.name}}}",
             rf"\end{{{env}}}",
         ]

@@ -12,18 +12,19 @@ from specbench.reports.latex.text import words
 from specbench.reports.model import Table
 
 COLUMN = 56  # characters of a row that a column of 3.3 inches has room for, at \footnotesize
-LONGEST_HEAD = 9  # characters, beyond which the words of a heading stand below each other
 
 
 def tabular(table: Table, place: str, numbers: Numbers) -> str:
     """The rows; every number of a cell is a macro, named by what tells its row apart and its column."""
-    shown = table.shown.astype(str)
+    shown = table.shown.astype(str).rename(columns=str)
     form = "".join("l" if column in table.left else "r" for column in shown)
-    heads = [_head(str(column), f"{place}/heading", numbers, column in table.left) for column in shown]
+    heads = [_head(column, shown[column], f"{place}/heading", numbers, column in table.left) for column in shown]
     lines = [_line(heads), r"\midrule"]
     for row, name in zip(shown.itertuples(index=False), row_names(table), strict=True):
         cells = zip(shown, row, strict=True)
-        lines.append(_line([_cell(cell, f"{place}/{name}/{column}", numbers, column in table.left) for column, cell in cells]))
+        lines.append(
+            _line([_cell(cell, f"{place}/{name}/{column}", numbers, column in table.left) for column, cell in cells])
+        )
     return "\n".join([rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", *lines, r"\bottomrule", r"\end{tabular}"])
 
 
@@ -31,17 +32,17 @@ def floated(table: Table, experiment: str, numbers: Numbers, remark: str = "") -
     """The table with its caption and the label ``tab:EXPERIMENT-NAME``; across both columns if it is wide.
 
     Args:
-        remark: what a reader must know of the whole run, in front of the caption.
+        remark: LaTeX in front of the caption: what a reader must know of the whole run.
     """
     place = f"{experiment}/{table.name}"
     env = "table" if _characters(table.shown) <= COLUMN else "table*"
-    told = [rf"\textbf{{{numbers.in_text(remark, f'{experiment}/remark')}}}"] if remark else []
-    caption = " ".join([*told, words(table.caption, f"{place}/caption", numbers)])
+    caption = f"{remark}{words(table.caption, f'{place}/caption', numbers)}"
     return "\n".join(
         [
             rf"\begin{{{env}}}[t]",
             rf"\caption{{{caption}}}",
             rf"\label{{tab:{experiment}-{table.name}}}",
+            r"\smallskip",
             r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
             r"\specbenchfit{%",
             tabular(table, place, numbers) + "}",
@@ -75,11 +76,13 @@ def _cell(cell: str, name: str, numbers: Numbers, is_word: bool) -> str:
     return escape(cell)
 
 
-def _head(column: str, place: str, numbers: Numbers, is_left: bool) -> str:
+def _head(column: str, cells: pd.Series, place: str, numbers: Numbers, is_left: bool) -> str:
+    """A heading, in two lines if it is wider than what stands below it."""
+
     def printed(part: str) -> str:
         return numbers.in_text(part, place) if NUMBER.search(part) else escape(part)
 
-    if len(column) <= LONGEST_HEAD or " " not in column:
+    if " " not in column or len(column) <= cells.str.len().max():
         return printed(column)
     middle = min((at for at, letter in enumerate(column) if letter == " "), key=lambda at: abs(at - len(column) / 2))
     return rf"\shortstack[{'l' if is_left else 'r'}]{{{printed(column[:middle])}\\{printed(column[middle + 1 :])}}}"
