@@ -60,9 +60,15 @@ class Numbers:
         return "".join(parts) + escape(text[end:])
 
     def headlines(self, experiment: str, texts: Mapping[str, str]) -> None:
-        r"""Names that stand alone, such as ``\specbenchSpeedup``; of two experiments' the first one's stands."""
+        r"""Names that stand alone, such as ``\specbenchSpeedup``; of two experiments' the first one's stands.
+
+        Of an interval, ``\specbenchSpeedupValue``, ``...Low`` and ``...High`` are its parts.
+        """
         for name, text in texts.items():
-            self._short.setdefault(name, self.macro(f"{experiment}/{name}", text))
+            macro = self.macro(f"{experiment}/{name}", text)
+            if self._short.setdefault(name, macro) == macro and _INTERVAL.match(text):
+                for part in ("value", "low", "high"):
+                    self._short[f"{name}{part.capitalize()}"] = rf"\specbench{{{experiment}/{name}/{part}}}"
 
     def render(self) -> str:
         """numbers.tex."""

@@ -94,4 +94,4 @@ def _line(cells: list[str]) -> str:
 
 
 def _characters(shown: pd.DataFrame) -> int:
-    return sum(2 + shown[column].astype(str).str.len().max() for column in shown) if len(shown) else 0
+    return sum(2 + max(map(len, shown[column].astype(str)), default=0) for column in shown)
