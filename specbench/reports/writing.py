@@ -7,14 +7,14 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from specbench.plots.style import style
-from specbench.reports import markdown
+from specbench.reports import html, markdown
 from specbench.reports.model import Report, Table
 
 REPORT = "report"
 
 
 def write(report: Report, run_dir: Path) -> Path:
-    """Writes report.md, tables and figures under ``run_dir``/report; the same report gives the same bytes.
+    """Writes report.md, report.html, tables and figures under ``run_dir``/report; the same report gives the same bytes.
 
     A table NAME is NAME.md, NAME.tex (needs the LaTeX package booktabs) and, unrounded, NAME.csv; a figure NAME is
     figures/NAME.pdf and .png.
@@ -32,6 +32,7 @@ def write(report: Report, run_dir: Path) -> Path:
         save(picture.figure, folder / "figures", picture.name)
     path = folder / "report.md"
     path.write_text(markdown.render(report), encoding="utf-8")
+    path.with_suffix(".html").write_text(html.render(report), encoding="utf-8")
     return path
 
 

@@ -1,0 +1,85 @@
+"""A report as one HTML page that needs nothing beside it: styles, script and figures are inside.
+
+Every text goes through Jinja's escaping. The page's own policy (CSP) forbids it to load anything and to run any script
+but the one that sorts tables, which is known by its hash; so a text that got through would still do nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+
+from specbench.reports.drawing import svg
+from specbench.reports.model import Picture, Report, Table
+from specbench.reports.text import inlines, lines_of, literal, printable, target
+
+WEB = Path(__file__).with_name("web")
+WIDE = 60  # letters of a cell, from which on it may take more than one line
+
+
+def render(report: Report) -> str:
+    """report.html. Links to tables and figures lead to where :func:`specbench.reports.writing.write` lays them."""
+    return page("report.html.j2", title=report.title, report=report)
+
+
+def page(template: str, **values: object) -> str:
+    """A page from a template of web/, with styles, script and the policy that allows these and nothing else."""
+    script = (WEB / "sort.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    own = {"policy": policy, "script": Markup(script), "styles": Markup((WEB / "style.css").read_text("utf-8"))}
+    return _templates().get_template(template).render(**own, **values)
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(WEB),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
+    )
+    filters = {"kind": _kind, "inlines": inlines, "literal": literal, "target": target, "lines_of": lines_of}
+    made.filters.update(filters, anchor=_anchor, svg=_svg, columns=_columns, files=_files)
+    return made
+
+
+def _kind(part: object) -> str:
+    """What a template makes of a block or a piece of text: its class' name."""
+    return type(part).__name__
+
+
+def _anchor(heading: str) -> str:
+    """What a link within the page calls a section."""
+    return re.sub(r"\W+", "-", heading.lower()).strip("-")
+
+
+def _svg(picture: Picture) -> Markup:
+    return Markup(svg(picture.figure, picture.name))  # text in it is escaped by matplotlib
+
+
+def _columns(table: Table) -> list[tuple[str, str]]:
+    """Heading and class of each column."""
+    wide = {name: table.shown[name].astype(str).str.len().max() > WIDE for name in table.shown.columns}
+    kinds = [("words" if wide[name] else "") if name in table.left else "number" for name in table.shown.columns]
+    return list(zip(map(str, table.shown.columns), kinds, strict=True))
+
+
+def _files(table: Table, data: Mapping[str, pd.DataFrame]) -> list[str]:
+    """The files of a table, those first that people look for."""
+    csv = [f"{table.name}.csv"] if table.raw is not None or table.name in data else []
+    return [*csv, f"{table.name}.md", f"{table.name}.tex"]
