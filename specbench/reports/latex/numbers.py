@@ -82,6 +82,14 @@ class Numbers:
             raise ArgumentError(f"name={key}: two numbers have this name. Give tables columns that tell rows apart.")
 
 
+class Typed(Numbers):
+    """Numbers as they are, for a table that stands alone."""
+
+    def macro(self, name: str, text: str) -> str:
+        """The number itself."""
+        return escape(_MINUS.sub("\u2212", text))
+
+
 def name_of(words: str) -> str:
     """Words as part of a macro's name: what LaTeX, babel or a shell might read as more becomes an underscore."""
     return re.sub(r"[^A-Za-z0-9_=,./+-]+", "_", words)
