@@ -122,6 +122,7 @@ def test_figures_are_as_wide_as_columns_and_hold_truetype_letters(made: Path) ->
         (width,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ", content)
         assert float(width) == pytest.approx(72 * inches, abs=0.01)
         assert b"STIXGeneral" in content
+        assert b"DejaVu" not in content
         assert b"/Type3" not in content
 
 
