@@ -20,7 +20,7 @@ PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 demo: $(STAMP)
 	$(BIN)/python -m specbench +exp=gamma_sweep
-	@echo "Look at outputs/gamma_sweep/latest/report/report.md and the figures beside it."
+	@echo "Look at outputs/gamma_sweep/latest/report/report.md and the figures beside it, or open report.html."
 
 test: $(STAMP) lint
 	$(BIN)/python $(PYTEST) -m "not long"

@@ -56,7 +56,9 @@ def build(run_dir: Path) -> Report:
     Raises:
         ConfigError: a folder without results.
     """
-    rows = read_rows(run_dir).sort_values(["batch_size", "engine", "gamma", "job"], kind="stable", ignore_index=True)
+    rows = read_rows(run_dir, "engine", "speedup").sort_values(
+        ["batch_size", "engine", "gamma", "job"], kind="stable", ignore_index=True
+    )
     others, where = baselines(run_dir, rows), setting(rows)
     findings = [winner.machine(rows), weights(rows), *map(best_of, *zip(*batches(rows, others), strict=True))]
     caption = f"Speeds and steps by batch size, engine and gamma, and of transformers' decoders. {where}"

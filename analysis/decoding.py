@@ -60,7 +60,7 @@ def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results.
     """
-    results = read_rows(run_dir)
+    results = read_rows(run_dir, axis, "verifier", "acceptance_histogram", "speedup")
     results["series"] = results["verifier"]
     for column in varying(results, axis):
         results["series"] += f", {column} " + results[column].map(plain)

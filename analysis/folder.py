@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 
 from specbench import results
 from specbench.errors import ConfigError
@@ -13,6 +14,8 @@ from specbench.reports import Bullets, Code, Lines, Paragraph, Report, Section, 
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
 from specbench.runs.repeat import commands
 from specbench.runs.status import SweepStatus
+
+AGAIN = "Give a run of this experiment; if it is one, run it again, or read it with the version that wrote it."
 
 
 def find_run(exp: str, run_dir: Path | None) -> Path:
@@ -30,15 +33,32 @@ def find_run(exp: str, run_dir: Path | None) -> Path:
     return folder
 
 
-def read_rows(run_dir: Path) -> pd.DataFrame:
+def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
     """The rows of a run.
 
+    Args:
+        run_dir: the sweep's folder.
+        needed: columns without which there is nothing to report.
+
     Raises:
-        ConfigError: a folder without any; if its sweep has a plan, with what became of the jobs.
+        ConfigError: a folder without any rows; if its sweep has a plan, with what became of the jobs. Rows of another
+            schema, such as an older one, or of another experiment.
     """
-    rows = results.read_rows(run_dir)
+    try:
+        rows = results.read_rows(run_dir)
+    except pa.ArrowException as error:
+        problem = f"rows of another version of specbench, or damaged ({str(error).splitlines()[0]})"
+        raise ConfigError("RUN_DIR", run_dir, problem, AGAIN) from error
     if rows is not None and len(rows):
-        return rows.to_pandas()
+        frame = rows.to_pandas()
+        missing = [name for name in needed if frame[name].isna().all()]
+        if missing:
+            versions = ", ".join(dict.fromkeys(frame["version"].fillna("older than 0.1")))
+            problem = (
+                f"no {', '.join(missing)} in its rows, which are of {frame['protocol'].iloc[0]}, specbench {versions}"
+            )
+            raise ConfigError("RUN_DIR", run_dir, problem, AGAIN)
+        return frame
     status = SweepStatus.of(run_dir)
     if status is not None:
         troubles = "; ".join(sentence for _, sentence in status.problems())

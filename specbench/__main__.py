@@ -1,7 +1,8 @@
 """``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen.
 
 ``python -m specbench resume=latest`` goes on with a sweep, ``python -m specbench report`` says how far one is, and
-``python -m specbench paper`` writes what a LaTeX document needs of runs.
+``python -m specbench pages`` puts the reports of many into one folder of pages; ``python -m specbench paper`` writes what a
+LaTeX document needs of runs.
 """
 
 from __future__ import annotations
@@ -56,6 +57,17 @@ def report(arguments: list[str]) -> int:
         return 2
 
 
+def pages(arguments: list[str]) -> int:
+    """``python -m specbench pages [FOLDER ...] [--to FOLDER]``."""
+    from specbench.runs.collection import command
+
+    try:
+        return command(arguments)
+    except SpecbenchError as error:
+        say(str(error), style="bold red")
+        return 2
+
+
 def paper(arguments: list[str]) -> int:
     """``python -m specbench paper RUN... --out FOLDER``."""
     from specbench.runs.paper import paper
@@ -65,6 +77,9 @@ def paper(arguments: list[str]) -> int:
     except SpecbenchError as error:
         say(str(error), style="bold red")
         return 2
+
+
+COMMANDS = {"report": report, "pages": pages, "paper": paper}
 
 
 def versions() -> str:
@@ -139,8 +154,8 @@ def main() -> None:
             if arguments == ["--version"]:
                 print(versions())
                 sys.exit(0)
-            command = {"report": report, "paper": paper}.get(arguments[0] if arguments else "")
-            sys.exit(run(arguments) if command is None else command(arguments[1:]))
+            command = COMMANDS.get(arguments[0]) if arguments else None
+            sys.exit(command(arguments[1:]) if command else run(arguments))
         except Interrupted as error:  # before or after the jobs
             sys.exit(error.status)
         except BrokenPipeError:  # whoever read what is printed here has gone

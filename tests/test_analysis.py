@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from matplotlib.figure import Figure
 
@@ -232,6 +234,22 @@ def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
     write_rows(tmp_path / RESULTS, [], RESULT_SCHEMA)
     with pytest.raises(ConfigError, match="empty"):
         gamma_sweep.build(tmp_path)
+
+
+def test_rows_of_another_protocol_or_schema_are_named(tmp_path: Path) -> None:
+    """A table of other columns, of one whose type has changed since, and a file cut short."""
+    run = write_run(tmp_path / "run", [make_row(protocol="cost", speedup=None, version=None)], empirical=False)
+    with pytest.raises(
+        ConfigError, match=r"no speedup in its rows, which are of cost, specbench older than 0.1\. Give"
+    ):
+        gamma_sweep.build(run)
+    path = run / "0" / RESULTS
+    pq.write_table(pa.table({"job": ["zero"], "exp": ["gamma_sweep"]}), path)
+    with pytest.raises(ConfigError, match=r"rows of another version of specbench, or damaged .*run it again"):
+        gamma_sweep.build(run)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ConfigError, match=r"rows of another version of specbench, or damaged"):
+        gamma_sweep.build(run)
 
 
 def test_reports_load_no_model_library_and_no_window_system() -> None:

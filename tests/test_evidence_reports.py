@@ -13,6 +13,7 @@ from specbench.errors import ConfigError
 from specbench.plots import evidence as plots
 from specbench.reports import markdown
 from tests.command_lines import once, read_all, run_all
+from tests.html_pages import Page
 from tests.test_analysis import make_row, table_of, write_run
 from tests.test_tracking import read_run
 
@@ -34,6 +35,18 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     assert [each.status for each in ended] == [0, 0], "\n".join(each.text for each in ended)
     names = ("eprocess", "greedy_divergence")
     return {name: folder / str(i) / "outputs" / name / "latest" for i, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("name", ["eprocess", "greedy_divergence"])
+def test_the_page_at_a_sweeps_end(runs, name):
+    """It holds the tables that report.md holds, and how to run the sweep again."""
+    folder = runs[name] / "report"
+    page = Page.of(folder / "report.html")
+    lines = table_of(folder / "report.md")
+    assert page.tables[0] == [list(lines[0]), *(list(line.values()) for line in lines)]
+    (again,) = [text for text in page.texts if text.startswith("python -m specbench +exp=")]
+    assert again.split()[3:] == [f"+exp={name}", *again.split()[4:]]
+    assert "verifier=masked" in again
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from specbench.plots.style import style
 from specbench.reports.text import printable
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-# Text stays text, which can be searched and read aloud. Ids come of a hash, which a fixed salt makes the same each time.
+# Text stays text, which can be searched and read aloud. Ids are hashes, which a fixed salt makes the same each time.
 _OPTIONS = {"svg.fonttype": "none", "svg.hashsalt": "specbench", "svg.image_inline": True}
 ENLARGED = 1.5  # figures are made for paper, whose text is smaller than a page's
 _ADDRESS = re.compile(r"url\(#([^)]*)\)")

@@ -21,7 +21,7 @@ function sorted(rows, column, direction) {
 }
 
 for (const table of document.querySelectorAll("table")) {
-  const body = table.tBodies[0];
+  const body = table.tBodies[0] || table.createTBody();
   const first = Array.from(body.rows);
   table.querySelectorAll("th > button").forEach((button, column) => {
     const heading = button.parentElement;

@@ -1,0 +1,151 @@
+"""Pages of many experiments in one folder: an index, a report of each sweep, and what is written of them in prose.
+
+python -m specbench pages [FOLDER ...] [--to FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from specbench import results
+from specbench.errors import ConfigError, SpecbenchError
+from specbench.progress import say
+from specbench.reporting import analysis_module
+from specbench.reports import Bullets, Paragraph, Report, Text, html, prose
+from specbench.reports.cells import file_name
+from specbench.reports.writing import REPORT, write
+from specbench.runs.plan import LATEST, OUTPUTS, PLAN, read_plan
+
+INDEX, PAGES = "index.html", OUTPUTS / "pages"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the index.
+
+    Attributes:
+        page: its address relative to the index; empty if there is none, and ``trouble`` says why.
+        date: of the newest row, ISO 8601; empty if nothing says.
+    """
+
+    name: str
+    page: str
+    question: Text
+    answer: Text
+    date: str = ""
+    hardware: str = ""
+    trouble: str = ""
+
+
+def write_pages(folders: Iterable[Path], to: Path) -> Path:
+    """Writes the pages of all experiments under some folders; returns the path of their index.
+
+    Args:
+        folders: each holds sweeps at any depth (with plan.json or results.parquet), Markdown files, or both.
+        to: the folder of the pages, which can be moved or published as a whole.
+
+    Raises:
+        ConfigError: a folder that is not there, or nothing to show in any of them.
+    """
+    given = list(folders)
+    for folder in given:
+        if not folder.is_dir():
+            raise ConfigError("FOLDER", folder, "no such folder", "Name folders with sweeps, such as outputs.")
+    to.mkdir(parents=True, exist_ok=True)
+    documents = [path for folder in given for path in sorted(folder.glob("*.md")) if path.name != "README.md"]
+    sweeps = [path for folder in given for path in _sweeps(folder, to)]
+    entries = [*(_sweep_entry(sweep, to) for sweep in sweeps), *_prose_entries(documents, to)]
+    if not entries:
+        named = ", ".join(map(str, given))
+        raise ConfigError("FOLDER", named, "neither sweeps nor Markdown in it", "Run python -m specbench +exp=NAME.")
+    index = to / INDEX
+    index.write_text(html.page("index.html.j2", title="Experiments", entries=entries), encoding="utf-8")
+    return index
+
+
+def command(arguments: list[str]) -> int:
+    """The command line; says where the index lies.
+
+    Raises:
+        ConfigError: as :func:`write_pages`.
+    """
+    parser = argparse.ArgumentParser(prog="python -m specbench pages", description="Pages of many experiments.")
+    folders = "folders with sweeps or Markdown files (default: experiments and outputs, those that are there)"
+    parser.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, help=folders)
+    parser.add_argument("--to", metavar="FOLDER", type=Path, default=PAGES, help="of the pages (default: %(default)s)")
+    asked = parser.parse_args(arguments)
+    usual = [folder for folder in (Path("experiments"), OUTPUTS) if folder.is_dir()]
+    index = write_pages(asked.folders or usual or [OUTPUTS], asked.to)
+    say(f"Pages: {index}")
+    return 0
+
+
+def _sweeps(folder: Path, to: Path) -> list[Path]:
+    """The folders of sweeps under a folder, in order; without links to them, and without what lies in a sweep."""
+    found = []
+    for here, inner, files in os.walk(folder):
+        path = Path(here)
+        if PLAN in files or results.RESULTS in files:
+            found.append(path)
+            inner.clear()
+        inner[:] = [name for name in inner if name != LATEST and (path / name).resolve() != to.resolve()]
+    return sorted(found)
+
+
+def _sweep_entry(sweep: Path, to: Path) -> Entry:
+    name, exp = "/".join(sweep.parts[-2:]), ""
+    try:
+        rows = results.read_rows(sweep)
+        frame = pd.DataFrame() if rows is None else rows.to_pandas()
+        plan = read_plan(sweep)
+        exp = plan.exp if plan is not None else "" if frame.empty else str(frame["exp"].iloc[0])
+        analysis = analysis_module(exp)
+        if analysis is None:
+            return Entry(name, "", exp, "", trouble="no analysis of this name, so no report")
+        report: Report = analysis.build(sweep)
+        folder = to / file_name(name)
+        write(report, folder)
+    except SpecbenchError as error:
+        return Entry(name, "", exp, "", trouble=str(error))
+    except Exception as error:  # one faulty sweep must not hide the others
+        say(f"{sweep}: {type(error).__name__}: {error}", style="bold red")
+        return Entry(name, "", exp, "", trouble=f"{type(error).__name__}: {error}")
+    date, hardware = frame["created"].max(), ", ".join(dict.fromkeys(frame["hardware"]))
+    page = f"{folder.name}/{REPORT}/report.html"
+    return Entry(name, page, report.question, _answer(report), str(date)[:10], hardware, report.warning)
+
+
+def _answer(report: Report) -> Text:
+    """What the first section says first."""
+    for block in report.sections[0].blocks:
+        if isinstance(block, Paragraph):
+            return block.text
+        if isinstance(block, Bullets):
+            return block.items[0]
+    return ""
+
+
+def _prose_entries(documents: list[Path], to: Path) -> Iterator[Entry]:
+    pages = {path.name: f"{path.stem}.html" for path in documents}
+    for path in documents:
+        read = prose.read(path, pages)
+        title = read.title or path.stem
+        for file in read.files:
+            (to / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path.parent / file, to / file)
+        text = html.page("prose.html.j2", title=title, content=read.content, index=INDEX)
+        (to / pages[path.name]).write_text(text, encoding="utf-8")
+        answer, hardware = (_sentence(read.labelled(label)) for label in ("Verdict", "Hardware"))
+        yield Entry(path.stem, pages[path.name], title, answer, read.date, hardware)
+
+
+def _sentence(text: str) -> str:
+    return re.split(r"(?<=[.?!])\s", text, maxsplit=1)[0]
