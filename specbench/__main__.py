@@ -1,8 +1,7 @@
 """``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen.
 
-``python -m specbench resume=latest`` goes on with a sweep, ``python -m specbench report`` says how far one is, and
-``python -m specbench pages`` puts the reports of many into one folder of pages, and ``python -m specbench paper`` writes
-what a LaTeX document needs of runs.
+``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is;
+``python -m specbench pages`` makes pages of the reports of many, ``python -m specbench paper`` what a LaTeX document needs.
 """
 
 from __future__ import annotations
