@@ -1,7 +1,7 @@
 """``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen.
 
-``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is;
-``python -m specbench pages`` makes pages of the reports of many, ``python -m specbench paper`` what a LaTeX document needs.
+``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is.
+``python -m specbench pages`` makes pages of many reports, ``python -m specbench paper`` what a LaTeX document needs.
 """
 
 from __future__ import annotations

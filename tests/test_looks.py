@@ -177,3 +177,12 @@ def test_a_legend_of_many_rows_makes_its_figure_taller() -> None:
             heights.append(decode.speedup_against_gamma(decoded(names)).get_figheight())
     assert heights[0] < heights[1]
     assert np.isclose(heights[0], 2.9)
+
+
+def test_labels_of_axes_stand_beside_their_panels_and_not_beside_the_legend() -> None:
+    with drawn_for(PAPER), style():
+        figure = FIGURES["time against batch"]()
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        assert not axes.yaxis.label.get_window_extent().overlaps(figure.legends[0].get_window_extent())
+        assert axes.get_ylabel()

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from specbench import theory
 from specbench.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
-from specbench.plots.style import BAND, GREY, INK, PALE, legend, panels, style
+from specbench.plots.style import BAND, GREY, INK, PALE, left_label, legend, panels, style
 
 PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
@@ -204,7 +204,7 @@ def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.supxlabel("drafted tokens accepted", fontsize=8)
-    figure.supylabel("verification steps", fontsize=8)
+    left_label(every_axes, "verification steps")
     legend(figure)
     return figure
 

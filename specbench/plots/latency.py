@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from specbench.plots.looks import DASHDOT, DASHED, DOTTED, Look, looks
-from specbench.plots.style import GREY, INK, legend, panels, style
+from specbench.plots.style import GREY, INK, left_label, legend, panels, style
 from specbench.rules.cards import CARDS, floor_card
 
 FLOOR_LINES = (DASHED, DOTTED, DASHDOT)
@@ -37,7 +37,7 @@ def time_against_batch(rows: pd.DataFrame) -> Figure:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     figure.supxlabel("requests", fontsize=8)
-    figure.supylabel("time of one verification (µs)", fontsize=8)
+    left_label(every_axes, "time of one verification (µs)")
     legend(figure, columns=3)
     return figure
 

@@ -8,7 +8,7 @@ since a figure that is scaled afterwards has letters of another size than the te
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -108,6 +108,14 @@ def panels(
     for empty in grid[count:]:
         empty.remove()
     return figure, grid[:count]
+
+
+def left_label(every_axes: Iterable[Axes], text: str) -> None:
+    """The label of y axes, at the first panel of each row; a label of the whole figure would stand beside its legend."""
+    for axes in every_axes:
+        place = axes.get_subplotspec()
+        if place is not None and place.is_first_col():
+            axes.set_ylabel(text)
 
 
 def legend(figure: Figure, columns: int = 4) -> None:
