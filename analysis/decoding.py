@@ -224,7 +224,22 @@ def build_sweep(
         where_it_ran(results),
     ]
     rules = [RULES[each] for each in results["verifier"] if each in RULES]
-    return report_of(run_dir, name, f"{axis.capitalize()} sweep", question, sections, rules)
+    title = f"{axis.capitalize()} sweep"
+    return report_of(run_dir, name, title, question, sections, rules, headlines=headlines(results))
+
+
+def headlines(results: pd.DataFrame) -> dict[str, str]:
+    """What an abstract would quote: the run of the highest speedup."""
+    best = results.loc[results["speedup"].idxmax()]
+    return {
+        "Speedup": interval(best, "speedup"),
+        "SpeedupGamma": plain(best["gamma"]),
+        "SpeedupTemperature": plain(best["temperature"]),
+        "SpeedupVerifier": best["verifier"],
+        "AcceptanceLength": interval(best, "acceptance_length"),
+        "AcceptanceRate": interval(best, "acceptance_rate"),
+        "Overlap": interval(best, "overlap"),
+    }
 
 
 def _common_pictures(run_dir: Path, results: pd.DataFrame, axis: str) -> Iterator[Picture]:

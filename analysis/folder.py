@@ -90,12 +90,13 @@ def report_of(
     sections: Iterable[Section],
     rules: Iterable[str] = (),
     data: Mapping[str, pd.DataFrame] | None = None,
+    headlines: Mapping[str, str] | None = None,
 ) -> Report:
     """The report of an experiment; behind its sections stand what the folder lacks, and how to repeat the run.
 
     Args:
         run_dir: the sweep's folder.
-        name, title, question, sections, rules, data: of :class:`specbench.reports.Report`.
+        name, title, question, sections, rules, data, headlines: of :class:`specbench.reports.Report`.
     """
     status = SweepStatus.of(run_dir)
     warning = "" if status is None else status.partial()
@@ -107,6 +108,7 @@ def report_of(
         warning,
         tuple(dict.fromkeys(rules)),
         data or {},
+        headlines or {},
     )
 
 

@@ -81,7 +81,8 @@ def build(run_dir: Path) -> Report:
         where_it_ran(results, timed),
     ]
     rules = timed["rule"]
-    return report_of(run_dir, "verifier_latency", "Verifier latency", QUESTION, sections, rules, {"speed": speed})
+    data, quoted = {"speed": speed}, headlines(timed)
+    return report_of(run_dir, "verifier_latency", "Verifier latency", QUESTION, sections, rules, data, quoted)
 
 
 def read_cases(run_dir: Path) -> pd.DataFrame:
@@ -99,13 +100,23 @@ def read_cases(run_dir: Path) -> pd.DataFrame:
     return cases
 
 
+def headlines(timed: pd.DataFrame) -> dict[str, str]:
+    """What an abstract would quote: the quickest verifier in the largest batch of the base case."""
+    chosen = _base(timed)
+    largest = chosen[chosen["batch_size"] == chosen["batch_size"].max()]
+    best = largest.loc[largest["median_us"].idxmin()]
+    return {
+        "Latency": interval(best, "median_us", ".1f"),
+        "LatencyFloors": interval(best, "ratio"),
+        "LatencyRequests": str(best["batch_size"]),
+        "LatencyVerifier": best["verifier"],
+    }
+
+
 def headline(timed: pd.DataFrame) -> pd.DataFrame:
     """The base case: a line a verifier, a column a batch size: microseconds, and how many times the floor."""
-    chosen = timed[timed["variant"] == "base"]
-    chosen = timed if chosen.empty else chosen
-    first = chosen["variant"].iloc[0]
-    chosen = chosen[chosen["variant"] == first]
-    sizes = sorted(chosen["batch_size"].unique())
+    chosen = _base(timed)
+    sizes = sorted(map(int, chosen["batch_size"].unique()))
     lines = []
     for name, rows in chosen.groupby("verifier", sort=False):
         cells = {size: NONE for size in sizes}
@@ -113,6 +124,12 @@ def headline(timed: pd.DataFrame) -> pd.DataFrame:
             cells[row["batch_size"]] = f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
         lines.append({"verifier": name, **{_requests(size): cell for size, cell in cells.items()}})
     return pd.DataFrame(lines)
+
+
+def _base(timed: pd.DataFrame) -> pd.DataFrame:
+    chosen = timed[timed["variant"] == "base"]
+    chosen = timed if chosen.empty else chosen
+    return chosen[chosen["variant"] == chosen["variant"].iloc[0]]
 
 
 def _requests(size: int) -> str:
@@ -172,7 +189,7 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
     arrays: dict[tuple[int, int], np.ndarray] = {}
     for _, rows in samples.groupby(["job", "case"]):
         by_round = [each["microseconds"].to_numpy() for _, each in rows.groupby("round")]
-        arrays[rows["job"].iloc[0], rows["case"].iloc[0]] = np.stack(by_round)
+        arrays[int(rows["job"].iloc[0]), int(rows["case"].iloc[0])] = np.stack(by_round)
     lines = []
     for card in CARDS.values():
         rows = timed[timed["rule"].map(floor_card) == card]  # others are compared with the token rule's

@@ -1,7 +1,7 @@
 """``python -m specbench [+exp=NAME] [key=value ...]``; ``--help`` lists what can be chosen.
 
-``python -m specbench resume=latest`` goes on with a sweep, ``python -m specbench report`` says how far one is, and
-``python -m specbench pages`` puts the reports of many into one folder of pages.
+``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is.
+``python -m specbench pages`` makes pages of many reports, ``python -m specbench paper`` what a LaTeX document needs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,18 @@ def pages(arguments: list[str]) -> int:
         return 2
 
 
-COMMANDS = {"report": report, "pages": pages}
+def paper(arguments: list[str]) -> int:
+    """``python -m specbench paper RUN... --out FOLDER``."""
+    from specbench.runs.paper import paper
+
+    try:
+        return paper(arguments)
+    except SpecbenchError as error:
+        say(str(error), style="bold red")
+        return 2
+
+
+COMMANDS = {"report": report, "pages": pages, "paper": paper}
 
 
 def versions() -> str:

@@ -56,7 +56,7 @@ def test_csv_is_unrounded_and_latex_is_whole(folder: Path) -> None:
     assert set(table) == {field.name for field in dataclasses.fields(RunRow)}
     latex = (folder / "table.tex").read_text(encoding="utf-8").splitlines()
     marks = [line for line in latex if line.startswith("\\")]
-    assert marks == ["\\begin{tabular}{rlrrrrrrrrr}", "\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}"]
+    assert marks == ["\\begin{tabular}{@{}rlrrrrrrrrr@{}}", "\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}"]
     assert [line.count("&") for line in latex if line.endswith("\\\\")] == [10] * 7
 
 

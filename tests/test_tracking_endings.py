@@ -157,7 +157,7 @@ def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "write_report", lambda *given: asked.append(given))
     status = SweepStatus.of(sweep)
     assert status is not None
-    assert runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True) == ""
+    assert not list(runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True))
     ((described, folder, workspace),) = asked
     assert (described["title"], described["group"], folder) == ("Mine", workspace.group, sweep)
     assert (workspace.mode, workspace.project) == ("offline", "p")
@@ -166,4 +166,5 @@ def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):
         raise TrackingError("no room")
 
     monkeypatch.setattr(runs, "write_report", fails)
-    assert runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True) == "no report for W&B (no room)"
+    told = runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True)
+    assert list(told) == ["no report for W&B (no room)"]

@@ -17,9 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from specbench import theory
-from specbench.plots.style import BAND, COLOURS, DASHED, GREY, INK, MARKERS, PALE, WIDTH, legend, panels, style
+from specbench.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
+from specbench.plots.style import BAND, GREY, INK, PALE, left_label, legend, panels, style
 
-PHASES = {"draft": "#56B4E9", "target": "#0072B2", "verify": "#E69F00", "commit": "#009E73", "rest": "#bdbdbd"}
+PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
 SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
 Rates = Sequence[float | None] | np.ndarray
@@ -28,8 +29,8 @@ Rates = Sequence[float | None] | np.ndarray
 @style()
 def acceptance_histogram(histogram: list[int], title: str) -> Figure:
     """How many verification steps accepted 0, 1, ..., gamma drafted tokens (metrics.acceptance_histogram)."""
-    figure, (axes,) = panels(1, 1, (WIDTH / 2, 2.2))
-    bars = axes.bar(range(len(histogram)), histogram, width=0.75, color=COLOURS[0])
+    figure, (axes,) = panels(1, 1, (1 / 2, 2.2))
+    bars = axes.bar(range(len(histogram)), histogram, width=0.75, color=BLUE)
     shares = np.array(histogram) / max(sum(histogram), 1)
     axes.bar_label(bars, [f"{share:.0%}" for share in shares], fontsize=7, color=GREY, padding=1)
     axes.set(xlabel="drafted tokens accepted", ylabel="verification steps")
@@ -42,11 +43,12 @@ def acceptance_histogram(histogram: list[int], title: str) -> Figure:
 @style()
 def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
     """Acceptance by position in the block (metrics.PositionRates); None leaves a gap."""
-    figure, (axes,) = panels(1, 1, (WIDTH / 2, 2.4))
-    for i, (name, rates) in enumerate((("where all before it were accepted", conditional), ("of all drafted", joint))):
-        values = np.array(rates, dtype=float)  # None becomes NaN, which is not drawn
-        places = np.arange(1, len(values) + 1) + 0.028 * len(values) * (i - 0.5)  # the two are equal at position 1
-        axes.plot(places, values, color=COLOURS[i], marker=MARKERS[i], label=name)
+    figure, (axes,) = panels(1, 1, (1 / 2, 2.4))
+    both = {"where all before it were accepted": conditional, "of all drafted": joint}
+    for side, (name, look) in zip((-0.5, 0.5), in_order(both).items(), strict=True):
+        values = np.array(both[name], dtype=float)  # None becomes NaN, which is not drawn
+        places = np.arange(1, len(values) + 1) + 0.028 * len(values) * side  # the two are equal at position 1
+        axes.plot(places, values, label=name, **look.line)
     axes.set(xlabel="position in the block", ylabel="share accepted", ylim=(0, 1.04))
     axes.set_title(fill(title, 36), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -64,7 +66,7 @@ def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
     """
     prefixes = list(empirical.groupby("prefix", sort=False))
     bars = min(top, max(len(tokens) for _, tokens in prefixes)) + 1
-    figure, every_axes = panels(len(prefixes), 2, (WIDTH / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
+    figure, every_axes = panels(len(prefixes), 2, (1 / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
     for axes, (prefix, tokens) in zip(every_axes, prefixes, strict=True):
         _one_prefix(axes, tokens.sort_values("prob", ascending=False, kind="stable").head(top))
         axes.set(ylim=(bars - 0.4, -0.6), xlim=(0, None))
@@ -85,7 +87,9 @@ def _one_prefix(axes: Axes, tokens: pd.DataFrame) -> None:
     axes.barh(places, high - low, left=low, height=0.36, color=BAND, label=f"95% of samples of {draws}")
     for name, chosen, look in (("inside the band", inside, "o"), ("outside it", ~inside, "D")):
         (points,) = axes.plot(shares[chosen], places[chosen], look, ms=4, label=f"share drawn, {name}")
-        points.set(color=COLOURS[look == "D"], clip_on=False, in_layout=False)  # whole at 0; none confuse the layout
+        points.set(
+            color=VERMILLION if look == "D" else BLUE, clip_on=False, in_layout=False
+        )  # whole at 0; none confuse the layout
     axes.set_yticks(places, labels, fontsize=6.5, parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=True, axis="x")
@@ -111,13 +115,13 @@ def speedup_against_temperature(results: pd.DataFrame) -> Figure:
 
 @style()
 def _speedup(results: pd.DataFrame, axis: str, marked: int | None = None) -> Figure:
-    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.9))
+    figure, (axes,) = panels(1, 1, (0.8, 2.9))
     _lines(axes, results, axis, "speedup")
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5, label="plain decoding")
     if marked is not None:
         best = results.iloc[marked]
         series = next(each for each in _series(results, axis) if best.name in each.rows.index)
-        x, color = best[axis] + _shift(results, axis) * series.place, series.colour
+        x, color = best[axis] + _shift(results, axis) * series.place, series.look.colour
         axes.scatter(x, best["speedup"], s=110, facecolor="none", edgecolor=color, linewidth=0.9)
         text, spot = rf"{SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$", (x, best["speedup_high"])
         axes.annotate(text, spot, (0, 3), textcoords="offset points", ha="center", va="bottom", color=color)
@@ -130,7 +134,7 @@ def _speedup(results: pd.DataFrame, axis: str, marked: int | None = None) -> Fig
 @style()
 def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     """Tokens a verification step, beside theory.expected_tokens at the measured overlap and the ceiling gamma + 1."""
-    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.9))
+    figure, (axes,) = panels(1, 1, (0.8, 2.9))
     _lines(axes, results, "gamma", "acceptance_length")
     predictions = {}  # a dict, since series of one overlap share a prediction
     for series in _series(results[results["overlap"].notna()], "gamma"):
@@ -141,7 +145,7 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
         label = "independent acceptance at the overlap"
         axes.plot([gamma for gamma, _ in curve], tokens, color=INK, linestyle=DASHED, linewidth=0.9, label=label)
     gammas = np.unique(results["gamma"])
-    axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=":", label=r"ceiling $\gamma + 1$")
+    axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=DOTTED, label=r"ceiling $\gamma + 1$")
     highest = max([results["acceptance_length_high"].max(), *(max(tokens) for tokens in predictions.values())])
     axes.set(ylabel="tokens per verification step", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
     legend(figure, columns=2)
@@ -151,7 +155,7 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
 @style()
 def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
     """Acceptance rate and overlap, each with its 95% interval, in two panels of one scale."""
-    figure, (left, right) = panels(2, 2, (WIDTH / 2, 2.5))
+    figure, (left, right) = panels(2, 2, (1 / 2, 2.5))
     for axes, value, title in (
         (left, "acceptance_rate", "acceptance rate: accepted / drafted"),
         (right, "overlap", r"overlap: mean of $\Sigma$ min(p, q)"),
@@ -167,7 +171,7 @@ def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
 def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
     """Milliseconds an emitted token by phase, a panel a series; plain decoding as it was timed beside each run."""
     every = _series(results, axis)
-    figure, every_axes = panels(len(every), 3, (WIDTH / min(len(every), 3), 2.3), margin=0.4)
+    figure, every_axes = panels(len(every), 3, (1 / min(len(every), 3), 2.3), margin=0.4)
     for axes, series in zip(every_axes, every, strict=True):
         places, bottom = np.arange(len(series.rows)), np.zeros(len(series.rows))
         for phase, colour in PHASES.items():
@@ -188,19 +192,19 @@ def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
     """Share of the verification steps by drafted tokens accepted, a panel a value of the axis, a bar a series."""
     every, values = _series(results, axis), np.unique(results[axis])
     columns = 4 if len(values) > 6 else 3
-    figure, every_axes = panels(len(values), columns, (WIDTH / columns, 1.5), margin=0.6)
+    figure, every_axes = panels(len(values), columns, (1 / columns, 1.5), margin=0.6)
     width = 0.8 / len(every)
     for axes, value in zip(every_axes, values, strict=True):
         for series in every:
             for histogram in series.rows.loc[series.rows[axis] == value, "acceptance_histogram"]:
                 places = np.arange(len(histogram)) + width * series.place
                 shares = np.asarray(histogram) / max(sum(histogram), 1)
-                axes.bar(places, shares, width, color=series.colour, label=series.name)
+                axes.bar(places, shares, width, label=series.name, **series.look.bars)
         axes.set_title(f"{SYMBOLS[axis]} = {value:g}")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.supxlabel("drafted tokens accepted", fontsize=8)
-    figure.supylabel("verification steps", fontsize=8)
+    left_label(every_axes, "verification steps")
     legend(figure)
     return figure
 
@@ -210,26 +214,24 @@ class _Series:
     name: str
     rows: pd.DataFrame
     place: float  # ..., -1, 0, 1, ...: its place beside the others
-    colour: str
-    marker: str
+    look: Look
 
 
 def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
     column = results["series"] if "series" in results else results["verifier"]
-    names = list(dict.fromkeys(column))
-    series = []
-    for i, name in enumerate(names):
-        rows, place = results[column == name].sort_values(axis), i - (len(names) - 1) / 2
-        series.append(_Series(name, rows, place, COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]))
-    return series
+    every = looks(column)
+    return [
+        _Series(name, results[column == name].sort_values(axis), i - (len(every) - 1) / 2, look)
+        for i, (name, look) in enumerate(every.items())
+    ]
 
 
 def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
     for series in _series(results, axis):
         x = series.rows[axis] + _shift(results, axis) * series.place
         y, low, high = (series.rows[value + suffix].astype(float) for suffix in ("", "_low", "_high"))
-        axes.plot(x, y, color=series.colour, marker=series.marker, label=series.name)
-        axes.vlines(x, low, high, color=series.colour, linewidth=1)
+        axes.plot(x, y, label=series.name, **series.look.line)
+        axes.vlines(x, low, high, color=series.look.colour, linewidth=1)
     ticks = np.unique(results[axis])
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xlabel(AXIS_LABELS[axis])

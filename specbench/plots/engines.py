@@ -6,9 +6,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.plots.decode import AXIS_LABELS
-from specbench.plots.style import COLOURS, DASHED, GREY, MARKERS, WIDTH, legend, panels, style
+from specbench.plots.looks import DASHDOT, DASHED, DOTTED, in_order
+from specbench.plots.style import GREY, legend, panels, style
 
-LINES = (DASHED, ":", (0, (6, 2, 1, 2)), (0, (1, 3)))
+LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
 
 
 @style()
@@ -21,15 +22,14 @@ def speed_against_gamma(results: pd.DataFrame, others: pd.DataFrame) -> Figure:
     """
     batches, engines = sorted(results["batch_size"].unique()), list(dict.fromkeys(results["engine"]))
     names = list(dict.fromkeys(others["name"]))
-    figure, every_axes = panels(len(batches), 3, (WIDTH / min(len(batches), 3), 2.5), margin=0.5, sharey=False)
+    figure, every_axes = panels(len(batches), 3, (1 / min(len(batches), 3), 2.5), margin=0.5, sharey=False)
     for axes, batch in zip(every_axes, batches, strict=True):
         here = results[results["batch_size"] == batch]
-        for place, engine in enumerate(engines):
+        for engine, look in in_order(engines).items():
             rows = here[here["engine"] == engine].sort_values("gamma")
             points = {0: rows["plain_tokens_per_second"].median()}
             points |= rows[rows["gamma"] > 0].groupby("gamma")["tokens_per_second"].median().to_dict()
-            (line,) = axes.plot(list(points), list(points.values()), MARKERS[place % len(MARKERS)], label=engine)
-            line.set(color=COLOURS[place % len(COLOURS)], linestyle="-")
+            axes.plot(list(points), list(points.values()), label=engine, **look.line)
         for place, name in enumerate(names):
             beside = others[(others["name"] == name) & (others["batch"] == batch)].dropna(subset="tokens_per_second")
             for speed in beside[beside["gamma"] == 0]["tokens_per_second"]:

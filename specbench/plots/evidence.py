@@ -10,7 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.plots.style import COLOURS, DASHED, GREY, INK, MARKERS, PALE, WIDTH, legend, panels, style
+from specbench.plots.looks import BLUE, DASHED, SOLID, in_order, looks
+from specbench.plots.style import GREY, INK, PALE, legend, panels, style
 
 Rows = pd.DataFrame | Sequence[dict[str, Any]]
 LOWEST = -10.0  # log10 of evidence; single bets sink without end
@@ -20,11 +21,11 @@ LOWEST = -10.0  # log10 of evidence; single bets sink without end
 def eprocess(paths: Rows, false_alarm: float, title: str = "") -> Figure:
     """Evidence against the target token by token: the mixture in front, single bets pale behind it."""
     table = pd.DataFrame(paths)
-    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.8))
+    figure, (axes,) = panels(1, 1, (0.8, 2.8))
     for name, rows in table.groupby("bet", sort=False):
         if name != "all bets":
             _path(axes, rows, PALE, lw=0.6)
-    _path(axes, table[table["bet"] == "all bets"], COLOURS[0], label="all bets, equal stakes")
+    _path(axes, table[table["bet"] == "all bets"], BLUE, label="all bets, equal stakes")
     _threshold(axes, false_alarm)
     axes.set(xlabel="tokens decoded", ylabel=r"$\log_{10}$ of the evidence")
     axes.set_title(title, parse_math=False)
@@ -41,14 +42,13 @@ def evidence_paths(paths: pd.DataFrame, false_alarm: float) -> Figure:
             lossless are drawn solid, flawed ones dashed.
     """
     settings = list(paths.groupby("setting", sort=False))
-    names = list(paths["verifier"].drop_duplicates())
-    figure, every = panels(len(settings), 2, (WIDTH / min(len(settings), 2), 3.0), margin=0.6)
+    every_look = looks(paths["verifier"])
+    figure, every = panels(len(settings), 2, (1 / min(len(settings), 2), 3.0), margin=0.6)
     for axes, (setting, own) in zip(every, settings, strict=True):
         for name, rows in own.groupby("verifier", sort=False):
-            i = names.index(str(name))
-            line = "-" if rows["lossless"].all() else "--"
-            marks = {"marker": MARKERS[i % len(MARKERS)], "markevery": 0.23, "ms": 3.5}
-            _path(axes, rows, COLOURS[i % len(COLOURS)], ls=line, label=str(name), **marks)
+            look, line = every_look[str(name)], SOLID if rows["lossless"].all() else DASHED
+            marks = {"marker": look.marker, "markevery": 0.23, "ms": 3.5}
+            _path(axes, rows, look.colour, ls=line, label=str(name), **marks)
         _threshold(axes, false_alarm)
         axes.set_yscale("symlog", linthresh=10)
         axes.set(xlabel="tokens decoded")
@@ -73,14 +73,13 @@ def forks(rows: Rows, title: str = "") -> Figure:
     noise = table["logit_noise"].to_numpy(dtype=float)
     positive = np.concatenate([margin[margin > 0], noise[noise > 0]])
     floor = positive.min() / 3 if len(positive) else 1e-9  # where exact ties are drawn on a logarithmic scale
-    figure, (axes,) = panels(1, 1, (WIDTH * 0.7, 3.0), margin=0.3)
-    for i, name in enumerate(series.drop_duplicates()):
-        for chosen, fill, label in ((opposed, COLOURS[i % len(COLOURS)], str(name)), (~opposed, "white", None)):
+    figure, (axes,) = panels(1, 1, (0.7, 3.0), margin=0.3)
+    given = looks(series) if "series" in table else in_order(series)
+    for name, look in given.items():
+        for chosen, fill, label in ((opposed, look.colour, str(name)), (~opposed, "white", None)):
             own = (series == name).to_numpy() & chosen
-            axes.plot(
-                noise[own].clip(floor), margin[own].clip(floor), MARKERS[i % len(MARKERS)], label=label, mfc=fill,
-                mec=COLOURS[i % len(COLOURS)], mew=0.9, ms=4,
-            )  # fmt: skip
+            rim = {"markerfacecolor": fill, "markeredgecolor": look.colour, "markeredgewidth": 0.9, "markersize": 4}
+            axes.plot(noise[own].clip(floor), margin[own].clip(floor), label=label, **look.points, **rim)
     ends = np.array([noise.min(initial=1), noise.max(initial=0)]).clip(floor) * (0.5, 2)
     axes.plot(ends, 2 * ends, color=GREY, ls=DASHED, lw=0.9, label="margin twice the noise")
     axes.set(xscale="log", yscale="log", xlabel="largest difference of a logit between the two shapes")

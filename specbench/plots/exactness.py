@@ -11,7 +11,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from specbench import theory
-from specbench.plots.style import BAND, COLOURS, DASHED, INK, MARKERS, WIDTH, legend, panels, style
+from specbench.plots.looks import BLUE, DASHED, VERMILLION, in_order
+from specbench.plots.style import BAND, INK, legend, panels, style, width
 
 Rows = pd.DataFrame | Sequence[dict[str, Any]]
 # Light where few draws suffice would say "weak"; the eye should go to the tests that catch, so few draws are dark.
@@ -28,7 +29,7 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
     """
     table = pd.DataFrame(cells)
     fixtures = list(table.groupby("fixture", sort=False))
-    figure, every = panels(len(fixtures), 4, (WIDTH / 4, 1.5), margin=0.5, sharey=False)
+    figure, every = panels(len(fixtures), 4, (1 / 4, 1.5), margin=0.5, sharey=False)
     for axes, (name, own) in zip(every, fixtures, strict=True):
         draws = int(own["draws"].iloc[0])
         rows = own[own["prob"] * draws >= 10].nlargest(MOST_CELLS, "prob")
@@ -39,8 +40,8 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
         axes.axhline(1, color=INK, lw=0.6)
         inside = (ratio >= low) & (ratio <= high)
         for label, chosen, colour, marker in (
-            ("share drawn / probability, inside", inside, COLOURS[0], "o"),
-            ("outside", ~inside, COLOURS[1], "D"),
+            ("share drawn / probability, inside", inside, BLUE, "o"),
+            ("outside", ~inside, VERMILLION, "D"),
         ):
             axes.plot(places[chosen], ratio[chosen], marker, ms=2.4, mew=0, color=colour, label=label)
         reach = 1.3 * max(np.abs(np.concatenate([low, high, ratio]) - 1).max(), 1e-6)
@@ -63,10 +64,10 @@ def qq(calibration: Rows, title: str) -> Figure:
     from scipy import stats
 
     table = pd.DataFrame(calibration)
-    figure, (left, right) = panels(2, 2, (WIDTH / 2, 2.7), margin=0.2, sharey=False)
-    for i, (test, rows) in enumerate(table.groupby("test", sort=True)):
-        seen = np.sort(rows["p_value"].to_numpy())
-        n, colour = len(seen), COLOURS[i % len(COLOURS)]
+    figure, (left, right) = panels(2, 2, (1 / 2, 2.7), margin=0.2, sharey=False)
+    for i, (test, look) in enumerate(in_order(sorted(table["test"].unique())).items()):
+        seen = np.sort(table.loc[table["test"] == test, "p_value"].to_numpy())
+        n = len(seen)
         expected = (np.arange(1, n + 1) - 0.5) / n
         for axes, scale in ((left, lambda x: x), (right, lambda x: -np.log10(np.clip(x, 1e-12, 1)))):
             if i == 0:
@@ -74,8 +75,7 @@ def qq(calibration: Rows, title: str) -> Figure:
                 low, high = (stats.beta.ppf(q, order, n + 1 - order) for q in (0.025, 0.975))
                 axes.fill_between(scale(expected), scale(low), scale(high), color=BAND, label="95% band")
                 axes.plot(scale(expected), scale(expected), color=INK, lw=0.7, ls=DASHED)
-            marker, label = MARKERS[i % len(MARKERS)], f"{test}, {n} p-values"
-            axes.plot(scale(expected), scale(seen), marker, ms=2.2, mew=0, color=colour, label=label)
+            axes.plot(scale(expected), scale(seen), label=f"{test}, {n} p-values", ms=2.2, mew=0, **look.points)
     left.set(xlabel="uniform quantile", ylabel="observed p-value", xlim=(0, 1), ylim=(0, 1))
     right.set(xlabel=r"$-\log_{10}$ uniform quantile", ylabel=r"$-\log_{10}$ p")
     left.set_title(title, parse_math=False)
@@ -98,7 +98,7 @@ def sensitivity(rows: Rows, elsewhere: Rows) -> Figure:
     heat = heat[[name for name in table["column"].drop_duplicates() if name in heat]]
     grid = np.log10(heat.to_numpy(dtype=float).clip(min=1))  # enumeration draws nothing
     tests = list(others["test"].drop_duplicates())
-    figure = Figure(figsize=(WIDTH * 1.2, 1.7 + 0.155 * len(heat)), layout="constrained")
+    figure = Figure(figsize=(width(1.2), 1.7 + 0.155 * len(heat)), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(len(heat.columns), len(tests)))
     image = left.imshow(grid, aspect="auto", cmap=HEAT, vmin=2, vmax=8, interpolation="nearest")
     left.set_yticks(range(len(heat)), list(heat.index), fontsize=6.5, parse_math=False)
@@ -108,7 +108,7 @@ def sensitivity(rows: Rows, elsewhere: Rows) -> Figure:
     right.imshow(np.where(caught > 0, 0.15, np.nan), aspect="auto", cmap="Greys", vmin=0, vmax=0.5)
     for (y, x), value in np.ndenumerate(caught):
         right.text(x, y, "+" if value > 0 else "\N{EN DASH}", ha="center", va="center", fontsize=7,
-                   color=INK if value > 0 else COLOURS[1])  # fmt: skip
+                   color=INK if value > 0 else VERMILLION)  # fmt: skip
     right.set_yticks([])
     right.set_xticks(range(len(tests)), tests, rotation=60, ha="right", fontsize=6.5)
     left.set_title("this suite", fontsize=7.5)

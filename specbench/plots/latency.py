@@ -8,10 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from specbench.plots.style import COLOURS, DASHED, GREY, INK, MARKERS, WIDTH, legend, panels, style
+from specbench.plots.looks import DASHDOT, DASHED, DOTTED, Look, looks
+from specbench.plots.style import GREY, INK, left_label, legend, panels, style
 from specbench.rules.cards import CARDS, floor_card
 
-FLOOR_LINES = (DASHED, ":", "-.")
+FLOOR_LINES = (DASHED, DOTTED, DASHDOT)
 
 
 @style()
@@ -23,14 +24,12 @@ def time_against_batch(rows: pd.DataFrame) -> Figure:
     timed = rows[rows["skipped"].isna()]
     sizes = timed.groupby("variant", sort=False)["batch_size"].nunique()
     variants = [str(name) for name in sizes.index if sizes[name] == sizes.max()]
-    looks = _looks(timed)
-    figure, every_axes = panels(len(variants), 2, (WIDTH / min(len(variants), 2), 2.5), margin=0.6)
+    figure, every_axes = panels(len(variants), 2, (1 / min(len(variants), 2), 2.5), margin=0.6)
     for axes, variant in zip(every_axes, variants, strict=True):
         chosen = timed[timed["variant"] == variant]
         _floors(axes, chosen)
-        for name, (colour, marker) in looks.items():
-            line = chosen[chosen["verifier"] == name].sort_values("batch_size")
-            _line(axes, line, str(name), colour, marker)
+        for name, look in looks(timed["verifier"]).items():
+            _line(axes, chosen[chosen["verifier"] == name].sort_values("batch_size"), name, look)
         axes.set(xscale="log", yscale="log")
         axes.set_title(variant, parse_math=False)
         ticks = np.unique(chosen["batch_size"])
@@ -38,20 +37,20 @@ def time_against_batch(rows: pd.DataFrame) -> Figure:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     figure.supxlabel("requests", fontsize=8)
-    figure.supylabel("time of one verification (µs)", fontsize=8)
+    left_label(every_axes, "time of one verification (µs)")
     legend(figure, columns=3)
     return figure
 
 
-def _line(axes: Axes, line: pd.DataFrame, name: str, colour: str, marker: str) -> None:
+def _line(axes: Axes, line: pd.DataFrame, name: str, look: Look) -> None:
     if line.empty:
         return
     x, y = line["batch_size"].to_numpy(), line["median_us"].to_numpy()
-    axes.plot(x, y, color=colour, marker=marker, label=name)
-    axes.vlines(x, line["median_us_low"], line["median_us_high"], color=colour, linewidth=1)
+    axes.plot(x, y, label=name, **look.line)
+    axes.vlines(x, line["median_us_low"], line["median_us_high"], color=look.colour, linewidth=1)
     hollow = ~line["graph"].astype(bool).to_numpy()
     if hollow.any() and line["device"].iloc[0] != "cpu":
-        axes.scatter(x[hollow], y[hollow], s=22, facecolor="white", edgecolor=colour, marker=marker, zorder=3)
+        axes.scatter(x[hollow], y[hollow], s=22, facecolor="white", edgecolor=look.colour, marker=look.marker, zorder=3)
 
 
 def _floors(axes: Axes, chosen: pd.DataFrame) -> None:
@@ -68,13 +67,13 @@ def ratio_to_floor(rows: pd.DataFrame) -> Figure:
     """Time over the byte floor with its 95% interval, a line a case, a point a verifier; 1 is the speed of memory."""
     timed = rows[rows["skipped"].isna()]
     cases = list(dict.fromkeys(zip(timed["variant"], timed["batch_size"], strict=True)))
-    figure, (axes,) = panels(1, 1, (WIDTH, 0.9 + 0.17 * len(cases)))
+    figure, (axes,) = panels(1, 1, (1.0, 0.9 + 0.17 * len(cases)))
     places = {case: place for place, case in enumerate(cases)}
-    for name, (colour, marker) in _looks(timed).items():
+    for name, look in looks(timed["verifier"]).items():
         line = timed[timed["verifier"] == name]
         y = [places[case] for case in zip(line["variant"], line["batch_size"], strict=True)]
-        axes.plot(line["ratio"], y, marker, color=colour, label=str(name))
-        axes.hlines(y, line["ratio_low"], line["ratio_high"], color=colour, linewidth=1)
+        axes.plot(line["ratio"], y, label=name, **look.points)
+        axes.hlines(y, line["ratio_low"], line["ratio_high"], color=look.colour, linewidth=1)
     axes.axvline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5)
     axes.set(xscale="log", xlabel="time / byte floor", ylim=(len(cases) - 0.5, -0.5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -82,8 +81,3 @@ def ratio_to_floor(rows: pd.DataFrame) -> Figure:
     axes.grid(visible=True, axis="x")
     legend(figure)
     return figure
-
-
-def _looks(rows: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    names = dict.fromkeys(rows["verifier"])
-    return {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}

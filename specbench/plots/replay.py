@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from specbench.plots.decode import AXIS_LABELS
-from specbench.plots.style import COLOURS, DASHED, GREY, INK, MARKERS, WIDTH, legend, panels, style
+from specbench.plots.looks import BLUE, DASHED, Look, in_order, looks
+from specbench.plots.style import GREY, INK, legend, panels, style
 from specbench.replay.survival import ARGMAX
 from specbench.rules.cards import CARDS
 
 RULE_NAMES = {card.name: card.title for card in (*CARDS.values(), ARGMAX)}
-RULE_COLOURS = dict(zip(RULE_NAMES, COLOURS, strict=False))
 
 
 def _title(rule: str) -> str:
@@ -25,16 +24,12 @@ def _title(rule: str) -> str:
     return RULE_NAMES.get(rule, f"{rule} rule")
 
 
-def _colour(rule: str) -> str:
-    return RULE_COLOURS.get(rule, COLOURS[len(RULE_COLOURS)])
-
-
 @style()
 def log_ratios(columns: Mapping[str, np.ndarray]) -> Figure:
     """What replay reads: log q - log p of every token. At 0 or above the token rule accepts it for sure."""
-    figure, (axes,) = panels(1, 1, (WIDTH / 2, 2.3))
+    figure, (axes,) = panels(1, 1, (1 / 2, 2.3))
     ratio = np.clip(columns["log_q"].astype(float) - columns["log_p"], -8, 4)
-    axes.hist(ratio, bins=60, color=COLOURS[0])
+    axes.hist(ratio, bins=60, color=BLUE)
     axes.axvline(0, color=GREY, linestyle=DASHED, linewidth=0.9)
     axes.set(xlabel="log q - log p of the text's tokens (cut to -8..4)", ylabel="tokens")
     return figure
@@ -43,22 +38,22 @@ def log_ratios(columns: Mapping[str, np.ndarray]) -> Figure:
 @style()
 def replayed_lengths(rows: pd.DataFrame) -> Figure:
     """Tokens a step against gamma, a line a rule, with bands of 95% over prompts."""
-    figure, (axes,) = panels(1, 1, (WIDTH * 0.8, 2.9))
-    draw_lengths(axes, rows)
+    figure, (axes,) = panels(1, 1, (0.8, 2.9))
+    draw_lengths(axes, rows, looks(rows["rule"]))
     axes.set(ylabel="tokens per verification step", ylim=(0.95, None))
     axes.set_xlabel(AXIS_LABELS["gamma"])
     legend(figure)
     return figure
 
 
-def draw_lengths(axes: Axes, rows: pd.DataFrame) -> None:
+def draw_lengths(axes: Axes, rows: pd.DataFrame, looks_of: Mapping[str, Look]) -> None:
     """Lines and bands of replayed lengths."""
-    for rule, each in rows.groupby("rule", sort=False):
-        line = each.sort_values("gamma")
-        colour = _colour(str(rule))
-        axes.plot(line["gamma"], line["acceptance_length"], color=colour, label=f"{_title(str(rule))}, replayed")
+    for rule in dict.fromkeys(rows["rule"]):
+        look = looks_of[rule]
+        line = rows[rows["rule"] == rule].sort_values("gamma")
+        axes.plot(line["gamma"], line["acceptance_length"], label=f"{_title(rule)}, replayed", **look.curve)
         low, high = line["acceptance_length_low"], line["acceptance_length_high"]
-        axes.fill_between(line["gamma"], low, high, color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(line["gamma"], low, high, color=look.colour, alpha=0.18, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -66,13 +61,13 @@ def draw_lengths(axes: Axes, rows: pd.DataFrame) -> None:
 def policy_frontier(rows: pd.DataFrame) -> Figure:
     """Tokens a step against tokens drafted a step, a panel a rule, a line a kind of policy."""
     rules = list(rows.groupby("rule", sort=False))
-    figure, every_axes = panels(len(rules), 2, (WIDTH / 2, 2.6), margin=0.4)
+    looks_of = {**in_order(sorted({*rows["policy"]} - {"fixed"})), "fixed": Look(INK, "o", DASHED)}
+    figure, every_axes = panels(len(rules), 2, (1 / 2, 2.6), margin=0.4)
     for axes, (rule, each) in zip(every_axes, rules, strict=True):
-        for i, (kind, points) in enumerate(each.groupby("policy", sort=False)):
-            line = points.sort_values("drafted_per_step")
-            look: dict[str, Any] = {"color": INK if kind == "fixed" else COLOURS[i], "marker": MARKERS[i], "ms": 4}
+        for kind, points in each.groupby("policy", sort=False):
+            line, look = points.sort_values("drafted_per_step"), looks_of[kind]
             label = r"fixed $\gamma$" if kind == "fixed" else f"stop by {kind}"
-            axes.plot(line["drafted_per_step"], line["acceptance_length"], label=label, **look)
+            axes.plot(line["drafted_per_step"], line["acceptance_length"], label=label, ms=4, **look.line)
         axes.set_title(_title(str(rule)))
         axes.set_xlabel("tokens drafted per step")
     every_axes[0].set_ylabel("tokens emitted per step")
@@ -84,15 +79,17 @@ def policy_frontier(rows: pd.DataFrame) -> Figure:
 def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
     """Replay's lines and bands with decoded runs over them as points with 95% intervals; a panel a temperature."""
     groups = list(replayed.groupby("temperature"))
-    figure, every_axes = panels(len(groups), 2, (WIDTH / 2, 2.9), margin=0.4)
+    figure, every_axes = panels(len(groups), 2, (1 / 2, 2.9), margin=0.4)
+    looks_of = looks([*replayed["rule"], *decoded["rule"]])
     for axes, (temperature, lines) in zip(every_axes, groups, strict=True):
-        draw_lengths(axes, lines)
-        for i, (rule, points) in enumerate(decoded[decoded["temperature"] == temperature].groupby("rule", sort=False)):
-            colour = _colour(str(rule))
+        draw_lengths(axes, lines, looks_of)
+        here = decoded[decoded["temperature"] == temperature]
+        for rule, points in here.groupby("rule", sort=False):
+            look = looks_of[str(rule)]
             low, high = points["acceptance_length_low"], points["acceptance_length_high"]
-            axes.vlines(points["gamma"], low, high, color=colour, linewidth=1)
-            look: dict[str, Any] = {"color": colour, "marker": MARKERS[i], "linestyle": "none", "ms": 4}
-            axes.plot(points["gamma"], points["acceptance_length"], label=f"{_title(str(rule))}, decoded", **look)
+            axes.vlines(points["gamma"], low, high, color=look.colour, linewidth=1)
+            label = f"{_title(str(rule))}, decoded"
+            axes.plot(points["gamma"], points["acceptance_length"], label=label, ms=4, **look.points)
         axes.set_title(f"T = {temperature:g}")
         axes.set_xlabel(AXIS_LABELS["gamma"])
     every_axes[0].set_ylabel("tokens per verification step")
@@ -103,12 +100,11 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
 @style()
 def interval_widths(points: pd.DataFrame) -> Figure:
     """Width of the decoded interval over the replayed one, at equal numbers of target tokens."""
-    figure, (axes,) = panels(1, 1, (WIDTH * 0.6, 2.4))
-    for i, (key, each) in enumerate(points.groupby(["rule", "temperature"], sort=False)):
-        rule, temperature = key  # ty: ignore[not-iterable]
-        line = each.sort_values("gamma")
-        look: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
-        axes.plot(line["gamma"], line["width_ratio"], label=f"{_title(str(rule))}, T = {temperature:g}", **look)
+    figure, (axes,) = panels(1, 1, (0.6, 2.4))
+    series = points["rule"].str.cat(points["temperature"].map("{:g}".format), sep=", T = ")
+    for name, look in looks(series).items():
+        line, (rule, _, setting) = points[series == name].sort_values("gamma"), name.partition(", ")
+        axes.plot(line["gamma"], line["width_ratio"], label=f"{_title(rule)}, {setting}", **look.line)
     axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9)
     axes.set(xlabel=AXIS_LABELS["gamma"], ylabel="decoded / replayed width")
     legend(figure, columns=2)

@@ -1,28 +1,28 @@
-"""How all figures look, and the pieces that they share.
+"""How all figures look, and the pieces that they share; looks.py says how their series do.
 
-Figures are made without pyplot, so that nothing is left open and no window system is needed.
+Figures are made without pyplot, so that nothing is left open and no window system is needed. They are drawn for a page,
+the report's own unless :func:`drawn_for` says another: at that page's width and in its fonts from the first stroke on,
+since a figure that is scaled afterwards has letters of another size than the text around it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 INK, GREY, PALE, BAND = "#222222", "#767676", "#dddddd", "#9fcfee"
-# Okabe and Ito's colours, which are told apart with any colour vision; markers tell series apart in grey print.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-DASHED = (0, (4, 3))
-WIDTH = 6.0  # inches: the text width of a one-column paper
+NARROWEST = 1.5  # inches of a panel whose axis can still be read
+LEGEND_ROW = 0.15  # inches, at the font size of a legend
 STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures look alike on every machine
     "font.size": 8,
-    "mathtext.fontset": "dejavusans",
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
     "axes.grid.axis": "y",
@@ -30,6 +30,7 @@ STYLE = {
     "lines.linewidth": 1.3,
     "lines.markersize": 5,
     "lines.markeredgecolor": "white",
+    "hatch.linewidth": 0.6,
     "legend.handlelength": 1.6,
     "legend.columnspacing": 1.4,
     "savefig.dpi": 200,
@@ -44,28 +45,97 @@ STYLE = {
 }
 
 
+@dataclass(frozen=True)
+class Page:
+    """What figures are drawn for.
+
+    Attributes:
+        width: inches of its text.
+        font: of its letters, a family that matplotlib finds.
+        mathtext: matplotlib's set of fonts for formulas that goes with it.
+        filled: whether a figure is as wide as the page, whatever it shows; else as wide as its panels ask for.
+    """
+
+    width: float = 6.0
+    font: str = "DejaVu Sans"  # comes with matplotlib, so that figures look alike on every machine
+    mathtext: str = "dejavusans"
+    filled: bool = False
+
+
+REPORT = Page()
+_PAGE: ContextVar[Page] = ContextVar("page", default=REPORT)
+
+
+@contextmanager
+def drawn_for(page: Page) -> Generator[None]:
+    """Figures are made, and saved, for this page."""
+    token = _PAGE.set(page)
+    try:
+        yield
+    finally:
+        _PAGE.reset(token)
+
+
 @contextmanager
 def style() -> Generator[None]:
     """The rcParams under which figures are made (as a decorator); save them under it too."""
-    with mpl.rc_context(STYLE):  # ty: ignore[invalid-argument-type]
+    page = _PAGE.get()
+    with mpl.rc_context({**STYLE, "font.family": page.font, "mathtext.fontset": page.mathtext}):  # ty: ignore[invalid-argument-type]
         yield
+
+
+def width(share: float) -> float:
+    """Inches of a figure that asks for a share of its page."""
+    page = _PAGE.get()
+    return page.width * (1 if page.filled else share)
 
 
 def panels(
     count: int, columns: int, size: tuple[float, float], margin: float = 0, sharey: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels in rows of at most ``columns``; inches a panel, and above and below all of them."""
-    columns = min(columns, count)
+    """A figure of panels.
+
+    Args:
+        count: of panels, in rows of at most ``columns``; of fewer where the page is narrow.
+        size: of a panel: its width as a share of the page, and its height in inches.
+        margin: inches above and below all of them.
+    """
+    columns = min(columns, count, max(1, int(_PAGE.get().width / NARROWEST)))
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(max(size[0] * columns, WIDTH / 2), size[1] * rows + margin), layout="constrained")
+    inches = (width(max(size[0] * columns, 0.5)), size[1] * rows + margin)
+    figure = Figure(figsize=inches, layout="constrained")
     grid = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
     for empty in grid[count:]:
         empty.remove()
     return figure, grid[:count]
 
 
+def left_label(every_axes: Iterable[Axes], text: str) -> None:
+    """The label of y axes, at the first panel of each row; a label of the whole figure would stand beside its legend."""
+    for axes in every_axes:
+        place = axes.get_subplotspec()
+        if place is not None and place.is_first_col():
+            axes.set_ylabel(text)
+
+
 def legend(figure: Figure, columns: int = 4) -> None:
-    """One legend for all panels, outside of them."""
+    """One legend for all panels, outside of them, in as many columns as there is room for, up to ``columns``.
+
+    The figure grows with the rows that this takes beyond those of ``columns``, so that its panels keep their height.
+    """
     every = [axes.get_legend_handles_labels() for axes in figure.axes]
     named = {label: handle for handles, labels in every for handle, label in zip(handles, labels, strict=True)}
-    figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=min(len(named), columns))
+    if not named:
+        return
+    asked = min(len(named), columns)
+    for ncols in range(asked, 0, -1):
+        shown = figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=ncols)
+        if ncols == 1 or _inches(figure, shown) <= figure.get_figwidth():
+            break
+        shown.remove()
+    more = math.ceil(len(named) / ncols) - math.ceil(len(named) / asked)
+    figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW)
+
+
+def _inches(figure: Figure, shown: Legend) -> float:
+    return shown.get_window_extent().width / figure.dpi

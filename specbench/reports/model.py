@@ -132,6 +132,7 @@ class Report:
         warning: what a reader must know before all else, such as jobs that are missing; empty if nothing.
         rules: names of the rules that were run, whose papers a reader may want to cite.
         data: tables that are written as NAME.csv for those who compute with them, and shown nowhere.
+        headlines: what an abstract would quote, as text, by names of letters alone, such as ``Speedup``.
 
     Raises:
         ArgumentError: two tables or two figures of one name, or a name that is none for a file.
@@ -144,6 +145,7 @@ class Report:
     warning: str = ""
     rules: tuple[str, ...] = ()
     data: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    headlines: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         files = [each.name for each in self.tables if each.raw is not None] + list(self.data)
@@ -153,6 +155,9 @@ class Report:
                 raise ArgumentError(f"sections: {twice[0]!r} is the name of two. Give each a name of its own.")
         for name in self.data:
             _check_name(name)
+        for name in self.headlines:
+            if not re.fullmatch(r"[A-Za-z]+", name):
+                raise ArgumentError(f"headlines: {name!r} is not of letters alone. Rename it.")
 
     @property
     def tables(self) -> tuple[Table, ...]:

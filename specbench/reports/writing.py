@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 
 from specbench.plots.style import style
 from specbench.reports import html, markdown
+from specbench.reports.latex.numbers import Typed
+from specbench.reports.latex.tables import tabular
 from specbench.reports.model import Report, Table
 
 REPORT = "report"
@@ -47,8 +49,7 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 def _write_table(folder: Path, table: Table) -> None:
     (folder / f"{table.name}.md").write_text(markdown.table(table.shown) + "\n", encoding="utf-8")
-    form = "".join("l" if column in table.left else "r" for column in table.shown)
-    latex = table.shown.to_latex(index=False, escape=True, column_format=form)
+    latex = tabular(table, table.name, Typed())
     (folder / f"{table.name}.tex").write_text(f"% \\usepackage{{booktabs}}\n{latex}\n", encoding="utf-8")
     if table.raw is not None:
         table.raw.to_csv(folder / f"{table.name}.csv", index=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from specbench.disk import WriteError
 from specbench.errors import SpecbenchError
 from specbench.progress import say
 from specbench.reporting import analysis_module
+from specbench.reports import Report
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
-from specbench.runs.tracked import track_sweep
+from specbench.runs.tracked import track_report, track_sweep
 
 
 def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
@@ -30,15 +32,15 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
     if status is None:
         say(f"{folder}: no plan.json in it, which every sweep has", style="bold red")
         return 1
-    whole = True
+    whole, report = True, None
     for part in (_collect, _table, _report) if status.count(Status.DONE) else ():
         try:
-            part(folder, status)
+            report = part(folder, status)
         except Exception as error:
             whole = False
             words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
             say(f"{part.__name__.strip('_')}: {words}", style="bold red")
-    _track(status, ended=just_ran, online=just_ran and not interrupted)
+    _track(status, report, ended=just_ran, online=just_ran and not interrupted)
     everything = len(status.states) > 1 or not just_ran
     for style, sentence in status.problems():
         if everything or sentence.startswith("died"):
@@ -68,24 +70,29 @@ def _table(folder: Path, _: SweepStatus) -> None:
         print_summary(decoded)
 
 
-def _track(status: SweepStatus, ended: bool, online: bool) -> None:
+def _track(status: SweepStatus, report: Report | None, ended: bool, online: bool) -> None:
     try:
-        for warning in track_sweep(status, ended, online):
+        warnings = [] if report is None else track_report(status, report, online)
+        for warning in itertools.chain(warnings, track_sweep(status, ended, online)):
             say(warning, style="yellow")
     except Exception as error:  # a configuration that somebody has changed
         say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
 
 
-def _report(folder: Path, status: SweepStatus) -> None:
+def _report(folder: Path, status: SweepStatus) -> Report | None:
+    """Writes the report, if there is an analysis of the experiment's name."""
     from specbench import results
-
-    report = build_report(folder, status.plan.exp)
-    say(f"{'Report' if report else 'Results'}: {os.path.relpath(report or folder / results.RESULTS)}")
-
-
-def build_report(folder: Path, exp: str) -> Path | None:
-    """Writes the report of an experiment that has an analysis of its name; None if it has none."""
     from specbench.reports.writing import write
 
+    report = build_report(folder, status.plan.exp)
+    if report is None:
+        say(f"Results: {os.path.relpath(folder / results.RESULTS)}")
+    else:
+        say(f"Report: {os.path.relpath(write(report, folder))}")
+    return report
+
+
+def build_report(folder: Path, exp: str) -> Report | None:
+    """The report of an experiment that has an analysis of its name; None if it has none."""
     analysis = analysis_module(exp)
-    return None if analysis is None else write(analysis.build(folder), folder)
+    return None if analysis is None else analysis.build(folder)

@@ -97,20 +97,20 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
         yield f"the sweep is not tracked in W&B ({error})"
 
 
-def track_report(status: SweepStatus, report: Report, online: bool) -> str:
-    """Writes a sweep's report as W&B has it, and saves it if its runs were sent; returns a warning, or nothing.
+def track_report(status: SweepStatus, report: Report, online: bool) -> Iterator[str]:
+    """Writes a sweep's report as W&B has it, and saves it if its runs were sent.
 
-    The report's figures have to be in the sweep's folder ``report`` as NAME.png before ``track_sweep`` is called.
+    Yields:
+        what went wrong.
     """
     workspace = _workspace(status, status.folder / "0", online)
     if workspace is None:
-        return ""
+        return
     try:
         described = to_wandb(report, workspace.entity or "", workspace.project, workspace.group)
         write_report(described, status.folder, workspace)
     except TrackingError as error:
-        return f"no report for W&B ({error})"
-    return ""
+        yield f"no report for W&B ({error})"
 
 
 def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Made with wandb-workspaces (the extra ``wandb-workspaces``), in W&B's own proces
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ def write_report(described: Mapping[str, Any], sweep: Path, workspace: Workspace
     """
     if workspace.mode == "disabled":
         return None
+    if importlib.util.find_spec("wandb_workspaces") is None:
+        raise TrackingError("it needs wandb-workspaces; pip install 'specbench[wandb-workspaces]'")
     folder = sweep / "report"
     try:
         folder.mkdir(exist_ok=True)
@@ -52,11 +55,6 @@ def write_report(described: Mapping[str, Any], sweep: Path, workspace: Workspace
         }
         process = Process(first, folder, environment(workspace.mode, sweep / "wandb"))
         process.end(None, LIMITS[workspace.mode])
-    except TrackingError as error:
-        if "wandb_workspaces" in str(error):
-            missing = "wandb-workspaces is not installed; pip install 'specbench[wandb-workspaces]'"
-            raise TrackingError(missing) from error
-        raise
     except OSError as error:
         raise TrackingError(f"{type(error).__name__}: {error}") from error
     return path

@@ -51,13 +51,15 @@ def log_sweep(
         if rows is not None:
             tables["tables/results"] = plain(_scalars(rows.slice(0, MOST_ROWS)))
         states = [job["status"] for job in jobs]
-        report = sorted((folder / "report").glob("*.png"))
+        report = sorted((folder / "report" / "figures").glob("*.png"))
         last = {
             "summary": {"jobs": len(jobs), **{f"jobs_{state}": states.count(state) for state in dict.fromkeys(states)}},
             "tables": tables,
             "images": {f"report/{path.stem}": str(path.resolve()) for path in report},
             "files": [
-                str(path.resolve()) for path in (folder / RESULTS, folder / "report/report.md") if path.is_file()
+                str(path.resolve())
+                for path in (folder / RESULTS, folder / "report/report.md", folder / "report/report.html")
+                if path.is_file()
             ],
             "exit_code": int(failed),
         }

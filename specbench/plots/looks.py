@@ -1,0 +1,127 @@
+"""How a series looks: one look for a rule or a verifier, the same in every figure.
+
+A look is a colour, a marker and a dash pattern. Colours are told apart with any colour vision; in grey, markers do the
+same. Lines of flawed verifiers are dashed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), but for black and yellow, and some of Paul Tol's "muted".
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+INDIGO, WINE, OLIVE = "#332288", "#882255", "#999933"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, WINE, OLIVE)
+OWN_COLOURS = ("#44AA99", "#CC6677", "#661100")  # of names that are not in the table: others of Tol's
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "p", "h", "d", "*")
+HATCHES = ("", "////", "....", r"\\\\", "xxxx", "----", "++++", "||||", "oooo", "****", "//..", r"\\..", "--..")
+
+Dashes = str | tuple[int, tuple[float, ...]]  # as matplotlib has them: lengths of strokes and gaps
+SOLID: Dashes = "-"
+DASHED: Dashes = (0, (4.0, 3.0))
+DOTTED: Dashes = (0, (1.0, 1.5))
+DASHDOT: Dashes = (0, (6.0, 2.0, 1.0, 2.0))
+DASHES = (SOLID, DASHED, DOTTED, DASHDOT)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, marker and dash pattern of a series, as matplotlib's arguments."""
+
+    colour: str
+    marker: str
+    dashes: Dashes = SOLID
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """A line with markers."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.dashes}
+
+    @property
+    def points(self) -> dict[str, Any]:
+        """Markers without a line: what was measured, where a line is what was computed."""
+        return {**self.line, "linestyle": "none"}
+
+    @property
+    def curve(self) -> dict[str, Any]:
+        """A line with a few small, hollow markers: what was computed, at many points."""
+        hollow = {"markerfacecolor": "white", "markeredgecolor": self.colour, "markeredgewidth": 0.8}
+        return {**self.line, **hollow, "markersize": 3, "markevery": 0.2}
+
+    @property
+    def bars(self) -> dict[str, Any]:
+        """Bars, hatched so that neighbours differ in grey."""
+        return {"facecolor": self.colour, "hatch": HATCHES[MARKERS.index(self.marker)], "edgecolor": "white"}
+
+
+# Rules look like the verifier that is their reference.
+KNOWN = {
+    "masked": Look(BLUE, "o"),
+    "naive": Look(VERMILLION, "s"),
+    "block": Look(GREEN, "D"),
+    "fused": Look(ORANGE, "^"),
+    "block_fused": Look(PURPLE, "v"),
+    "tree": Look(SKY, "P"),
+    "external/vllm_v2": Look(INDIGO, "X"),
+    "external/vllm_v1": Look(WINE, "<"),
+    "external/vllm_v1_kept": Look(WINE, ">"),
+    "external/flashinfer": Look(SKY, "p"),
+    "external/flashinfer_kept": Look(SKY, "h"),
+    "external/transformers": Look(OLIVE, "d"),
+    "token": Look(BLUE, "o"),
+    "argmax": Look(PURPLE, "*"),
+}
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """The looks of a figure's series, by name.
+
+    Args:
+        names: rules or verifiers, with what else tells series apart behind a comma or in brackets: ``masked``,
+            ``masked, batch_size 4``, ``fused (job 3)``. Series of one verifier share its colour.
+
+    Returns:
+        No two of a figure are alike, nor are their markers while there are enough. Names of the table have the same
+        look in every figure; the look of any other is chosen by its name, among those that the figure has left.
+    """
+    every = list(dict.fromkeys(map(str, names)))
+    given: dict[str, Look] = {}
+    for name in every:
+        if name in KNOWN and KNOWN[name] not in given.values():  # a rule and its reference may stand side by side
+            given[name] = KNOWN[name]
+    for name in sorted(set(every) - set(given)):
+        given[name] = _free(_candidates(name), given.values())
+    return {name: given[name] for name in every}
+
+
+def in_order(names: Iterable[object]) -> dict[Any, Look]:
+    """Looks of series that are neither rules nor verifiers, such as temperatures, by their place in the figure."""
+    return {
+        name: Look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], DASHES[i // len(MARKERS) % len(DASHES)])
+        for i, name in enumerate(dict.fromkeys(names))
+    }
+
+
+def _candidates(name: str) -> Iterator[Look]:
+    """Looks for a name that has none of its own, best first: its verifier's, then others of the same colour."""
+    verifier = re.split(r", | \(", name)[0]
+    start = zlib.crc32(verifier.encode())
+    dashes = DASHED if verifier.startswith("flawed") else SOLID
+    home = KNOWN.get(verifier, Look(OWN_COLOURS[start % len(OWN_COLOURS)], MARKERS[start % len(MARKERS)], dashes))
+    first = MARKERS.index(home.marker)
+    for dashes, step in itertools.product(sorted(DASHES, key=lambda each: each != home.dashes), range(len(MARKERS))):
+        yield Look(home.colour, MARKERS[(first + step) % len(MARKERS)], dashes)
+
+
+def _free(candidates: Iterator[Look], taken: Iterable[Look]) -> Look:
+    """The first candidate whose marker nobody has; else the first that is no one's; else, among hundreds, any."""
+    every, used = list(candidates), set(taken)
+    markers, pairs = {look.marker for look in used}, {(look.marker, look.dashes) for look in used}
+    unmarked = (look for look in every if look.marker not in markers)
+    unpaired = (look for look in every if (look.marker, look.dashes) not in pairs)
+    return next(itertools.chain(unmarked, unpaired, every))

@@ -1,0 +1,118 @@
+"""What a document needs of a paper's folder, and a small document that includes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from specbench.plots.style import Page
+from specbench.reports.latex import bibliography
+from specbench.reports.latex.escape import escape
+from specbench.reports.latex.numbers import Numbers
+from specbench.reports.latex.text import block, words
+from specbench.reports.model import Picture, Report, Section, Table
+from specbench.rules.cards import CARDS
+
+MARK = "% Written by python -m specbench paper, which writes it again.\n"
+PREAMBLE = rf"""{MARK}% In the preamble of your document:
+%   \newcommand\specbenchpath{{PATH OF THIS FOLDER}}
+%   \input{{\specbenchpath/specbench}}
+\usepackage{{booktabs}}
+\usepackage{{graphicx}}
+\providecommand\specbenchpath{{.}}
+% A table at its own size, or as wide as the text if it is wider than that.
+\newsavebox\specbenchbox
+\newcommand\specbenchfit[1]{{%
+  \sbox\specbenchbox{{#1}}%
+  \ifdim\wd\specbenchbox>\linewidth \resizebox{{\linewidth}}{{!}}{{\usebox\specbenchbox}}%
+  \else \usebox\specbenchbox \fi}}
+\input{{\specbenchpath/numbers}}
+"""
+TIMES = ("STIXGeneral", "Times New Roman", "Nimbus Roman", "TeX Gyre Termes", "Liberation Serif")
+
+
+def remark(report: Report, numbers: Numbers) -> str:
+    """What stands in front of every caption of a report that is of a part of its sweep."""
+    return rf"\textbf{{{numbers.in_text(report.warning, f'{report.name}/remark')}}} " if report.warning else ""
+
+
+def answer(report: Report, numbers: Numbers, remark: str) -> str:
+    """The question, and the words of the first section."""
+    question = remark + words(report.question, f"{report.name}/question", numbers)
+    return "\n\n".join([question, *_words(report.sections[:1], report.name, numbers)]) + "\n"
+
+
+def whole(report: Report, numbers: Numbers) -> str:
+    """All sections, with what they show: for an appendix."""
+    parts = [rf"\input{{\specbenchpath/{report.name}/answer}}"]
+    for i, section in enumerate(report.sections):
+        parts.append(rf"\subsection*{{{escape(section.heading)}}}")
+        for each in section.blocks:
+            if isinstance(each, Table | Picture):
+                parts.append(_input(report, each))
+            elif i:
+                parts.append(block(each, f"{report.name}/{section.heading}", numbers))
+    return "\n\n".join(parts) + "\n"
+
+
+def main(reports: Sequence[Report], pages: Mapping[str, Page]) -> str:
+    """main.tex: an example, each report with its first table and its first figure."""
+    column, wide = pages["column"], pages["wide"]
+    times = r"\usepackage{mathptmx} % Times, which goes with the letters of the figures"
+    fonts = [times] if column.font in TIMES else []
+    body = [part for report in reports for part in _body(report)]
+    return "\n".join(
+        [
+            "% An example of a document that includes this folder. Change it as you like: it is kept.",
+            r"\documentclass[twocolumn]{article}",
+            rf"\usepackage[textwidth={wide.width}in,textheight=9.4in,columnsep={wide.width - 2 * column.width:.3f}in]"
+            r"{geometry}",
+            *fonts,
+            r"\newcommand\specbenchpath{.}",
+            r"\input{\specbenchpath/specbench}",
+            r"\begin{document}",
+            "",
+            r"Numbers are macros of \texttt{numbers.tex}; they were measured with specbench~\cite{specbench}.",
+            *_cited(reports),
+            "",
+            *body,
+            r"\bibliographystyle{plain}",
+            r"\bibliography{\specbenchpath/refs}",
+            r"\end{document}",
+            "",
+        ]
+    )
+
+
+def _body(report: Report) -> list[str]:
+    floats = [*report.tables[:1], *report.pictures[:1]]
+    others = [each for each in (*report.tables, *report.pictures) if each not in floats]
+    return [
+        rf"\section*{{{escape(report.title)}}}",
+        *(_input(report, each) for each in floats),
+        *(f"% {_input(report, each)}" for each in others),
+        rf"\input{{\specbenchpath/{report.name}/answer}}",
+        *(f"Table~\\ref{{tab:{report.name}-{each.name}}} has the numbers." for each in report.tables[:1]),
+        *(f"Figure~\\ref{{fig:{report.name}-{each.name}}} shows them." for each in report.pictures[:1]),
+        "",
+    ]
+
+
+def _input(report: Report, shown: Table | Picture) -> str:
+    kind = "table" if isinstance(shown, Table) else "figure"
+    return rf"\input{{\specbenchpath/{report.name}/{kind}-{shown.name}}}"
+
+
+def _cited(reports: Sequence[Report]) -> list[str]:
+    rules = dict.fromkeys(rule for report in reports for rule in report.rules)
+    cited = [(CARDS[rule].title, ",".join(bibliography.keys(rule))) for rule in rules if bibliography.keys(rule)]
+    listed = " and ".join(rf"the {escape(title)}~\cite{{{papers}}}" for title, papers in cited)
+    return [f"Verifiers follow {listed}."] if cited else []
+
+
+def _words(sections: Sequence[Section], name: str, numbers: Numbers) -> list[str]:
+    return [
+        block(each, f"{name}/{section.heading}", numbers)
+        for section in sections
+        for each in section.blocks
+        if not isinstance(each, Table | Picture)
+    ]

@@ -1,0 +1,113 @@
+"""A paper's folder: what is in it, and how it is written again without harm to what others put there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from specbench.disk import beside, read_json, write_json, writing
+from specbench.errors import ConfigError
+from specbench.plots.style import Page, drawn_for, style
+from specbench.reports.latex import bibliography, document, figures, tables
+from specbench.reports.latex.numbers import Numbers
+from specbench.reports.model import Picture, Report
+
+MANIFEST = "specbench.json"
+KEPT = "main.tex"  # an example, which its reader may change
+
+
+def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], version: str) -> dict[str, bytes]:
+    """All files of a paper by their paths in its folder; the same reports give the same bytes.
+
+    Args:
+        reports: the same ones for each page, whose figures were drawn for it.
+        pages: what figures were drawn for, by the end of their files' names.
+        version: of specbench.
+    """
+    numbers, found = Numbers(), dict[str, str | bytes]()
+    first = next(iter(reports.values()))
+    for report in first:
+        folder, remark = report.name, document.remark(report, numbers)
+        found[f"{folder}/answer.tex"] = document.answer(report, numbers, remark)
+        found[f"{folder}/report.tex"] = document.whole(report, numbers)
+        numbers.headlines(report.name, report.headlines)
+        for table in report.tables:
+            found[f"{folder}/table-{table.name}.tex"] = tables.floated(table, folder, numbers, remark) + "\n"
+        for picture in report.pictures:
+            found[f"{folder}/figure-{picture.name}.tex"] = figures.floated(picture, folder, numbers, remark) + "\n"
+    for end, page in pages.items():
+        for report in reports[end]:
+            for picture in report.pictures:
+                found[f"{report.name}/{picture.name}-{end}.pdf"] = _pdf(picture, page)
+    rules = [rule for report in first for rule in report.rules]
+    found["numbers.tex"] = document.MARK + numbers.render()
+    found["specbench.tex"] = document.PREAMBLE
+    found["refs.bib"] = bibliography.bibliography(rules, version)
+    found["CITATION.cff"] = bibliography.citation(rules, version)
+    found[KEPT] = document.main(first, pages)
+    return {path: each.encode() if isinstance(each, str) else each for path, each in found.items()}
+
+
+def write(found: Mapping[str, bytes], out: Path) -> list[str]:
+    """Writes a paper's files into a folder that is new, empty, or a paper's that was written before.
+
+    Files of an earlier time that are no longer part of it are removed. An example that was changed is kept.
+
+    Returns:
+        The files that were kept as they are.
+
+    Raises:
+        ConfigError: the folder holds something else, or a file that was changed since it was written.
+        WriteError: it cannot be written.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError("--out", out, "is not a folder", "Name another one.")
+    before = (read_json(out / MANIFEST) or {}).get("files") if (out / MANIFEST).is_file() else None
+    if before is None and out.is_dir() and any(out.iterdir()):
+        held = ", ".join(sorted(each.name for each in out.iterdir())[:3])
+        remedy = "Name a folder that is not there yet, such as paper/specbench."
+        raise ConfigError("--out", out, f"holds what specbench paper did not write ({held})", remedy)
+    earlier = before or {}
+    kept = [KEPT] if KEPT in earlier and _changed(out, KEPT, earlier) else []
+    foreign = [path for path in sorted({*found, *earlier} - set(kept)) if _changed(out, path, earlier)]
+    if foreign:
+        remedy = "Move your changes to a file of your own, and remove this one."
+        raise ConfigError("--out", out, f"{foreign[0]} is not as specbench paper wrote it", remedy)
+    digests = {path: _digest(content) for path, content in found.items()}
+    digests |= {path: earlier[path] for path in kept}
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    write_json(out / MANIFEST, {"files": {**earlier, **digests}})  # first, so that nothing is there that it lacks
+    for path, content in found.items():
+        if path not in kept:
+            with writing(out):
+                (out / path).parent.mkdir(exist_ok=True)
+            with beside(out / path) as temporary:
+                temporary.write_bytes(content)
+    for path in set(earlier) - set(found):
+        (out / path).unlink(missing_ok=True)
+    write_json(out / MANIFEST, {"files": digests})
+    return kept
+
+
+def _changed(out: Path, path: str, earlier: Mapping[str, str]) -> bool:
+    """Whether something stands at a path that is not what was written there."""
+    try:
+        return _digest((out / path).read_bytes()) != earlier.get(path)
+    except FileNotFoundError:
+        return False
+    except OSError:  # a folder of that name, or one that cannot be read
+        return True
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _pdf(picture: Picture, page: Page) -> bytes:
+    written = io.BytesIO()
+    with drawn_for(page), style():
+        picture.figure.savefig(written, format="pdf", metadata={"CreationDate": None})
+    return written.getvalue()

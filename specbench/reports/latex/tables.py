@@ -1,0 +1,97 @@
+"""Tables as LaTeX, in the style of the package booktabs: no vertical lines, few horizontal ones."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from specbench.reports.latex.escape import escape
+from specbench.reports.latex.numbers import NUMBER, Numbers
+from specbench.reports.latex.text import words
+from specbench.reports.model import Table
+
+COLUMN = 56  # characters of a row that a column of 3.3 inches has room for, at \footnotesize
+
+
+def tabular(table: Table, place: str, numbers: Numbers) -> str:
+    """The rows; every number of a cell is a macro, named by what tells its row apart and its column."""
+    shown = table.shown.astype(str).rename(columns=str)
+    form = "".join("l" if column in table.left else "r" for column in shown)
+    heads = [_head(column, shown[column], f"{place}/heading", numbers, column in table.left) for column in shown]
+    lines = [_line(heads), r"\midrule"]
+    for row, name in zip(shown.itertuples(index=False), row_names(table), strict=True):
+        cells = zip(shown, row, strict=True)
+        lines.append(
+            _line([_cell(cell, f"{place}/{name}/{column}", numbers, column in table.left) for column, cell in cells])
+        )
+    return "\n".join([rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", *lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def floated(table: Table, experiment: str, numbers: Numbers, remark: str = "") -> str:
+    """The table with its caption and the label ``tab:EXPERIMENT-NAME``; across both columns if it is wide.
+
+    Args:
+        remark: LaTeX in front of the caption: what a reader must know of the whole run.
+    """
+    place = f"{experiment}/{table.name}"
+    env = "table" if _characters(table.shown) <= COLUMN else "table*"
+    caption = f"{remark}{words(table.caption, f'{place}/caption', numbers)}"
+    return "\n".join(
+        [
+            rf"\begin{{{env}}}[t]",
+            rf"\caption{{{caption}}}",
+            rf"\label{{tab:{experiment}-{table.name}}}",
+            r"\smallskip",
+            r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
+            r"\specbenchfit{%",
+            tabular(table, place, numbers) + "}",
+            rf"\end{{{env}}}",
+        ]
+    )
+
+
+def row_names(table: Table) -> list[str]:
+    """What tells rows apart, such as ``gamma=4,verifier=masked``: as few of the first columns as it takes, and the
+    columns of words right behind those. Rows that are alike in all columns are counted."""
+    shown = table.shown.astype(str)
+    columns = list(shown)
+    count = next((n for n in range(1, len(columns)) if not shown[columns[:n]].duplicated().any()), len(columns))
+    while count < len(columns) and columns[count] in table.left:
+        count += 1
+    names = [
+        ",".join(f"{column}={cell}" for column, cell in zip(columns, row, strict=False))
+        for row in shown[columns[:count]].itertuples(index=False)
+    ]
+    seen: dict[str, int] = {}
+    for place, name in enumerate(names):
+        seen[name] = seen.get(name, 0) + 1
+        names[place] = name if seen[name] == 1 else f"{name},{seen[name]}"
+    return names
+
+
+def _cell(cell: str, name: str, numbers: Numbers, is_word: bool) -> str:
+    if not is_word and re.search(r"\d", cell):
+        return numbers.macro(name, cell)
+    return escape(cell)
+
+
+def _head(column: str, cells: pd.Series, place: str, numbers: Numbers, is_left: bool) -> str:
+    """A heading, in two lines if it is wider than what stands below it."""
+
+    def printed(part: str) -> str:
+        return numbers.in_text(part, place) if NUMBER.search(part) else escape(part)
+
+    if " " not in column or len(column) <= cells.str.len().max():
+        return printed(column)
+    middle = min((at for at, letter in enumerate(column) if letter == " "), key=lambda at: abs(at - len(column) / 2))
+    return rf"\shortstack[{'l' if is_left else 'r'}]{{{printed(column[:middle])}\\{printed(column[middle + 1 :])}}}"
+
+
+def _line(cells: list[str]) -> str:
+    line = " & ".join(cells)
+    return ("{}" if line.startswith(("[", "*")) else "") + line + r" \\"  # what \\ before it would read as its own
+
+
+def _characters(shown: pd.DataFrame) -> int:
+    return sum(2 + max(map(len, shown[column].astype(str)), default=0) for column in shown)

@@ -1,0 +1,113 @@
+"""``python -m specbench paper RUN... --out FOLDER``: tables, figures and numbers of runs, for a LaTeX document."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench import __version__
+from specbench.errors import ConfigError
+from specbench.plots.style import drawn_for
+from specbench.progress import say
+from specbench.reporting import analysis_module
+from specbench.reports import Report
+from specbench.reports.latex import figures, folder
+from specbench.runs.plan import LATEST, OUTPUTS, find_sweep, read_plan
+from specbench.runs.status import SweepStatus
+
+ABOUT = """\
+Tables (booktabs), figures (PDF, at the widths of one column and of the text), a macro for every number, BibTeX of the
+rules, and a small document that includes them all: one folder, which your own document includes as main.tex does."""
+
+
+def paper(arguments: Sequence[str]) -> int:
+    """Writes a paper's folder; returns the exit status.
+
+    Raises:
+        ConfigError: a run that cannot be shown, or a folder that holds something else.
+    """
+    asked = _parser().parse_args(arguments)
+    if not 1 <= asked.column <= asked.wide <= 30:
+        remedy = "Inches, such as --column 3.3 --wide 7."
+        raise ConfigError("--column, --wide", f"{asked.column}, {asked.wide}", "not the widths of a document", remedy)
+    _check_font(asked.font)
+    runs = [found_run(each) for each in asked.runs]
+    for run in runs:
+        check_whole(run, asked.partial)
+    pages = figures.pages(asked.column, asked.wide, asked.font)
+    reports: dict[str, list[Report]] = {}
+    for end, page in pages.items():
+        with drawn_for(page):
+            reports[end] = [built(run) for run in runs]
+    names = [report.name for report in reports["column"]]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError("RUN", twice[0], "two runs of one experiment", "Give each a folder of its own with --out.")
+    for path in folder.write(folder.files(reports, pages, __version__), asked.out):
+        say(f"kept: {asked.out / path}, which was changed by hand")
+    say(f"Paper: {asked.out}. To see it: cd {asked.out}; latexmk -pdf main")
+    return 0
+
+
+def found_run(name: str) -> Path:
+    """The folder of a run: as named, or the newest one of the experiment of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    if name.isidentifier() and analysis_module(name) is not None:
+        return find_sweep(LATEST, name, "RUN")
+    remedy = f"Give a folder of {OUTPUTS}/<exp>/<time>, or the name of an experiment that was run here."
+    raise ConfigError("RUN", name, "neither the folder of a run nor an experiment with a report", remedy)
+
+
+def check_whole(run: Path, partial: bool) -> None:
+    """Raises ConfigError if jobs of a run failed or are missing, and nobody said that a part will do."""
+    status = SweepStatus.of(run)
+    if status is not None and not status.complete and not partial:
+        troubles = [sentence for style, sentence in status.problems() if style == "bold red"]
+        told = "; ".join([status.sentence(), *troubles[:2]])
+        remedy = f"{status.remedy()}, or add --partial: captions then say so"
+        raise ConfigError("RUN", run, told, f"{remedy}.")
+
+
+def built(run: Path) -> Report:
+    """The report of a run, its figures drawn for the page of now.
+
+    Raises:
+        ConfigError: an experiment without a report, or a run without rows.
+    """
+    plan = read_plan(run)
+    exp = plan.exp if plan is not None else run.resolve().parent.name
+    analysis = analysis_module(exp)
+    if analysis is None:
+        remedy = "Experiments with a report are those of specbench.analysis, such as gamma_sweep."
+        raise ConfigError("RUN", run, f"a run of {exp}, which has no report", remedy)
+    return analysis.build(run)
+
+
+def _check_font(font: str) -> None:
+    from matplotlib.font_manager import findfont
+
+    try:
+        findfont(font, fallback_to_default=False)
+    except ValueError as error:
+        remedy = "Name a family that is installed as TrueType, or leave it out: STIXGeneral comes with matplotlib."
+        raise ConfigError("--font", font, "no such font", remedy) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specbench paper", description=ABOUT)
+    parser.add_argument(
+        "runs", metavar="RUN", nargs="+", help="folders of runs, or experiments: their newest run under ./outputs"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new, or written by this before")
+    parser.add_argument("--column", type=float, default=3.3, metavar="INCHES", help="width of a column (default: 3.3)")
+    parser.add_argument("--wide", type=float, default=7.0, metavar="INCHES", help="width of the text (default: 7)")
+    parser.add_argument(
+        "--font", default="STIXGeneral", help="of the figures (default: STIXGeneral, which goes with Times)"
+    )
+    parser.add_argument("--partial", action="store_true", help="also if jobs failed or are missing")
+    return parser

@@ -1,0 +1,166 @@
+r"""Reports as LaTeX: text stays text, every number is a macro with a name, and what names it twice is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from specbench.errors import ArgumentError
+from specbench.reports import Bullets, Code, Lines, Link, Paragraph, Picture, Report, Section, Strong, Table
+from specbench.reports.latex import bibliography, figures, tables
+from specbench.reports.latex.escape import code, escape
+from specbench.reports.latex.numbers import Numbers
+from specbench.reports.latex.text import block, words
+from specbench.rules.cards import CARDS
+
+HOSTILE = r"\input{/etc/passwd} $x$ | <script> 50% #1 a_b & ~ ^ \^^M `q` 'r' -- \u202e"
+
+
+def table(**changes: object) -> Table:
+    shown = pd.DataFrame(
+        {
+            "gamma": ["2", "2", "4"],
+            "verifier": ["masked", "a_b", "masked"],
+            "speedup": ["1.25 [1.2, 1.3]", "-", "-4.0%"],
+        }
+    )
+    return Table(
+        **{"name": "table", "shown": shown, "caption": "By gamma; 95% intervals.", "left": ("verifier",), **changes}
+    )
+
+
+def report(text: str = "plain") -> Report:
+    """A report in which a text stands wherever one may."""
+    figure = Figure(figsize=(3, 2))
+    figure.subplots().plot([1, 2])
+    shown = pd.DataFrame({"gamma": ["2"], text: [text]})
+    blocks = (
+        Paragraph((text, Strong(text), Code(text), Link(text, "https://example.org"))),
+        Bullets((text,)),
+        Lines((text, text)),
+        Table("rows", shown, caption=text, left=(text,)),
+        Picture("drawn", figure, text, text),
+    )
+    return Report("made_up", text, text, (Section(text, blocks),), rules=("token", "mine"))
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (r"\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
+        ("$x_1$ & 50%", r"\$x\_1\$ \& 50\%"),
+        ("<script> | ~^#", r"\textless{}script\textgreater{} \textbar{} \textasciitilde{}\textasciicircum{}\#"),
+        ("--draft ``'' ,,", r"-{}-draft {\char96}{\char96}'{}' ,{},"),
+        ("\u03b3 \u00b5s \u2264 \u2212", r"\ensuremath{\gamma} \ensuremath{\mu}s \ensuremath{\le} \ensuremath{-}"),
+        ("caf\u00e9 \u4e2d \U0001f600", r"caf\'{e} \texttt{U+4E2D} \texttt{U+1F600}"),
+        ("two\nlines\t.", "two lines ."),
+    ],
+)  # fmt: skip
+def test_text_is_escaped(given: str, made: str) -> None:
+    assert escape(given) == made
+
+
+def test_escaped_text_is_ascii_and_holds_no_other_command() -> None:
+    letters = "".join(map(chr, (*range(32, 0x600), *range(0x2000, 0x2300))))
+    for made in (escape(letters), code(letters)):
+        assert made.isascii()
+        commands = set(re.findall(r"\\[A-Za-z]+", made))
+        assert not commands & {r"\input", r"\write", r"\def", r"\csname"}
+        bare = re.sub(r"\\[A-Za-z]+|\\.", "", made)
+        assert not set(bare) & set("\\$%#&")
+        assert bare.count("{") == bare.count("}")
+
+
+def test_every_number_of_a_cell_a_caption_and_a_heading_is_a_macro() -> None:
+    numbers = Numbers()
+    shown = table().shown.rename(columns={"speedup": "64 requests"})
+    source = tables.floated(table(shown=shown), "gamma_sweep", numbers)
+    assert r"\specbench{gamma_sweep/table/gamma=2,verifier=masked/64_requests}" in source
+    left = re.sub(r"\\specbench\{[^}]*\}|\\(setlength|shortstack|label|begin)\b.*", "", source)
+    assert not re.search(r"\d", left), left
+    defined = dict(re.findall(r"\\specbenchnumber\{(.*?)\}\{(.*)\}", numbers.render()))
+    cell = "gamma_sweep/table/gamma=2,verifier=masked/64_requests"
+    assert defined[cell] == "1.25 [1.2, 1.3]"
+    assert [defined[f"{cell}/{part}"] for part in ("value", "low", "high")] == ["1.25", "1.2", "1.3"]
+    assert defined["gamma_sweep/table/gamma=4,verifier=masked/64_requests"] == r"\ensuremath{-}4.0\%"
+    assert defined["gamma_sweep/table/caption/1"] == "95"
+    assert defined["gamma_sweep/table/heading/1"] == "64"
+    assert defined["gamma_sweep/table/gamma=2,verifier=a_b/gamma"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("shown", "left", "names"),
+    [
+        ({"gamma": ["2"], "verifier": ["m"], "x": ["1"]}, ("verifier",), ["gamma=2,verifier=m"]),
+        ({"verifier": ["m", "n"], "x": ["1", "1"]}, ("verifier",), ["verifier=m", "verifier=n"]),
+        ({"x": ["1", "1"], "y": ["2", "2"]}, (), ["x=1,y=2", "x=1,y=2,2"]),
+    ],
+)
+def test_rows_have_names_of_their_own_that_stay_if_rows_are_added(shown: dict, left: tuple, names: list[str]) -> None:
+    assert tables.row_names(Table("t", pd.DataFrame(shown), left=left)) == names
+
+
+def test_words_with_digits_are_no_numbers() -> None:
+    numbers = Numbers()
+    said = words("float32 of vllm_v1 3.11.7 at p99, 1,200.5 of 2e-05 (-3)", "x", numbers)
+    found = re.findall(r"\\specbenchnumber\{x/\d\}\{(.*)\}", numbers.render())
+    assert found == ["1,200.5", "2e-05", r"\ensuremath{-}3"]
+    assert said.count(r"\specbench{") == 3
+
+
+def test_two_numbers_of_one_name_are_refused() -> None:
+    numbers = Numbers()
+    numbers.macro("a b", "1")
+    assert numbers.macro("a b", "1") == r"\specbench{a_b}"
+    with pytest.raises(ArgumentError, match="a_b"):
+        numbers.macro("a_b", "2")
+
+
+def test_short_names_are_the_first_experiment_s() -> None:
+    numbers = Numbers()
+    numbers.headlines("one", {"Speedup": "1.25 [1.2, 1.3]"})
+    numbers.headlines("two", {"Speedup": "3", "Latency": "4"})
+    short = dict(re.findall(r"\\def(\\specbench[A-Z]\w*)\{(.*)\}", numbers.render()))
+    assert short[r"\specbenchSpeedup"] == r"\specbench{one/Speedup}"
+    assert short[r"\specbenchSpeedupLow"] == r"\specbench{one/Speedup/low}"
+    assert short[r"\specbenchLatency"] == r"\specbench{two/Latency}"
+    with pytest.raises(ArgumentError, match="headlines"):
+        Report("x", "x", "x", (), headlines={"Speed_up": "1"})
+
+
+def test_a_cell_cannot_pass_for_an_argument_of_the_line_before() -> None:
+    rows = tables.tabular(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
+    assert [line for line in rows.splitlines() if "3pt" in line or "*" in line] == [r"{}[3pt] \\", r"{}* \\"]
+
+
+def test_wide_tables_and_figures_of_several_panels_go_across_both_columns() -> None:
+    wide = pd.DataFrame({f"column {i}": ["1.25 [1.2, 1.3]"] for i in range(6)})
+    assert r"\begin{table*}" in tables.floated(Table("t", wide), "x", Numbers())
+    assert r"\begin{table}" in tables.floated(table(), "x", Numbers())
+    figure = Figure()
+    figure.subplots(1, 2)
+    assert "/x/p-wide.pdf" in figures.floated(Picture("p", figure, "?", "."), "x", Numbers())
+    assert "/made_up/drawn-column.pdf" in figures.floated(report().pictures[0], "made_up", Numbers())
+
+
+def test_blocks() -> None:
+    numbers = Numbers()
+    assert block(Bullets(("a", "b")), "x", numbers).splitlines()[1:3] == [r"  \item a", r"  \item b"]
+    assert block(Lines(("python -m x --y_z", "")), "x", numbers).count(r"\texttt") == 2
+    assert r"\textbf{very}" in words(("so ", Strong("very")), "x", numbers)
+
+
+def test_every_paper_that_a_rule_names_has_its_entry() -> None:
+    known = bibliography.entries()
+    for card in CARDS.values():
+        for number in re.findall(r"\d{4}\.\d{5}", f"{card.paper} {card.on_trees}"):
+            assert number in known, number
+    assert bibliography.keys("token") == ["leviathan2023fast", "chen2023accelerating"]
+    assert bibliography.keys("mine") == []
+    refs = bibliography.bibliography(["token", "mine"], "0.1.0")
+    assert "leviathan2023fast" in refs
+    assert "sun2025block" not in refs
+    assert "Yaniv Leviathan" in bibliography.citation(["token"], "0.1.0")
