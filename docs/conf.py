@@ -1,0 +1,91 @@
+"""The documentation site: `make site` builds it from the pages that one reads beside the code.
+
+Nothing is fetched: the theme brings its own scripts and styles, and text has the reader's own fonts. A link that leads
+nowhere ends the build.
+"""
+
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.parsers import Parser
+
+from specbench import __version__
+
+ROOT = Path(__file__).parent.parent
+LINK = re.compile(r"\]\(([^)\s#]+)")
+
+project, author, release = "specbench", "the specbench authors", __version__
+project_copyright = author
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+# What is listed at the side, below the page that it belongs to.
+CONTENTS = {
+    "README": {
+        "Begin": ["docs/first-run", "docs/sweeps", "docs/models", "docs/gpu"],
+        "Methods": ["docs/trees", "docs/replay", "docs/verifier", "docs/engine"],
+        "Results": ["docs/certificates", "docs/verdicts", "docs/numbers", "experiments/README"],
+        "Reference": ["docs/api", "CONTRIBUTING", "CHANGELOG", "SECURITY"],
+    },
+    "experiments/README": {"Experiments": ["*"]},
+}
+root_doc = "README"
+PAGES = ["*.md", "docs/*.md", "docs/*.rst", "experiments/**.md", "specbench/models/embedded/*.md"]
+exclude_patterns = [".*", "outputs", "site", "dist"]
+suppress_warnings = ["toc.not_included"]  # tables and certificates, which the pages of experiments link to
+
+
+def linked_code() -> set[str]:
+    """The modules and configurations that a page links to: each gets a page of its own."""
+    pages = [page for pattern in PAGES for page in ROOT.glob(pattern.replace("**", "**/*"))]
+    links = [page.parent / link for page in pages for link in LINK.findall(page.read_text())]
+    return {
+        str(link.resolve().relative_to(ROOT)) for link in links if link.suffix in (".py", ".yaml") and link.is_file()
+    }
+
+
+include_patterns = [*PAGES, *sorted(linked_code())]
+
+
+class Code(Parser):
+    """A file of code as a page."""
+
+    supported = ("python", "yaml")
+
+    def parse(self, inputstring: str, document: nodes.document) -> None:
+        """Makes its text one block below its path."""
+        name = Path(document["source"]).relative_to(ROOT)
+        section = nodes.section("", nodes.title("", str(name)), ids=["code"])
+        section += nodes.literal_block(inputstring, inputstring, language=name.suffix.replace(".py", ".python")[1:])
+        document += section
+
+
+def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
+    """The pages themselves are plain Markdown, and say nothing of the site."""
+    for caption, listed in CONTENTS.get(page, {}).items():
+        entries = "\n".join(listed)
+        source[0] += f"\n\n```{{toctree}}\n:caption: {caption}\n:hidden:\n:glob:\n\n{entries}\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    for suffix, language in ((".py", "python"), (".yaml", "yaml")):
+        app.add_source_suffix(suffix, language)
+    app.add_source_parser(Code)
+    app.connect("source-read", add_contents)
+
+
+# How they look
+
+html_theme = "furo"
+html_title = f"specbench {release}"
+html_copy_source = html_show_sourcelink = html_show_sphinx = False
+html_additional_pages = {"index": "to_readme.html"}
+templates_path = ["templates"]
+myst_heading_anchors = 3  # as code hosts make them
+nitpicky = True  # what a docstring refers to has to be on these pages,
+nitpick_ignore_regex = [("py:.*", r"(?!specbench\.).*|specbench\.models\.engine\.Engine")]  # if it is ours
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_use_rtype = False
