@@ -36,7 +36,9 @@ def test_the_version_is_written_once_and_named_alike_elsewhere():
 def commands(workflow: dict[str, Any]) -> list[str]:
     """What its steps run, with the values of a matrix in the place of their names."""
     ran = [step["run"] for step in steps(workflow) if "run" in step]
-    rows = [row for job in workflow["jobs"].values() for row in job.get("strategy", {}).get("matrix", {}).get("include", ())]
+    rows = [
+        row for job in workflow["jobs"].values() for row in job.get("strategy", {}).get("matrix", {}).get("include", ())
+    ]
     return [command for command in ran if "${{" not in command] + [row["run"] for row in rows]
 
 
@@ -77,4 +79,4 @@ def test_the_container_has_a_pinned_base_and_no_root():
     assert re.fullmatch(r"nvidia/cuda:\d+\.\d+\.\d+-base-ubuntu\d+\.\d+", base)
     users = [line.split()[1] for line in lines if line.startswith("USER ")]
     assert users == ["1000:1000"]
-    assert [line for line in lines if line.startswith(("USER", "RUN specbench"))][0].startswith("USER")
+    assert next(line for line in lines if line.startswith(("USER", "RUN specbench"))).startswith("USER")
