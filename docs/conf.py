@@ -83,6 +83,7 @@ html_title = f"specbench {release}"
 html_copy_source = html_show_sourcelink = html_show_sphinx = False
 html_additional_pages = {"index": "to_readme.html"}
 templates_path = ["templates"]
+html_static_path, html_css_files = ["static"], ["site.css"]
 myst_heading_anchors = 3  # as code hosts make them
 nitpicky = True  # what a docstring refers to has to be on these pages,
 nitpick_ignore_regex = [("py:.*", r"(?!specbench\.).*|specbench\.models\.engine\.Engine")]  # if it is ours
