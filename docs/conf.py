@@ -9,12 +9,14 @@ from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.parsers import Parser
 
 from specbench import __version__
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(([^)\s#]+)")
+CODE = {".py": "python", ".yaml": "yaml"}  # files that are pages where another one links to them
 
 project, author, release = "specbench", "the specbench authors", __version__
 project_copyright = author
@@ -37,12 +39,10 @@ suppress_warnings = ["toc.not_included"]  # tables and certificates, which the p
 
 
 def linked_code() -> set[str]:
-    """The modules and configurations that a page links to: each gets a page of its own."""
+    """The modules and configurations that a page links to, so that its link leads to a page of the site."""
     pages = [page for pattern in PAGES for page in ROOT.glob(pattern.replace("**", "**/*"))]
     links = [page.parent / link for page in pages for link in LINK.findall(page.read_text())]
-    return {
-        str(link.resolve().relative_to(ROOT)) for link in links if link.suffix in (".py", ".yaml") and link.is_file()
-    }
+    return {str(link.resolve().relative_to(ROOT)) for link in links if link.suffix in CODE and link.is_file()}
 
 
 include_patterns = [*PAGES, *sorted(linked_code())]
@@ -51,13 +51,13 @@ include_patterns = [*PAGES, *sorted(linked_code())]
 class Code(Parser):
     """A file of code as a page."""
 
-    supported = ("python", "yaml")
+    supported = tuple(CODE.values())
 
     def parse(self, inputstring: str, document: nodes.document) -> None:
         """Makes its text one block below its path."""
         name = Path(document["source"]).relative_to(ROOT)
         section = nodes.section("", nodes.title("", str(name)), ids=["code"])
-        section += nodes.literal_block(inputstring, inputstring, language=name.suffix.replace(".py", ".python")[1:])
+        section += nodes.literal_block(inputstring, inputstring, language=CODE[name.suffix])
         document += section
 
 
@@ -68,12 +68,20 @@ def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:caption: {caption}\n:hidden:\n:glob:\n\n{entries}\n```\n"
 
 
+def check_nothing_is_fetched(app: Sphinx, failure: Exception | None) -> None:
+    """Raises ExtensionError for a page that would load a script, a style or an image from elsewhere."""
+    for page in Path(app.outdir).rglob("*.html"):
+        if found := re.search(r'(?:<link[^>]* href|src)="(?:https?:)?//[^"]*"', page.read_text()):
+            raise ExtensionError(f"{page}: {found[0]}")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    for suffix, language in ((".py", "python"), (".yaml", "yaml")):
+    for suffix, language in CODE.items():
         app.add_source_suffix(suffix, language)
     app.add_source_parser(Code)
     app.connect("source-read", add_contents)
+    app.connect("build-finished", check_nothing_is_fetched)
 
 
 # How they look
