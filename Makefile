@@ -1,7 +1,9 @@
 # make demo: the main job on the embedded pair. make test: tests and linters. Each sets up .venv first where needed.
 # make test-long: the tests marked long as well, which make test leaves out: its last line counts them as deselected.
 # make test-lowest, make test-newest: a quick choice of tests with other releases, in an environment of their own.
+# make site: the documentation into site/; a link that leads nowhere is an error.
 # make package: sdist and wheel into dist/, and the smoke sweep from the wheel alone.
+# make container: an image for a GPU, of that wheel; CONTAINER=docker where there is no podman.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +18,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,smoke tracking loading engine s
 # A file's tests stay with one worker, which makes what they share; the other one does not wait for it.
 PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long lint clean test-lowest test-newest package
+.PHONY: demo test test-long lint clean test-lowest test-newest site package try-wheel container
 
 demo: $(STAMP)
 	$(BIN)/python -m specbench +exp=gamma_sweep
@@ -37,7 +39,7 @@ lint: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14), f"Python 3.11 to 3.13 is needed, {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.12"'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(PIP) -c constraints.txt -e '.[dev]'
+	$(BIN)/$(PIP) -c constraints.txt -e '.[dev,docs]'
 	touch $(STAMP)
 
 # Old releases warn of what newer ones beside them have deprecated.
@@ -46,13 +48,27 @@ test-lowest test-newest: test-%:
 	.venv-$*/bin/$(PIP) '$(TORCH)' $(if $(filter lowest,$*),-c constraints-lowest.txt) -e '.[dev]'
 	.venv-$*/bin/python -m pytest -n 2 -W ignore::DeprecationWarning $(QUICK)
 
-# Run from a folder that holds nothing else, so that nothing but the wheel is imported.
+site: $(STAMP)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -c docs . site
+	@echo "Open site/index.html."
+
+# The wheel is made of the sdist, and both are checked as the package index does.
 package: $(STAMP)
-	rm -rf dist .venv-package
-	$(BIN)/python -m hatchling build
-	$(PYTHON) -m venv .venv-package
+	rm -rf dist
+	$(BIN)/$(PIP) -c constraints.txt -e '.[package]'
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(MAKE) try-wheel
+
+# Run from a folder that holds nothing else, so that nothing but the wheel is imported.
+try-wheel:
+	$(PYTHON) -m venv --clear .venv-package
 	.venv-package/bin/$(PIP) -c constraints.txt dist/*.whl
 	mkdir .venv-package/run && cd .venv-package/run && ../bin/python -m specbench +exp=smoke
 
+CONTAINER ?= podman
+container: package
+	$(CONTAINER) build --tag specbench --file Containerfile .
+
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-newest .venv-package dist outputs
+	rm -rf $(VENV) .venv-lowest .venv-newest .venv-package dist outputs site

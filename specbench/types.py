@@ -137,7 +137,7 @@ class Draft:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a request can accept: those of the longest path, or all of a chain."""
+        """The most tokens that a request can accept, those of the longest path, or all of a chain."""
         return self.max_draft_tokens if self.depth is None else self.depth
 
     @cached_property
@@ -158,7 +158,7 @@ class Draft:
 
     @cached_property
     def reach(self) -> Int64[Tensor, " B"]:
-        """How many tokens each request could accept: those of its longest path. A tree has to be padded."""
+        """How many tokens each request could accept, those of its longest path. A tree has to be padded."""
         if self.parents is None:
             return self.num_draft_tokens
         parents = self.parents.view(len(self.num_draft_tokens), self.max_draft_tokens)

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says of a rule of one's own: its module and yaml, outside of the tree, in every protocol."""
+"""What docs/verifier.md says of a rule of one's own: its module and yaml, outside of the tree, in every protocol."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Ran:
 
 def blocks() -> dict[str, str]:
     """The fenced blocks of the section, by language: one each."""
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs/verifier.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
     assert sorted(language for language, _ in found) == ["bash", "python", "yaml"]
     return dict(found)

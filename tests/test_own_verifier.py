@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says of a verifier of one's own: its module, yaml and command, run as they stand there."""
+"""What docs/verifier.md says of a verifier of one's own: its module, yaml and command, run as they stand there."""
 
 import json
 import os
@@ -44,7 +44,7 @@ class Ended:
 @pytest.fixture(scope="module")
 def blocks() -> dict[str, str]:
     """The fenced blocks of the section, by language: one each."""
-    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"{SECTION}\n")
+    _, _, rest = (ROOT / "docs/verifier.md").read_text().partition(f"{SECTION}\n")
     section = rest.partition("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
     assert sorted(language for language, _ in found) == ["bash", "python", "yaml"]
@@ -107,7 +107,7 @@ def test_a_refused_token_replaced_by_a_plain_draw_is_refuted_and_its_repeat_comm
     assert f"failed: it is declared lossless and is {headline}" in ended.text
     _, _, example = ended.page.partition("## The simplest failing example\n")
     assert example
-    section = (ROOT / "CONTRIBUTING.md").read_text()
+    section = (ROOT / "docs/verifier.md").read_text()
     printed = [line for line in example.partition("\n## ")[0].splitlines() if line.startswith("    ")]
     assert printed
     for line in printed:  # the uniforms are of the middle of a box, and boxes differ with the time that there is
@@ -137,7 +137,7 @@ def test_a_fault_is_called_broken_with_its_line_and_request(blocks, folder):
 
 
 def test_headlines_are_those_that_the_section_explains():
-    section = (ROOT / "CONTRIBUTING.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs/verifier.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
     explained = re.findall(r"^\| `([^`]*)`", section, flags=re.MULTILINE)
     for start in (LOSSLESS, "not rejected; TV at most", "not rejected, but not of the rule", REFUTED, BROKEN):
         assert any(each.startswith(start.strip()) for each in explained), start

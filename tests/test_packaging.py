@@ -21,6 +21,7 @@ NAME = f"specbench-{__version__}"
 NEEDED = (
     "Makefile", "constraints.txt", "constraints-lowest.txt", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE",
     "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CITATION.cff", ".ci/run", ".github/workflows/ci.yml",
+    ".github/workflows/release.yml", "Containerfile", ".dockerignore", "docs/conf.py", "docs/first-run.md",
     ".gitignore", ".pre-commit-config.yaml", "conf/config.yaml", "analysis/gamma_sweep.py", "specbench/py.typed",
     "specbench/models/embedded/target/model.safetensors", "experiments/gamma_sweep.md", "tests/conftest.py",
 )  # fmt: skip

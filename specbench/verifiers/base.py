@@ -28,7 +28,7 @@ class Verifier(Protocol):
 
     @property
     def rule(self) -> str | Card:
-        """The sampling rule that it follows: the name of one that specbench knows, or a Rule (rules/rule.py).
+        """The sampling rule that it follows, by the name of one that specbench knows, or a Rule (rules/rule.py).
 
         Verifiers of one rule emit the same tokens from the same streams, which the agreement tests hold them to; a
         verifier with randomness of its own has a rule of its own, any other name. ``rules.known.of`` reads it.
