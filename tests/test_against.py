@@ -112,6 +112,18 @@ def test_other_texts_are_noticed_and_excused_by_rounding_alone(context: ModelCon
     assert (row.equal_texts, row.note, wrong_texts([row], CPU, torch.float32)) == (4, "", None)
 
 
+def test_prompts_may_have_lengths_and_gammas_of_their_own(context: ModelContext):
+    """generate has one length for all, so longer texts are cut; it drafts as many tokens for any prompt."""
+    lengths = (LENGTH, 3, 5, 1)
+    requests = [
+        dataclasses.replace(r, max_new_tokens=n, gamma=1) for r, n in zip(context.requests, lengths, strict=True)
+    ]
+    plain = [each.token_ids for each in context.decoder(0).run(requests)]
+    row, refused = against(context, [PLAIN, ASSISTED], [requests[:2], requests[2:]], plain, rounds=1)
+    assert (row.tokens, row.equal_texts) == (sum(map(len, plain)), 4)
+    assert refused.note == "not possible: prompts have gammas of their own"
+
+
 def test_nobody_knows_which_texts_sampling_should_give(context: ModelContext, plain: list[list[int]]):
     sampled = dataclasses.replace(context, sampling=SamplingParams())
     (row,) = against(sampled, [PLAIN], [context.requests[:1]], plain[:1], rounds=1)

@@ -70,7 +70,7 @@ def test_lines_of_a_workload_carry_their_own(pair, tmp_path):
     assert [(each.gamma, each.max_new_tokens) for each in made] == [(0, 32), (None, 5), (4, 9), (None, 32)]
     config.gamma = 3
     with pytest.raises(
-        ConfigError, match=r"gamma=3: line 3 of .*mixed\.jsonl.*'line-3' has gamma 4.*gamma=4, or lower"
+        ConfigError, match=r"gamma=3: line 3 of .*mixed\.jsonl.*'line-3' has gamma 4, above it.*gamma=4, or lower"
     ):
         check_own(prompts, config, {})
     config.gamma = 4

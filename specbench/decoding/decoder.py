@@ -222,9 +222,7 @@ class Decoder:
             return most
         if not 0 <= request.gamma <= most:
             problem = f"request {request.name!r} has a gamma of its own, {request.gamma}, outside 0..{most}"
-            raise ConfigError(
-                "gamma", most, problem, f"Use gamma={max(request.gamma, 0)} or more, or lower the request's."
-            )
+            raise ConfigError("gamma", most, problem, f"Give the request 0 to {most}, or raise gamma.")
         return request.gamma
 
 

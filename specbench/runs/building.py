@@ -102,7 +102,8 @@ def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str |
                 remedy = f"Remove it. {ignored[key] or ''}".rstrip()
                 raise ConfigError("workload.path", config.workload.path, problem, remedy)
         if prompt.gamma is not None and prompt.gamma > config.gamma:
-            problem = f"line {prompt.line} of {config.workload.path}: prompt {prompt.name!r} has gamma {prompt.gamma}"
+            where = f"line {prompt.line} of {config.workload.path}: prompt {prompt.name!r}"
+            problem = f"{where} has gamma {prompt.gamma}, above it"
             raise ConfigError("gamma", config.gamma, problem, f"Use gamma={prompt.gamma}, or lower the line's.")
 
 
