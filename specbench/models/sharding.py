@@ -94,7 +94,7 @@ def check_divisible(config: PreTrainedConfig, source: Source) -> None:
         )
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(
-            f"{asked}: it is quantised, and parallel=tensor takes weights of 16 or 32 bits. Use parallel=none."
+            f"{asked}: it is quantised, which parallel=tensor cannot shard. Use parallel=none."
         )
     if not any(name.endswith(_KEYS) and style == "colwise" for name, style in plan.items()):
         return  # every rank has all heads
