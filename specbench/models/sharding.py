@@ -93,9 +93,7 @@ def check_divisible(config: PreTrainedConfig, source: Source) -> None:
             f"{_WITHOUT_PLAN}"
         )
     if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(
-            f"{asked}: it is quantised, which parallel=tensor cannot shard. Use parallel=none."
-        )
+        raise ModelError(f"{asked}: it is quantised, which parallel=tensor cannot shard. Use parallel=none.")
     if not any(name.endswith(_KEYS) and style == "colwise" for name, style in plan.items()):
         return  # every rank has all heads
     for name in ("num_attention_heads", "num_key_value_heads"):
