@@ -71,11 +71,8 @@ def device_of_rank(device: str) -> str:
     if gpus == 0 or device.startswith("cuda:"):
         return device
     if device == "cpu":
-        problem, remedy = (
-            f"shards are put on GPUs, and here are {gpus}",
-            "Hide them: CUDA_VISIBLE_DEVICES= torchrun ...",
-        )
-        raise ConfigError("device", device, problem, remedy)
+        remedy = "Hide them: CUDA_VISIBLE_DEVICES= torchrun ..."
+        raise ConfigError("device", device, f"shards are put on GPUs, and here are {gpus}", remedy)
     if ranks.size() > gpus:
         problem, remedy = f"{ranks.size()} processes, and {gpus} GPUs here", f"Use --nproc-per-node={gpus} or fewer."
         raise ConfigError("parallel", "tensor", problem, remedy)
@@ -96,7 +93,7 @@ def check_divisible(config: PreTrainedConfig, source: Source) -> None:
             f"{_WITHOUT_PLAN}"
         )
     if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(f"{asked}: it is quantised, and parallel=tensor shards whole numbers only. Use parallel=none.")
+        raise ModelError(f"{asked}: it is quantised, which parallel=tensor cannot shard. Use parallel=none.")
     if not any(name.endswith(_KEYS) and style == "colwise" for name, style in plan.items()):
         return  # every rank has all heads
     for name in ("num_attention_heads", "num_key_value_heads"):
@@ -125,12 +122,6 @@ def join(device: torch.device) -> None:
         timeout=timedelta(seconds=PATIENCE),
         device_id=device if nccl else None,
     )
-
-
-def leave() -> None:
-    """Ends what :func:`join` began, if it did."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def loading(sharded: bool) -> dict[str, Any]:
