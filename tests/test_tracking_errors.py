@@ -137,10 +137,10 @@ def test_curves_are_thinned_evenly_and_keep_their_end(tmp_path):
     path = tmp_path / "progress.jsonl"
     curves = Curves(path)
     assert curves.news() == []
-    path.write_text("".join(f'{{"tokens": {i}}}\n' for i in range(2500)) + '{"tok')
+    path.write_text("".join(f'{{"tokens": {i}}}\n' for i in range(2501)) + '{"tok')
     found = [point["tokens"] for point in curves.news()]
     assert len(found) <= MOST_AT_ONCE
-    assert (found[-1], set(map(int.__sub__, found[1:], found))) == (2499, {3})
+    assert (found[-1], set(map(int.__sub__, found[1:], found))) == (2500, {3})
     with path.open("a") as file:
         file.write('ens": 7}\n')
     assert curves.news() == [{"tokens": 7}]
