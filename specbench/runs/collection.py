@@ -135,7 +135,8 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
         return Entry(name, "", exp, "", trouble=f"{type(error).__name__}: {error}")
     date, hardware = frame["created"].max(), ", ".join(dict.fromkeys(frame["hardware"]))
     page = f"{folder.name}/{REPORT}/report.html"
-    return Entry(name, page, literal(report.question), _answer(report), str(date)[:10], hardware, report.warning)
+    question = next((each for each in _sentences(literal(report.question)) if each.endswith("?")), report.title)
+    return Entry(name, page, question, _sentences(_answer(report))[0], str(date)[:10], hardware, report.warning)
 
 
 def _answer(report: Report) -> str:
@@ -158,9 +159,9 @@ def _prose_entries(documents: list[Path], to: Path) -> Iterator[Entry]:
             shutil.copyfile(path.parent / file, to / file)
         text = html.page("prose.html.j2", title=title, content=read.content, index=INDEX)
         (to / pages[path.name]).write_text(text, encoding="utf-8")
-        answer, hardware = (_sentence(read.labelled(label)) for label in ("Verdict", "Hardware"))
+        answer, hardware = (_sentences(read.labelled(label))[0] for label in ("Verdict", "Hardware"))
         yield Entry(path.stem, pages[path.name], title, answer, read.date, hardware)
 
 
-def _sentence(text: str) -> str:
-    return re.split(r"(?<=[.?!])\s", text, maxsplit=1)[0]
+def _sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.?!])\s+", text)
