@@ -167,9 +167,7 @@ def test_a_table_of_an_older_version_is_named(tmp_path: Path) -> None:
     for job in range(len(TIMES)):
         path = tmp_path / str(job) / LATENCY
         pq.write_table(pq.read_table(path).drop_columns(["floor_us", "ratio"]), path)
-    with pytest.raises(
-        ConfigError, match=r"no floor_us, ratio in its latency\.parquet, .* another version.*again"
-    ):
+    with pytest.raises(ConfigError, match=r"no floor_us, ratio in its latency\.parquet, .* another version.*again"):
         verifier_latency.build(tmp_path)
 
 
