@@ -84,6 +84,7 @@ def test_the_wheel_has_one_package(built: Built):
         assert len(files) > 10
         assert all((built.wheel / "specbench" / file).is_file() for file in files)
     assert (built.wheel / "specbench/py.typed").is_file()
+    assert {path.name for path in (built.wheel / "specbench/reports/web").iterdir()} >= {"style.css", "sort.js"}
     assert not (built.wheel / "specbench/analysis.py").exists()
     assert not list(built.wheel.rglob("test_*"))
 
