@@ -99,12 +99,12 @@ def _measured(row: pd.Series) -> dict[str, str]:
 
 def setting(results: pd.DataFrame) -> str:
     """What a caption says of the run: setting, how many prompts, and what the intervals are."""
-    values = functools.partial(cells.values, results)
-    return (
-        f"Pair {values('pair')}; temperature {values('temperature')}; gamma {values('gamma')}; {values('prompts')} "
-        f"prompts of {values('workload')} in batches of {values('batch_size')}; {values('device')}, "
-        f"{values('dtype')}; {CONFIDENCE:.0%} intervals."
-    )
+    named = {"pair": "pair", "temperature": "temperature", "gamma": "gamma", "batches of": "batch_size"}
+    known = {words: text for words, column in named.items() if (text := cells.values(results, column)) != NONE}
+    prompts = f"{cells.values(results, 'prompts')} prompts of {cells.values(results, 'workload')}"
+    where = f"{cells.values(results, 'device')}, {cells.values(results, 'dtype')}"
+    parts = [*(f"{words} {text}" for words, text in known.items()), prompts, where, f"{CONFIDENCE:.0%} intervals"]
+    return f"Setting: {'; '.join(parts)}."
 
 
 def where_it_ran(results: pd.DataFrame) -> Section:

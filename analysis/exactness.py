@@ -10,7 +10,7 @@ import pandas as pd
 
 from specbench.errors import ConfigError
 from specbench.plots import exactness as plots
-from specbench.reports import Bullets, Code, Picture, Report, Section, Strong, Table, Text
+from specbench.reports import Bullets, Picture, Report, Section, Strong, Table, Text
 from specbench.reports.cells import file_name
 from specbench.reports.text import section
 from specbench.results import read_jobs
@@ -132,7 +132,6 @@ def _where(certificates: dict[int, dict]) -> tuple[Text, ...]:
     return (
         *(f"{key} {value}" for key, value in first["environment"].items()),
         f"seed {first['seed']}; suite {first['suite']}: {settings}",
-        ("repeat: ", Code(first["command"])),
     )
 
 

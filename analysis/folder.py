@@ -82,6 +82,20 @@ def read_table(run_dir: Path, name: str, rows: pd.DataFrame, columns: Sequence[s
     return table.merge(rows[["job", *columns]], on="job")
 
 
+def read_whole(run_dir: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
+    """A table of all jobs as this version writes it; without rows if no job left one.
+
+    Raises:
+        ConfigError: columns are missing, as in a table of an older version.
+    """
+    table = results.read_jobs(run_dir, name)
+    missing = [] if table.empty else [column for column in schema.names if column not in table]
+    if missing:
+        problem = f"no {', '.join(missing)} in its {name}, which is of another version of specbench"
+        raise ConfigError("RUN_DIR", run_dir, problem, AGAIN)
+    return table
+
+
 def report_of(
     run_dir: Path,
     name: str,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.benchmark.tables import AGREEMENT, DIFFERENCES
+from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES
 from specbench.errors import ConfigError
 from specbench.reports import Bullets, Link, Paragraph, Report, Section, Strong, Table, Text
 from specbench.reports.cells import NONE, number, values
@@ -15,7 +15,7 @@ from specbench.results import read_jobs
 
 from .command import main
 from .decoding import WHERE
-from .folder import read_rows, report_of
+from .folder import read_rows, read_whole, report_of
 
 QUESTION = """\
 Verifiers of one rule that read the same uniforms promise the same tokens. A fast one computes in single precision and
@@ -77,7 +77,7 @@ def where_it_ran(results: pd.DataFrame) -> Section:
 
 def read_compared(run_dir: Path) -> pd.DataFrame:
     """A row a job that compared draws; without rows if none did."""
-    compared = read_jobs(run_dir, AGREEMENT)
+    compared = read_whole(run_dir, AGREEMENT, AGREEMENT_SCHEMA)
     return compared if compared.empty else compared.sort_values("job", ignore_index=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES
+from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SCHEMA
 from specbench.errors import ConfigError
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.latency import ratio_of_medians
@@ -21,7 +21,7 @@ from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
 
 from .command import main
 from .decoding import WHERE
-from .folder import read_rows, report_of
+from .folder import read_rows, read_whole, report_of
 
 QUESTION = """\
 From the moment that the target's logits lie in device memory to the moment that the tokens do: how long does each
@@ -91,7 +91,7 @@ def read_cases(run_dir: Path) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results, or without timings.
     """
-    cases = read_jobs(run_dir, LATENCY)
+    cases = read_whole(run_dir, LATENCY, LATENCY_SCHEMA)
     if cases.empty or cases["skipped"].notna().all():
         raise ConfigError("RUN_DIR", run_dir, "no verifier was timed in it", "Use protocol=latency.")
     cases = cases.sort_values(["job", "case"], kind="stable", ignore_index=True)
@@ -141,7 +141,7 @@ def setting(timed: pd.DataFrame) -> str:
     base = timed[timed["variant"] == "base"]
     rows = timed if base.empty else base
     return (
-        f"{values(timed, 'device')}; vocabulary {values(rows, 'vocabulary')}, gamma {values(rows, 'gamma')}, "
+        f"Device {values(timed, 'device')}; vocabulary {values(rows, 'vocabulary')}, gamma {values(rows, 'gamma')}, "
         f"{values(rows, 'dtype')}, temperature {values(rows, 'temperature')} unless a case says otherwise; medians of "
         f"{values(timed, 'rounds')} rounds with {CONFIDENCE:.0%} intervals."
     )

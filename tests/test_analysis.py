@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from matplotlib.figure import Figure
 
 from analysis import decoding, gamma_sweep, temperature_sweep
 from specbench import theory
@@ -21,6 +21,7 @@ from specbench.plots.style import style
 from specbench.reports import Section, markdown
 from specbench.reports.writing import write
 from specbench.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
+from tests.command_lines import ROOT
 from tests.made_up_rows import NO_OVERLAP, NO_RATE, UNCHECKED, frame, gamma_rows, make_row, said, table_of, write_run
 
 GAMMA_FIGURES = {"speedup_against_gamma", "acceptance_length_against_gamma", "position_rates"}
@@ -206,7 +207,7 @@ def test_the_command_prints_the_table_and_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     write_run(tmp_path / "outputs" / "gamma_sweep" / "latest", gamma_rows())
-    monkeypatch.setattr(Figure, "savefig", lambda *_args, **_options: None)
+    monkeypatch.setattr("analysis.command.write", lambda _, run_dir: run_dir / "report" / "report.md")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gamma_sweep"])
     decoding.main_sweep("gamma_sweep", gamma_sweep.build)
@@ -234,6 +235,18 @@ def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
     write_rows(tmp_path / RESULTS, [], RESULT_SCHEMA)
     with pytest.raises(ConfigError, match="empty"):
         gamma_sweep.build(tmp_path)
+
+
+def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path) -> None:
+    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a sampler, a pair, an experiment\n")
+    block = rest.partition("```python\n")[2].partition("```")[0]
+    module = types.ModuleType("analysis.sky")
+    module.__package__ = "analysis"
+    exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
+    text = said(module, write_run(tmp_path, [make_row()]))
+    assert "\nIt is **blue**.\n" in text
+    assert table_of(text) == [{"verifier": "masked", "speedup": "1.25 [1.20, 1.30]"}]
+    assert "## Where it ran" in text
 
 
 def test_rows_of_another_protocol_or_schema_are_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from analysis import verifier_agreement, verifier_latency
@@ -159,6 +160,15 @@ def test_a_run_without_timings_is_an_error(tmp_path: Path) -> None:
     for read in (verifier_latency.build, verifier_agreement.build):
         with pytest.raises(ConfigError, match="RUN_DIR"):
             read(tmp_path)
+
+
+def test_a_table_of_an_older_version_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    for job in range(len(TIMES)):
+        path = tmp_path / str(job) / LATENCY
+        pq.write_table(pq.read_table(path).drop_columns(["floor_us", "ratio"]), path)
+    with pytest.raises(ConfigError, match=r"no floor_us, ratio in its latency\.parquet, .* another version.*again"):
+        verifier_latency.build(tmp_path)
 
 
 def test_a_verifier_of_several_jobs_is_told_apart(tmp_path: Path) -> None:

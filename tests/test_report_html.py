@@ -170,6 +170,7 @@ def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         outputs / "gamma_sweep" / "2", Plan("gamma_sweep", "2026-01-01", ".", None, [PlannedJob(0, "a", "x", [])])
     )
     write_run(outputs / "mine" / "1", [make_row(exp="mine")], empirical=False)
+    write_run(tmp_path / "other" / "gamma_sweep" / "1", [make_row(hardware="another")], empirical=False)
     prose = tmp_path / "experiments"
     (prose / "x").mkdir(parents=True)
     (prose / "x/table.csv").write_text("a\n1\n")
@@ -182,8 +183,8 @@ def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (prose / "y.md").write_text("Nothing but words.")
     (tmp_path / "secret").write_text("secret")
     to = tmp_path / "pages"
-    index = Page.of(write_pages([prose, outputs], to))
-    heading, first, second, third, x, y = index.tables[0]
+    index = Page.of(write_pages([prose, outputs, tmp_path / "other"], to))
+    heading, first, second, third, other, x, y = index.tables[0]
     assert heading == ["experiment", "question", "answer", "date", "hardware"]
     assert (first[0], first[3:]) == ("gamma_sweep/1", ["2026-01-01", "<b>CPU</b>"])
     assert {"Part of its sweep.", "Is it <b>?"} <= set(index.texts)
@@ -200,7 +201,9 @@ def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
     assert "<script>alert(1)</script>" in page.texts
     assert not (to / "secret").exists()
-    Page.of(to / "gamma_sweep_1" / "report" / "report.html")
+    assert other[4] == "another"  # of the same name, in a folder of its own
+    for name in ("gamma_sweep_1", "gamma_sweep_1_2"):
+        assert Page.of(to / name / "report" / "report.html").headings[0] == ("h1", "Is it <b>?")
 
 
 def test_folders_with_nothing_to_show_are_named(tmp_path: Path) -> None:
@@ -208,6 +211,10 @@ def test_folders_with_nothing_to_show_are_named(tmp_path: Path) -> None:
         write_pages([tmp_path / "gone"], tmp_path / "pages")
     with pytest.raises(ConfigError, match="neither sweeps nor Markdown"):
         write_pages([tmp_path], tmp_path / "pages")
+    (tmp_path / "index.md").touch()
+    with pytest.raises(ConfigError, match=r"index\.md: another page has this name"):
+        write_pages([tmp_path], tmp_path / "pages")
+    (tmp_path / "index.md").unlink()
     (tmp_path / "a.md").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"a\.md: cannot be read"):
         write_pages([tmp_path], tmp_path / "pages")

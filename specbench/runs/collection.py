@@ -6,6 +6,7 @@ python -m specbench pages [FOLDER ...] [--to FOLDER]
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shutil
@@ -19,8 +20,9 @@ from specbench import results
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
 from specbench.reporting import analysis_module
-from specbench.reports import Bullets, Paragraph, Report, Text, html, prose
+from specbench.reports import Bullets, Paragraph, Report, html, prose
 from specbench.reports.cells import file_name
+from specbench.reports.text import literal
 from specbench.reports.writing import REPORT, write
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, read_plan
 
@@ -38,8 +40,8 @@ class Entry:
 
     name: str
     page: str
-    question: Text
-    answer: Text
+    question: str
+    answer: str
     date: str = ""
     hardware: str = ""
     trouble: str = ""
@@ -53,7 +55,7 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
         to: the folder of the pages, which can be moved or published as a whole.
 
     Raises:
-        ConfigError: a folder that is not there, or nothing to show in any of them.
+        ConfigError: a folder that is not there, nothing to show in any of them, or two documents of one name.
     """
     given = list(folders)
     for folder in given:
@@ -62,7 +64,11 @@ def write_pages(folders: Iterable[Path], to: Path) -> Path:
     to.mkdir(parents=True, exist_ok=True)
     documents = [path for folder in given for path in sorted(folder.glob("*.md")) if path.name != "README.md"]
     sweeps = [path for folder in given for path in _sweeps(folder, to)]
-    entries = [*(_sweep_entry(sweep, to) for sweep in sweeps), *_prose_entries(documents, to)]
+    _refuse_same_names(documents)
+    entries: list[Entry] = []
+    for sweep in sweeps:
+        entries.append(_sweep_entry(sweep, to, {Path(each.page).parts[0] for each in entries if each.page}))
+    entries += _prose_entries(documents, to)
     if not entries:
         named = ", ".join(map(str, given))
         raise ConfigError("FOLDER", named, "neither sweeps nor Markdown in it", "Run python -m specbench +exp=NAME.")
@@ -100,7 +106,14 @@ def _sweeps(folder: Path, to: Path) -> list[Path]:
     return sorted(found)
 
 
-def _sweep_entry(sweep: Path, to: Path) -> Entry:
+def _refuse_same_names(documents: list[Path]) -> None:
+    names = ["index", *(path.stem for path in documents)]
+    for path in documents:
+        if names.count(path.stem) > 1:
+            raise ConfigError("FOLDER", path, "another page has this name", "Rename the file, or name fewer folders.")
+
+
+def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
     name, exp = "/".join(sweep.parts[-2:]), ""
     try:
         rows = results.read_rows(sweep)
@@ -111,7 +124,9 @@ def _sweep_entry(sweep: Path, to: Path) -> Entry:
         if analysis is None:
             return Entry(name, "", exp, "", trouble="no analysis of this name, so no report")
         report: Report = analysis.build(sweep)
-        folder = to / file_name(name)
+        own = file_name(name)
+        numbered = (f"{own}_{number}" for number in itertools.count(2))
+        folder = to / next(each for each in itertools.chain([own], numbered) if each not in taken)
         write(report, folder)
     except SpecbenchError as error:
         return Entry(name, "", exp, "", trouble=str(error))
@@ -120,16 +135,17 @@ def _sweep_entry(sweep: Path, to: Path) -> Entry:
         return Entry(name, "", exp, "", trouble=f"{type(error).__name__}: {error}")
     date, hardware = frame["created"].max(), ", ".join(dict.fromkeys(frame["hardware"]))
     page = f"{folder.name}/{REPORT}/report.html"
-    return Entry(name, page, report.question, _answer(report), str(date)[:10], hardware, report.warning)
+    question = next((each for each in _sentences(literal(report.question)) if each.endswith("?")), report.title)
+    return Entry(name, page, question, _sentences(_answer(report))[0], str(date)[:10], hardware, report.warning)
 
 
-def _answer(report: Report) -> Text:
-    """What the first section says first."""
+def _answer(report: Report) -> str:
+    """What the first section says first, in words alone: its links lead from the report's own folder."""
     for block in report.sections[0].blocks:
         if isinstance(block, Paragraph):
-            return block.text
+            return literal(block.text)
         if isinstance(block, Bullets):
-            return block.items[0]
+            return literal(block.items[0])
     return ""
 
 
@@ -143,9 +159,9 @@ def _prose_entries(documents: list[Path], to: Path) -> Iterator[Entry]:
             shutil.copyfile(path.parent / file, to / file)
         text = html.page("prose.html.j2", title=title, content=read.content, index=INDEX)
         (to / pages[path.name]).write_text(text, encoding="utf-8")
-        answer, hardware = (_sentence(read.labelled(label)) for label in ("Verdict", "Hardware"))
+        answer, hardware = (_sentences(read.labelled(label))[0] for label in ("Verdict", "Hardware"))
         yield Entry(path.stem, pages[path.name], title, answer, read.date, hardware)
 
 
-def _sentence(text: str) -> str:
-    return re.split(r"(?<=[.?!])\s", text, maxsplit=1)[0]
+def _sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.?!])\s+", text)
