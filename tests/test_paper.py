@@ -24,9 +24,9 @@ from tests.made_up_rows import gamma_rows, make_row, write_run
 from tests.test_latex import HOSTILE, report
 
 needs_tex = pytest.mark.skipif(
-    shutil.which("pdflatex") is None
+    not all(map(shutil.which, ("pdflatex", "bibtex", "pdftotext")))
     or not subprocess.run(["kpsewhich", "ptmr7t.tfm"], capture_output=True, check=False).stdout,
-    reason="no TeX: apt-get install texlive-latex-recommended texlive-fonts-recommended",
+    reason="no TeX: apt-get install texlive-latex-recommended texlive-fonts-recommended poppler-utils",
 )
 
 
@@ -158,6 +158,27 @@ def test_a_folder_is_written_again_and_what_changed_by_hand_is_not_lost(tmp_path
     assert (out / "numbers.tex").read_bytes() == b"by hand"
 
 
+def test_a_folder_whose_writer_was_killed_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "paper"
+    folder.write(FOUND, out)
+    new = {name: content + b"!" for name, content in FOUND.items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            folder.write(new, out)
+    assert folder.write(new, out) == []
+    assert (out / "numbers.tex").read_bytes() == b"1!"
+
+
+@pytest.mark.parametrize("said", ["[]", '{"files": 1}', '{"files": {"../thesis.tex": ["x"]}}', "no JSON"])
+def test_a_list_of_files_that_is_not_ours_allows_nothing(tmp_path: Path, said: str) -> None:
+    out = tmp_path / "paper"
+    out.mkdir()
+    (out / folder.MANIFEST).write_text(said)
+    with pytest.raises(ConfigError, match="did not write"):
+        folder.write(FOUND, out)
+
+
 def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match=r"--out=.*thesis\.tex.*Name a folder that is not there yet"):
@@ -180,7 +201,7 @@ def test_what_cannot_be_shown_is_named_with_the_remedy(
     out = ["--out", str(tmp_path / "paper")]
     with pytest.raises(ConfigError, match="RUN=gone: neither the folder of a run nor an experiment.*was run here"):
         paper(["gone", *out])
-    with pytest.raises(ConfigError, match="RUN=latest: no sweep under ./outputs/gamma_sweep"):
+    with pytest.raises(ConfigError, match=r"RUN=gamma_sweep: no run of it.*\+exp=gamma_sweep first"):
         paper(["gamma_sweep", *out])
     (tmp_path / "gamma_sweep" / "1").mkdir(parents=True)
     write_rows(tmp_path / "gamma_sweep" / "1" / RESULTS, [], RESULT_SCHEMA)

@@ -111,7 +111,7 @@ def panels(
 
 
 def left_label(every_axes: Iterable[Axes], text: str) -> None:
-    """The label of y axes, at the first panel of each row; a label of the whole figure would stand beside its legend."""
+    """The label of y axes, at the first panel of each row: one of the whole figure would stand beside its legend."""
     for axes in every_axes:
         place = axes.get_subplotspec()
         if place is not None and place.is_first_col():

@@ -13,7 +13,7 @@ from specbench.progress import say
 from specbench.reporting import analysis_module
 from specbench.reports import Report
 from specbench.reports.latex import figures, folder
-from specbench.runs.plan import LATEST, OUTPUTS, find_sweep, read_plan
+from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
 from specbench.runs.status import SweepStatus
 
 ABOUT = """\
@@ -57,8 +57,11 @@ def found_run(name: str) -> Path:
     """
     if Path(name).is_dir():
         return Path(name)
-    if name.isidentifier() and analysis_module(name) is not None:
-        return find_sweep(LATEST, name, "RUN")
+    if analysis_module(name) is not None:
+        if any((OUTPUTS / name).glob(f"*/{PLAN}")):
+            return find_sweep(LATEST, name, "RUN")
+        remedy = f"Run python -m specbench +exp={name} first, or give the folder of a run."
+        raise ConfigError("RUN", name, f"no run of it under ./{OUTPUTS / name}", remedy)
     remedy = f"Give a folder of {OUTPUTS}/<exp>/<time>, or the name of an experiment that was run here."
     raise ConfigError("RUN", name, "neither the folder of a run nor an experiment with a report", remedy)
 

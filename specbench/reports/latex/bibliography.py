@@ -52,7 +52,7 @@ def citation(rules: Iterable[str], version: str) -> str:
         lines += [
             *(["references:"] if i == 0 else []),
             "  - type: article",
-            f"    title: {json.dumps(fields['title'])}",
+            f"    title: {json.dumps(re.sub('[{}]', '', fields['title']))}",
         ]
         lines += [f"    year: {fields['year']}", "    authors:"]
         lines += [f"      - name: {name}" for name in fields["author"].split(" and ")]

@@ -64,22 +64,22 @@ def write(found: Mapping[str, bytes], out: Path) -> list[str]:
     """
     if out.exists() and not out.is_dir():
         raise ConfigError("--out", out, "is not a folder", "Name another one.")
-    before = (read_json(out / MANIFEST) or {}).get("files") if (out / MANIFEST).is_file() else None
-    if before is None and out.is_dir() and any(out.iterdir()):
+    earlier = _written(out)
+    if earlier is None and out.is_dir() and any(out.iterdir()):
         held = ", ".join(sorted(each.name for each in out.iterdir())[:3])
         remedy = "Name a folder that is not there yet, such as paper/specbench."
         raise ConfigError("--out", out, f"holds what specbench paper did not write ({held})", remedy)
-    earlier = before or {}
+    earlier = earlier or {}
     kept = [KEPT] if KEPT in earlier and _changed(out, KEPT, earlier) else []
     foreign = [path for path in sorted({*found, *earlier} - set(kept)) if _changed(out, path, earlier)]
     if foreign:
         remedy = "Move your changes to a file of your own, and remove this one."
         raise ConfigError("--out", out, f"{foreign[0]} is not as specbench paper wrote it", remedy)
-    digests = {path: _digest(content) for path, content in found.items()}
-    digests |= {path: earlier[path] for path in kept}
+    digests = {path: earlier[path] if path in kept else [_digest(content)] for path, content in found.items()}
+    both = {path: earlier.get(path, []) + digests.get(path, []) for path in {**earlier, **digests}}
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    write_json(out / MANIFEST, {"files": {**earlier, **digests}})  # first, so that nothing is there that it lacks
+    write_json(out / MANIFEST, {"files": both})  # if this is killed, files are as they were or as they are to be
     for path, content in found.items():
         if path not in kept:
             with writing(out):
@@ -87,15 +87,27 @@ def write(found: Mapping[str, bytes], out: Path) -> list[str]:
             with beside(out / path) as temporary:
                 temporary.write_bytes(content)
     for path in set(earlier) - set(found):
-        (out / path).unlink(missing_ok=True)
+        with writing(out):
+            (out / path).unlink(missing_ok=True)
     write_json(out / MANIFEST, {"files": digests})
     return kept
 
 
-def _changed(out: Path, path: str, earlier: Mapping[str, str]) -> bool:
+def _written(out: Path) -> dict[str, list[str]] | None:
+    """The files that were written here before, with the digests that they may have; None if nothing says so."""
+    try:
+        files = {
+            str(path): [str(each) for each in digests] for path, digests in read_json(out / MANIFEST)["files"].items()
+        }
+    except (TypeError, KeyError, AttributeError):
+        return None
+    return None if any(Path(path).is_absolute() or ".." in Path(path).parts for path in files) else files
+
+
+def _changed(out: Path, path: str, earlier: Mapping[str, list[str]]) -> bool:
     """Whether something stands at a path that is not what was written there."""
     try:
-        return _digest((out / path).read_bytes()) != earlier.get(path)
+        return _digest((out / path).read_bytes()) not in earlier.get(path, [])
     except FileNotFoundError:
         return False
     except OSError:  # a folder of that name, or one that cannot be read
