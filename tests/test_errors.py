@@ -20,6 +20,7 @@ from specbench.errors import (
     TrackingError,
 )
 from specbench.exactness.watch import VerifierFault
+from specbench.ranks import RankError
 from specbench.runs.state import JobRunning
 
 ERRORS = [
@@ -31,6 +32,7 @@ ERRORS = [
     TrackingError("W&B did not end"),
     WriteError(Path("outputs"), OSError(28, "No space left on device")),
     JobRunning("process 1 on here runs it already"),
+    RankError("rank 1: no room"),
     VerifierFault("chain", "it raised.", "seed 3"),
     WrongResultError("other tokens"),
 ]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -167,7 +168,10 @@ def test_a_process_that_waits_outside_of_python_ends_if_it_is_asked_to(two_ranks
         time.sleep(0.01)
     time.sleep(0.1)
     os.kill(pid, signal.SIGTERM)
+    limit = threading.Timer(20, os.kill, (pid, signal.SIGKILL))
+    limit.start()
     _, status = os.waitpid(pid, 0)
+    limit.cancel()
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM
     assert (tmp_path / "reason").exists() == deaf
     if deaf:

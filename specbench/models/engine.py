@@ -59,6 +59,8 @@ class Engine:
         shards: the ranks that the model is sharded over; None for a whole one. The cache has this rank's heads.
     """
 
+    shards: Shards | None = None
+
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str):
         self.model, self.vocab_size, self.name = model, vocab_size, name
         self.device = model.device
