@@ -36,7 +36,9 @@ def print_summary(rows: pd.DataFrame) -> None:
 
     Below the table stand which setting is the fastest, if that can be told, and what disturbed the machine.
     """
-    rows = rows.assign(prompt_chunk=[f"{each:.0f}" if pd.notna(each) else "whole" for each in rows["prompt_chunk"]])
+    # None among numbers makes them floats.
+    chunks = ["whole" if pd.isna(each) else str(each).removesuffix(".0") for each in rows["prompt_chunk"]]
+    rows = rows.assign(prompt_chunk=chunks)
     shown = [name for name in VARYING if rows[name].nunique() > 1] or ["gamma", "verifier"]
     # Text as it is: in plain strings rich takes [red] for a colour.
     table = Table(title=Text(f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}"))

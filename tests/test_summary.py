@@ -39,6 +39,12 @@ def test_names_are_shown_as_they_are(monkeypatch):
     assert "1.50 [1.25, 1.75]" in text
 
 
+def test_runs_that_differ_in_how_prompts_are_fed_are_told_apart():
+    with console.capture() as shown:
+        print_summary(pd.DataFrame([row("a") | {"prompt_chunk": 512}, row("a") | {"prompt_chunk": None}]))
+    assert {"prompt_chunk", "512", "whole"} <= set(shown.get().split())
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_messages_are_shown_as_they_are(name):
     with console.capture() as shown:
