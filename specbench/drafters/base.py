@@ -101,7 +101,7 @@ class Drafter:
 
     def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
         """Takes in a piece of each prompt, in place of :meth:`place` if prompts come in pieces
-        (``engine.prompt_chunk``); arguments as in :meth:`specbench.models.Engine.feed`."""
+        (``engine.prompt_chunk``); arguments as in ``feed`` of models/engine.py."""
         if self.own is not None:
             self.own.feed(pieces, rows, first)
 
