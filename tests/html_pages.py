@@ -47,7 +47,21 @@ PAGE = [
     "hr",
     "blockquote",
 ]
-SVG = ["svg", "g", "defs", "path", "use", "clippath", "rect", "text", "tspan", "image", "lineargradient", "stop"]
+SVG = [
+    "svg",
+    "g",
+    "defs",
+    "path",
+    "use",
+    "clippath",
+    "rect",
+    "text",
+    "tspan",
+    "image",
+    "lineargradient",
+    "stop",
+    "pattern",
+]
 
 
 class Page(HTMLParser):

@@ -134,6 +134,7 @@ def test_who_is_told_of(tmp_path, monkeypatch, states, tracking, expected):
 def test_who_only_looks_sends_nothing(tmp_path, monkeypatch):
     """A folder of someone else's may say online."""
     modes = []
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setattr(runs.JobRun, "end", lambda self, *_: modes.append(self.workspace.mode))
     sweep = sweep_of(tmp_path, JobState("x", Status.FAILED))
     (sweep / "0/config.yaml").write_text(CONFIG.replace("offline", "online"))

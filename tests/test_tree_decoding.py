@@ -186,7 +186,7 @@ def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
     (request,) = make_requests(pair, 1, SamplingParams(processors=[stir]))
     made.start([request])
     batch = made.engine._batch
-    draft = made.parts.drafter.propose(batch, batch.room(2), Streams(batch.seeds, batch.lengths, 3))
+    draft = made.parts.drafter.propose(batch, batch.room(), Streams(batch.seeds, batch.lengths, 3))
     tokens, parents = draft.token_ids.tolist(), draft.parents.tolist()
     for i, parent in enumerate(parents):
         path = [*request.prompt, *([tokens[parent]] if parent >= 0 else [])]

@@ -126,7 +126,7 @@ def test_the_most_likely_children_are_drafted_at_any_temperature(pair):
     requests = [dataclasses.replace(r, sampling=hot[i]) for i, r in enumerate(make_requests(pair, 2))]
     made.start(requests)
     batch = made.engine._batch
-    draft = made.parts.drafter.propose(batch, batch.room(2), Streams(batch.seeds, batch.lengths, 3))
+    draft = made.parts.drafter.propose(batch, batch.room(), Streams(batch.seeds, batch.lengths, 3))
     for b, request in enumerate(requests):
         tokens = draft.token_ids.view(2, 9)[b].tolist()
         assert tokens[:3] == made.parts.drafter.engine.score(request.prompt)[-1].topk(3).indices.tolist()

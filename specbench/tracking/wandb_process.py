@@ -235,8 +235,10 @@ def main() -> None:
     messages: queue.Queue[Message | None] = queue.Queue()
 
     def read() -> None:
-        for line in sys.stdin.buffer:
-            messages.put(json.loads(line))
+        # Not sys.stdin: Python aborts if it finds that locked, by a thread that still reads, when it ends.
+        with open(0, "rb", closefd=False) as given:
+            for line in given:
+                messages.put(json.loads(line))
         messages.put(None)
 
     with os.fdopen(os.dup(1), "w", errors="replace") as out:  # W&B's service, which may live longer, inherits no copy
