@@ -68,6 +68,15 @@ def log(folder: Path, mode: str = "offline", name: str = "n", config: Any = None
     tracking.JobRun(workspace, folder, name, "masked", (), config or {"gamma": 2}).end("done")
 
 
+def test_a_process_that_fails_while_it_is_told_more_says_why(wandb, tmp_path):
+    """It ends with its input open, as a live run does that cannot begin: Python aborts if a thread still reads it."""
+    wandb("def login(**_): raise ConnectionError('no answer')")
+    asked = process.Process({"task": "login"}, tmp_path, os.environ, at_once=True)
+    assert asked.process.wait(60) == 1
+    with pytest.raises(TrackingError, match="no answer"):
+        asked.end(None, 60)
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
