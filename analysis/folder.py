@@ -11,7 +11,7 @@ import pyarrow as pa
 from specbench import results
 from specbench.errors import ConfigError
 from specbench.reports import Bullets, Code, Lines, Paragraph, Report, Section, Text
-from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
+from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
 from specbench.runs.repeat import commands
 from specbench.runs.status import SweepStatus
 
@@ -118,7 +118,7 @@ def report_of(
         name,
         title,
         question,
-        (*sections, *_missing(status), *_repeat(run_dir, name)),
+        (*sections, *_missing(status), *_repeat(status, name)),
         warning,
         tuple(dict.fromkeys(rules)),
         data or {},
@@ -135,9 +135,8 @@ def _missing(status: SweepStatus | None) -> list[Section]:
     return [Section("What is missing", (Paragraph(f"{status.sentence()}."), *lists, *remedy))]
 
 
-def _repeat(run_dir: Path, name: str) -> list[Section]:
-    plan = read_plan(run_dir)
-    if plan is None:
+def _repeat(status: SweepStatus | None, name: str) -> list[Section]:
+    if status is None:
         return []
     again = Paragraph(("The report again, from the rows: ", Code(f"python -m specbench.analysis.{name} FOLDER"), "."))
-    return [Section("How to repeat it", (Lines(tuple(commands(plan))), again))]
+    return [Section("How to repeat it", (Lines(tuple(commands(status.plan))), again))]

@@ -49,33 +49,21 @@ def report(arguments: list[str]) -> int:
     if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
         print(REPORT)
         return 0 if len(arguments) == 1 else 2
-    try:
-        return tell(find_sweep(arguments[0] if arguments else LATEST), just_ran=False)
-    except SpecbenchError as error:
-        say(str(error), style="bold red")
-        return 2
+    return tell(find_sweep(arguments[0] if arguments else LATEST), just_ran=False)
 
 
 def pages(arguments: list[str]) -> int:
     """``python -m specbench pages [FOLDER ...] [--to FOLDER]``."""
     from specbench.runs.collection import command
 
-    try:
-        return command(arguments)
-    except SpecbenchError as error:
-        say(str(error), style="bold red")
-        return 2
+    return command(arguments)
 
 
 def paper(arguments: list[str]) -> int:
     """``python -m specbench paper RUN... --out FOLDER``."""
     from specbench.runs.paper import paper
 
-    try:
-        return paper(arguments)
-    except SpecbenchError as error:
-        say(str(error), style="bold red")
-        return 2
+    return paper(arguments)
 
 
 COMMANDS = {"report": report, "pages": pages, "paper": paper}
@@ -97,11 +85,7 @@ def _version(package: str) -> str:
 
 def run(arguments: list[str]) -> int:
     """Runs a command line; returns its exit status."""
-    try:
-        command = prepared(arguments)
-    except SpecbenchError as error:
-        say(str(error), style="bold red")
-        return 2
+    command = prepared(arguments)
     config.register()
     plugins.register()
     sweep = PlannedSweeper.current = Asked(resume=command.resume)
@@ -114,9 +98,8 @@ def run(arguments: list[str]) -> int:
         say(f"interrupted ({error})", style="bold red")
         end(sweep, interrupted=True)
         return error.status
-    except SpecbenchError as error:
-        say(str(error), style="bold red")
-        return 2
+    except SpecbenchError:
+        raise
     except (HydraException, OmegaConfBaseException) as error:
         say(explained(error, arguments), style="bold red")
         return 2
@@ -159,7 +142,11 @@ def main() -> None:
                 print(versions())
                 sys.exit(0)
             command = COMMANDS.get(arguments[0]) if arguments else None
-            status = command(arguments[1:]) if command else run(arguments)
+            try:
+                status = command(arguments[1:]) if command else run(arguments)
+            except SpecbenchError as error:
+                say(str(error), style="bold red")
+                status = 2
             if ranks.size() > 1:
                 _leave(status)
             sys.exit(status)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import pytest
 import torch
 
 from specbench.benchmark.grid import CaseSpec
-from specbench.decoding import Decoder
+from specbench.decoding import Completion, Decoder, Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
@@ -68,6 +69,18 @@ def decoder(
     if gamma == 0:
         return Decoder(target, None, None, 0, stops)
     return Decoder(target, bound(drafter or ModelDrafter(), pair), verifier or MaskedVerifier(), gamma, stops)
+
+
+def come_and_go(decoder: Decoder, requests: Sequence[Request], rng: random.Random, most: int) -> list[Completion]:
+    """Decodes requests that are admitted at random times, up to ``most`` at once; the first one begins alone."""
+    completions, waiting = decoder.start(requests[:1]), list(requests[1:])
+    while decoder.active or waiting:
+        if waiting and (not decoder.active or rng.random() < 0.3):
+            count = rng.randint(1, most)
+            completions += decoder.admit(waiting[:count])
+            del waiting[:count]
+        decoder.step()
+    return completions
 
 
 def missing_device(verifier: Verifier) -> str:

@@ -22,7 +22,7 @@ from specbench.types import Draft
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier
-from tests.cases import bound
+from tests.cases import bound, come_and_go
 from tests.test_decoding import make_requests, texts
 
 DRAFTERS = {"model": ModelDrafter, "prompt_lookup": PromptLookupDrafter, "plain": None}
@@ -85,16 +85,7 @@ def test_requests_come_and_go_as_they_like(exact):
     expected = [decoder(exact, EagerEngine()).run([request])[0] for request in requests]
     rng = random.Random(0)
     for engine in (StaticEngine(), EagerEngine()):
-        decoding, waiting = decoder(exact, engine), list(requests)
-        completions = decoding.start(waiting[:1])
-        del waiting[:1]
-        while decoding.active or waiting:
-            if waiting and (not decoding.active or rng.random() < 0.3):
-                count = rng.randint(1, 4)
-                completions += decoding.admit(waiting[:count])
-                del waiting[:count]
-            decoding.step()
-        assert logs(completions) == logs(expected)
+        assert logs(come_and_go(decoder(exact, engine), requests, rng, 4)) == logs(expected)
 
 
 def test_what_is_under_way_is_told_when_asked(pair):

@@ -17,6 +17,7 @@ from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.types import Draft
 from specbench.verifiers.masked import MaskedVerifier
+from tests.cases import come_and_go
 from tests.test_engine import PROMPTS, TOLERANCE
 from tests.test_engines import Keeps, logs
 from tests.toy import toy_decoder, toy_pair, toy_requests
@@ -53,16 +54,7 @@ def test_texts_and_steps_are_those_of_whole_prompts(toy, requests, draft):
 def test_requests_come_and_go_while_prompts_are_fed(toy, requests, engine):
     """Rows move and memory grows under prompts that are half fed; at times nobody decodes."""
     expected, rng = logs(toy_decoder(toy).run(requests * 2)), random.Random(0)
-    decoding, waiting = toy_decoder(toy, engine=engine), requests * 2
-    completions = decoding.start(waiting[:1])
-    del waiting[:1]
-    while decoding.active or waiting:
-        if waiting and (not decoding.active or rng.random() < 0.3):
-            count = rng.randint(1, 3)
-            completions += decoding.admit(waiting[:count])
-            del waiting[:count]
-        decoding.step()
-    assert logs(completions) == expected
+    assert logs(come_and_go(toy_decoder(toy, engine=engine), requests * 2, rng, 3)) == expected
 
 
 @pytest.mark.parametrize("engine", [EagerEngine(CHUNK), StaticEngine(prompt_chunk=CHUNK)], ids=["eager", "static"])

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from specbench.reports.model import Block, Bullets, Code, Inline, Lines, Link, Paragraph, Picture, Report, Table, Text
+from specbench.reports.text import inlines, literal
 
 Part = str | dict[str, str]
 LONGEST_TITLE = 128  # characters, by W&B
@@ -39,7 +40,7 @@ def to_wandb(report: Report, entity: str, project: str, group: str) -> dict[str,
         for block in section.blocks:
             blocks.extend(_block(block))
     title = report.title if len(report.title) <= LONGEST_TITLE else f"{report.title[: LONGEST_TITLE - 1]}…"
-    description = "".join(_words(part) for part in _inline(report.question))
+    description = literal(report.question)
     place = {"entity": entity, "project": project, "group": group}
     return {**place, "title": title, "description": description, "blocks": blocks}
 
@@ -64,24 +65,16 @@ def _block(block: Block) -> Iterator[dict[str, Any]]:
             yield {"kind": "text", "parts": _parts(block.reading)}
 
 
-def _inline(text: Text) -> tuple[Inline, ...]:
-    return (text,) if isinstance(text, str) else text
-
-
 def _parts(text: Text) -> list[Part]:
-    return [_part(part) for part in _inline(text)]
+    return [_part(part) for part in inlines(text)]
 
 
 def _part(part: Inline) -> Part:
+    """W&B's paragraphs know no emphasis, and a path leads nowhere there: of these the words alone."""
     if isinstance(part, Code):
         return {"code": part.text}
     if isinstance(part, Link) and part.target.startswith(("https://", "http://")):
         return {"text": part.text, "url": part.target}
-    return _words(part)
-
-
-def _words(part: Inline) -> str:
-    """In words alone: W&B's paragraphs know no emphasis, and a path leads nowhere there."""
     return part if isinstance(part, str) else part.text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from pathlib import Path
 
@@ -71,12 +70,12 @@ def _table(folder: Path, _: SweepStatus) -> None:
 
 
 def _track(status: SweepStatus, report: Report | None, ended: bool, online: bool) -> None:
-    try:
-        warnings = [] if report is None else track_report(status, report, online)
-        for warning in itertools.chain(warnings, track_sweep(status, ended, online)):
-            say(warning, style="yellow")
-    except Exception as error:  # a configuration that somebody has changed
-        say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
+    for part in (() if report is None else track_report(status, report, online), track_sweep(status, ended, online)):
+        try:
+            for warning in part:
+                say(warning, style="yellow")
+        except Exception as error:  # a configuration that somebody has changed
+            say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
 
 
 def _report(folder: Path, status: SweepStatus) -> Report | None:

@@ -154,7 +154,7 @@ def _write_end(job: JobInfo, state: JobState, details: str) -> None:
 
 
 def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> Measured:
-    """Args: tracked: None on a rank that does not lead, which writes nothing."""
+    """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
     resolved = configuration.resolved(config)
     if tracked is not None:
         write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))

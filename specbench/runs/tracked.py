@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Container, Iterator
@@ -48,12 +49,10 @@ def describe(run: JobRun, job: JobInfo, context: Any, ignored: Container[str]) -
     run.kind = facts["protocol"]
     if "verifier" in facts:
         run.kind = facts["verifier"] = context.verifier_name
-        try:
+        with contextlib.suppress(Exception):  # attributes of a user's verifier that raise are the protocol's to find
             facts["rule"] = name_of(context.verifier)
             lossless = bool(getattr(context.verifier, "lossless", False))
             words = ["lossless" if lossless else "flawed" if context.verifier_name.startswith("flawed/") else "lossy"]
-        except Exception:  # attributes of a user's verifier that raise are the protocol's to find
-            words = []
     run.tags = tags_of(facts, *words)
 
 

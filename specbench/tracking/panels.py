@@ -60,6 +60,11 @@ class Chart:
         """As W&B knows it."""
         return f"charts/{self.name}"
 
+    @property
+    def drawing(self) -> dict[str, Any]:
+        """How W&B draws it: its server's preset, the columns for that, and the title."""
+        return {"preset": f"wandb/{self.preset}/v0", "fields": dict(self.fields), "title": self.title}
+
 
 def _by_position(rows: Rows) -> Rows:
     return [
@@ -198,8 +203,7 @@ def _drawn(chart: Chart, folder: Path) -> dict[str, Any] | None:
     data = [[row[column] for column in columns] for row in rows[:: stride or 1]]
     if not data:
         return None
-    preset = f"wandb/{chart.preset}/v0"
-    return {"columns": columns, "data": data, "preset": preset, "fields": dict(chart.fields), "title": chart.title}
+    return {"columns": columns, "data": data, **chart.drawing}
 
 
 def _read(path: Path, most: int) -> pa.Table:

@@ -63,11 +63,6 @@ def write_report(described: Mapping[str, Any], sweep: Path, workspace: Workspace
 def _panels(sweep: Path) -> dict[str, Any]:
     """What the jobs of a sweep have logged: charts by their tables, histograms."""
     files = {path.name for path in sweep.glob("[0-9]*/*.parquet")}
-    charts = [
-        {"table": f"{chart.key}_table", "preset": f"wandb/{chart.preset}/v0", "title": chart.title}
-        | {"fields": dict(chart.fields)}
-        for chart in CHARTS
-        if chart.file in files
-    ]
+    charts = [{"table": f"{chart.key}_table", **chart.drawing} for chart in CHARTS if chart.file in files]
     images = sorted({path.stem for path in sweep.glob("[0-9]*/*.png")})
     return {"bars": SPEEDS, "charts": charts, "images": images, "histograms": [f"charts/{name}" for name in HISTOGRAMS]}

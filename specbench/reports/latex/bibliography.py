@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ _ARXIV = re.compile(r"arXiv[ :](\d{4}\.\d{5})")
 _ENTRY = re.compile(r"@\w+\{(?P<key>\w+),\n.*?\n\}\n", re.DOTALL)
 
 
+@functools.cache
 def entries() -> dict[str, tuple[str, str]]:
     """Key and text of each entry of references.bib, by arXiv number."""
     text = (Path(__file__).parent / "references.bib").read_text(encoding="utf-8")

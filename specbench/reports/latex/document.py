@@ -104,7 +104,7 @@ def _input(report: Report, shown: Table | Picture) -> str:
 
 def _cited(reports: Sequence[Report]) -> list[str]:
     rules = dict.fromkeys(rule for report in reports for rule in report.rules)
-    cited = [(CARDS[rule].title, ",".join(bibliography.keys(rule))) for rule in rules if bibliography.keys(rule)]
+    cited = [(CARDS[rule].title, ",".join(keys)) for rule in rules if (keys := bibliography.keys(rule))]
     listed = " and ".join(rf"the {escape(title)}~\cite{{{papers}}}" for title, papers in cited)
     return [f"Verifiers follow {listed}."] if cited else []
 
