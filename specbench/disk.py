@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -47,13 +48,38 @@ def beside(path: Path) -> Generator[Path]:
     Raises:
         WriteError: something could not be written.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    writer = f"{os.getpid()}@{socket.gethostname()}"
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.{writer}.tmp")
     with writing(path.parent):
         try:
             yield temporary
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def clear_temporaries(folder: Path) -> None:
+    """Removes the files of ``beside`` under a folder whose processes, of this machine, were killed while they wrote.
+
+    Raises:
+        WriteError: something could not be removed.
+    """
+    with writing(folder):
+        for each in folder.rglob(".*.tmp"):
+            pid, _, host = each.name.removesuffix(".tmp").partition("@")
+            number = pid.rpartition(".")[2]
+            if host == socket.gethostname() and number.isdecimal() and not _lives(int(number)):
+                each.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

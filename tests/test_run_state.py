@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
 from analysis.folder import read_rows, report_of
+from specbench.disk import beside, clear_temporaries
 from specbench.errors import ConfigError
 from specbench.reports import markdown
 from specbench.runs import plan as plans
@@ -249,6 +251,26 @@ def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
     clear_attempt(sweep / "0")
     assert [path.name for path in (sweep / "0").iterdir()] == ["job.json"]
     assert json.loads((sweep / "0" / "job.json").read_text())["status"] == "planned"
+
+
+def test_files_of_killed_writers_are_cleared_and_those_of_living_ones_kept(tmp_path):
+    """A job whose process is killed while it writes how it ended is done, and never runs again to clear its folder."""
+    killed = textwrap.dedent("""
+        import os, signal, sys
+        from pathlib import Path
+        from specbench.disk import beside
+        with beside(Path(sys.argv[1], "job.json")) as temporary:
+            temporary.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    (tmp_path / "0").mkdir()
+    assert subprocess.run([sys.executable, "-c", killed, tmp_path / "0"], check=False).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.rglob(".*.tmp"))) == 1
+    (tmp_path / ".mine.tmp").touch()
+    with beside(tmp_path / "plan.json") as temporary:
+        temporary.touch()
+        clear_temporaries(tmp_path)
+        assert sorted(tmp_path.rglob(".*.tmp")) == sorted([temporary, tmp_path / ".mine.tmp"])
 
 
 def test_a_started_state_names_its_process():

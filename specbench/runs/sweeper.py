@@ -21,7 +21,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from specbench import config, ranks
-from specbench.disk import WriteError, write_text
+from specbench.disk import WriteError, clear_temporaries, write_text
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
 from specbench.runs.identity import APART, identity
@@ -181,6 +181,7 @@ class PlannedSweeper(Sweeper):
             plan = read_plan(sweep.folder) or Plan.new(exp, config_dir(self.config.hydra))
             if sweep.resume is not None:
                 self._check_unchanged(plan, sweep.folder)
+                clear_temporaries(sweep.folder)
             plan = plan.widened(each.job for each in wanted)
             write_plan(sweep.folder, plan)
         refused = {each.job.id: each.refusal for each in wanted if each.refusal}
