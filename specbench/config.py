@@ -34,7 +34,8 @@ PARALLEL = ("none", "tensor")
 class PairConfig:
     name: str = MISSING
     target: str = MISSING
-    draft: str = MISSING
+    draft: str | None = None
+    draft_dtype: str | None = None
     chat: bool | None = None
     download: bool = False
 
@@ -146,8 +147,12 @@ def check(given: Mapping[str, Any]) -> None:
         if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
             remedy = "Give a list of {_target_: module.Class, argument: value, ...}."
             raise ConfigError("sampler.processors", processor, "no _target_", remedy)
-    if given["dtype"] not in ("auto", *DTYPES):
-        raise ConfigError("dtype", given["dtype"], "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
+    for key, value in (("dtype", given["dtype"]), ("pair.draft_dtype", given["pair"]["draft_dtype"] or "auto")):
+        if value not in ("auto", *DTYPES):
+            raise ConfigError(key, value, "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
+    if given["pair"]["draft"] is None and given["pair"]["draft_dtype"] is not None:
+        remedy = "Leave it out, or give pair.draft."
+        raise ConfigError("pair.draft_dtype", given["pair"]["draft_dtype"], "there is no pair.draft", remedy)
     if given["parallel"] not in PARALLEL:
         raise ConfigError("parallel", given["parallel"], "not known", f"Use {' or '.join(PARALLEL)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):

@@ -86,8 +86,10 @@ class RunRow:
     transformers: str
     pair: str | None
     target: str | None
-    draft: str | None
+    draft: str | None  # "none": the pair has none
+    draft_dtype: str | None = None  # of its weights; None: there is none, or the row is older than this column
     drafter: str | None
+    draft_temperature: float | None = None  # of the drafts alone; None: they are sampled as the target is
     sampler: str | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -158,7 +160,7 @@ class RunRow:
     requests_per_step: float | None = None  # that a step advanced, on average; batch_size if the batch was always full
     plain_requests_per_step: float | None = None
     weight_bytes_target: int | None = None  # what a forward pass reads of a model or its shard (benchmark/weights.py)
-    weight_bytes_draft: int | None = None  # None: the drafter has no model of its own
+    weight_bytes_draft: int | None = None  # None: the drafter has no model
     copy_bandwidth: float | None = None  # bytes a second of the GPU's own large copy; None on a CPU
 
     # What other processes did meanwhile (disturbance.py); None where that cannot be known, as on a GPU
@@ -175,10 +177,12 @@ class RunRow:
     check_p_value: float | None = None
 
 
+NO_DRAFT = "none"  # column draft, of a pair without one
+
 # The columns of RunRow that say what a key of the configuration was.
 COLUMNS_OF = {
-    "pair": ("pair", "target", "draft"),
-    "drafter": ("drafter",),
+    "pair": ("pair", "target", "draft", "draft_dtype"),
+    "drafter": ("drafter", "draft_temperature"),
     "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
     "verifier": ("verifier", "lossless"),
     "engine": ("engine", "prompt_chunk"),

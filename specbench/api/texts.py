@@ -11,7 +11,6 @@ from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
 from specbench.decoding import Decoder, DecodingEngine, Request, Step
 from specbench.drafters import Drafter
-from specbench.drafters.model import ModelDrafter
 from specbench.errors import ArgumentError
 from specbench.models import Engine, Pair
 from specbench.protocols.base import ModelContext
@@ -20,6 +19,7 @@ from specbench.protocols.record import repeated
 from specbench.provenance import request_seed
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
+from specbench.results import NO_DRAFT
 from specbench.runs.choices import chosen
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
@@ -86,7 +86,8 @@ def decode(
         prompts: a text, or texts, or sequences of token ids. Texts go through the pair's chat template if it uses one.
         gamma: tokens drafted a step, 0 (plain decoding by the target alone) to 64.
         verifier: a name of conf/verifier, or an object with ``verify(draft, target, streams)``.
-        drafter: a name of conf/drafter, such as "model" (the pair's draft) or "prompt_lookup", or a Drafter.
+        drafter: a name of conf/drafter, such as "model" (the pair's draft), or "layer_skip" and "prompt_lookup", which
+            need no draft model, or a Drafter.
         sampling: how both models sample; None is temperature 1, nothing cut off.
         max_new_tokens: the most tokens of a continuation.
         seed: of the random numbers; every prompt gets a seed of its own from it and its place in ``prompts``.
@@ -100,7 +101,8 @@ def decode(
 
     Raises:
         ArgumentError: an unknown verifier, drafter or engine; a prompt that is empty or too long for the models.
-        ConfigError: a number outside its range; a drafter of trees, such as "tree", with a verifier of chains alone.
+        ConfigError: a number outside its range; a drafter of trees, such as "tree", with a verifier of chains alone;
+            a drafter that needs a draft model, for a pair without one.
         ModelError: NaN or infinite logits.
 
     Example:
@@ -132,6 +134,7 @@ def record(
     pair: Pair,
     prompts: Prompts,
     *,
+    drafter: str | Drafter = "model",
     sampling: SamplingParams | None = None,
     max_new_tokens: int = 64,
     samples: int = 1,
@@ -141,6 +144,8 @@ def record(
     """Samples texts from the target and scores them with both models: all that :func:`specbench.replay` needs.
 
     Args:
+        drafter: whose distributions are recorded beside the target's: "model" (the pair's draft), "layer_skip", or a
+            Drafter that has some.
         samples: texts a prompt, each with a seed of its own.
         pair, prompts, sampling, max_new_tokens, seed, batch_size: as in :func:`specbench.decode`.
 
@@ -159,7 +164,7 @@ def record(
     """
     check_count("samples", samples)
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
-    context = _context(pair, requests, seed, check_count("batch_size", batch_size))
+    context = _context(pair, _drafter_of(drafter), requests, seed, check_count("batch_size", batch_size))
     return record_requests(context, repeated(context, samples)).trace
 
 
@@ -212,9 +217,10 @@ def _target(pair: Pair) -> Engine:
     return Engine(pair.target, pair.vocab_size, "target")
 
 
-def _context(pair: Pair, requests: Sequence[Request], seed: int, batch_size: int) -> ModelContext:
+def _context(pair: Pair, drafter: Drafter, requests: Sequence[Request], seed: int, batch_size: int) -> ModelContext:
     """What the protocol ``record`` reads of a run. It decodes plainly, so that no verifier is asked."""
-    target = _target(pair)
+    target, name = _target(pair), pair.target.name_or_path or "target"
+    draft_name = NO_DRAFT if pair.draft is None else pair.draft.name_or_path or "draft"
     return ModelContext(
         verifier=verifier_of("masked"),
         verifier_name="masked",
@@ -228,9 +234,9 @@ def _context(pair: Pair, requests: Sequence[Request], seed: int, batch_size: int
         command="specbench.record(...)",
         pair=pair,
         target=target,
-        drafter=ModelDrafter().bind(pair, target),
+        drafter=drafter.bind(pair, target),
         requests=requests,
-        names=(pair.target.name_or_path or "target", pair.draft.name_or_path or "draft"),
+        names=(name, drafter.draft_name(name, draft_name)),
         processors=_processors_text(requests[0].sampling),
     )
 

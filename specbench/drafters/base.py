@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.batch import Batch
+from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.rng import Streams
+from specbench.sampling import SamplingParams
+from specbench.stopping import FIXED, Stopping
 from specbench.types import Draft
 
 
@@ -25,15 +28,21 @@ class Drafter:
     Attributes:
         has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from;
             False if they are deterministic, so that their q is one-hot.
+        needs_draft_model: whether it cannot do without the pair's draft (``pair.draft``).
         drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
         engine: the model that these distributions come of, once it is bound; None if there is none.
-        own: the model that it alone extends; None if it has none, or shares the target's.
+        own: the model that it alone extends; None if it has none, or shares the target's cache.
+        temperature: of the drafts alone; None is the target's.
+        stopping: when a draft ends although more may be drafted.
     """
 
     has_probabilities: ClassVar[bool] = False
+    needs_draft_model: ClassVar[bool] = False
     drafts_trees: ClassVar[bool] = False
     engine: Engine | None = None
     own: Engine | None = None
+    temperature: float | None = None
+    stopping: Stopping = FIXED
 
     def bind(self, pair: Pair, target: Engine) -> Drafter:
         """A drafter with these settings for these models.
@@ -47,6 +56,42 @@ class Drafter:
 
     def _attach(self, pair: Pair, target: Engine) -> None:
         """Makes whatever the models are needed for."""
+
+    def check_draft(self, given: bool) -> None:
+        """Needs no model.
+
+        Args:
+            given: whether the pair has a draft.
+
+        Raises:
+            ConfigError: it has none, and the drafter needs one.
+        """
+        if self.needs_draft_model and not given:
+            problem = f"drafter {type(self).__name__} drafts with a model of its own"
+            remedy = "Give one, or use drafter=layer_skip or drafter=prompt_lookup, which need none."
+            raise ConfigError("pair.draft", "null", problem, remedy)
+
+    def check_target(self, config: Any) -> None:
+        """Called before weights are read.
+
+        Args:
+            config: the target's, as transformers has it.
+
+        Raises:
+            ConfigError: a target that these settings do not fit.
+        """
+
+    def draft_name(self, target: str, draft: str) -> str:
+        """What a trace calls the draft: its distribution q, of which the log-probabilities are.
+
+        Args:
+            target, draft: what the pair's models are called.
+        """
+        return draft if self.temperature is None else f"{draft} at temperature {self.temperature:g}"
+
+    def sampled_with(self, sampling: SamplingParams) -> SamplingParams:
+        """What the drafts of a request with these parameters are sampled with."""
+        return sampling
 
     def most_tokens(self, gamma: int) -> int:
         """How many tokens a draft holds for a request at most, if at most gamma of them can be accepted.

@@ -91,6 +91,7 @@ class TreeDrafter(ModelDrafter):
     drafts_trees = True
 
     def __init__(self, branches: Sequence[int]):
+        super().__init__()
         if isinstance(branches, str) or not isinstance(branches, Sequence) or not branches:
             raise ConfigError("drafter.branches", branches, "not a list of counts", "Use a list such as [2,2,1,1].")
         self.branches = tuple(check_count("drafter.branches", each) for each in branches)

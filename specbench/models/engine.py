@@ -52,6 +52,7 @@ class Engine:
             here on, if it can.
         vocab_size: ids the tokenizer knows; an output layer padded wider is cut, so a padding id is never emitted.
         name: what messages call it ("target", "draft").
+        dtype: that logits are returned in; None is whatever the model gives.
 
     Attributes:
         lengths: tokens cached of each request in the leading rows, int64 [B] on the model's device; changed in place.
@@ -61,8 +62,9 @@ class Engine:
 
     shards: Shards | None = None
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int, name: str):
+    def __init__(self, model: PreTrainedModel, vocab_size: int, name: str, dtype: torch.dtype | None = None):
         self.model, self.vocab_size, self.name = model, vocab_size, name
+        self._dtype = dtype
         self.device = model.device
         self.shards = Shards.of(model)
         self.context = context_length(model.config)
@@ -186,7 +188,7 @@ class Engine:
                 and to its path, and its position is by its depth. None for tokens that follow one another.
 
         Returns:
-            Logits in the model's dtype; rows at or beyond a request's count are meaningless.
+            Logits; rows at or beyond a request's count are meaningless.
         """
         n, capacity = token_ids.shape[1], self._cache.capacity
         positions = self.lengths[:, None] + torch.arange(n, device=self.device)
@@ -229,7 +231,11 @@ class Engine:
                 use_cache=True,
                 logits_to_keep=1 if last else 0,
             )
-        return output.logits[..., : self.vocab_size]
+        return self._returned(output.logits)
+
+    def _returned(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:
+        known = logits[..., : self.vocab_size]
+        return known if self._dtype is None else known.to(self._dtype)
 
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"]) -> None:
@@ -255,7 +261,7 @@ class Engine:
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
         """Logits after every token of one sequence, in one pass without a cache: what the cache is held against."""
         ids = torch.tensor([list(token_ids)], device=self.device)
-        return self.model(input_ids=ids, use_cache=False).logits[0, :, : self.vocab_size]
+        return self._returned(self.model(input_ids=ids, use_cache=False).logits[0])
 
     def synchronize(self) -> None:
         """Waits for the device, so that a clock read afterwards means something."""

@@ -20,12 +20,14 @@ WAYS = {
 }
 
 
-def obstacle(way: str, batch: int, sampling: SamplingParams, gamma: int) -> str:
+def obstacle(way: str, batch: int, sampling: SamplingParams, gamma: int, has_draft: bool = True) -> str:
     """Why ``generate`` cannot decode such requests that way; empty if it can."""
     if sampling.processors:
         return "generate does not take sampler.processors"
     if way == ASSISTED and batch > 1:
         return f"assisted generation takes one request, and the batch has {batch}"
+    if way == ASSISTED and not has_draft:
+        return "assisted generation needs a draft model, and pair.draft is null"
     if way == ASSISTED and gamma == 0:
         return "assisted generation drafts, and gamma is 0"
     return ""
@@ -86,7 +88,7 @@ def _stock(pair: Pair, settings: GenerationConfig) -> Generator[None]:
 
     ``generate`` fills up what a configuration leaves open from the model's own, such as ids that end a text.
     """
-    models: list[Any] = [pair.target, pair.draft]
+    models: list[Any] = [model for model in (pair.target, pair.draft) if model is not None]
     before = [(model.config._attn_implementation, model.generation_config) for model in models]
     try:
         for model in models:

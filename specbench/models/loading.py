@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.errors import ConfigError
 from specbench.models import sharding
@@ -18,6 +19,7 @@ from specbench.models.vocabulary import check_same_vocabulary
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DRAFT_DTYPE = "pair.draft_dtype"
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,14 @@ class Pair:
     """A target, a draft and the tokenizer they share.
 
     Attributes:
+        draft: None for a pair whose drafter needs no model beside the target.
         vocab_size: ids that may be emitted.
         stop_ids: ids that end a text (the tokenizer's and the target's generation config's).
         chat: whether prompts are wrapped in the tokenizer's chat template.
     """
 
     target: PreTrainedModel
-    draft: PreTrainedModel
+    draft: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     stop_ids: frozenset[int]
@@ -39,8 +42,9 @@ class Pair:
 
     @property
     def context(self) -> int:
-        """The longest sequence that both models can hold."""
-        return min(context_length(self.target.config), context_length(self.draft.config))
+        """The longest sequence that all models can hold."""
+        models = [self.target] if self.draft is None else [self.target, self.draft]
+        return min(context_length(model.config) for model in models)
 
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt, through the chat template where the pair uses one. Raises ModelError."""
@@ -69,39 +73,51 @@ def choose_device(device: str) -> torch.device:
     return torch.device("cuda", number)  # torch.cuda.set_device takes none without a number
 
 
-def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """``auto`` is bfloat16 on a GPU and float32 on a CPU, where reduced precision is slower and less exact."""
+def choose_dtype(dtype: str, device: torch.device, key: str = "dtype") -> torch.dtype:
+    """``auto`` is bfloat16 on a GPU and float32 on a CPU, where reduced precision is slower and less exact.
+
+    Args:
+        key: of the configuration, which asks for it.
+
+    Raises:
+        ConfigError: anything else.
+    """
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if dtype not in DTYPES:
-        raise ConfigError("dtype", dtype, "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
+        raise ConfigError(key, dtype, "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
     return DTYPES[dtype]
 
 
 def load_pair(
     target: str,
-    draft: str,
+    draft: str | None = None,
     *,
     device: str = "auto",
     dtype: str = "auto",
+    draft_dtype: str | None = None,
     chat: bool | None = None,
     download: bool = False,
     parallel: str = "none",
+    check: Callable[[PreTrainedConfig], None] | None = None,
 ) -> Pair:
     """Loads a target and a draft model after comparing their vocabularies.
 
     Args:
         target, draft: a local folder, a hub id, ``embedded:target`` and ``embedded:draft``, or ``random:`` and a name
-            of shapes.py, for random weights.
+            of shapes.py, for random weights. No draft is needed by drafters without a model, such as
+            ``prompt_lookup``, nor by ``layer_skip``, which drafts with the target's own layers.
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16".
+        draft_dtype: likewise of the draft alone; None is the target's.
         chat: use the chat template; None uses it if the target's tokenizer has one.
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
         parallel: "tensor" shards the target over the processes that torchrun started, a GPU each, and every one of
             them has to call this; "none" keeps it whole.
+        check: is called with the target's configuration before weights are fetched or read, and may raise.
 
     Returns:
-        Pair: both models, their tokenizer, and the ids that end a text.
+        Pair: the models, their tokenizer, and the ids that end a text.
 
     Raises:
         ConfigError: a folder that is missing or broken, pickled weights, an unknown device or dtype.
@@ -117,21 +133,26 @@ def load_pair(
     sharded = sharding.asked(parallel)
     chosen_device = choose_device(sharding.device_of_rank(device) if sharded else device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
+    dtype_of_draft = chosen_dtype if draft_dtype is None else choose_dtype(draft_dtype, chosen_device, DRAFT_DTYPE)
     of_target = _opened("pair.target", target, download)
-    of_draft = _opened("pair.draft", draft, download)
+    if check is not None:
+        check(of_target.config)
+    of_draft = None if draft is None else _opened("pair.draft", draft, download)
     tokenizer = of_target.tokenizer
-    check_same_vocabulary(tokenizer, of_draft.tokenizer)
-    if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
-        problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
-        raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
+    if of_draft is not None:
+        check_same_vocabulary(tokenizer, of_draft.tokenizer)
+        if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
+            problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
+            raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
     uses_chat = wants_chat(tokenizer, chat)
     if sharded:
         sharding.check_divisible(of_target.config, of_target.source)
         sharding.join(chosen_device)
-    for each in (of_target, of_draft):
+    for each in filter(None, (of_target, of_draft)):
         each.complete()
-    models = [of_target.load(chosen_dtype, chosen_device, sharded), of_draft.load(chosen_dtype, chosen_device)]
-    return Pair(models[0], models[1], tokenizer, of_target.vocab_size, of_target.stop_ids(models[0]), uses_chat)
+    model = of_target.load(chosen_dtype, chosen_device, sharded)
+    draft_model = None if of_draft is None else of_draft.load(dtype_of_draft, chosen_device)
+    return Pair(model, draft_model, tokenizer, of_target.vocab_size, of_target.stop_ids(model), uses_chat)
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:

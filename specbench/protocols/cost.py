@@ -24,7 +24,7 @@ from specbench.errors import ConfigError
 from specbench.plots import cost as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
-from specbench.protocols.prechecks import check_chains
+from specbench.protocols.prechecks import check_chains, check_fixed_lengths
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 
@@ -58,8 +58,10 @@ class CostProtocol:
         self.rounds = check_count("protocol.rounds", rounds)
 
     def precheck(self, context: RunContext) -> None:
-        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for a drafter of trees."""
+        """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for a drafter of trees, or of lengths
+        of its own."""
         check_chains(context)
+        check_fixed_lengths(context)
 
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`.
@@ -76,7 +78,7 @@ class CostProtocol:
             f"a plain step takes {1e3 * one:.2f} ms at batch {self.batches[0]}; the target's knee: {knee}",
             {
                 "weight_bytes_target": weight_bytes(context.target),
-                "weight_bytes_draft": weight_bytes(context.drafter.own),
+                "weight_bytes_draft": weight_bytes(context.drafter.engine),
                 "copy_bandwidth": copy_bandwidth(context.device),
             },
             tables={COST: Table(rows, COST_SCHEMA)},

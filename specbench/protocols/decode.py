@@ -100,7 +100,7 @@ class DecodeProtocol:
             "group": size,
             **step_fields(timed, speculative.prompt_seconds, plain.prompt_seconds),
             "weight_bytes_target": weight_bytes(context.target),
-            "weight_bytes_draft": weight_bytes(context.drafter.own),
+            "weight_bytes_draft": weight_bytes(context.drafter.engine),
             "copy_bandwidth": copy_bandwidth(context.device),
             **check,
         }

@@ -121,7 +121,7 @@ class EprocessProtocol:
                 started = time.perf_counter()
                 decoded = decoder.run(batch)
                 seconds = time.perf_counter() - started
-                settled = [evidence(context.target, context.drafter.engine, each, self.tolerance) for each in decoded]
+                settled = [_evidence(context, each, self.tolerance) for each in decoded]
                 wealth += np.sum([log_factors(token) for text in settled for token in text], axis=0)
                 mixture = np.logaddexp.reduce(wealth) - math.log(len(wealth))
                 live.decoded(decoded, seconds, log10_evidence=float(mixture / math.log(10)))
@@ -129,6 +129,11 @@ class EprocessProtocol:
                 completions += decoded
                 texts += settled
         return completions, texts
+
+
+def _evidence(context: ModelContext, text: Completion, tolerance: float | None) -> list[TokenEvidence]:
+    drafter = context.drafter
+    return evidence(context.target, drafter.engine, text, tolerance, drafter.sampled_with(text.request.sampling))
 
 
 def words(found: dict[str, Any]) -> str:

@@ -13,7 +13,10 @@ def check_draft_model(context: RunContext) -> None:
     drafter = context.drafter
     if drafter is not None and not drafter.has_probabilities:
         raise ConfigError(
-            "drafter", type(drafter).__name__, "has no probabilities that could be recorded", "Use drafter=model."
+            "drafter",
+            type(drafter).__name__,
+            "has no probabilities that could be recorded",
+            "Use drafter=model or drafter=layer_skip.",
         )
 
 
@@ -22,6 +25,14 @@ def check_chains(context: RunContext) -> None:
     if context.drafter is not None and context.drafter.drafts_trees:
         name = type(context.drafter).__name__
         raise ConfigError("drafter", name, "drafts trees, and this protocol knows chains alone", "Use drafter=model.")
+
+
+def check_fixed_lengths(context: RunContext) -> None:
+    """Raises ConfigError for a drafter that ends drafts by a policy, if what is measured is known of gamma tokens."""
+    if context.drafter is not None and context.drafter.stopping.kind != "fixed":
+        problem = "this protocol knows drafts of gamma tokens alone"
+        remedy = "Use drafter.policy=fixed; protocol=replay tells what policies would accept, from a trace."
+        raise ConfigError("drafter.policy", context.drafter.stopping.kind, problem, remedy)
 
 
 def check_no_processors(context: RunContext) -> None:
@@ -35,9 +46,10 @@ def check_survival(context: RunContext) -> Card:
     """The card of the verifier's rule, whose survival in texts is known.
 
     Raises:
-        ConfigError: a verifier of a rule that cannot be replayed, or a drafter of trees.
+        ConfigError: a verifier of a rule that cannot be replayed, or a drafter of trees or of lengths of its own.
     """
     check_chains(context)
+    check_fixed_lengths(context)
     rule = known.of(context.verifier)
     if rule.token_cost is None:
         remedy = f"Use a verifier of rule {' or '.join(CARDS)}, or give its Rule a token_cost."

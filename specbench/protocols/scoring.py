@@ -44,7 +44,7 @@ def draft_engine(context: ModelContext) -> Engine:
             "drafter",
             type(context.drafter).__name__,
             "has no probabilities that could be recorded",
-            "Use drafter=model.",
+            "Use drafter=model or drafter=layer_skip.",
         )
     return context.drafter.engine
 
@@ -71,28 +71,40 @@ def _score_batch(
     both = (logits_along(engine, prompts, texts) for engine in (context.target, draft))
     for prompt, text, target_logits, draft_logits in zip(prompts, texts, *both, strict=True):
         tokens = torch.tensor(list(text), device=draft.device)
-        columns = columns_of(target_logits, draft_logits, tokens, context.sampling, prompt)
+        columns = columns_of(
+            target_logits,
+            draft_logits,
+            tokens,
+            context.sampling,
+            prompt,
+            context.drafter.sampled_with(context.sampling),
+        )
         found.append({name: values.cpu() for name, values in {"token": tokens, **columns}.items()})
     return found
 
 
 @torch.inference_mode()
 def columns_of(
-    target: Tensor, draft: Tensor, tokens: Tensor, sampling: SamplingParams, prompt: Sequence[int] = ()
+    target: Tensor,
+    draft: Tensor,
+    tokens: Tensor,
+    sampling: SamplingParams,
+    prompt: Sequence[int] = (),
+    draft_sampling: SamplingParams | None = None,
 ) -> dict[str, Tensor]:
     """The trace's columns for logits [n, V] of both models at the positions of ``tokens`` [n]; float32 [n].
 
     Args:
         tokens: of one text.
         prompt: what the text follows; needed by processors alone.
+        draft_sampling: of the draft; None is the target's.
     """
+    both = ((target, sampling), (draft, draft_sampling or sampling))
     pieces: list[dict[str, Tensor]] = []
     rows = max(1, CELLS // target.shape[1])
     for start in range(0, len(tokens), rows):
         span = slice(start, start + rows)
-        p_rows, q_rows = (
-            rows_along(logits[span], sampling, prompt, tokens.tolist(), start) for logits in (target, draft)
-        )
+        p_rows, q_rows = (rows_along(logits[span], params, prompt, tokens.tolist(), start) for logits, params in both)
         p, q = p_rows.probs(), q_rows.probs()
         pieces.append(
             {

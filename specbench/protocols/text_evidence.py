@@ -10,18 +10,23 @@ from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness.texts.eprocess import TEMPERED, TokenEvidence
 from specbench.exactness.texts.support import support_edge, tolerance_of
 from specbench.models import Engine
-from specbench.sampling import RowParams
+from specbench.sampling import RowParams, SamplingParams
 from specbench.types import LogitRows
 
 
 def evidence(
-    target: Engine, draft: Engine | None, completion: Completion, tolerance: float | None
+    target: Engine,
+    draft: Engine | None,
+    completion: Completion,
+    tolerance: float | None,
+    draft_sampling: SamplingParams | None = None,
 ) -> list[TokenEvidence]:
     """What the bets need of every emitted token.
 
     Args:
         draft: None where drafts have no probabilities.
         tolerance: by how much a logit may differ from the one that the verifier saw; None takes it from the dtype.
+        draft_sampling: of the draft; None is the request's.
     """
     emitted = len(completion.token_ids)
     device = target.device
@@ -36,7 +41,7 @@ def evidence(
     log_p = p.prob(ids).log().tolist()
     log_q = None
     if draft is not None:
-        log_q = _rows(_scored(draft, completion), completion).prob(ids).log().tolist()
+        log_q = _rows(_scored(draft, completion), completion, draft_sampling).prob(ids).log().tolist()
     log_tempered = torch.stack([probs.pow(a).sum(dim=-1).log() for a in TEMPERED], 1).tolist()
     top = (p.argmax == ids).tolist()
     bonus = after_whole_blocks(completion)
@@ -75,6 +80,6 @@ def _scored(engine: Engine, completion: Completion, width: int | None = None) ->
     return logits_along(engine, [completion.request.prompt], [completion.token_ids], width)[0]
 
 
-def _rows(logits: Shaped[Tensor, "n V"], completion: Completion) -> LogitRows:
+def _rows(logits: Shaped[Tensor, "n V"], completion: Completion, sampling: SamplingParams | None = None) -> LogitRows:
     request = completion.request
-    return rows_along(logits, request.sampling, request.prompt, completion.token_ids)
+    return rows_along(logits, sampling or request.sampling, request.prompt, completion.token_ids)

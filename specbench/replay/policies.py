@@ -1,12 +1,8 @@
-"""Adaptive draft lengths: policies that look at the draft alone, and what they would have drafted and accepted.
+"""Adaptive draft lengths: what the policies of specbench/stopping.py would have drafted and accepted.
 
-    probability    stop behind a drafted token whose probability under the draft is below the threshold, as
-                   transformers' assistant_confidence_threshold does
-    entropy        stop before a token whose draft distribution has an entropy (nats) above the threshold
-
-Both are stopping times of the draft, so that verification stays lossless. What is accepted is exact: along the accepted
-tokens the draft is the text. How many tokens are drafted is not in the text where a token is rejected and the draft
-runs on beside it; it is estimated by importance sampling (see ``_drafted``).
+What is accepted is exact: along the accepted tokens the draft is the text. How many tokens are drafted is not in the
+text where a token is rejected and the draft runs on beside it; it is estimated by importance sampling (see
+``_drafted``).
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from specbench.replay.renewal import Replayed, block_starts, chunks, join, repla
 from specbench.replay.survival import replayed, survival
 from specbench.replay.trace import Trace
 from specbench.rules.cards import Card
+from specbench.stopping import Stopping
 
 WEIGHT_LIMIT = 20.0
 PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -28,11 +25,9 @@ ENTROPIES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Policy:
-    """kind: fixed, probability or entropy; threshold: None where it is fixed; gamma: the most tokens drafted."""
+class Policy(Stopping):
+    """gamma: the most tokens drafted."""
 
-    kind: str
-    threshold: float | None
     gamma: int
 
 
@@ -56,9 +51,9 @@ def allowed(trace: Trace, policy: Policy) -> Bool[np.ndarray, "T 2"]:
     if policy.kind == "fixed":
         return np.stack([yes, yes], axis=1)
     if policy.kind == "probability":
-        return np.stack([yes, np.exp(trace.columns["log_q"]) >= policy.threshold], axis=1)
+        return np.stack([yes, policy.goes_on(np.exp(trace.columns["log_q"]))], axis=1)
     entropy = trace.column("draft_entropy", "an entropy policy")
-    return np.stack([entropy <= policy.threshold, yes], axis=1)
+    return np.stack([policy.enters(entropy), yes], axis=1)
 
 
 def draft_lengths(trace: Trace, policy: Policy) -> Int64[np.ndarray, " T"]:

@@ -20,6 +20,7 @@ from specbench.models.threads import default_threads
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
 from specbench.protocols.settings import unused
 from specbench.provenance import request_seed
+from specbench.results import NO_DRAFT
 from specbench.runs.choices import build, explained
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
@@ -27,10 +28,15 @@ from specbench.workloads import Prompt, load_prompts
 _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
 
 
-def loaded_pair(config: Config, device: torch.device) -> Pair:
-    """Loads a pair once for all the jobs of this process that use it; another pair takes its place in memory."""
+def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
+    """Loads a pair once for all the jobs of this process that use it; another pair takes its place in memory.
+
+    Args:
+        drafter: not yet bound; it may refuse the target.
+    """
     wanted = config.pair
-    key = (wanted.target, wanted.draft, wanted.chat, wanted.download, str(device), config.dtype, config.parallel)
+    models = (wanted.target, wanted.draft, wanted.draft_dtype)
+    key = (*models, wanted.chat, wanted.download, str(device), config.dtype, config.parallel)
     if key not in _pairs:
         _pairs.clear()
         _pairs[key] = load_pair(
@@ -38,9 +44,11 @@ def loaded_pair(config: Config, device: torch.device) -> Pair:
             wanted.draft,
             device=str(device),
             dtype=config.dtype,
+            draft_dtype=wanted.draft_dtype,
             chat=wanted.chat,
             download=wanted.download,
             parallel=config.parallel,
+            check=drafter.check_target,
         )
     return _pairs[key]
 
@@ -50,11 +58,15 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     prompts = load_prompts(config.workload.path, config.workload.limit)
     check_own(prompts, config, unused(protocol))
     for name in ("target", "draft"):
-        locate(f"pair.{name}", getattr(config.pair, name))
+        if (asked := getattr(config.pair, name)) is not None:
+            locate(f"pair.{name}", asked)
     drafter = build("drafter", config.drafter)
     if not isinstance(drafter, Drafter):
         remedy = "Make it a class of specbench.drafters.Drafter, without _partial_ in its yaml."
         raise ConfigError("drafter", type(drafter).__name__, "no drafter", remedy)
+    if "drafter" in unused(protocol) and config.pair.draft is None:
+        drafter = Drafter()  # the one of the configuration, which nobody asks, need not have its model
+    drafter.check_draft(config.pair.draft is not None)
     engine = build("engine", config.engine)
     if not isinstance(engine, DecodingEngine):
         remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."
@@ -69,18 +81,24 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         check_installed()
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
-    pair = loaded_pair(config, context.device)
+    pair = loaded_pair(config, context.device, drafter)
     torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
     bound = explained("drafter", drafter.bind, pair, target)
     return ModelContext(
         **vars(context) | {"drafter": bound},
         engine=engine,
-        names=(config.pair.target, config.pair.draft),
+        names=(config.pair.target, drafter.draft_name(config.pair.target, _named_draft(config))),
         pair=pair,
         target=target,
         requests=make_requests(prompts, pair, context.sampling, config),
     )
+
+
+def _named_draft(config: Config) -> str:
+    """What a trace calls the draft model: its number format too, if that is not the target's."""
+    own = config.pair.draft_dtype
+    return f"{config.pair.draft or NO_DRAFT}{'' if own is None else f' in {own}'}"
 
 
 def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str | None]) -> None:

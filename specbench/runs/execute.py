@@ -186,7 +186,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         dtype=choose_dtype(config.dtype, device),
         title=job.label,
         command=job.command,
-        asked_pair=(config.pair.target, config.pair.draft) if job.names_pair else None,
+        asked_pair=(config.pair.target, config.pair.draft or results.NO_DRAFT) if job.names_pair else None,
         folder=job.folder,
         journal=Journal(None if tracked is None else job.folder),
         processors=processors_text(resolved["sampler"]),
@@ -202,7 +202,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
 
     known: dict[str, Any] = {
         **environment(device),
-        **_identity(config, job, context, resolved["sampler"]),
+        **_identity(config, job, context, resolved),
         **results.emptied(ignored),
     }
     row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
@@ -227,8 +227,9 @@ def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
     return warnings
 
 
-def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mapping[str, Any]) -> dict[str, Any]:
+def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The row's columns of what was asked for."""
+    draft_dtype = choose_dtype(config.pair.draft_dtype or config.dtype, context.device)
     return {
         "exp": job.exp,
         "job": job.number,
@@ -236,11 +237,13 @@ def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mappin
         "dtype": str(context.dtype).removeprefix("torch."),
         "pair": config.pair.name,
         "target": config.pair.target,
-        "draft": config.pair.draft,
-        "drafter": job.choices["drafter"],
+        "draft": config.pair.draft or results.NO_DRAFT,
+        "draft_dtype": None if config.pair.draft is None else str(draft_dtype).removeprefix("torch."),
+        "drafter": component_name("drafter", job.choices["drafter"], resolved["drafter"], job.overrides),
+        "draft_temperature": None if context.drafter is None else context.drafter.temperature,
         "sampler": job.choices["sampler"],
         **{name: value for name, value in context.sampling.numbers.items() if name in results.COLUMNS_OF["sampler"]},
-        "sampling": json.dumps(sampler),
+        "sampling": json.dumps(resolved["sampler"]),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
         "engine": context.engine.name if isinstance(context, ModelContext) else None,

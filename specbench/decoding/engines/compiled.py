@@ -21,7 +21,8 @@ class CompiledEngine(GraphEngine):
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         super()._attach(parts, stopwatch)
-        for engine in self._engines:
+        draft = None if parts.drafter is None else parts.drafter.engine
+        for engine in filter(None, (parts.target, draft)):
             engine.compile()
 
     def _sizes(self, powers: set[int]) -> set[int]:

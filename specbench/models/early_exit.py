@@ -1,0 +1,98 @@
+"""A target that is left early: its first layers, its final norm and its head are a draft model, without new weights.
+
+LayerSkip (Elhoushi et al., arXiv 2404.16710) exits behind layer E; Draft & Verify (Zhang et al., arXiv 2309.08168)
+skips layers anywhere. The exit needs no second cache: the first layers of the target compute the same keys and values
+whoever runs them. So the draft reads the target's cache and writes to it, and finds there all of the text but its last
+token. What it writes of drafted tokens, the target's pass writes again: the same numbers, but for the rounding of
+another shape. The layers behind the exit have never seen these tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from specbench.errors import ConfigError, ModelError
+from specbench.models.cache import RaggedCache
+from specbench.models.engine import Engine
+
+KEY = "drafter.layers"
+
+
+def check_layers(layers: int, config: PreTrainedConfig) -> int:
+    """How many layers a target has, by its configuration.
+
+    Raises:
+        ConfigError: not more than the draft is to run.
+    """
+    count = int(config.get_text_config().num_hidden_layers)
+    if not 1 <= layers < count:
+        problem = f"the target has {count} layers, of which a draft runs some"
+        remedy = f"Use 1 to {count - 1}." if count > 1 else "Choose another target, or drafter=prompt_lookup."
+        raise ConfigError(KEY, layers, problem, remedy)
+    return count
+
+
+def first_layers(model: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """The model without its layers from number ``layers`` on (from 0). It shares all weights with the whole one.
+
+    Raises:
+        ConfigError: see :func:`check_layers`.
+        ModelError: an architecture whose layers are not one list.
+    """
+    path = _path_of_layers(model, check_layers(layers, model.config))
+    # Modules on the way to the list are copied, so that the whole model keeps its own; all others are shared.
+    shortened = parent = _with_own_children(model)
+    for name in path[:-1]:
+        parent._modules[name] = parent = _with_own_children(parent._modules[name])
+    parent._modules[path[-1]] = nn.ModuleList(list(parent._modules[path[-1]])[:layers])
+    return shortened
+
+
+def _path_of_layers(model: PreTrainedModel, count: int) -> list[str]:
+    """The names that lead to the list of a model's layers."""
+    lists = [name for name, each in model.named_modules() if isinstance(each, nn.ModuleList) and len(each) == count]
+    outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+    if len(outer) != 1:
+        raise ModelError(
+            f"drafter=layer_skip: {type(model).__name__} has {len(outer)} lists of {count} modules, so that its layers "
+            "cannot be told. Use drafter=model or drafter=prompt_lookup."
+        )
+    return outer[0].split(".")
+
+
+def _with_own_children(module: Any) -> Any:
+    copied = copy.copy(module)
+    copied._modules = dict(module._modules)
+    return copied
+
+
+class EarlyExit(Engine):
+    """The first layers of a target, over the target's cache.
+
+    Args:
+        target: it does all that follows the batch; nothing is cached here.
+        layers: how many of its layers run.
+
+    Raises:
+        ConfigError, ModelError: see :func:`first_layers`.
+    """
+
+    def __init__(self, target: Engine, layers: int):
+        super().__init__(first_layers(target.model, layers), target.vocab_size, "draft")
+        self._target = target
+
+    def follow(self) -> None:
+        """Stands where the target stands, whose lengths stay as they are while :meth:`extend` moves these."""
+        target = self._target
+        self._cache, self._fixed, self._longest = target._cache, target._fixed, target._longest
+        self.lengths = target.lengths.clone()
+
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        """As of any engine, with a cache of its own: for texts that are scored outside of decoding."""
+        self._cache = RaggedCache(self._num_layers)
+        super().start(prompts, capacity)
