@@ -68,7 +68,7 @@ def decoder(
     stops = pair.stop_ids if stop_ids is None else frozenset(stop_ids)
     if gamma == 0:
         return Decoder(target, None, None, 0, stops)
-    return Decoder(target, bound(drafter or ModelDrafter(), pair), verifier or MaskedVerifier(), gamma, stops)
+    return Decoder(target, (drafter or ModelDrafter()).bind(pair, target), verifier or MaskedVerifier(), gamma, stops)
 
 
 def come_and_go(decoder: Decoder, requests: Sequence[Request], rng: random.Random, most: int) -> list[Completion]:

@@ -40,7 +40,7 @@ def test_a_mixed_batch_writes_what_batches_of_one_gamma_do(toy, draft):
         for place, log in zip(places, logs(alone), strict=True):
             expected[place] = log
     drafted = [max(step.draft_depth for step in steps) for _, steps, _ in expected]
-    if draft != "prompt_lookup":
+    if draft not in ("prompt_lookup", "probability", "entropy"):  # which may draft less
         assert drafted == [most if gamma is None else gamma for gamma in gammas]
     engines = [EagerEngine(), StaticEngine()] if draft != "naive" else [EagerEngine()]
     for engine in engines:

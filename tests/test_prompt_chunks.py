@@ -23,7 +23,10 @@ from tests.test_engines import Keeps, logs
 from tests.toy import toy_decoder, toy_pair, toy_requests
 
 CHUNK = 7
-DRAFTS = {"plain": ("model", 0), "model": ("model", 3), "prompt_lookup": ("prompt_lookup", 3), "tree": ("tree", 2)}
+DRAFTS = {
+    **{"plain": ("model", 0), "model": ("model", 3), "prompt_lookup": ("prompt_lookup", 3), "tree": ("tree", 2)},
+    "layer_skip": ("layer_skip", 3),
+}
 
 
 @pytest.fixture(scope="module")

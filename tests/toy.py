@@ -7,6 +7,7 @@ import dataclasses
 import torch
 
 from specbench.decoding import Decoder, DecodingEngine, Request
+from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
@@ -16,7 +17,7 @@ from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier
 from specbench.verifiers.tree import TreeVerifier
 from tests import families
-from tests.cases import MIXED, bound
+from tests.cases import MIXED
 
 DRAFTS = {
     "model": (ModelDrafter, MaskedVerifier, 3),
@@ -24,6 +25,9 @@ DRAFTS = {
     "tree": (lambda: TreeDrafter([2]), TreeVerifier, 2),
     "naive": (ModelDrafter, NaiveVerifier, 3),
     "block": (ModelDrafter, BlockVerifier, 3),
+    "layer_skip": (lambda: LayerSkipDrafter(1), MaskedVerifier, 3),
+    "probability": (lambda: ModelDrafter(1.5, "probability", 0.2), BlockVerifier, 3),
+    "entropy": (lambda: LayerSkipDrafter(1, 0.8, "entropy", 1.5), MaskedVerifier, 3),
 }
 
 
@@ -53,4 +57,4 @@ def toy_decoder(
     target, gamma = Engine(pair.target, pair.vocab_size, "target"), most if gamma is None else gamma
     if gamma == 0:
         return Decoder(target, None, None, 0, pair.stop_ids, engine)
-    return Decoder(target, bound(drafter(), pair), verifier(), gamma, pair.stop_ids, engine)
+    return Decoder(target, drafter().bind(pair, target), verifier(), gamma, pair.stop_ids, engine)

@@ -34,13 +34,7 @@ class LayerSkipDrafter(ModelDrafter):
     needs_draft_model = False
     most_pending = 1  # the target has fed all of a text but its last token, and what it fed is cached here
 
-    def __init__(
-        self,
-        layers: int,
-        temperature: float | None = None,
-        policy: str = "fixed",
-        threshold: float | None = None,
-    ):
+    def __init__(self, layers: object, temperature: object = None, policy: object = "fixed", threshold: object = None):
         super().__init__(temperature, policy, threshold)
         self.layers = check_count(KEY, layers)
 

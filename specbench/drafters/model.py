@@ -38,7 +38,7 @@ class ModelDrafter(Drafter):
     needs_draft_model = True
     most_pending = 2  # tokens of a text that were never fed: the last drafted one and the bonus
 
-    def __init__(self, temperature: float | None = None, policy: str = "fixed", threshold: float | None = None):
+    def __init__(self, temperature: object = None, policy: object = "fixed", threshold: object = None):
         self.temperature = None if temperature is None else _checked(temperature)
         self.stopping = policy_of(policy, threshold)
 
