@@ -99,7 +99,30 @@ BAD_INPUT = [
     # The pair
     Case("no target", ("pair=hf",), ("pair.target=???: no value given. Add pair.target=... to the command.",)),
     Case(
-        "no draft", ("pair=hf", "pair.target=embedded:target"), ("pair.draft=???: no value given. Add pair.draft=...",)
+        "no draft",
+        ("pair=hf", "pair.target=embedded:target"),
+        ("pair.draft=null: drafter ModelDrafter drafts with a model", "Give one, or use drafter=layer_skip"),
+    ),
+    Case(
+        "dtype of no draft",
+        ("pair.draft=null", "pair.draft_dtype=float16"),
+        ("pair.draft_dtype=float16: there is no pair.draft", "Leave it out"),
+    ),
+    Case("unknown dtype of the draft", ("pair.draft_dtype=int4",), ("pair.draft_dtype=int4: not a dtype", "Use auto")),
+    Case(
+        "no probabilities to record",
+        ("pair.draft=null", "drafter=prompt_lookup", "protocol=record"),
+        ("drafter=PromptLookupDrafter: has no probabilities", "drafter=layer_skip"),
+    ),
+    Case(
+        "a policy without a threshold",
+        ("drafter.policy=entropy",),
+        ("drafter.threshold=None: not a threshold of drafter.policy=entropy", "Use nats from 0"),
+    ),
+    Case(
+        "drafts of other lengths than are known",
+        ("drafter.policy=probability", "drafter.threshold=0.4", "protocol=cost"),
+        ("drafter.policy=probability: this protocol knows drafts of gamma tokens alone", "Use drafter.policy=fixed"),
     ),
     Case("missing folder", (*HF, "pair.target=/missing/folder"), ("pair.target=/missing/folder", "Give a folder with")),
     Case("unknown embedded model", ("pair.target=embedded:big",), ("pair.target=embedded:big", "embedded:target")),
@@ -275,6 +298,15 @@ BAD_INPUT = [
     Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
 ]
 GOOD_INPUT = [
+    Case(
+        "a target alone",
+        (
+            *("pair=hf", "pair.target=embedded:target", "drafter=layer_skip", "drafter.layers=11"),
+            *("drafter.temperature=0.8", "protocol.max_rounds=2", *QUICK, "protocol.check.draws=0"),
+        ),
+        ("times plain decoding", "Results: "),
+        needs_model=True,
+    ),
     Case(
         "recording",
         (*TINY, "protocol=record", "protocol.samples=2", "sampler=chat"),

@@ -69,6 +69,16 @@ def test_unusual_input_that_works(case, ran):
     assert len(list(got.folder.rglob("0/results.parquet"))) == 1
 
 
+def test_a_row_says_what_drafted(ran):
+    row = ran["a target alone"].rows.iloc[0]
+    assert (row["draft"], row["drafter"]) == ("none", "layer_skip[layers=11,temperature=0.8]")
+    assert row["draft_temperature"] == 0.8
+    assert row["draft_dtype"] is None
+    assert 0 < row["weight_bytes_draft"] < row["weight_bytes_target"]
+    usual = ran[SWEEP.reason].rows.iloc[0]
+    assert (usual["draft"], usual["drafter"], usual["draft_dtype"]) == ("embedded:draft", "model", "float32")
+
+
 def test_a_replay_says_what_it_replayed(ran):
     (folder,) = ran["columns swapped"].folder.glob("outputs/adhoc/latest/0")
     written = json.loads((folder / "trace.json").read_text())

@@ -14,7 +14,7 @@ from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.rng import Streams
 from specbench.sampling import SamplingParams
-from specbench.stopping import FIXED, Stopping
+from specbench.draft_lengths import FIXED, LengthPolicy
 from specbench.types import Draft
 
 
@@ -33,7 +33,7 @@ class Drafter:
         engine: the model that these distributions come of, once it is bound; None if there is none.
         own: the model that it alone extends; None if it has none, or shares the target's cache.
         temperature: of the drafts alone; None is the target's.
-        stopping: when a draft ends although more may be drafted.
+        policy: when a draft ends although more may be drafted.
     """
 
     has_probabilities: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class Drafter:
     engine: Engine | None = None
     own: Engine | None = None
     temperature: float | None = None
-    stopping: Stopping = FIXED
+    policy: LengthPolicy = FIXED
 
     def bind(self, pair: Pair, target: Engine) -> Drafter:
         """A drafter with these settings for these models.

@@ -1,4 +1,4 @@
-"""How many tokens each request drafts, decided as the draft goes by a policy of specbench/stopping.py.
+"""How many tokens each request drafts, decided as the draft goes by a policy of specbench/draft_lengths.py.
 
 Counts are a tensor and change by masks, so that nothing waits for the device and a CUDA graph can hold them. Whoever
 may read the device asks :func:`over`, and spares the passes of the draft model that nobody needs.
@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.stopping import Stopping
+from specbench.draft_lengths import LengthPolicy
 from specbench.types import LogitRows
 
 
-def cut_before(policy: Stopping, q: LogitRows, counts: Int64[Tensor, " B"], i: int) -> Int64[Tensor, " B"]:
+def cut_before(policy: LengthPolicy, q: LogitRows, counts: Int64[Tensor, " B"], i: int) -> Int64[Tensor, " B"]:
     """The counts without token i where the policy does not let it be drafted.
 
     Args:
@@ -33,7 +33,7 @@ def cut_before(policy: Stopping, q: LogitRows, counts: Int64[Tensor, " B"], i: i
 
 
 def cut_behind(
-    policy: Stopping, q: LogitRows, tokens: Int64[Tensor, " B"], counts: Int64[Tensor, " B"], i: int
+    policy: LengthPolicy, q: LogitRows, tokens: Int64[Tensor, " B"], counts: Int64[Tensor, " B"], i: int
 ) -> Int64[Tensor, " B"]:
     """The counts without what is behind token i where the policy lets nothing follow it.
 
@@ -47,7 +47,7 @@ def cut_behind(
     return torch.where(policy.goes_on(probability), counts, counts.clamp(max=i + 1))
 
 
-def over(policy: Stopping, counts: Int64[Tensor, " B"], i: int) -> bool:
+def over(policy: LengthPolicy, counts: Int64[Tensor, " B"], i: int) -> bool:
     """Whether a policy lets nobody draft token i. Reads the counts, and so waits for the device."""
     return policy.kind != "fixed" and not bool((counts > i).any())
 

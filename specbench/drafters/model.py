@@ -16,7 +16,7 @@ from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.rng import Stream, Streams
 from specbench.sampling import SamplingParams, draw
-from specbench.stopping import policy_of
+from specbench.draft_lengths import policy_of
 from specbench.types import Draft, LogitRows
 
 
@@ -27,7 +27,7 @@ class ModelDrafter(Drafter):
         temperature: of the drafts alone; None is the target's. q is the distribution that was sampled, so any
             temperature is lossless. At 0 drafts are the draft model's most likely tokens, and q is 1 at each.
         policy: when a draft ends before gamma tokens: "fixed" (never), "probability" or "entropy"; see
-            specbench/stopping.py.
+            specbench/draft_lengths.py.
         threshold: of the policy: a probability, or nats.
 
     Raises:
@@ -40,7 +40,7 @@ class ModelDrafter(Drafter):
 
     def __init__(self, temperature: object = None, policy: object = "fixed", threshold: object = None):
         self.temperature = None if temperature is None else _checked(temperature)
-        self.stopping = policy_of(policy, threshold)
+        self.policy = policy_of(policy, threshold)
 
     def _attach(self, pair: Pair, target: Engine) -> None:
         self.check_draft(pair.draft is not None)
@@ -57,7 +57,7 @@ class ModelDrafter(Drafter):
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
-        device, most, model, policy = batch.lengths.device, streams.width - 1, self._model, self.stopping
+        device, most, model, policy = batch.lengths.device, streams.width - 1, self._model, self.policy
         if most == 0:
             return Draft.empty(len(batch), device)
         batch = self._at_own_temperature(batch)

@@ -29,10 +29,10 @@ def check_chains(context: RunContext) -> None:
 
 def check_fixed_lengths(context: RunContext) -> None:
     """Raises ConfigError for a drafter that ends drafts by a policy, if what is measured is known of gamma tokens."""
-    if context.drafter is not None and context.drafter.stopping.kind != "fixed":
+    if context.drafter is not None and context.drafter.policy.kind != "fixed":
         problem = "this protocol knows drafts of gamma tokens alone"
         remedy = "Use drafter.policy=fixed; protocol=replay tells what policies would accept, from a trace."
-        raise ConfigError("drafter.policy", context.drafter.stopping.kind, problem, remedy)
+        raise ConfigError("drafter.policy", context.drafter.policy.kind, problem, remedy)
 
 
 def check_no_processors(context: RunContext) -> None:

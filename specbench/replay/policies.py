@@ -1,4 +1,4 @@
-"""Adaptive draft lengths: what the policies of specbench/stopping.py would have drafted and accepted.
+"""Adaptive draft lengths: what the policies of specbench/draft_lengths.py would have drafted and accepted.
 
 What is accepted is exact: along the accepted tokens the draft is the text. How many tokens are drafted is not in the
 text where a token is rejected and the draft runs on beside it; it is estimated by importance sampling (see
@@ -17,7 +17,7 @@ from specbench.replay.renewal import Replayed, block_starts, chunks, join, repla
 from specbench.replay.survival import replayed, survival
 from specbench.replay.trace import Trace
 from specbench.rules.cards import Card
-from specbench.stopping import Stopping
+from specbench.draft_lengths import LengthPolicy
 
 WEIGHT_LIMIT = 20.0
 PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -25,7 +25,7 @@ ENTROPIES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Policy(Stopping):
+class Policy(LengthPolicy):
     """gamma: the most tokens drafted."""
 
     gamma: int

@@ -25,7 +25,7 @@ from specbench.errors import ConfigError
 from specbench.replay.policies import Policy, draft_lengths, try_policy
 from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams
-from specbench.stopping import FIXED, Stopping, policy_of
+from specbench.draft_lengths import FIXED, LengthPolicy, policy_of
 from specbench.types import LogitRows
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -35,7 +35,7 @@ from tests.test_decoding import GREEDY, make_requests, texts
 
 P_VALUE = 1e-6
 GAMMA = 3
-POLICIES = [Stopping("probability", 0.4), Stopping("entropy", 0.9)]
+POLICIES = [LengthPolicy("probability", 0.4), LengthPolicy("entropy", 0.9)]
 each_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.kind)
 
 
@@ -46,7 +46,7 @@ def entropy(q):
     return float(-(q * np.log(q)).sum())
 
 
-def drafts(q, policy: Stopping, drops: bool, text=()):
+def drafts(q, policy: LengthPolicy, drops: bool, text=()):
     """Every draft by a table [last, V], and its probability; ``drops``: the unsure token itself is not drafted."""
     row = q[text[-1] if text else 0]
     if len(text) == GAMMA or (policy.kind == "entropy" and not policy.enters(np.float64(entropy(row)))):
@@ -79,7 +79,7 @@ def kept(rule: str, p, q, draft):
     return found[::-1]
 
 
-def law(rule: str, p, q, policy: Stopping, drops: bool = False):
+def law(rule: str, p, q, policy: LengthPolicy, drops: bool = False):
     """The distribution of the next GAMMA + 1 tokens: a step's, and the target's behind it."""
     joint = np.zeros((len(p),) * (GAMMA + 1))
 
@@ -131,7 +131,7 @@ class Drops(ModelDrafter):
             return whole
         last = (whole.num_draft_tokens - 1).clamp(min=0)[:, None]
         probability = whole.rows.prob(whole.token_ids).view(len(batch), -1).gather(1, last)[:, 0]
-        whole.num_draft_tokens.sub_((probability < self.stopping.threshold).long() * (whole.num_draft_tokens > 0))
+        whole.num_draft_tokens.sub_((probability < self.policy.threshold).long() * (whole.num_draft_tokens > 0))
         return whole
 
 
@@ -219,7 +219,7 @@ def rows_of(probs, temperature) -> LogitRows:
 def test_policies_cut_where_they_say():
     q = rows_of([[0.9, 0.1], [0.5, 0.5], [0.9, 0.1], [0.9, 0.1]], 1.0)
     counts, tokens = torch.tensor([4, 4, 4, 1]), torch.tensor([0, 0, 1, 1])
-    by_probability, by_entropy = Stopping("probability", 0.5), Stopping("entropy", 0.5)
+    by_probability, by_entropy = LengthPolicy("probability", 0.5), LengthPolicy("entropy", 0.5)
     assert lengths.cut_behind(by_probability, q, tokens, counts, 2).tolist() == [4, 4, 3, 1]
     assert lengths.cut_before(by_probability, q, counts, 2).tolist() == counts.tolist()
     assert lengths.cut_before(by_entropy, q, counts, 2).tolist() == [4, 2, 4, 1]
@@ -229,15 +229,15 @@ def test_policies_cut_where_they_say():
 
 def test_at_temperature_0_the_draft_is_as_sure_as_at_1():
     q, tokens, counts = rows_of([[0.6, 0.4]], 0.0), torch.tensor([0]), torch.tensor([4])
-    assert lengths.cut_behind(Stopping("probability", 0.7), q, tokens, counts, 0).tolist() == [1]
-    assert lengths.cut_before(Stopping("entropy", 0.6), q, counts, 0).tolist() == [0]
+    assert lengths.cut_behind(LengthPolicy("probability", 0.7), q, tokens, counts, 0).tolist() == [1]
+    assert lengths.cut_before(LengthPolicy("entropy", 0.6), q, counts, 0).tolist() == [0]
     warm = rows_of([[0.6, 0.4]], 0.1)  # nearly all mass is on one token
-    assert lengths.cut_behind(Stopping("probability", 0.7), warm, tokens, counts, 0).tolist() == [4]
+    assert lengths.cut_behind(LengthPolicy("probability", 0.7), warm, tokens, counts, 0).tolist() == [4]
 
 
 def test_a_row_of_nan_is_drafted_from_so_that_it_is_found():
     q = rows_of([[math.nan, 0.4]], 1.0)
-    assert lengths.cut_before(Stopping("entropy", 0.1), q, torch.tensor([4]), 1).tolist() == [4]
+    assert lengths.cut_before(LengthPolicy("entropy", 0.1), q, torch.tensor([4]), 1).tolist() == [4]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -250,7 +250,7 @@ def test_drafts_are_as_long_as_replay_expects(policy):
     completions = on_tables(drafter, p, q, MaskedVerifier(), gamma=6).run(requests)
     steps = [step for completion in completions for step in completion.steps]
     trace = trace_of_tokens(p, q, sampled_texts(p, 600, 60, seed=6).tolist())
-    expected = try_policy(trace, "token", Policy(policy.kind, drafter.stopping.threshold, 6))
+    expected = try_policy(trace, "token", Policy(policy.kind, drafter.policy.threshold, 6))
     for name, wanted in (
         ("num_draft_tokens", expected.drafted_per_step),
         ("num_accepted", expected.replayed.acceptance_length - 1),
@@ -263,8 +263,8 @@ def test_drafts_are_as_long_as_replay_expects(policy):
 def test_replay_asks_the_same_questions(monkeypatch):
     p, q = markov_pair(3)
     trace = trace_of_tokens(p, q, [[0, 1, 2, 0, 1, 2]])
-    monkeypatch.setattr(Stopping, "goes_on", lambda self, probability: probability < 0)
-    monkeypatch.setattr(Stopping, "enters", lambda self, entropy: entropy < 0)
+    monkeypatch.setattr(LengthPolicy, "goes_on", lambda self, probability: probability < 0)
+    monkeypatch.setattr(LengthPolicy, "enters", lambda self, entropy: entropy < 0)
     assert set(draft_lengths(trace, Policy("probability", 0.1, 4))) == {1}
     assert set(draft_lengths(trace, Policy("entropy", 9.0, 4))) == {0}
 
@@ -329,6 +329,6 @@ def test_settings_that_cannot_be(settings, says):
 
 
 def test_what_the_drafter_says_of_itself(pair):
-    assert policy_of("probability", 1) == Stopping("probability", 1.0)
+    assert policy_of("probability", 1) == LengthPolicy("probability", 1.0)
     assert bound(LayerSkipDrafter(8, temperature=0.5), pair).draft_name("T", "D") == "8 layers of T at temperature 0.5"
     assert ModelDrafter().draft_name("T", "D") == "D"

@@ -13,8 +13,8 @@ last nodes backwards: a node of weight pi is kept with probability pi, since its
 and its own test adds what is missing. Neither asks that the last nodes be equally deep.
 
 To drop the unsure token in place of verifying it would be biased. Which tokens are left then depends on their values:
-they come from q without its unlikely tokens, and are verified as if they came from q. tests/test_stopping.py adds up
-both over all drafts: this way the distance to the target is 0, that way it is not.
+they come from q without its unlikely tokens, and are verified as if they came from q. tests/test_draft_lengths.py adds
+up both over all drafts: this way the distance to the target is 0, that way it is not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = ("fixed", "probability", "entropy")
 
 
 @dataclass(frozen=True)
-class Stopping:
+class LengthPolicy:
     """A policy. Both methods take numbers, arrays or tensors, and answer for each element.
 
     Attributes:
@@ -52,10 +52,10 @@ class Stopping:
         return probability >= self.threshold
 
 
-FIXED = Stopping("fixed", None)
+FIXED = LengthPolicy("fixed", None)
 
 
-def policy_of(policy: object, threshold: object) -> Stopping:
+def policy_of(policy: object, threshold: object) -> LengthPolicy:
     """The policy that a drafter's settings ask for.
 
     Raises:
@@ -73,4 +73,4 @@ def policy_of(policy: object, threshold: object) -> Stopping:
     if not number or not 0 <= threshold <= largest or math.isinf(threshold):
         span = "a probability from 0 to 1, such as 0.4" if policy == "probability" else "nats from 0, such as 1.5"
         raise ConfigError("drafter.threshold", threshold, f"not a threshold of drafter.policy={policy}", f"Use {span}.")
-    return Stopping(str(policy), float(threshold))
+    return LengthPolicy(str(policy), float(threshold))
