@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from specbench.models import sharding
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
-from specbench.models.tokenizer import token_ids, wants_chat
+from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
 from specbench.models.vocabulary import check_same_vocabulary
 
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
@@ -27,7 +28,7 @@ class Pair:
     Attributes:
         vocab_size: ids that may be emitted.
         stop_ids: ids that end a text (the tokenizer's and the target's generation config's).
-        chat: whether prompts are wrapped in the tokenizer's chat template.
+        written: how prompts and conversations are: the chat template, a system prompt, thinking.
     """
 
     target: PreTrainedModel
@@ -35,16 +36,26 @@ class Pair:
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     stop_ids: frozenset[int]
-    chat: bool
+    written: Chat
+
+    @property
+    def chat(self) -> bool:
+        """Whether prompts are wrapped in the tokenizer's chat template."""
+        return self.written.template
 
     @property
     def context(self) -> int:
         """The longest sequence that both models can hold."""
         return min(context_length(self.target.config), context_length(self.draft.config))
 
-    def encode(self, prompt: str) -> list[int]:
-        """Token ids of a prompt, through the chat template where the pair uses one. Raises ModelError."""
-        return token_ids(self.tokenizer, prompt, self.chat, self.vocab_size)
+    def encode(self, prompt: str | Sequence[Message]) -> list[int]:
+        """Token ids of a prompt, or of a conversation up to its next reply, through the chat template if the pair uses
+        one. Raises ModelError.
+
+        Args:
+            prompt: a text, or messages with ``role`` and ``content``.
+        """
+        return token_ids(self.tokenizer, prompt, self.written, self.vocab_size)
 
 
 def choose_device(device: str) -> torch.device:
@@ -85,6 +96,8 @@ def load_pair(
     device: str = "auto",
     dtype: str = "auto",
     chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool | None = None,
     download: bool = False,
     parallel: str = "none",
 ) -> Pair:
@@ -96,6 +109,8 @@ def load_pair(
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16".
         chat: use the chat template; None uses it if the target's tokenizer has one.
+        system: a system prompt for every prompt that has none of its own.
+        thinking: tell the chat template to turn thinking on or off; None leaves it as the template has it.
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
         parallel: "tensor" shards the target over the processes that torchrun started, a GPU each, and every one of
             them has to call this; "none" keeps it whole.
@@ -104,7 +119,8 @@ def load_pair(
         Pair: both models, their tokenizer, and the ids that end a text.
 
     Raises:
-        ConfigError: a folder that is missing or broken, pickled weights, an unknown device or dtype.
+        ConfigError: a folder that is missing or broken, pickled weights, an unknown device or dtype; a chat template
+            that does not know what was asked for.
         ModelError: different vocabularies, weights that the files lack, or an architecture that the engine cannot run,
             or cannot be sharded.
 
@@ -124,14 +140,14 @@ def load_pair(
     if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
         problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
         raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
-    uses_chat = wants_chat(tokenizer, chat)
+    written = chat_of(tokenizer, chat, system, thinking)
     if sharded:
         sharding.check_divisible(of_target.config, of_target.source)
         sharding.join(chosen_device)
     for each in (of_target, of_draft):
         each.complete()
     models = [of_target.load(chosen_dtype, chosen_device, sharded), of_draft.load(chosen_dtype, chosen_device)]
-    return Pair(models[0], models[1], tokenizer, of_target.vocab_size, of_target.stop_ids(models[0]), uses_chat)
+    return Pair(models[0], models[1], tokenizer, of_target.vocab_size, of_target.stop_ids(models[0]), written)
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:

@@ -10,19 +10,20 @@ from typing import Any
 import torch
 
 from specbench.config import Config
-from specbench.decoding import DecodingEngine, Request, check_fit
+from specbench.decoding import Decoder, DecodingEngine, check_fit
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.sharding import check_installed
 from specbench.models.threads import default_threads
+from specbench.progress import say
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
 from specbench.protocols.settings import unused
-from specbench.provenance import request_seed
 from specbench.runs.choices import build, explained
+from specbench.runs.conversations import Conversations, own_sampling
 from specbench.sampling import SamplingParams
-from specbench.workloads import Prompt, load_prompts
+from specbench.workloads import EMBEDDED, Prompt, load_workload
 
 _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
 
@@ -30,7 +31,8 @@ _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process load
 def loaded_pair(config: Config, device: torch.device) -> Pair:
     """Loads a pair once for all the jobs of this process that use it; another pair takes its place in memory."""
     wanted = config.pair
-    key = (wanted.target, wanted.draft, wanted.chat, wanted.download, str(device), config.dtype, config.parallel)
+    chat = (wanted.chat, wanted.system, wanted.thinking)
+    key = (wanted.target, wanted.draft, *chat, wanted.download, str(device), config.dtype, config.parallel)
     if key not in _pairs:
         _pairs.clear()
         _pairs[key] = load_pair(
@@ -39,6 +41,8 @@ def loaded_pair(config: Config, device: torch.device) -> Pair:
             device=str(device),
             dtype=config.dtype,
             chat=wanted.chat,
+            system=wanted.system,
+            thinking=wanted.thinking,
             download=wanted.download,
             parallel=config.parallel,
         )
@@ -47,8 +51,12 @@ def loaded_pair(config: Config, device: torch.device) -> Pair:
 
 def with_models(context: RunContext, config: Config, protocol: MeasurementProtocol) -> ModelContext:
     """Adds the pair, the drafter and the requests. All that can be known without a model is checked first."""
-    prompts = load_prompts(config.workload.path, config.workload.limit)
+    workload = load_workload(config.workload)
+    if not config.workload.path.startswith(EMBEDDED):
+        say(f"workload: {workload.description}")
+    prompts = workload.prompts
     check_own(prompts, config, unused(protocol))
+    check_sampling(prompts, config, context.sampling, getattr(protocol, "mixed_sampling", False))
     for name in ("target", "draft"):
         locate(f"pair.{name}", getattr(config.pair, name))
     drafter = build("drafter", config.drafter)
@@ -73,13 +81,18 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
     bound = explained("drafter", drafter.bind, pair, target)
+    conversations = Conversations(pair, context.sampling, config)
+
+    def plain() -> Decoder:
+        return Decoder(target, None, None, 0, pair.stop_ids, engine)
+
     return ModelContext(
         **vars(context) | {"drafter": bound},
         engine=engine,
         names=(config.pair.target, config.pair.draft),
         pair=pair,
         target=target,
-        requests=make_requests(prompts, pair, context.sampling, config),
+        requests=conversations.requests(prompts, plain),
     )
 
 
@@ -97,40 +110,33 @@ def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str |
             value = getattr(prompt, key)
             if value is not None and key in ignored:
                 problem = (
-                    f"line {prompt.line}: {key} {value} of prompt {prompt.name!r} would be ignored by the protocol"
+                    f"{prompt.place}: {key} {value} of prompt {prompt.name!r} would be ignored by the protocol"
                 )
                 remedy = f"Remove it. {ignored[key] or ''}".rstrip()
                 raise ConfigError("workload.path", config.workload.path, problem, remedy)
         if prompt.gamma is not None and prompt.gamma > config.gamma:
-            where = f"line {prompt.line} of {config.workload.path}: prompt {prompt.name!r}"
+            where = f"{prompt.place} of {config.workload.path}: prompt {prompt.name!r}"
             problem = f"{where} has gamma {prompt.gamma}, above it"
             raise ConfigError("gamma", config.gamma, problem, f"Use gamma={prompt.gamma}, or lower the line's.")
 
 
-def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
-    """Tokenised prompts with their seeds.
+def check_sampling(prompts: list[Prompt], config: Config, sampling: SamplingParams, mixed: bool) -> None:
+    """Checks the sampling parameters that prompts have of their own.
+
+    Args:
+        sampling: the run's.
+        mixed: whether the protocol goes by each request's own.
 
     Raises:
-        ConfigError: a prompt that leaves no room for max_new_tokens in either model's context.
+        ConfigError: a parameter that is unknown or outside its range, or a protocol that takes one sampler for all.
     """
-    requests = []
     for prompt in prompts:
-        ids = tuple(pair.encode(prompt.text))
-        if not ids:
-            problem = f"line {prompt.line}: prompt {prompt.name!r} has no tokens"
-            raise ConfigError("workload.path", config.workload.path, problem, "Remove it.")
-        longest = prompt.max_new_tokens or config.max_new_tokens
-        if len(ids) + longest > pair.context:
-            raise ConfigError(
-                "max_new_tokens",
-                longest,
-                f"line {prompt.line}: prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is "
-                f"{pair.context}",
-                "Shorten the prompt or lower max_new_tokens.",
-            )
-        seed = request_seed(config.seed, prompt.name)
-        requests.append(Request(prompt.name, ids, seed, sampling, longest, prompt.gamma))
-    return requests
+        own = own_sampling(prompt, sampling, config.workload.path)
+        if own != sampling and not mixed:
+            problem = f"{prompt.place}: prompt {prompt.name!r} has sampling parameters of its own, and the protocol "
+            problem += "takes one sampler for all"
+            remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."
+            raise ConfigError("workload.path", config.workload.path, problem, remedy)
 
 
 def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
