@@ -134,7 +134,9 @@ def check_keys(given: Mapping[str, Any], schema: Any = Config, prefix: str = "")
     known: dict[str, Any] = {each.name: each.default_factory for each in fields(schema)}
     for key, value in given.items():
         if key not in known:
-            raise ConfigError(prefix + key, value, "unknown key", f"See conf/{prefix.partition('.')[0] or 'config.yaml'}.")
+            raise ConfigError(
+                prefix + key, value, "unknown key", f"See conf/{prefix.partition('.')[0] or 'config.yaml'}."
+            )
         if is_dataclass(known[key]):
             check_keys(value, known[key], f"{prefix}{key}.")
 

@@ -12,8 +12,7 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.errors import ConfigError
 from specbench.models import Pair
-from specbench.runs.building import check_own
-from specbench.runs.conversations import Conversations
+from specbench.runs.building import check_own, make_requests
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
 from tests.test_engines import logs
@@ -67,8 +66,7 @@ def test_lines_of_a_workload_carry_their_own(pair, tmp_path):
     assert [(each.gamma, each.max_new_tokens) for each in prompts] == [(0, None), (None, 5), (4, 9), (None, None)]
     config = Config(workload=WorkloadConfig(path=str(path)), gamma=4, max_new_tokens=32)
     check_own(prompts, config, {})
-    conversations = Conversations(pair, SamplingParams(), config)
-    made = [conversations.request(each, each.messages) for each in prompts]
+    made = make_requests(prompts, pair, SamplingParams(), config)
     assert [(each.gamma, each.max_new_tokens) for each in made] == [(0, 32), (None, 5), (4, 9), (None, 32)]
     config.gamma = 3
     with pytest.raises(
@@ -83,5 +81,4 @@ def test_lines_of_a_workload_carry_their_own(pair, tmp_path):
     ):
         check_own(prompts, config, {"max_new_tokens": None})
     with pytest.raises(ConfigError, match=r"max_new_tokens=99999: line 7"):
-        long = Prompt("x", "a", 7, max_new_tokens=99999)
-        conversations.request(long, long.messages)
+        make_requests([Prompt("x", "a", 7, max_new_tokens=99999)], pair, SamplingParams(), config)

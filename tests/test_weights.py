@@ -25,7 +25,7 @@ from specbench.files import Source
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.cache import RaggedLayer
 from specbench.models.trial import check_engine
-from specbench.runs.conversations import Conversations
+from specbench.runs.building import make_requests
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt
 from tests.checkpoints import (
@@ -256,9 +256,8 @@ def test_prompts_without_tokens_or_room_are_named_with_their_line(whole):
         lambda content: content.update(normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": ""})
     )(whole)
     tokenizer(lambda content: content.update(post_processor=None))(whole)
-    asked = Config(workload=WorkloadConfig(path="p.jsonl"))
-    conversations = Conversations(load(whole), SamplingParams(), asked)
+    pair, asked = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
     with pytest.raises(ConfigError, match=r"workload.path=p.jsonl: line 7: prompt 'x' has no tokens"):
-        conversations.request(Prompt("x", "a", 7), [{"role": "user", "content": "a"}])
+        make_requests([Prompt("x", "a", 7)], pair, SamplingParams(), asked)
     with pytest.raises(ConfigError, match=r"max_new_tokens=64: line 8: prompt 'x' has \d+ tokens, .*context is 128"):
-        conversations.request(Prompt("x", "b c", 8), [{"role": "user", "content": "b c" * 80}])
+        make_requests([Prompt("x", "b c" * 80, 8)], pair, SamplingParams(), asked)

@@ -71,11 +71,13 @@ class DecodeProtocol:
         self.warmup = check_count("protocol.warmup", warmup, least=0)
         self.check = CheckSettings(**check)
         self.against = check_ways(against)
-        self.group = group if group in (None, BY_CATEGORY) else check_count("protocol.group", group, least=0)
+        own = group is not None and group != BY_CATEGORY
+        self.by_category = group == BY_CATEGORY
+        self.group = check_count("protocol.group", group, least=0) if own else None
 
     def precheck(self, context: RunContext) -> None:
         """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for groups that fill no batch."""
-        if isinstance(self.group, int) and 0 < self.group < context.batch_size:
+        if self.group and self.group < context.batch_size:
             problem = f"fewer than batch_size={context.batch_size}, so that no batch is ever full"
             remedy = f"Use {context.batch_size} or more, 0 for all requests, or null for batch_size."
             raise ConfigError("protocol.group", self.group, problem, remedy)
@@ -135,10 +137,10 @@ class DecodeProtocol:
 
     def _groups(self, context: ModelContext) -> list[Sequence[Request]]:
         """The requests that are timed as one."""
-        if self.group == BY_CATEGORY:
+        if self.by_category:
             names = dict.fromkeys(request.category for request in context.requests)
             return [[each for each in context.requests if each.category == name] for name in names]
-        size = context.batch_size if self.group is None else int(self.group) or len(context.requests)
+        size = context.batch_size if self.group is None else self.group or len(context.requests)
         return in_groups(context.requests, size)
 
     def _decode(

@@ -67,7 +67,8 @@ def score_texts(
     each = [context.sampling] * len(texts) if samplings is None else samplings
     batches = [range(i, min(i + context.batch_size, len(texts))) for i in range(0, len(texts), context.batch_size)]
     for numbers in track(batches, "scoring"):
-        found += _score_batch(context, draft, *([rows[i] for i in numbers] for rows in (prompts, texts, each)))
+        span = slice(numbers.start, numbers.stop)
+        found += _score_batch(context, draft, prompts[span], texts[span], each[span])
     return found
 
 

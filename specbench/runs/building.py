@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from specbench.config import Config
-from specbench.decoding import Decoder, DecodingEngine, check_fit
+from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
@@ -20,8 +20,9 @@ from specbench.models.threads import default_threads
 from specbench.progress import say
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
 from specbench.protocols.settings import unused
+from specbench.provenance import request_seed
 from specbench.runs.choices import build, explained
-from specbench.runs.conversations import Conversations, own_sampling
+from specbench.runs.conversations import all_turns
 from specbench.sampling import SamplingParams
 from specbench.workloads import EMBEDDED, Prompt, load_workload
 
@@ -81,7 +82,9 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
     bound = explained("drafter", drafter.bind, pair, target)
-    conversations = Conversations(pair, context.sampling, config)
+
+    def make(some: Sequence[Prompt]) -> list[Request]:
+        return make_requests(some, pair, context.sampling, config)
 
     def plain() -> Decoder:
         return Decoder(target, None, None, 0, pair.stop_ids, engine)
@@ -92,7 +95,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         names=(config.pair.target, config.pair.draft),
         pair=pair,
         target=target,
-        requests=conversations.requests(prompts, plain),
+        requests=all_turns(prompts, make, plain, pair, config.batch_size),
     )
 
 
@@ -109,9 +112,7 @@ def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str |
         for key in ("gamma", "max_new_tokens"):
             value = getattr(prompt, key)
             if value is not None and key in ignored:
-                problem = (
-                    f"{prompt.place}: {key} {value} of prompt {prompt.name!r} would be ignored by the protocol"
-                )
+                problem = f"{prompt.place}: {key} {value} of prompt {prompt.name!r} would be ignored by the protocol"
                 remedy = f"Remove it. {ignored[key] or ''}".rstrip()
                 raise ConfigError("workload.path", config.workload.path, problem, remedy)
         if prompt.gamma is not None and prompt.gamma > config.gamma:
@@ -131,12 +132,58 @@ def check_sampling(prompts: list[Prompt], config: Config, sampling: SamplingPara
         ConfigError: a parameter that is unknown or outside its range, or a protocol that takes one sampler for all.
     """
     for prompt in prompts:
-        own = own_sampling(prompt, sampling, config.workload.path)
-        if own != sampling and not mixed:
+        if own_sampling(prompt, sampling, config) != sampling and not mixed:
             problem = f"{prompt.place}: prompt {prompt.name!r} has sampling parameters of its own, and the protocol "
             problem += "takes one sampler for all"
             remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."
             raise ConfigError("workload.path", config.workload.path, problem, remedy)
+
+
+def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
+    """Tokenised prompts with their seeds.
+
+    Raises:
+        ConfigError: a prompt that leaves no room for max_new_tokens in either model's context.
+    """
+    requests = []
+    for prompt in prompts:
+        ids = tuple(pair.encode(prompt.messages))
+        which = f"{prompt.place}: prompt {prompt.turn_name!r}"
+        if not ids:
+            raise ConfigError("workload.path", config.workload.path, f"{which} has no tokens", "Remove it.")
+        longest = prompt.max_new_tokens or config.max_new_tokens
+        if len(ids) + longest > pair.context:
+            raise ConfigError(
+                "max_new_tokens",
+                longest,
+                f"{which} has {len(ids)} tokens, and the pair's context is {pair.context}",
+                "Shorten the prompt or lower max_new_tokens.",
+            )
+        seed = request_seed(config.seed, prompt.turn_name) if prompt.seed is None else prompt.seed
+        own = own_sampling(prompt, sampling, config)
+        labels = {"category": prompt.category, "conversation": prompt.name, "turn": prompt.turn}
+        requests.append(Request(prompt.turn_name, ids, seed, own, longest, prompt.gamma, **labels))
+    return requests
+
+
+def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> SamplingParams:
+    """The run's sampling parameters, with those of the prompt's line in their places.
+
+    Raises:
+        ConfigError: one that is unknown or outside its range, or at odds with the text's length; names file, line,
+            prompt and parameter.
+    """
+    if not prompt.sampling and prompt.max_new_tokens is None:
+        return sampling
+    run = {each.name: getattr(sampling, each.name) for each in dataclasses.fields(sampling)}
+    longest = prompt.max_new_tokens or config.max_new_tokens
+    try:
+        made = SamplingParams.from_mapping({**prompt.sampling, "max_tokens": longest}, **run)
+        return dataclasses.replace(made, max_tokens=sampling.max_tokens)  # a request has its length beside them
+    except ConfigError as error:
+        problem = f"{prompt.place}: prompt {prompt.name!r}: {str(error).removeprefix('sampler.')}"
+        remedy = "Mend the line, or ignore what lines say of sampling: workload.parameters=false."
+        raise ConfigError("workload.path", config.workload.path, problem, remedy) from error
 
 
 def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:

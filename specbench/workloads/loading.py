@@ -20,8 +20,8 @@ from specbench.workloads.sources import Row, rows
 EMBEDDED = "embedded:"
 KEY = "workload.path"
 FORMAT = (
-    'Each line must be a JSON object with a non-empty string "prompt", or "turns" or "messages"; workload.columns names '
-    "other columns, and the guide on workloads says what else a line may hold."
+    'Each line must be a JSON object with a non-empty string "prompt", or "turns" or "messages"; workload.columns '
+    "names other columns, and the guide on workloads says what else a line may hold."
 )
 _MOST_NAMED = 16  # categories that are listed
 
@@ -95,9 +95,7 @@ def _requests(found: Iterator[Row]) -> Iterator[Row]:
         yield Row(row.number, row.unit, unwrapped(row.value))
 
 
-def _prompts(
-    found: Iterator[Row], settings: WorkloadConfig, source: Source
-) -> Iterator[tuple[Prompt, list[str]]]:
+def _prompts(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[tuple[Prompt, list[str]]]:
     """Each row's prompt, and which columns it was read from."""
     columns, names = None, set()
     for row in found:

@@ -37,6 +37,7 @@ class Prompt:
         further: what the user says next, each after the target's reply.
         sampling: sampling parameters of this text alone, by the engines' names.
         unit: what ``line`` counts: lines of a file, or rows of a table.
+        turn: which turn of its conversation the text is, from 1.
     """
 
     name: str
@@ -50,6 +51,12 @@ class Prompt:
     further: tuple[str, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
     unit: str = "line"
+    turn: int = 1
+
+    @property
+    def turn_name(self) -> str:
+        """The name of this turn: the prompt's own for the first."""
+        return self.name if self.turn == 1 else f"{self.name}#turn-{self.turn}"
 
     @property
     def place(self) -> str:
@@ -78,7 +85,7 @@ def prompt_of(row: Row, columns: Columns, source: Source, parameters: bool = Tru
     role, column = found
     before, turns = _conversation(role, row.value[column], column, row, source)
     own = own_parameters(row.value, row.place, source) if parameters else {}
-    counts = {key: _count(key, own.pop(key), row, source) for key in _COUNTS if key in own}
+    counts: dict[str, Any] = {key: _count(key, own.pop(key), row, source) for key in _COUNTS if key in own}
     return Prompt(
         _name(columns.id, row, source),
         turns[0],

@@ -81,9 +81,7 @@ def _files(folder: Path, source: Source, split: str | None) -> list[Path]:
     by_split: dict[str, list[Path]] = {}
     for file in files:
         by_split.setdefault(_split_of(file.relative_to(folder)), []).append(file)
-    chosen = [
-        name for name in by_split if split is None or name == split or name.endswith(f"/{split}")
-    ]
+    chosen = [name for name in by_split if split is None or name == split or name.endswith(f"/{split}")]
     if len(chosen) == 1:
         return by_split[chosen[0]]
     named = ", ".join(sorted(by_split))
