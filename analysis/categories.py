@@ -13,8 +13,8 @@ from specbench.results import CATEGORIES, read_jobs
 
 NOTE = (
     """\
-One line a run and category. Intervals of acceptance are by bootstrap over the prompts of the category; a conversation is
-one prompt. A speedup is that of the batches that hold no other category, and missing if a batch held several. """,
+One line a run and category. Intervals of acceptance are by bootstrap over the prompts of the category; a conversation
+is one prompt. A speedup is that of the batches that hold no other category, and missing if a batch held several. """,
     Link("categories.csv", "categories.csv"),
     " holds every column.",
 )

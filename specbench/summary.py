@@ -58,7 +58,7 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
     console.print(table)
     if categories["speedup"].isna().any():
         say(
-            "No speedup where a batch held several categories: batch_size=1 or protocol.group=category keeps them apart."
+            "No speedup where a batch held several categories: batch_size=1 or protocol.group=category keep them apart."
         )
 
 

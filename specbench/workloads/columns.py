@@ -62,3 +62,9 @@ class Columns:
         """The role and the name of the column that a row's text is in; None if it has none of them."""
         named = ((role, getattr(self, role)) for role in CONTENT)
         return next(((role, name) for role, name in named if name is not None and row.get(name) is not None), None)
+
+    def read(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a row is read from, such as "id from question_id"."""
+        role, name = self.content(row) or ("prompt", None)
+        named = {role: name, "id": self.id, "category": self.category}
+        return tuple(f"{role} from {name}" for role, name in named.items() if name in row)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from specbench.config import WorkloadConfig
-from specbench.files import Source
+from specbench.config import AUTO, WorkloadConfig
+from specbench.files import Source, shown
 from specbench.workloads.columns import Columns
 from specbench.workloads.prompts import Prompt, prompt_of
 from specbench.workloads.requests import unwrapped
@@ -23,25 +23,22 @@ FORMAT = (
     'Each line must be a JSON object with a non-empty string "prompt", or "turns" or "messages"; workload.columns '
     "names other columns, and the guide on workloads says what else a line may hold."
 )
+NAMED = "Name another column by workload.columns, or null for none."
 _MOST_NAMED = 16  # categories that are listed
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The prompts of a run.
-
-    Attributes:
-        read: how often each column was read, such as "turns from turns".
-    """
+    """The prompts of a run, and where they were read."""
 
     path: str
     prompts: list[Prompt]
-    read: Mapping[str, int]
 
     @property
     def description(self) -> str:
         """What was read, in one line: how many prompts, from which columns, and what else they hold."""
-        parts = [f"{len(self.prompts)} prompts of {self.path}", f"columns: {', '.join(self.read)}"]
+        columns = dict.fromkeys(name for each in self.prompts for name in each.columns)
+        parts = [f"{len(self.prompts)} prompts of {self.path}", f"columns: {', '.join(columns)}"]
         categories = Counter(each.category for each in self.prompts if each.category)
         if categories:
             named = [f"{name} {count}" for name, count in categories.items()]
@@ -76,18 +73,11 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     entries = Source(KEY, path, FORMAT)
     where = Where(settings.where)
     found = _prompts(where.kept(_requests(rows(place, source, entries, settings.split))), settings, entries)
-    limit = settings.limit or None
-    if settings.shuffle is None:
-        kept = list(islice(found, limit))
-    else:
-        kept = list(found)
-        chosen = shuffled([prompt for prompt, _ in kept], settings.shuffle)[:limit]
-        columns = {prompt.name: read for prompt, read in kept}
-        kept = [(prompt, columns[prompt.name]) for prompt in chosen]
+    prompts = found if settings.shuffle is None else iter(shuffled(list(found), settings.shuffle))
+    kept = list(islice(prompts, settings.limit or None))
     if not kept:
-        raise where.nothing() if where.wanted and where.seen else entries.wrong("no prompts in the file")
-    read = Counter(each for _, columns in kept for each in columns)
-    return Workload(path, [prompt for prompt, _ in kept], read)
+        raise where.nothing() if where.seen else entries.wrong("no prompts in the file")
+    return Workload(path, kept)
 
 
 def _requests(found: Iterator[Row]) -> Iterator[Row]:
@@ -95,22 +85,18 @@ def _requests(found: Iterator[Row]) -> Iterator[Row]:
         yield Row(row.number, row.unit, unwrapped(row.value))
 
 
-def _prompts(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[tuple[Prompt, list[str]]]:
-    """Each row's prompt, and which columns it was read from."""
+def _prompts(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Prompt]:
     columns, names = None, set()
     for row in found:
         if not isinstance(row.value, dict):
             raise source.wrong(f"{row.place} has no usable prompt (not a JSON object)")
         columns = columns or Columns.of(settings.columns, row.value)
+        for name in (settings.columns.id, settings.columns.category):
+            if name not in (AUTO, None, *row.value):
+                raise source.wrong(f"{row.place} has no {shown(name)}; it has {shown(', '.join(row.value))}", NAMED)
         prompt = prompt_of(row, columns, source, settings.parameters)
         if prompt.name in names:
             remedy = "Names must be unique; workload.columns.id names another column, or null to number the rows."
             raise source.wrong(f"{row.place}: {columns.id} {prompt.name!r} was used before", remedy)
         names.add(prompt.name)
-        yield prompt, _read(columns, row)
-
-
-def _read(columns: Columns, row: Row) -> list[str]:
-    role, name = columns.content(row.value) or ("prompt", None)
-    named = {role: name, "id": columns.id, "category": columns.category}
-    return [f"{role} from {name}" for role, name in named.items() if name is not None and name in row.value]
+        yield prompt

@@ -38,6 +38,7 @@ class Prompt:
         sampling: sampling parameters of this text alone, by the engines' names.
         unit: what ``line`` counts: lines of a file, or rows of a table.
         turn: which turn of its conversation the text is, from 1.
+        columns: what it was read from, such as "id from question_id".
     """
 
     name: str
@@ -52,6 +53,7 @@ class Prompt:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     unit: str = "line"
     turn: int = 1
+    columns: tuple[str, ...] = ()
 
     @property
     def turn_name(self) -> str:
@@ -95,6 +97,7 @@ def prompt_of(row: Row, columns: Columns, source: Source, parameters: bool = Tru
         further=turns[1:],
         sampling=own,
         unit=row.unit,
+        columns=columns.read(row.value),
         **counts,
     )
 
