@@ -17,6 +17,7 @@ from specbench.reports.text import section
 from specbench.results import EMPIRICAL, read_jobs
 from specbench.rules.cards import BLOCK, TOKEN
 
+from .categories import by_category
 from .command import main
 from .folder import read_rows, report_of
 
@@ -220,6 +221,7 @@ def build_sweep(
     sections = [
         section("Result", *answer),
         section("Table", shown),
+        *by_category(run_dir, results, [axis, "verifier", *varying(results, axis)], setting(results)),
         section("Figures", *pictures),
         where_it_ran(results),
     ]

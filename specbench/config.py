@@ -26,6 +26,7 @@ LARGEST_COUNT = 2**31 - 1
 MOST_THREADS = 1024
 DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("none", "tensor")
+AUTO = "auto"
 
 
 @dataclass
@@ -35,6 +36,8 @@ class PairConfig:
     draft: str | None = None
     draft_dtype: str | None = None
     chat: bool | None = None
+    system: str | None = None
+    thinking: bool | None = None
     download: bool = False
 
 
@@ -68,10 +71,26 @@ class SamplerConfig:
 
 
 @dataclass
+class ColumnsConfig:
+    """Names of columns: auto guesses one, null uses none."""
+
+    prompt: str | None = AUTO
+    turns: str | None = AUTO
+    messages: str | None = AUTO
+    id: str | None = AUTO
+    category: str | None = AUTO
+
+
+@dataclass
 class WorkloadConfig:
     name: str = MISSING
     path: str = MISSING
+    split: str | None = None
+    columns: ColumnsConfig = field(default_factory=ColumnsConfig)
+    where: list[str] = field(default_factory=list)
+    shuffle: int | None = None
     limit: int = 0
+    parameters: bool = True
 
 
 @dataclass
@@ -116,9 +135,11 @@ def check_keys(given: Mapping[str, Any], schema: Any = Config, prefix: str = "")
     known: dict[str, Any] = {each.name: each.default_factory for each in fields(schema)}
     for key, value in given.items():
         if key not in known:
-            raise ConfigError(prefix + key, value, "unknown key", f"See conf/{prefix.strip('.') or 'config.yaml'}.")
+            raise ConfigError(
+                prefix + key, value, "unknown key", f"See conf/{prefix.partition('.')[0] or 'config.yaml'}."
+            )
         if is_dataclass(known[key]):
-            check_keys(value, known[key], f"{key}.")
+            check_keys(value, known[key], f"{prefix}{key}.")
 
 
 def resolved(config: Any) -> dict[str, Any]:
@@ -159,6 +180,9 @@ def check(given: Mapping[str, Any]) -> None:
         if not low <= value <= high:
             problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
             raise ConfigError(key, value, problem, remedy)
+    if not 0 <= (given["workload"]["shuffle"] or 0) <= LARGEST_SEED:
+        remedy = f"Use null, or a whole number from 0 to {LARGEST_SEED}."
+        raise ConfigError("workload.shuffle", given["workload"]["shuffle"], "not a seed", remedy)
     sampler = given["sampler"]
     SamplingParams.from_mapping({**sampler, "processors": ()})
     for processor in sampler["processors"]:

@@ -25,6 +25,7 @@ from specbench.disk import beside, read_json
 from specbench.errors import ConfigError
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
+CATEGORIES = "categories.parquet"  # protocols/categories.py
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class StepRow:
     num_accepted: int
     num_emitted: int
     draft_depth: int  # tokens on the longest path of a tree; num_draft_tokens of a chain
+    category: str | None = None  # the workload's; empty if it has none, None in tables older than this column
+    conversation: str | None = None  # the prompt of its first turn, by which intervals are resampled
+    turn: int | None = None  # from 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,9 @@ class TextRow:
     completion: str
     tokens: int
     finished: str  # "stop" or "length"
+    category: str | None = None  # these three as in StepRow
+    conversation: str | None = None
+    turn: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

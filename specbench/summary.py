@@ -31,6 +31,37 @@ VARYING = (
 )
 
 
+def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
+    """One line a run and category of its workload (results.CATEGORIES): how much was accepted, and what it gained.
+
+    Args:
+        rows: of the runs, with a column ``job``.
+        categories: of all of them; nothing is printed if there are none.
+    """
+    if categories.empty:
+        return
+    shown = [name for name in VARYING if rows[name].nunique() > 1]
+    table = Table(title=Text("by category"))
+    for name in [*shown, "category", "prompts", "texts", "tokens a step", "acceptance rate", "speedup"]:
+        table.add_column(name, justify="right")
+    for _, row in categories.merge(rows[["job", *shown]], on="job").iterrows():
+        cells = (
+            *(f"{row[name]}" for name in shown),
+            row["category"] or "(none)",
+            f"{row['prompts']}",
+            f"{row['texts']}",
+            interval(row["acceptance_length"], row["acceptance_length_low"], row["acceptance_length_high"]),
+            "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
+            "-" if pd.isna(row["speedup"]) else interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
+        )
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    if categories["speedup"].isna().any():
+        say(
+            "No speedup where a batch held several categories: batch_size=1 or protocol.group=category keep them apart."
+        )
+
+
 def print_summary(rows: pd.DataFrame) -> None:
     """One line a run: what varied, how much was accepted, how fast it was, how close to the target.
 

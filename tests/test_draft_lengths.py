@@ -18,6 +18,7 @@ from specbench.batch import RUNNING, Batch
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
+from specbench.draft_lengths import FIXED, LengthPolicy, policy_of
 from specbench.drafters import lengths, model
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
@@ -25,7 +26,6 @@ from specbench.errors import ConfigError
 from specbench.replay.policies import Policy, draft_lengths, try_policy
 from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams
-from specbench.draft_lengths import FIXED, LengthPolicy, policy_of
 from specbench.types import LogitRows
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier

@@ -14,6 +14,8 @@ class Request:
     Attributes:
         gamma: tokens drafted a step, at most; None is the decoder's, above which none may be. Plain decoding, which
             drafts nothing, does not look at it.
+        category, conversation, turn: what tables say of it, on which nothing depends: the workload's word for its kind
+            of text, the name of its first turn's request (empty: its own), and which turn it is, from 1.
     """
 
     name: str
@@ -22,6 +24,14 @@ class Request:
     sampling: SamplingParams
     max_new_tokens: int
     gamma: int | None = None
+    category: str = ""
+    conversation: str = ""
+    turn: int = 1
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """What tables say of it beside its name."""
+        return {"category": self.category, "conversation": self.conversation or self.name, "turn": self.turn}
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,12 @@ def position_rates(steps: pd.DataFrame, gamma: int) -> PositionRates:
 
 
 def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
-    """drafted, accepted, emitted and steps of each prompt: what intervals over prompts resample."""
-    grouped = steps.groupby("prompt", sort=True)
+    """drafted, accepted, emitted and steps of each prompt: what intervals over prompts resample.
+
+    The turns of a conversation are one unit, since each continues the one before it.
+    """
+    unit = steps["conversation"].fillna(steps["prompt"]) if "conversation" in steps else steps["prompt"]
+    grouped = steps.groupby(unit, sort=True)
     return pd.DataFrame(
         {
             "drafted": grouped["num_draft_tokens"].sum(),

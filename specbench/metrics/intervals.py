@@ -27,6 +27,12 @@ class Estimate:
     high: float
 
 
+def columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    """An estimate as the columns of a row: ``name``, ``name_low`` and ``name_high``, each None where there is none."""
+    values = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
 def coverage(units: int) -> float:
     """How often a percentile interval over so many units holds the truth: P(|t_(n-1)| <= z sqrt((n - 1) / n)).
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from specbench.models import sharding
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
-from specbench.models.tokenizer import token_ids, wants_chat
+from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
 from specbench.models.vocabulary import check_same_vocabulary
 
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
@@ -30,7 +30,7 @@ class Pair:
         draft: None for a pair whose drafter needs no model beside the target.
         vocab_size: ids that may be emitted.
         stop_ids: ids that end a text (the tokenizer's and the target's generation config's).
-        chat: whether prompts are wrapped in the tokenizer's chat template.
+        written: how prompts and conversations are: the chat template, a system prompt, thinking.
     """
 
     target: PreTrainedModel
@@ -38,7 +38,12 @@ class Pair:
     tokenizer: PreTrainedTokenizerBase
     vocab_size: int
     stop_ids: frozenset[int]
-    chat: bool
+    written: Chat
+
+    @property
+    def chat(self) -> bool:
+        """Whether prompts are wrapped in the tokenizer's chat template."""
+        return self.written.template
 
     @property
     def context(self) -> int:
@@ -46,9 +51,14 @@ class Pair:
         models = [self.target] if self.draft is None else [self.target, self.draft]
         return min(context_length(model.config) for model in models)
 
-    def encode(self, prompt: str) -> list[int]:
-        """Token ids of a prompt, through the chat template where the pair uses one. Raises ModelError."""
-        return token_ids(self.tokenizer, prompt, self.chat, self.vocab_size)
+    def encode(self, prompt: str | Sequence[Message]) -> list[int]:
+        """Token ids of a prompt, or of a conversation up to its next reply, through the chat template if the pair uses
+        one. Raises ModelError.
+
+        Args:
+            prompt: a text, or messages with ``role`` and ``content``.
+        """
+        return token_ids(self.tokenizer, prompt, self.written, self.vocab_size)
 
 
 def choose_device(device: str) -> torch.device:
@@ -97,6 +107,8 @@ def load_pair(
     dtype: str = "auto",
     draft_dtype: str | None = None,
     chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool | None = None,
     download: bool = False,
     parallel: str = "none",
     check: Callable[[PreTrainedConfig], None] | None = None,
@@ -111,6 +123,8 @@ def load_pair(
         dtype: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16" or "float16".
         draft_dtype: likewise of the draft alone; None is the target's.
         chat: use the chat template; None uses it if the target's tokenizer has one.
+        system: a system prompt for every prompt that has none of its own.
+        thinking: tell the chat template to turn thinking on or off; None leaves it as the template has it.
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
         parallel: "tensor" shards the target over the processes that torchrun started, a GPU each, and every one of
             them has to call this; "none" keeps it whole.
@@ -120,7 +134,8 @@ def load_pair(
         Pair: the models, their tokenizer, and the ids that end a text.
 
     Raises:
-        ConfigError: a folder that is missing or broken, pickled weights, an unknown device or dtype.
+        ConfigError: a folder that is missing or broken, pickled weights, an unknown device or dtype; a chat template
+            that does not know what was asked for.
         ModelError: different vocabularies, weights that the files lack, or an architecture that the engine cannot run,
             or cannot be sharded.
 
@@ -144,7 +159,7 @@ def load_pair(
         if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
             problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
             raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
-    uses_chat = wants_chat(tokenizer, chat)
+    written = chat_of(tokenizer, chat, system, thinking)
     if sharded:
         sharding.check_divisible(of_target.config, of_target.source)
         sharding.join(chosen_device)
@@ -152,7 +167,7 @@ def load_pair(
         each.complete()
     model = of_target.load(chosen_dtype, chosen_device, sharded)
     draft_model = None if of_draft is None else of_draft.load(dtype_of_draft, chosen_device)
-    return Pair(model, draft_model, tokenizer, of_target.vocab_size, of_target.stop_ids(model), uses_chat)
+    return Pair(model, draft_model, tokenizer, of_target.vocab_size, of_target.stop_ids(model), written)
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:

@@ -1,7 +1,9 @@
-"""Tokenizers of checkpoints, and prompts as their token ids."""
+"""Tokenizers of checkpoints, and conversations as their token ids."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,23 @@ from specbench.files import Source, reason, shown
 from specbench.foreign import foreign
 
 _TRIAL = "Hello"
+_SWITCHES = ("enable_thinking", "thinking")  # by which templates turn thinking on and off
+Message = Mapping[str, str]  # role (system, user, assistant) and content
+
+
+@dataclass(frozen=True)
+class Chat:
+    """How conversations are written for a model.
+
+    Attributes:
+        template: whether through the tokenizer's chat template; otherwise they are joined (:func:`joined`).
+        system: what stands before every conversation that has no system prompt of its own; None for nothing.
+        arguments: of the template, such as ``enable_thinking``.
+    """
+
+    template: bool
+    system: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase:
@@ -33,48 +52,90 @@ def load_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def wants_chat(tokenizer: PreTrainedTokenizerBase, chat: bool | None) -> bool:
-    """Whether prompts go through the chat template: as asked, or, for None, where there is one.
+def chat_of(
+    tokenizer: PreTrainedTokenizerBase, chat: bool | None, system: str | None = None, thinking: bool | None = None
+) -> Chat:
+    """How conversations are written: as asked, and for ``chat=None`` by the chat template if there is one.
+
+    Args:
+        thinking: whether the template is to turn thinking on or off; None says nothing to it.
 
     Raises:
-        ConfigError: there is none, or it does not work.
+        ConfigError: there is no template, it does not work, or it does not know what was asked for.
     """
     has_template = getattr(tokenizer, "chat_template", None) is not None
     if chat and not has_template:
         raise ConfigError("pair.chat", chat, "the target's tokenizer has no chat template", "Use pair.chat=false.")
     chosen = has_template if chat is None else chat
-    if chosen:
-        with foreign(
-            "pair.chat", chosen, "the target's chat template does not work", "Mend it, or use pair.chat=false."
-        ):
-            _templated(tokenizer, _TRIAL)
-    return chosen
+    if not chosen:
+        if thinking is not None:
+            problem = "there is no chat template that could be told"
+            raise ConfigError("pair.thinking", thinking, problem, "Use pair.thinking=null.")
+        return Chat(False, system)
+    trial = [{"role": "user", "content": _TRIAL}]
+    with foreign("pair.chat", chosen, "the target's chat template does not work", "Mend it, or use pair.chat=false."):
+        _templated(tokenizer, trial, {})
+    if system is not None:
+        remedy = "Use pair.system=null, and say it in the prompts."
+        with foreign("pair.system", shown(system), "the target's chat template takes no system prompt", remedy):
+            _templated(tokenizer, with_system(trial, system), {})
+    return Chat(True, system, {} if thinking is None else {_switch(tokenizer, trial, thinking): thinking})
 
 
-def token_ids(tokenizer: PreTrainedTokenizerBase, prompt: str, chat: bool, vocab_size: int) -> list[int]:
-    """Token ids of a prompt, through the chat template where ``chat`` says so.
+def _switch(tokenizer: PreTrainedTokenizerBase, trial: Sequence[Message], thinking: bool) -> str:
+    """The argument that turns thinking on and off: the one that makes a difference to the text."""
+    for name in _SWITCHES:
+        if _templated(tokenizer, trial, {name: True}) != _templated(tokenizer, trial, {name: False}):
+            return name
+    problem = f"the target's chat template knows no switch for it ({' or '.join(_SWITCHES)})"
+    raise ConfigError("pair.thinking", thinking, problem, "Use pair.thinking=null.")
+
+
+def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
+    """A conversation with a system prompt before it, unless it has one or ``system`` is None."""
+    if system is None or any(each["role"] in ("system", "developer") for each in messages):
+        return list(messages)
+    return [{"role": "system", "content": system}, *messages]
+
+
+def joined(messages: Sequence[Message]) -> str:
+    """A conversation as one text, for models without a chat template: a reply stands right behind what it continues,
+    as the model wrote it, and everything else after a blank line."""
+    text = ""
+    for each in messages:
+        text += each["content"] if each["role"] == "assistant" or not text else f"\n\n{each['content']}"
+    return text
+
+
+def token_ids(
+    tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Message], chat: Chat, vocab_size: int
+) -> list[int]:
+    """Token ids of a prompt, or of a conversation up to the reply that is to come.
 
     Raises:
         ModelError: the tokenizer or its template fails on this prompt, or gives ids that it does not have.
     """
+    said = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    said = with_system(said, chat.system)
+    last = said[-1]["content"]
     try:
-        if chat:  # the template writes its own beginning of text
-            ids = list(tokenizer(_templated(tokenizer, prompt), add_special_tokens=False).input_ids)
+        if chat.template:  # the template writes its own beginning of text
+            ids = list(tokenizer(_templated(tokenizer, said, chat.arguments), add_special_tokens=False).input_ids)
         else:
-            ids = list(tokenizer(prompt).input_ids)
+            ids = list(tokenizer(joined(said)).input_ids)
     except Exception as error:  # tokenizers raises this very class
-        problem = f"its tokenizer fails on the prompt {shown(prompt)} ({type(error).__name__}: {reason(error)})"
-        remedy = "Leave the prompt out, or use pair.chat=false." if chat else "Leave the prompt out."
+        problem = f"its tokenizer fails on the prompt {shown(last)} ({type(error).__name__}: {reason(error)})"
+        remedy = "Leave the prompt out, or use pair.chat=false." if chat.template else "Leave the prompt out."
         raise ModelError(f"pair.target: {problem}. {remedy}") from error
     if outside := [i for i in ids if not 0 <= i < vocab_size]:
         raise ModelError(
-            f"pair.target: its tokenizer gives id {outside[0]} for the prompt {shown(prompt)}, and has ids below "
+            f"pair.target: its tokenizer gives id {outside[0]} for the prompt {shown(last)}, and has ids below "
             f"{vocab_size}. Take tokenizer.json from the model's own release."
         )
     return ids
 
 
-def _templated(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:
-    message = [{"role": "user", "content": prompt}]
-    text: Any = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+def _templated(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
+    said: Any = [dict(each) for each in messages]
+    text: Any = tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False, **arguments)
     return text

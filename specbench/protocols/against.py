@@ -100,11 +100,8 @@ def _timed(
     context: ModelContext, way: str, batches: Sequence[Sequence[Request]], plain: Texts, rounds: int
 ) -> BaselineRow:
     texts, batch = len(plain), max(map(len, batches))
-    own = way == ASSISTED and any(request.gamma is not None for each in batches for request in each)
-    why = (
-        "prompts have gammas of their own"
-        if own
-        else obstacle(way, batch, context.sampling, context.gamma, context.pair.draft is not None)
+    why = _own(context, way, batches) or obstacle(
+        way, batch, context.sampling, context.gamma, context.pair.draft is not None
     )
     if why:
         return BaselineRow(name=way, batch=batch, texts=texts, note=f"not possible: {why}")
@@ -132,6 +129,15 @@ def _timed(
         equal_texts=equal,
         note=_note(context, way, equal, texts),
     )
+
+
+def _own(context: ModelContext, way: str, batches: Sequence[Sequence[Request]]) -> str:
+    """What requests have of their own that ``generate`` takes for a whole batch only; empty if nothing."""
+    requests = [request for batch in batches for request in batch]
+    if way == ASSISTED and any(request.gamma is not None for request in requests):
+        return "prompts have gammas of their own"
+    mixed = any(request.sampling != context.sampling for request in requests)
+    return "prompts have sampling parameters of their own" if mixed else ""
 
 
 def _decoded(context: ModelContext, way: str, batch: Sequence[Request]) -> tuple[Texts, float]:

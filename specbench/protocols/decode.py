@@ -24,18 +24,21 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.step import PHASES as STEP_PHASES
 from specbench.errors import ConfigError
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
-from specbench.metrics.intervals import Estimate, ratio_of_sums
+from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.speed import speed_of
 from specbench.plots import decode as plots
 from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
 from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Timed, TimedRounds, timed_rounds
 from specbench.replay.trace import TRACE, Trace
-from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
+from specbench.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
 from specbench.rounding import interval
 from specbench.winner import disturbed
+
+BY_CATEGORY = "category"
 
 
 class DecodeProtocol:
@@ -46,11 +49,13 @@ class DecodeProtocol:
         warmup: times the first batch is decoded both ways before the clock starts.
         check: settings of the empirical-against-target check.
         against: other decoders to time on the same requests, in batches of batch_size (against.py).
-        group: requests that are timed as one; 0 is all of the workload, None is batch_size.
+        group: requests that are timed as one; 0 is all of the workload, None is batch_size, and "category" is all of a
+            category.
     """
 
     needs_models = True
     times = True
+    mixed_sampling = True
 
     def __init__(
         self,
@@ -66,7 +71,9 @@ class DecodeProtocol:
         self.warmup = check_count("protocol.warmup", warmup, least=0)
         self.check = CheckSettings(**check)
         self.against = check_ways(against)
-        self.group = None if group is None else check_count("protocol.group", group, least=0)
+        own = group is not None and group != BY_CATEGORY
+        self.by_category = group == BY_CATEGORY
+        self.group = check_count("protocol.group", group, least=0) if own else None
 
     def precheck(self, context: RunContext) -> None:
         """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for groups that fill no batch."""
@@ -79,17 +86,18 @@ class DecodeProtocol:
         """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
         speculative = context.decoder()
         plain = context.decoder(0)
-        size = context.batch_size if self.group is None else self.group or len(context.requests)
-        timed = self._decode(plain, speculative, context, in_groups(context.requests, size))
+        groups = self._groups(context)
+        timed = self._decode(plain, speculative, context, groups)
         plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
         batches = in_groups(context.requests, context.batch_size)
         baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds))
         completions = [c for _, batch in timed.first for c in batch.completions]
-        steps = pd.DataFrame([dataclasses.asdict(s) for c in completions for s in c.steps]).rename(
-            columns={"name": "prompt"}
-        )
+        steps = step_log(completions)
         check, empirical = check_first_tokens(context, self.check)
         scored = recorded(context, context.requests, completions) if context.drafter.has_probabilities else None
+        mixed = any(request.sampling != context.sampling for request in context.requests)  # a trace is of one sampler
+        found = by_category(steps, timed)
+        categories = {CATEGORIES: Table(found, CATEGORY_SCHEMA)} if found else {}
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
@@ -97,7 +105,7 @@ class DecodeProtocol:
             "engine": speculative.engine.name,
             "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,
             "step_sizes": list(speculative.engine.batch_sizes),
-            "group": size,
+            "group": max(map(len, groups)),
             **step_fields(timed, speculative.prompt_seconds, plain.prompt_seconds),
             "weight_bytes_target": weight_bytes(context.target),
             "weight_bytes_draft": weight_bytes(context.drafter.engine),
@@ -118,13 +126,22 @@ class DecodeProtocol:
                 STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
                 EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
                 TEXTS: Table([_text(context, c) for c in completions], TEXT_SCHEMA),
-                **({} if scored is None else {TRACE: scored.table}),
+                **categories,
+                **({} if scored is None or mixed else {TRACE: scored.table}),
                 **({BASELINES: Table(baselines, BASELINE_SCHEMA)} if baselines else {}),
             },
             figures,
             failure=repeat_failure(timed.differing, context.device, context.dtype)
             or wrong_texts(baselines, context.device, context.dtype),
         )
+
+    def _groups(self, context: ModelContext) -> list[Sequence[Request]]:
+        """The requests that are timed as one."""
+        if self.by_category:
+            names = dict.fromkeys(request.category for request in context.requests)
+            return [[each for each in context.requests if each.category == name] for name in names]
+        size = context.batch_size if self.group is None else self.group or len(context.requests)
+        return in_groups(context.requests, size)
 
     def _decode(
         self, plain: Decoder, speculative: Decoder, context: ModelContext, groups: Sequence[Sequence[Request]]
@@ -138,6 +155,12 @@ class DecodeProtocol:
         speculative.clear_times()
         plain.clear_times()
         return timed_rounds(plain, speculative, groups, self.rounds, at_once, context.journal)
+
+
+def step_log(completions: Sequence[Completion]) -> pd.DataFrame:
+    """The steps of all texts in the columns of results.STEP_SCHEMA."""
+    log = [{**dataclasses.asdict(step), **c.request.labels} for c in completions for step in c.steps]
+    return pd.DataFrame(log).rename(columns={"name": "prompt"})
 
 
 def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
@@ -178,17 +201,17 @@ def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
         "acceptance_histogram": acceptance_histogram(steps, gamma),
         "joint_rates": rates.joint,
         "conditional_rates": rates.conditional,
-        **_columns("acceptance_rate", ratio_of_sums(totals["accepted"].to_numpy(), totals["drafted"].to_numpy())),
-        **_columns("acceptance_length", ratio_of_sums(totals["accepted"].to_numpy() + count, count)),
+        **columns("acceptance_rate", ratio_of_sums(totals["accepted"].to_numpy(), totals["drafted"].to_numpy())),
+        **columns("acceptance_length", ratio_of_sums(totals["accepted"].to_numpy() + count, count)),
     }
 
 
 def overlap_fields(trace: Trace | None) -> dict[str, Any]:
     """sum_x min(p(x), q(x)) at every emitted position; None where the drafter has no probabilities."""
     if trace is None:
-        return _columns("overlap", None)
+        return columns("overlap", None)
     sums = np.add.reduceat(trace.columns["overlap"].astype(float), trace.starts[:-1])
-    return _columns("overlap", ratio_of_sums(sums, trace.lengths))
+    return columns("overlap", ratio_of_sums(sums, trace.lengths))
 
 
 def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, Any]:
@@ -207,7 +230,7 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
         "plain_tokens": plain_tokens,
         "plain_seconds": plain_seconds,
         "plain_tokens_per_second": plain_tokens / plain_seconds,
-        **_columns("speedup", found.speedup),
+        **columns("speedup", found.speedup),
         **{f"seconds_{phase}": share * phases.get(phase, 0.0) for phase in STEP_PHASES},
         "seconds_rest": seconds - share * sum(phases.values()),
         "rounds": len(timed.times.seconds),
@@ -249,12 +272,6 @@ def requests_per_step(groups: Sequence[Timed]) -> float:
     return sum(len(c.steps) for group in groups for c in group.completions) / sum(group.steps for group in groups)
 
 
-def _columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    if estimate is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
 def _text(context: ModelContext, completion: Completion) -> dict[str, Any]:
     decode = context.pair.tokenizer.decode
     return {
@@ -263,4 +280,5 @@ def _text(context: ModelContext, completion: Completion) -> dict[str, Any]:
         "completion": decode(completion.token_ids, skip_special_tokens=True),
         "tokens": len(completion.token_ids),
         "finished": completion.finished,
+        **completion.request.labels,
     }

@@ -46,6 +46,7 @@ class EprocessProtocol:
     """
 
     needs_models = True
+    mixed_sampling = True
 
     def __init__(self, tokens: int, false_alarm: float, tolerance: float | None = None):
         if tokens < 1:
@@ -59,7 +60,7 @@ class EprocessProtocol:
     @torch.inference_mode()
     def run(self, context: ModelContext) -> Outcome:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
-        if context.sampling.greedy:
+        if check_temperatures(context):
             return greedy_divergence(context, self.tolerance)
         completions, texts = self._settled(context)
         rounded = [rounding(context.target, each, context.gamma + 1, self.tolerance) for each in completions[:ROUNDED]]
@@ -92,7 +93,8 @@ class EprocessProtocol:
             **found,
             "log10_e_values_of_bets": dict(zip(bets(), [_finite(e_value(path)) for path in each.T], strict=True)),
             "false_alarm": self.false_alarm,
-            "sampling": context.sampling.numbers,
+            "sampling": context.sampling.numbers,  # of requests that have none of their own
+            "own_sampling": sum(request.sampling != context.sampling for request in context.requests),
             "processors": context.processors,
             "gamma": context.gamma,
             "dtype": str(context.dtype).removeprefix("torch."),
@@ -134,6 +136,15 @@ class EprocessProtocol:
 def _evidence(context: ModelContext, text: Completion, tolerance: float | None) -> list[TokenEvidence]:
     drafter = context.drafter
     return evidence(context.target, drafter.engine, text, tolerance, drafter.sampled_with(text.request.sampling))
+
+
+def check_temperatures(context: ModelContext) -> bool:
+    """Whether all texts are greedy. Raises ConfigError if some are: evidence has other forms at temperature 0."""
+    greedy = [request.sampling.greedy for request in context.requests]
+    if any(greedy) and not all(greedy):
+        problem = f"{sum(greedy)} of {len(greedy)} requests have temperature 0, the others more"
+        raise ConfigError("sampler.temperature", context.sampling.temperature, problem, "Run them apart.")
+    return all(greedy)
 
 
 def words(found: dict[str, Any]) -> str:

@@ -105,7 +105,8 @@ def recorded(context: ModelContext, requests: Sequence[Request], completions: Se
     Raises:
         ConfigError: a drafter without a model.
     """
-    scored = score_texts(context, [r.prompt for r in requests], [c.token_ids for c in completions])
+    texts = [completion.token_ids for completion in completions]
+    scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])
     prompts = len(context.requests)
     order = sorted(range(len(requests)), key=lambda i: (i % prompts, i))
     identity = identity_of(context)

@@ -50,35 +50,41 @@ def draft_engine(context: ModelContext) -> Engine:
 
 
 def score_texts(
-    context: ModelContext, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
+    context: ModelContext,
+    prompts: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
+    samplings: Sequence[SamplingParams] | None = None,
 ) -> list[dict[str, Tensor]]:
     """For each text its tokens and the trace's columns, [tokens of the text], on the CPU.
+
+    Args:
+        samplings: by which each text was sampled; None is the run's for all.
 
     Raises:
         ConfigError: the drafter has no model.
     """
     draft, found = draft_engine(context), []
+    each = [context.sampling] * len(texts) if samplings is None else samplings
     batches = [range(i, min(i + context.batch_size, len(texts))) for i in range(0, len(texts), context.batch_size)]
     for numbers in track(batches, "scoring"):
-        found += _score_batch(context, draft, [prompts[i] for i in numbers], [texts[i] for i in numbers])
+        span = slice(numbers.start, numbers.stop)
+        found += _score_batch(context, draft, prompts[span], texts[span], each[span])
     return found
 
 
 def _score_batch(
-    context: ModelContext, draft: Engine, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
+    context: ModelContext,
+    draft: Engine,
+    prompts: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
+    samplings: Sequence[SamplingParams],
 ) -> list[dict[str, Tensor]]:
     found = []
     both = (logits_along(engine, prompts, texts) for engine in (context.target, draft))
-    for prompt, text, target_logits, draft_logits in zip(prompts, texts, *both, strict=True):
+    for prompt, text, sampling, target_logits, draft_logits in zip(prompts, texts, samplings, *both, strict=True):
         tokens = torch.tensor(list(text), device=draft.device)
-        columns = columns_of(
-            target_logits,
-            draft_logits,
-            tokens,
-            context.sampling,
-            prompt,
-            context.drafter.sampled_with(context.sampling),
-        )
+        q = context.drafter.sampled_with(sampling)
+        columns = columns_of(target_logits, draft_logits, tokens, sampling, prompt, q)
         found.append({name: values.cpu() for name, values in {"token": tokens, **columns}.items()})
     return found
 

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from specbench.config import Config
-from specbench.decoding import DecodingEngine, Request, check_fit
+from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.sharding import check_installed
 from specbench.models.threads import default_threads
+from specbench.progress import say
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
 from specbench.protocols.settings import unused
 from specbench.provenance import request_seed
 from specbench.results import NO_DRAFT
 from specbench.runs.choices import build, explained
+from specbench.runs.conversations import all_turns
 from specbench.sampling import SamplingParams
-from specbench.workloads import Prompt, load_prompts
+from specbench.workloads import EMBEDDED, Prompt, load_workload
 
 _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
 
@@ -36,7 +38,8 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
     """
     wanted = config.pair
     models = (wanted.target, wanted.draft, wanted.draft_dtype)
-    key = (*models, wanted.chat, wanted.download, str(device), config.dtype, config.parallel)
+    chat = (wanted.chat, wanted.system, wanted.thinking)
+    key = (*models, *chat, wanted.download, str(device), config.dtype, config.parallel)
     if key not in _pairs:
         _pairs.clear()
         _pairs[key] = load_pair(
@@ -46,6 +49,8 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
             dtype=config.dtype,
             draft_dtype=wanted.draft_dtype,
             chat=wanted.chat,
+            system=wanted.system,
+            thinking=wanted.thinking,
             download=wanted.download,
             parallel=config.parallel,
             check=drafter.check_target,
@@ -55,8 +60,12 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
 
 def with_models(context: RunContext, config: Config, protocol: MeasurementProtocol) -> ModelContext:
     """Adds the pair, the drafter and the requests. All that can be known without a model is checked first."""
-    prompts = load_prompts(config.workload.path, config.workload.limit)
+    workload = load_workload(config.workload)
+    if not config.workload.path.startswith(EMBEDDED):
+        say(f"workload: {workload.description}")
+    prompts = workload.prompts
     check_own(prompts, config, unused(protocol))
+    check_sampling(prompts, config, context.sampling, getattr(protocol, "mixed_sampling", False))
     for name in ("target", "draft"):
         if (asked := getattr(config.pair, name)) is not None:
             locate(f"pair.{name}", asked)
@@ -85,13 +94,20 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
     bound = explained("drafter", drafter.bind, pair, target)
+
+    def make(some: Sequence[Prompt]) -> list[Request]:
+        return make_requests(some, pair, context.sampling, config)
+
+    def plain() -> Decoder:
+        return Decoder(target, None, None, 0, pair.stop_ids, engine)
+
     return ModelContext(
         **vars(context) | {"drafter": bound},
         engine=engine,
         names=(config.pair.target, drafter.draft_name(config.pair.target, _named_draft(config))),
         pair=pair,
         target=target,
-        requests=make_requests(prompts, pair, context.sampling, config),
+        requests=all_turns(prompts, make, plain, pair, config.batch_size),
     )
 
 
@@ -114,18 +130,34 @@ def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str |
         for key in ("gamma", "max_new_tokens"):
             value = getattr(prompt, key)
             if value is not None and key in ignored:
-                problem = (
-                    f"line {prompt.line}: {key} {value} of prompt {prompt.name!r} would be ignored by the protocol"
-                )
+                problem = f"{prompt.place}: {key} {value} of prompt {prompt.name!r} would be ignored by the protocol"
                 remedy = f"Remove it. {ignored[key] or ''}".rstrip()
                 raise ConfigError("workload.path", config.workload.path, problem, remedy)
         if prompt.gamma is not None and prompt.gamma > config.gamma:
-            where = f"line {prompt.line} of {config.workload.path}: prompt {prompt.name!r}"
+            where = f"{prompt.place} of {config.workload.path}: prompt {prompt.name!r}"
             problem = f"{where} has gamma {prompt.gamma}, above it"
             raise ConfigError("gamma", config.gamma, problem, f"Use gamma={prompt.gamma}, or lower the line's.")
 
 
-def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
+def check_sampling(prompts: list[Prompt], config: Config, sampling: SamplingParams, mixed: bool) -> None:
+    """Checks the sampling parameters that prompts have of their own.
+
+    Args:
+        sampling: the run's.
+        mixed: whether the protocol goes by each request's own.
+
+    Raises:
+        ConfigError: a parameter that is unknown or outside its range, or a protocol that takes one sampler for all.
+    """
+    for prompt in prompts:
+        if own_sampling(prompt, sampling, config) != sampling and not mixed:
+            problem = f"{prompt.place}: prompt {prompt.name!r} has sampling parameters of its own, and the protocol "
+            problem += "takes one sampler for all"
+            remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."
+            raise ConfigError("workload.path", config.workload.path, problem, remedy)
+
+
+def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
     """Tokenised prompts with their seeds.
 
     Raises:
@@ -133,22 +165,43 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
     """
     requests = []
     for prompt in prompts:
-        ids = tuple(pair.encode(prompt.text))
+        ids = tuple(pair.encode(prompt.messages))
+        which = f"{prompt.place}: prompt {prompt.turn_name!r}"
         if not ids:
-            problem = f"line {prompt.line}: prompt {prompt.name!r} has no tokens"
-            raise ConfigError("workload.path", config.workload.path, problem, "Remove it.")
+            raise ConfigError("workload.path", config.workload.path, f"{which} has no tokens", "Remove it.")
         longest = prompt.max_new_tokens or config.max_new_tokens
         if len(ids) + longest > pair.context:
             raise ConfigError(
                 "max_new_tokens",
                 longest,
-                f"line {prompt.line}: prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is "
-                f"{pair.context}",
+                f"{which} has {len(ids)} tokens, and the pair's context is {pair.context}",
                 "Shorten the prompt or lower max_new_tokens.",
             )
-        seed = request_seed(config.seed, prompt.name)
-        requests.append(Request(prompt.name, ids, seed, sampling, longest, prompt.gamma))
+        seed = request_seed(config.seed, prompt.turn_name) if prompt.seed is None else prompt.seed
+        own = own_sampling(prompt, sampling, config)
+        labels = {"category": prompt.category, "conversation": prompt.name, "turn": prompt.turn}
+        requests.append(Request(prompt.turn_name, ids, seed, own, longest, prompt.gamma, **labels))
     return requests
+
+
+def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> SamplingParams:
+    """The run's sampling parameters, with those of the prompt's line in their places.
+
+    Raises:
+        ConfigError: one that is unknown or outside its range, or at odds with the text's length; names file, line,
+            prompt and parameter.
+    """
+    if not prompt.sampling and prompt.max_new_tokens is None:
+        return sampling
+    run = {each.name: getattr(sampling, each.name) for each in dataclasses.fields(sampling)}
+    longest = prompt.max_new_tokens or config.max_new_tokens
+    try:
+        made = SamplingParams.from_mapping({**prompt.sampling, "max_tokens": longest}, **run)
+        return dataclasses.replace(made, max_tokens=sampling.max_tokens)  # a request has its length beside them
+    except ConfigError as error:
+        problem = f"{prompt.place}: prompt {prompt.name!r}: {str(error).removeprefix('sampler.')}"
+        remedy = "Mend the line, or ignore what lines say of sampling: workload.parameters=false."
+        raise ConfigError("workload.path", config.workload.path, problem, remedy) from error
 
 
 def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:

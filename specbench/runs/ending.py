@@ -62,11 +62,12 @@ def _collect(folder: Path, _: SweepStatus) -> None:
 
 def _table(folder: Path, _: SweepStatus) -> None:
     from specbench import results
-    from specbench.summary import print_summary
+    from specbench.summary import print_categories, print_summary
 
     decoded = results.read_results(folder).query("protocol == 'decode'")
     if len(decoded):
         print_summary(decoded)
+        print_categories(decoded, results.read_jobs(folder, results.CATEGORIES))
 
 
 def _track(status: SweepStatus, report: Report | None, ended: bool, online: bool) -> None:

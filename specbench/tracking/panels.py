@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specbench.results import EMPIRICAL, RESULTS, TEXTS
+from specbench.results import CATEGORIES, EMPIRICAL, RESULTS, TEXTS
 
 Rows = list[dict[str, Any]]
 MOST_ROWS = 1000  # of a table or a chart, in W&B; the artifact has all of them
@@ -122,6 +122,10 @@ CHARTS = (
     Chart(
         "empirical_against_target", "Share drawn against the target's probability, a point a token", "scatter",
         {"x": "prob", "y": "share"}, EMPIRICAL, _shares,
+    ),
+    Chart(
+        "categories", "Tokens a step by category of the workload", "bar",
+        {"label": "category", "value": "acceptance_length"}, CATEGORIES,
     ),
     Chart(
         "rounds", "Tokens a second, round by round", "line",

@@ -1,5 +1,6 @@
-"""Prompts: JSON lines, from this package or from a file."""
+"""Prompts: from this package, from a file, or from the folder of a data set."""
 
-from specbench.workloads.prompts import Prompt, load_prompts
+from specbench.workloads.loading import EMBEDDED, Workload, load_prompts, load_workload
+from specbench.workloads.prompts import Message, Prompt
 
-__all__ = ["Prompt", "load_prompts"]
+__all__ = ["EMBEDDED", "Message", "Prompt", "Workload", "load_prompts", "load_workload"]

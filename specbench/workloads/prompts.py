@@ -1,30 +1,44 @@
-"""Reading a prompt file, with errors that name the line."""
+"""A row of a workload's file as a prompt, with errors that name the line."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.config import LARGEST_GAMMA, LARGEST_LENGTH
+from specbench.config import LARGEST_GAMMA, LARGEST_LENGTH, LARGEST_SEED
+from specbench.errors import ConfigError
 from specbench.files import LONGEST_NAME, Source, is_name, is_text, shown
+from specbench.workloads.columns import Columns
+from specbench.workloads.requests import LENGTHS, own_parameters
+from specbench.workloads.sources import Row
 
-EMBEDDED = "embedded:"
-KEY = "workload.path"
-FORMAT = (
-    'Each line must be a JSON object with a non-empty string "prompt", and optionally a unique "prompt_id", a "gamma" '
-    'and a "max_new_tokens" of its own.'
+Message = Mapping[str, str]  # role and content, as chat templates take them
+ROLES = ("system", "developer", "user", "assistant")
+PLACEHOLDERS = ("FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE",)  # SPEED-Bench's
+_FILL = (
+    "Fill the rows with the script that comes with the set (SPEED-Bench's prepare.py), or leave them out with "
+    "workload.where."
 )
-_RANGES = {"gamma": (0, LARGEST_GAMMA), "max_new_tokens": (1, LARGEST_LENGTH)}
+_COUNTS = {"gamma": (0, LARGEST_GAMMA), "max_new_tokens": (1, LARGEST_LENGTH), "seed": (0, LARGEST_SEED)}
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to continue, the name it has in logs, and its line in the file.
+    """A text to continue, or the first question of a conversation, and its line in the file.
 
     Attributes:
-        gamma, max_new_tokens: of this text alone; None takes the run's.
+        name: in logs and tables.
+        text: the text; in a conversation, what the user says first.
+        line: its number in the file.
+        gamma, max_new_tokens, seed: of this text alone; None takes the run's.
+        category: the set's own word for the kind of text; empty if it has none.
+        before: messages that precede the text, such as a system prompt or turns that were answered elsewhere.
+        further: what the user says next, each after the target's reply.
+        sampling: sampling parameters of this text alone, by the engines' names.
+        unit: what ``line`` counts: lines of a file, or rows of a table.
+        turn: which turn of its conversation the text is, from 1.
+        columns: what it was read from, such as "id from question_id".
     """
 
     name: str
@@ -32,61 +46,141 @@ class Prompt:
     line: int
     gamma: int | None = None
     max_new_tokens: int | None = None
+    seed: int | None = None
+    category: str = ""
+    before: tuple[Message, ...] = ()
+    further: tuple[str, ...] = ()
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = "line"
+    turn: int = 1
+    columns: tuple[str, ...] = ()
+
+    @property
+    def turn_name(self) -> str:
+        """The name of this turn: the prompt's own for the first."""
+        return self.name if self.turn == 1 else f"{self.name}#turn-{self.turn}"
+
+    @property
+    def place(self) -> str:
+        """Its line, as messages name it."""
+        return f"{self.unit} {self.line}"
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation up to the first reply."""
+        return [*self.before, {"role": "user", "content": self.text}]
 
 
-def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
-    """The first ``limit`` prompts of a JSON-lines file (0: all); ``embedded:NAME`` is a file of this package.
+def prompt_of(row: Row, columns: Columns, source: Source, parameters: bool = True) -> Prompt:
+    """The prompt of a row.
+
+    Args:
+        parameters: whether the row's own sampling parameters, gamma, seed and length count.
 
     Raises:
-        ConfigError: a missing, unreadable or empty file, or a malformed line (which).
+        ConfigError: a row without a usable text, name or number; the line is named.
     """
-    embedded = path.startswith(EMBEDDED)
-    place = Path(__file__).parent / path.removeprefix(EMBEDDED) if embedded else Path(os.path.expanduser(path))
-    source = Source(KEY, path, "Give a UTF-8 file of JSON lines.")
-    entries = Source(KEY, path, FORMAT)
-    prompts: dict[str, Prompt] = {}
-    for number, line in source.lines(place):
-        prompt = _prompt(entries.parsed(line, f"line {number}"), number, entries)
-        if prompt.name in prompts:
-            raise entries.wrong(f"line {number}: prompt_id {prompt.name!r} was used before")
-        prompts[prompt.name] = prompt
-        if len(prompts) == limit:
-            break
-    if not prompts:
-        raise entries.wrong("no prompts in the file")
-    return list(prompts.values())
+    found = columns.content(row.value)
+    if found is None:
+        names = " or ".join(f'"{name}"' for name in _asked(columns))
+        raise _unusable(row, source, f"no {names}")
+    role, column = found
+    before, turns = _conversation(role, row.value[column], column, row, source)
+    own = own_parameters(row.value, row.place, source) if parameters else {}
+    counts: dict[str, Any] = {key: _count(key, own.pop(key), row, source) for key in _COUNTS if key in own}
+    return Prompt(
+        _name(columns.id, row, source),
+        turns[0],
+        row.number,
+        category=_category(columns.category, row, source),
+        before=before,
+        further=turns[1:],
+        sampling=own,
+        unit=row.unit,
+        columns=columns.read(row.value),
+        **counts,
+    )
 
 
-def _prompt(entry: Any, number: int, source: Source) -> Prompt:
-    if why := _problem(entry):
-        raise source.wrong(f"line {number} has no usable prompt ({why})")
-    own = {key: _count(key, entry[key], number, source) for key in _RANGES if key in entry}
-    return Prompt(_name(entry.get("prompt_id", f"line-{number}"), number, source), entry["prompt"], number, **own)
+def _asked(columns: Columns) -> list[str]:
+    """The column that a row lacks: the prompt's, unless another was asked for."""
+    named = [name for name in (columns.prompt, columns.turns, columns.messages) if name is not None]
+    return named[:1] or ["prompt"]
 
 
-def _count(key: str, given: Any, number: int, source: Source) -> int | None:
-    low, high = _RANGES[key]
+def _unusable(row: Row, source: Source, why: str) -> ConfigError:
+    return source.wrong(f"{row.place} has no usable prompt ({why})")
+
+
+def _conversation(
+    role: str, value: Any, column: str, row: Row, source: Source
+) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+    """The messages that precede the first turn, and the turns."""
+    if role == "messages" or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return _split(_messages(value, column, row, source), column, row, source)
+    if role == "prompt":
+        return (), (_text(value, column, row, source),)
+    if not isinstance(value, list) or not value:
+        raise _unusable(row, source, f"{column} is {shown(value)}, not a list of texts")
+    return (), tuple(_text(each, f"{column}[{i}]", row, source) for i, each in enumerate(value))
+
+
+def _text(value: Any, name: str, row: Row, source: Source) -> str:
+    if not isinstance(value, str):
+        raise _unusable(row, source, f"{name} is {shown(value)}, not a string")
+    if not value.strip():
+        raise _unusable(row, source, f"{name} is empty")
+    if not is_text(value):
+        raise _unusable(row, source, f"{name} has half of a surrogate pair, which is no character")
+    if any(each in value for each in PLACEHOLDERS):
+        raise source.wrong(f"{row.place}: {name} is a placeholder ({shown(value)}), not the text itself", _FILL)
+    return value
+
+
+def _messages(value: Any, column: str, row: Row, source: Source) -> list[dict[str, str]]:
+    if not isinstance(value, list) or not value:
+        raise _unusable(row, source, f"{column} is {shown(value)}, not a list of messages")
+    return [_message(each, f"{column}[{i}]", row, source) for i, each in enumerate(value)]
+
+
+def _message(value: Any, name: str, row: Row, source: Source) -> dict[str, str]:
+    if not isinstance(value, dict) or value.get("role") not in ROLES:
+        raise _unusable(row, source, f"{name} is {shown(value)}, not a message with a role out of {', '.join(ROLES)}")
+    content = value.get("content")
+    if isinstance(content, list):  # OpenAI's parts
+        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+            raise _unusable(row, source, f"{name} has parts that are not of type text")
+        content = "".join(_text(part.get("text"), f"{name}.content", row, source) for part in content)
+    return {"role": value["role"], "content": _text(content, f"{name}.content", row, source)}
+
+
+def _split(
+    messages: Sequence[dict[str, str]], column: str, row: Row, source: Source
+) -> tuple[tuple[Message, ...], tuple[str, ...]]:
+    """Messages up to the first question without a reply, and the questions from there: the target answers them."""
+    roles = [each["role"] for each in messages]
+    replied = [role == "user" and roles[i + 1 : i + 2] == ["assistant"] for i, role in enumerate(roles)]
+    first = next((i for i, role in enumerate(roles) if role == "user" and not replied[i]), None)
+    if first is None:
+        raise _unusable(row, source, f"{column} has no question without a reply: leave the last reply out")
+    if set(roles[first:]) != {"user"}:
+        raise _unusable(row, source, f"{column}[{first}] has no reply, but other messages than questions follow it")
+    return tuple(messages[:first]), tuple(each["content"] for each in messages[first:])
+
+
+def _count(key: str, given: Any, row: Row, source: Source) -> int | None:
+    low, high = _COUNTS[key]
     if given is None or (isinstance(given, int) and not isinstance(given, bool) and low <= given <= high):
         return given
-    problem = f"line {number}: {key} {shown(given)} is no whole number from {low} to {high}"
+    named = next((name for name in LENGTHS if name in row.value), key) if key == "max_new_tokens" else key
+    problem = f"{row.place}: {named} {shown(given)} is no whole number from {low} to {high}"
     raise source.wrong(problem, "Mend it, or leave it out to take the run's.")
 
 
-def _problem(entry: Any) -> str:
-    """Why a line is no prompt; empty if it is one."""
-    if not isinstance(entry, dict):
-        return "not a JSON object"
-    if "prompt" not in entry:
-        return 'no "prompt"'
-    text = entry["prompt"]
-    if not isinstance(text, str):
-        return f"prompt is {shown(text)}, not a string"
-    if not text.strip():
-        return "prompt is empty"
-    return "" if is_text(text) else "prompt has half of a surrogate pair, which is no character"
-
-
-def _name(given: object, number: int, source: Source) -> str:
+def _name(column: str | None, row: Row, source: Source) -> str:
+    if column is None or column not in row.value:
+        return f"{row.unit}-{row.number}"
+    given = row.value[column]
     if isinstance(given, bool) or not isinstance(given, str | int):
         why = "is neither a text nor a whole number"
     elif is_name(name := str(given)):
@@ -94,6 +188,17 @@ def _name(given: object, number: int, source: Source) -> str:
     else:
         why = "is empty, too long, or has characters that cannot be seen"
     raise source.wrong(
-        f"line {number}: prompt_id {shown(given)} {why}",
-        f"Use a text of 1 to {LONGEST_NAME} printable characters, or a whole number.",
+        f"{row.place}: {column} {shown(given)} {why}",
+        f"Use a text of 1 to {LONGEST_NAME} printable characters, or a whole number; workload.columns.id=null numbers "
+        "the rows.",
     )
+
+
+def _category(column: str | None, row: Row, source: Source) -> str:
+    given = None if column is None else row.value.get(column)
+    if given is None:
+        return ""
+    if isinstance(given, bool | list | dict) or not is_name(str(given)):
+        problem = f"{row.place}: {column} {shown(given)} is no name of a category"
+        raise source.wrong(problem, "Use a short text; workload.columns.category=null uses none.")
+    return str(given)

@@ -1,0 +1,96 @@
+"""Acceptance and speedup of each category of a workload: the rows of ``categories.parquet``.
+
+A category's speedup is that of the batches that hold no other category; if one of its batches does, what it gained
+there is not known, and the speedup is None. ``batch_size=1`` or ``protocol.group=category`` keeps categories apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from specbench.metrics.acceptance import totals_by_prompt
+from specbench.metrics.intervals import columns, ratio_of_sums
+from specbench.metrics.speed import Rounds, speed_of
+from specbench.protocols.rounds import TimedRounds
+from specbench.results import schema_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryRow:
+    """One category of a run; intervals as in results.RunRow.
+
+    Attributes:
+        prompts: of the workload; a conversation is one.
+        texts: decoded: of a conversation, one a turn.
+    """
+
+    category: str
+    prompts: int
+    texts: int
+    tokens: int
+    steps: int
+    drafted: int
+    accepted: int
+    acceptance_rate: float | None
+    acceptance_rate_low: float | None
+    acceptance_rate_high: float | None
+    acceptance_length: float | None
+    acceptance_length_low: float | None
+    acceptance_length_high: float | None
+    tokens_per_second: float | None
+    plain_tokens_per_second: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+
+
+CATEGORY_SCHEMA = schema_of(CategoryRow)
+
+
+def by_category(steps: pd.DataFrame, timed: TimedRounds) -> list[CategoryRow]:
+    """A row a category, in the workload's order; none if the workload has no categories.
+
+    Args:
+        steps: the step log, with a column ``category``.
+        timed: the rounds that it is of.
+    """
+    held = [list(dict.fromkeys(c.request.category for c in batch.completions)) for _, batch in timed.first]
+    names = list(dict.fromkeys(name for batch in held for name in batch))
+    if names in ([], [""]):
+        return []
+    return [_row(name, steps[steps["category"] == name], _times_of(name, held, timed.times)) for name in names]
+
+
+def _times_of(name: str, held: list[list[str]], times: Rounds) -> Rounds | None:
+    """The times of the batches of one category; None if one of them holds another as well."""
+    places = [place for place, batch in enumerate(held) if name in batch]
+    if any(len(held[place]) > 1 for place in places):
+        return None
+    return Rounds(*(each[:, places] for each in (times.tokens, times.seconds, times.plain_tokens, times.plain_seconds)))
+
+
+def _row(name: str, steps: pd.DataFrame, times: Rounds | None) -> CategoryRow:
+    totals = totals_by_prompt(steps)
+    count, accepted = totals["steps"].to_numpy(), totals["accepted"].to_numpy()
+    speed = None if times is None else speed_of(times)
+    return CategoryRow(
+        category=name,
+        prompts=len(totals),
+        texts=steps["prompt"].nunique(),
+        tokens=int(totals["emitted"].sum()),
+        steps=int(count.sum()),
+        drafted=int(totals["drafted"].sum()),
+        accepted=int(accepted.sum()),
+        **columns("acceptance_rate", ratio_of_sums(accepted, totals["drafted"].to_numpy())),
+        **columns("acceptance_length", ratio_of_sums(accepted + count, count)),
+        tokens_per_second=None if speed is None else _rate(speed.tokens, speed.seconds),
+        plain_tokens_per_second=None if speed is None else _rate(speed.plain_tokens, speed.plain_seconds),
+        **columns("speedup", None if speed is None else speed.speedup),
+    )
+
+
+def _rate(tokens: np.ndarray, seconds: np.ndarray) -> float:
+    return float(tokens.sum() / seconds.sum())

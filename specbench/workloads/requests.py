@@ -1,0 +1,84 @@
+"""What a row says as a request to an engine: sampling parameters, draft length and length of its own.
+
+Read are the fields of OpenAI's completions and chat completions as vLLM and SGLang extend them; lines of OpenAI's batch
+files, which hold the request under "body"; and SGLang's own requests, with its parameters under "sampling_params".
+What a parameter means, and its range, specbench/sampling_params.py knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.files import Source, shown
+from specbench.sampling_params import SamplingParams
+
+LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # three names of one thing
+PARAMETERS = {each.name for each in dataclasses.fields(SamplingParams)} - {"processors", *LENGTHS}
+RENAMED = {"min_new_tokens": "min_tokens"}
+GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "grammar", "choice")}  # vLLM's former names
+SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
+REFUSED = ("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of")
+_WRAPPERS = ("body", "request")
+_LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
+
+
+def unwrapped(row: Any) -> Any:
+    """The request within a line of a log, beside what else the line says; a row without one as it is."""
+    if not isinstance(row, Mapping):
+        return row
+    for name in _WRAPPERS:
+        inner = row.get(name)
+        if isinstance(inner, Mapping) and {"prompt", "messages", "text"} & set(inner):
+            return {**{key: value for key, value in row.items() if key != name}, **inner}
+    return row
+
+
+def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[str, Any]:
+    """What a row says of gamma, and of SamplingParams by its names, but that the length is called max_new_tokens. null
+    counts as not said.
+
+    Raises:
+        ConfigError: two lengths that differ, or a field that would make another text and cannot be run.
+    """
+    inner = row.get("sampling_params")
+    inner = inner if isinstance(inner, Mapping) else {}
+    said = {name: value for name, value in {**row, **inner}.items() if value is not None}
+    for name in REFUSED:
+        if said.get(name) and not (name == "best_of" and said[name] == 1):
+            raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
+    own = {RENAMED.get(name, name): value for name, value in said.items() if RENAMED.get(name, name) in PARAMETERS}
+    if "gamma" in said:
+        own["gamma"] = said["gamma"]
+    lengths = {name: said[name] for name in LENGTHS if name in said}
+    if len({repr(each) for each in lengths.values()}) > 1:
+        told = ", ".join(f"{name} {shown(value)}" for name, value in lengths.items())
+        raise source.wrong(f"{place}: {told} are the same parameter with different values", "Leave one of them out.")
+    if lengths:
+        own["max_new_tokens"] = next(iter(lengths.values()))
+    if structure := _structure(said, inner, place, source):
+        own["structured_outputs"] = structure
+    if isinstance(own.get("logprobs"), bool):  # of a chat: whether, and beside it how many
+        own.pop("logprobs")
+        own |= {"logprobs": said.get("top_logprobs", 0)} if said["logprobs"] else {}
+    return own
+
+
+def _structure(said: Mapping[str, Any], inner: Mapping[str, Any], place: str, source: Source) -> dict[str, Any] | None:
+    """What the text has to be, by the names that engines have for it beside structured_outputs; None for anything."""
+    for name, kind in GUIDED.items():
+        if name in said:
+            return {kind: said[name]}
+    for name, kind in SGLANG.items():  # a set's columns may have these names too
+        if inner.get(name) is not None:
+            return {kind: inner[name]}
+    form = said.get("response_format")
+    if form is None or form == {"type": "text"}:
+        return None
+    if form == {"type": "json_object"}:
+        return {"json": {"type": "object"}}
+    schema = form.get("json_schema") if isinstance(form, Mapping) and form.get("type") == "json_schema" else None
+    if not isinstance(schema, Mapping) or "schema" not in schema:
+        raise source.wrong(f"{place}: response_format {shown(form)} is not known", _LEAVE_OUT)
+    return {"json": schema["schema"]}

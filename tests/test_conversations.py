@@ -1,0 +1,273 @@
+"""Turns behind the target's replies, chat templates, and requests that differ in their parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from specbench.config import Config, WorkloadConfig
+from specbench.decoding import Completion, Decoder, Request, Step
+from specbench.drafters.model import ModelDrafter
+from specbench.errors import ConfigError
+from specbench.metrics.acceptance import totals_by_prompt
+from specbench.metrics.speed import Rounds
+from specbench.models import Engine, Pair
+from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
+from specbench.protocols import ModelContext
+from specbench.protocols.categories import by_category
+from specbench.protocols.decode import DecodeProtocol, step_log
+from specbench.protocols.rounds import Timed, TimedRounds
+from specbench.protocols.scoring import score_texts
+from specbench.runs.building import check_sampling, make_requests
+from specbench.runs.conversations import all_turns
+from specbench.sampling import SamplingParams
+from specbench.verifiers.masked import MaskedVerifier
+from specbench.workloads import Prompt, load_prompts
+from tests.cases import bound
+from tests.checkpoints import EMBEDDED
+
+GREEDY = SamplingParams(temperature=0.0)
+CHECK = {"prefixes": 1, "draws": 0, "batch_size": 1}
+
+
+def plain_decoder(pair: Pair) -> Decoder:
+    return Decoder(Engine(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids)
+
+
+def turns_of(pair: Pair, prompts: list[Prompt], sampling: SamplingParams = GREEDY, **settings: Any) -> list[Request]:
+    config = Config(workload=WorkloadConfig(path="p.jsonl"), max_new_tokens=6, **settings)
+    return all_turns(
+        prompts, lambda some: make_requests(some, pair, sampling, config), lambda: plain_decoder(pair), pair, 2
+    )
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams()], ids=["greedy", "hot"])
+def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, exact):
+    """Catches a reply that is another request's, cut, decoded by another seed, or told before its turn is due."""
+    prompts = [
+        Prompt("a", "def f(x):\n", 1, further=("def g(x):\n", "def h(x):\n"), category="c"),
+        Prompt("b", "import os\n", 2),
+        Prompt("c", "class A:\n", 3, further=("class B:\n",)),
+    ]
+    requests = turns_of(exact, prompts, sampling)
+    assert [(each.name, each.turn, each.conversation, each.category) for each in requests] == [
+        ("a", 1, "a", "c"), ("a#turn-2", 2, "a", "c"), ("a#turn-3", 3, "a", "c"),
+        ("b", 1, "b", ""), ("c", 1, "c", ""), ("c#turn-2", 2, "c", ""),
+    ]  # fmt: skip
+    alone = {each.name: plain_decoder(exact).run([each])[0].token_ids for each in requests}
+    said = {name: exact.tokenizer.decode(ids, skip_special_tokens=True) for name, ids in alone.items()}
+    expected = {
+        "a#turn-2": f"def f(x):\n{said['a']}\n\ndef g(x):\n",
+        "a#turn-3": f"def f(x):\n{said['a']}\n\ndef g(x):\n{said['a#turn-2']}\n\ndef h(x):\n",
+        "c#turn-2": f"class A:\n{said['c']}\n\nclass B:\n",
+    }
+    for each in requests:
+        if each.turn > 1:
+            assert each.prompt == tuple(exact.encode(expected[each.name])), each.name
+    assert len({each.seed for each in requests}) == len(requests)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_stopped_a_reply_is_not_told(pair):
+    (first,) = turns_of(pair, [Prompt("a", "def f(x):\n", 1)])
+    stop = plain_decoder(pair).run([first])[0].token_ids[2]
+    stopping = dataclasses.replace(pair, stop_ids=frozenset({stop}))
+    reply = plain_decoder(stopping).run([first])[0].token_ids
+    assert reply[-1] == stop
+    assert len(reply) <= 3
+    turns = turns_of(stopping, [Prompt("a", "def f(x):\n", 1, further=("x",))])
+    assert turns[1].prompt == tuple(pair.encode(f"def f(x):\n{pair.tokenizer.decode(reply[:-1])}\n\nx"))
+
+
+def test_a_turn_that_does_not_fit_is_named(pair):
+    prompt = Prompt("a", "def f(x):\n", 4, further=("x " * pair.context,))
+    with pytest.raises(
+        ConfigError, match=r"max_new_tokens=6: line 4: prompt 'a#turn-2' has \d+ tokens, and the pair's"
+    ):
+        turns_of(pair, [prompt])
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(EMBEDDED, local_files_only=True)
+
+
+SAY = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
+CONVERSATION = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"},
+    {"role": "user", "content": "c"},
+]
+
+
+def written(tokenizer: Any, template: str | None, prompt: Any, **asked: Any) -> str:
+    tokenizer.chat_template = template
+    ids = token_ids(tokenizer, prompt, chat_of(tokenizer, None, **asked), len(tokenizer))
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("switch", ["enable_thinking", "thinking"])
+def test_templates_are_told_of_thinking_by_the_name_that_they_know(switch, tokenizer):
+    template = SAY + "{% if " + switch + " is defined and not " + switch + " %}no thoughts{% endif %}"
+    assert written(tokenizer, template, "a") == "<user>a<assistant>"
+    assert written(tokenizer, template, "a", thinking=True) == "<user>a<assistant>"
+    assert written(tokenizer, template, "a", thinking=False) == "<user>a<assistant>no thoughts"
+
+
+def test_templates_that_know_no_thinking_or_no_system_prompt_are_named(tokenizer):
+    with pytest.raises(ConfigError, match=r"pair\.thinking=False: .*knows no switch for it \(enable_thinking or"):
+        written(tokenizer, SAY, "a", thinking=False)
+    with pytest.raises(ConfigError, match=r"pair\.thinking=True: there is no chat template"):
+        written(tokenizer, None, "a", thinking=True)
+    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}" + SAY
+    assert written(tokenizer, refusing, "a") == "<user>a<assistant>"
+    with pytest.raises(ConfigError, match=r"pair\.system='S': .*takes no system prompt \(TemplateError: no\)"):
+        written(tokenizer, refusing, "a", system="S")
+
+
+def test_conversations_go_through_the_template_with_one_system_prompt(tokenizer):
+    assert written(tokenizer, SAY, CONVERSATION, system="S") == "<system>S<user>a<assistant>b<user>c<assistant>"
+    own = [{"role": "system", "content": "own"}, *CONVERSATION]
+    assert written(tokenizer, SAY, own, system="S") == "<system>own<user>a<assistant>b<user>c<assistant>"
+    assert joined(own) == "own\n\nab\n\nc"
+    plain = token_ids(tokenizer, CONVERSATION, Chat(False, "S"), len(tokenizer))
+    assert plain == tokenizer("S\n\nab\n\nc").input_ids
+
+
+# Requests of a log
+
+
+LOG = [
+    {"prompt": "def f(x):\n", "temperature": 0, "max_tokens": 9, "category": "cold"},
+    {"prompt": "import os\n", "top_p": 0.5, "category": "hot"},
+    {"prompt": "class A:\n", "gamma": 1, "category": "hot"},
+    {"prompt": "def g(x):\n", "seed": 11, "max_tokens": 5, "category": "hot"},
+]
+
+
+def logged(folder: Path, *lines: dict[str, Any]) -> Config:
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return Config(workload=WorkloadConfig(path=str(folder / "log.jsonl")), gamma=3, max_new_tokens=7)
+
+
+def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(pair, tmp_path):
+    config, run = logged(tmp_path, *LOG), SamplingParams(temperature=0.8, top_k=20)
+    made = make_requests(load_prompts(config.workload.path), pair, run, config)
+    assert [each.sampling for each in made] == [
+        SamplingParams(temperature=0.0, top_k=20),
+        SamplingParams(temperature=0.8, top_k=20, top_p=0.5),
+        run,
+        run,
+    ]
+    assert [each.max_new_tokens for each in made] == [9, 7, 7, 5]
+    assert [each.gamma for each in made] == [None, None, 1, None]
+    assert made[3].seed == 11
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"temperature": -1}, "temperature=-1: below 0"),
+        ({"top_p": "much"}, "top_p=much: not a finite number"),
+        ({"min_tokens": 4, "max_tokens": 3}, "min_tokens=4: above max_tokens=3"),
+        ({"min_tokens": 8}, "min_tokens=8: above max_tokens=7"),
+        ({"allowed_token_ids": []}, "allowed_token_ids=[]"),
+        ({"stop": [""]}, "stop="),
+    ],
+)
+def test_wrong_parameters_name_file_line_request_and_parameter(line, words, tmp_path):
+    config = logged(tmp_path, {"prompt": "a"}, {"prompt": "b", "prompt_id": "mine", **line})
+    with pytest.raises(ConfigError) as caught:
+        check_sampling(load_prompts(config.workload.path), config, SamplingParams(), mixed=True)
+    assert str(caught.value).startswith(f"workload.path={config.workload.path}: line 2: prompt 'mine': {words}")
+
+
+def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
+    config = logged(tmp_path, {"prompt": "a", "temperature": 1.0}, {"prompt": "b", "temperature": 0.5})
+    prompts = load_prompts(config.workload.path)
+    check_sampling(prompts[:1], config, SamplingParams(), mixed=False)  # what it says is the run's
+    with pytest.raises(ConfigError, match=r"line 2: prompt 'line-2' has sampling parameters of its own"):
+        check_sampling(prompts, config, SamplingParams(), mixed=False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_log_of_mixed_requests_is_decoded_in_one_batch(exact, tmp_path):
+    """Each text is that of its request alone; categories add up; overlap is that of each request's own parameters."""
+    config = logged(tmp_path, *LOG)
+    requests = make_requests(load_prompts(config.workload.path), exact, SamplingParams(), config)
+    target = Engine(exact.target, exact.vocab_size, "target")
+    context = ModelContext(
+        verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=3, batch_size=2, seed=0,
+        device=torch.device("cpu"), dtype=torch.float64, title="", command="", pair=exact, target=target,
+        drafter=bound(ModelDrafter(), exact), requests=requests,
+    )  # fmt: skip
+    outcome = DecodeProtocol(1, 1, 0, 0, CHECK, group=0).run(context)
+    assert "trace.parquet" not in outcome.tables  # a trace is of one sampler
+    texts = pd.DataFrame(outcome.tables["texts.parquet"].rows)
+    alone = [context.decoder().run([each])[0] for each in requests]
+    decode = exact.tokenizer.decode
+    assert texts["completion"].tolist() == [decode(each.token_ids, skip_special_tokens=True) for each in alone]
+    steps = pd.DataFrame(outcome.tables["steps.parquet"].rows)
+    hot = {row.category: row for row in outcome.tables["categories.parquet"].rows}["hot"]
+    own = steps[steps["prompt"] != "line-1"]
+    assert (hot.prompts, hot.steps, hot.accepted) == (3, len(own), own["num_accepted"].sum())
+    assert hot.acceptance_length == pytest.approx(1 + own["num_accepted"].mean())
+    assert hot.speedup is None  # one batch held all
+    scored = score_texts(
+        context, [r.prompt for r in requests], [c.token_ids for c in alone], [r.sampling for r in requests]
+    )
+    overlap = torch.cat([each["overlap"] for each in scored]).double().mean()
+    assert outcome.measured["overlap"] == pytest.approx(float(overlap))
+    assert set(scored[0]["overlap"].tolist()) <= {0.0, 1.0}  # of a greedy request
+    apart = DecodeProtocol(1, 1, 0, 0, CHECK, group="category").run(context)
+    assert [row.speedup is None for row in apart.tables["categories.parquet"].rows] == [False, False]
+    assert apart.measured["group"] == 3
+
+
+# Categories
+
+
+def completion(name: str, category: str, accepted: list[int], conversation: str = "") -> Completion:
+    request = Request(name, (1,), 0, GREEDY, 9, category=category, conversation=conversation)
+    return Completion(request, [0], [Step(name, i, 4, each, each + 1, 4) for i, each in enumerate(accepted)])
+
+
+def test_a_category_is_timed_by_the_batches_that_hold_no_other():
+    a, b, c = (completion(name, name, [2]) for name in "abc")
+    batches = [[a], [b, c], [c], [a]]
+    first = [(Timed(batch, 1.0, 1), Timed(batch, 1.0, 1)) for batch in batches]
+    ones = np.ones((2, 4))
+    speedups = np.array([[2.0, 4.0, 8.0, 2.0]] * 2)
+    timed = TimedRounds(first, Rounds(ones, ones / speedups, ones, ones), 0, None)  # ty: ignore[invalid-argument-type]
+    rows = {row.category: row for row in by_category(step_log([c for batch in batches for c in batch]), timed)}
+    assert list(rows) == ["a", "b", "c"]
+    assert rows["a"].speedup == pytest.approx(2.0)
+    assert rows["a"].tokens_per_second == pytest.approx(2.0)
+    assert rows["b"].speedup is None
+    assert rows["c"].speedup is None
+    plain = [completion("a", "", [1])]
+    nothing = TimedRounds([(Timed(plain, 1.0, 1),) * 2], Rounds(*[np.ones((1, 1))] * 4), 0, None)  # ty: ignore
+    assert by_category(step_log(plain), nothing) == []
+
+
+def test_the_turns_of_a_conversation_are_one_unit_of_resampling():
+    texts = [completion("a", "", [4, 4]), completion("a#turn-2", "", [0]), completion("b", "", [1])]
+    log = step_log(
+        [
+            dataclasses.replace(each, request=dataclasses.replace(each.request, conversation=each.request.name[0]))
+            for each in texts
+        ]
+    )
+    totals = totals_by_prompt(log)
+    assert totals["accepted"].tolist() == [8, 1]
+    assert totals["steps"].tolist() == [3, 1]
+    assert totals_by_prompt(log.drop(columns="conversation"))["accepted"].tolist() == [8, 0, 1]
