@@ -28,12 +28,15 @@ class Drafter:
         drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
         engine: the model that these distributions come of, once it is bound; None if there is none.
         own: the model that it alone extends; None if it has none, or shares the target's.
+        layout: changes whenever memory of its own that a step uses is allocated anew, beside that of ``own``: a
+            captured CUDA graph would not notice.
     """
 
     has_probabilities: ClassVar[bool] = False
     drafts_trees: ClassVar[bool] = False
     engine: Engine | None = None
     own: Engine | None = None
+    layout: int = 0
 
     def bind(self, pair: Pair, target: Engine) -> Drafter:
         """A drafter with these settings for these models.

@@ -61,7 +61,8 @@ class GraphEngine(StaticEngine):
 
     def _make_room(self) -> None:
         super()._make_room()
-        layout = (id(self._slots), *(engine.layout for engine in self._engines))
+        drafter = 0 if self.parts.drafter is None else self.parts.drafter.layout
+        layout = (id(self._slots), drafter, *(engine.layout for engine in self._engines))
         if layout != self._layout:
             self._graphs.clear()
             self._layout = layout
