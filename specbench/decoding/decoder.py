@@ -97,6 +97,11 @@ class Decoder:
         self.stopwatch.seconds.clear()
         self.prompt_seconds, self.steps = 0.0, 0
 
+    def forget(self) -> None:
+        """Has the drafter forget the texts that have ended, so that what comes does not depend on what was."""
+        if self.parts.drafter is not None:
+            self.parts.drafter.forget()
+
     def run(self, requests: Sequence[Request], at_once: int = 0) -> list[Completion]:
         """Decodes requests to their end; completions in their order.
 
@@ -193,6 +198,8 @@ class Decoder:
             longest = max(len(each.request.prompt) + len(each.token_ids) for each in self._rows.values())
             self.engine.bound(longest - 1)
         if ended:
+            if self.parts.drafter is not None:
+                self.parts.drafter.ended([self._rows[row].token_ids for row in ended])
             moved = self.engine.retire(ended)
             kept = {row: each for row, each in self._rows.items() if not each.finished}
             self._rows = {moved.get(row, row): each for row, each in kept.items()}

@@ -26,6 +26,7 @@ class Drafter:
         has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from;
             False if they are deterministic, so that their q is one-hot.
         drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
+        capturable: whether a CUDA graph can hold its work; False if the host decides what is drafted.
         engine: the model that these distributions come of, once it is bound; None if there is none.
         own: the model that it alone extends; None if it has none, or shares the target's.
         layout: changes whenever memory of its own that a step uses is allocated anew, beside that of ``own``: a
@@ -34,6 +35,7 @@ class Drafter:
 
     has_probabilities: ClassVar[bool] = False
     drafts_trees: ClassVar[bool] = False
+    capturable: ClassVar[bool] = True
     engine: Engine | None = None
     own: Engine | None = None
     layout: int = 0
@@ -80,6 +82,12 @@ class Drafter:
         """Says how many tokens of each text and of what was drafted after it still stand; the others were rejected."""
         if self.own is not None:
             self.own.truncate(agreed)
+
+    def ended(self, texts: Sequence[Sequence[int]]) -> None:
+        """Says what some requests wrote, each to its end and without its prompt; later drafts may go by it."""
+
+    def forget(self) -> None:
+        """Forgets the texts that have ended. What is timed begins with this, so that no round learns from another."""
 
     def state(self) -> tuple[Tensor, ...]:
         """What a step changes in place and the next one goes by; saved around a trial step, which must not count."""
