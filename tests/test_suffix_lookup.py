@@ -16,7 +16,7 @@ from specbench.protocols.rounds import RoundSettings, timed_rounds
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder
-from tests.test_decoding import make_requests, texts
+from tests.test_decoding import texts
 from tests.toy import toy_pair, toy_requests
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -33,11 +33,18 @@ def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
     """How many tokens a step drafts for a request at most. Needs no model.
 
     Raises:
-        ConfigError: trees for a verifier that takes chains alone, or a drafter's settings that do not fit gamma.
+        ConfigError: trees for a verifier that takes chains alone, a drafter's settings that do not fit gamma, synthetic
+            drafts for a verifier that is not synthetic, or a gamma too small for the verifier.
     """
     if drafter.drafts_trees and not offers(verifier).takes_trees:
         name = type(verifier).__name__
         raise ConfigError("verifier", name, "takes chains alone, but the drafter drafts trees", "Use verifier=tree.")
+    if drafter.synthetic and not offers(verifier).synthetic:
+        problem = "would reject nearly all drafts of a synthetic drafter, which are random tokens"
+        raise ConfigError("verifier", type(verifier).__name__, problem, "Use verifier=synthetic, or another drafter.")
+    if 0 < gamma < (least := offers(verifier).least_gamma):
+        problem = f"too few drafted tokens for what verifier {type(verifier).__name__} is asked for"
+        raise ConfigError("gamma", gamma, problem, f"Use gamma={least} or more.")
     return drafter.most_tokens(gamma)
 
 

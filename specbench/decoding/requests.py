@@ -14,6 +14,7 @@ class Request:
     Attributes:
         gamma: tokens drafted a step, at most; None is the decoder's, above which none may be. Plain decoding, which
             drafts nothing, does not look at it.
+        category: of its prompt; decoding does not look at it.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Request:
     sampling: SamplingParams
     max_new_tokens: int
     gamma: int | None = None
+    category: str | None = None
 
 
 @dataclass(frozen=True)

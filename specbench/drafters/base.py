@@ -26,6 +26,7 @@ class Drafter:
         has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from;
             False if they are deterministic, so that their q is one-hot.
         drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
+        synthetic: whether its drafts stand for no method, so that only a verifier that is synthetic too accepts them.
         capturable: whether a CUDA graph can hold its work; False if the host decides what is drafted.
         engine: the model that these distributions come of, once it is bound; None if there is none.
         own: the model that it alone extends; None if it has none, or shares the target's.
@@ -35,6 +36,7 @@ class Drafter:
 
     has_probabilities: ClassVar[bool] = False
     drafts_trees: ClassVar[bool] = False
+    synthetic: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
     engine: Engine | None = None
     own: Engine | None = None

@@ -73,7 +73,9 @@ class SuffixLookupDrafter(Drafter):
         drafts = [self._draft(row, room) for row, room in enumerate(self._caught_up(batch, limits))]
         counts = torch.tensor([len(each) for each in drafts], device=device)
         width = most if batch.fixed else max(map(len, drafts), default=0)
-        tokens = torch.tensor([[*each, *[0] * (width - len(each))] for each in drafts], dtype=torch.int64, device=device)
+        tokens = torch.tensor(
+            [[*each, *[0] * (width - len(each))] for each in drafts], dtype=torch.int64, device=device
+        )
         return Draft(tokens.flatten(), None, counts, width, padded=True)
 
     def _caught_up(self, batch: Batch, limits: Int64[Tensor, " B"]) -> list[int]:

@@ -129,7 +129,7 @@ def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, c
                 "Shorten the prompt or lower max_new_tokens.",
             )
         seed = request_seed(config.seed, prompt.name)
-        requests.append(Request(prompt.name, ids, seed, sampling, longest, prompt.gamma))
+        requests.append(Request(prompt.name, ids, seed, sampling, longest, prompt.gamma, prompt.category))
     return requests
 
 

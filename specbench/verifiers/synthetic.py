@@ -1,21 +1,25 @@
 """Acceptance by coin, at rates that are given: to study speed without a draft that would reach them. Not real.
 
 A drafted token is accepted with the given probability, whatever it is and whatever the target thinks of it. Behind the
-accepted ones stands a token of the target's own. So a step does all that a real one does, and takes the time of a real
-one, while the text is nobody's: neither the target's nor the draft's. A text that ends at a stop token ends elsewhere
-than the target's would. vLLM's synthetic rejection sampling does the same; results say it in their column ``synthetic``.
+accepted ones stands a token of the target's own. So a step does what a real one does and takes as long, while the text
+is nobody's: neither the target's nor the draft's, and a stop token may end it anywhere. Results say so in their column
+``synthetic``. vLLM's synthetic rejection sampling is the same idea.
 
-With the rate r for each token, a block of g drafted tokens accepts (r + r^2 + ... + r^g) of them on average. An
-acceptance length L is reached by the rate at which this is L - 1. Blocks that the end of a text cuts short accept less.
+With the rate r, a block of n drafted tokens accepts r + r^2 + ... + r^n of them on average. An acceptance length L is
+reached by the rate at which this is L - 1, found for each block by its own n. A block of fewer than L - 1 tokens, as at
+the end of a text, is accepted whole.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
+import torch
+from jaxtyping import Float64
 from scipy.optimize import brentq
+from torch import Tensor
 
 from specbench import arguments
 from specbench.errors import ConfigError
@@ -29,11 +33,12 @@ class SyntheticVerifier:
     """Batched PyTorch.
 
     Args:
-        gamma: of the run, tokens drafted a step.
         acceptance_rate: the probability that a token is accepted if those before it are, 0 to 1; or a list of them by
             place in the block, the last of which holds for all places behind it.
-        acceptance_length: tokens a step on average, the accepted ones and the one behind them, 1 to gamma + 1. One of
-            the two is to be given.
+        acceptance_length: in place of the rate, tokens a step on average: those accepted and the one behind them.
+
+    Attributes:
+        least_gamma: tokens to draft a step, without which that length cannot be reached.
     """
 
     rule = "synthetic"
@@ -41,53 +46,49 @@ class SyntheticVerifier:
     synthetic = True
     takes_padded = True
 
-    def __init__(self, gamma: int, acceptance_rate: Any = None, acceptance_length: Any = None):
-        if (acceptance_rate is None) == (acceptance_length is None):
-            given = "neither it nor" if acceptance_rate is None else "both it and"
-            problem, remedy = f"{given} verifier.acceptance_length is given", "Give one of the two."
-            raise ConfigError("verifier.acceptance_rate", acceptance_rate, problem, remedy)
-        if acceptance_length is None:
-            several = isinstance(acceptance_rate, Sequence) and not isinstance(acceptance_rate, str)
-            rates = [_rate(each) for each in (acceptance_rate if several else [acceptance_rate])]
-            if not rates:
-                raise ConfigError("verifier.acceptance_rate", acceptance_rate, "an empty list", "Give a rate a place.")
-        else:
-            rates = [rate_for(acceptance_length, gamma)]
-        self.rates = (*rates, *[rates[-1]] * max(gamma - len(rates), 0))
+    def __init__(self, acceptance_rate: object = 0.8, acceptance_length: object = None):
+        several = isinstance(acceptance_rate, Sequence) and not isinstance(acceptance_rate, str) and acceptance_rate
+        rates = acceptance_rate if several else [acceptance_rate]
+        self.rates = tuple(_number("acceptance_rate", each, 0.0, 1.0) for each in rates)
+        given = acceptance_length is not None
+        self.length = _number("acceptance_length", acceptance_length, 1.0, math.inf) if given else None
+        self.least_gamma = math.ceil((self.length or 1) - 1)
+        self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`. Drafts may be of more than gamma tokens."""
+        """See :class:`specbench.verifiers.Verifier`."""
         arguments.check(draft, target, streams)
         width = draft.max_draft_tokens
-        uniforms = streams.uniform(Stream.ACCEPT)[:, :width]
-        rates = (*self.rates, *[self.rates[-1]] * width)[:width]
-        # Filled with each number: a tensor made of a list would have to be copied to a GPU.
-        accepted = draft.drafted.clone()
-        for place, rate in enumerate(rates):
-            accepted[:, place] &= uniforms[:, place] < rate
+        rates = self._table(width, draft.token_ids.device)[draft.num_draft_tokens]
+        accepted = draft.drafted & (streams.uniform(Stream.ACCEPT)[:, :width] < rates)
         num_accepted = accepted.long().cumprod(dim=1).sum(dim=1)
-        batch = num_accepted.new_zeros(len(num_accepted)).fill_(1).cumsum(0) - 1
-        rows = target.select(draft.first_row + batch + num_accepted)
+        requests = torch.arange(len(num_accepted), device=num_accepted.device)
+        rows = target.select(draft.first_row + requests + num_accepted)
         return batched.assemble(draft, num_accepted, sample(rows, streams.uniform(Stream.EMIT)[:, 0]))
 
+    def _table(self, width: int, device: torch.device) -> Float64[Tensor, "counts width"]:
+        """The rate at each place of a block, by the tokens of the block. Kept: to make it waits for a GPU."""
+        if (width, device) not in self._tables:
+            rows = [self._rates(count, width) for count in range(width + 1)]
+            self._tables[width, device] = torch.tensor(rows, dtype=torch.float64, device=device)
+        return self._tables[width, device]
 
-def rate_for(acceptance_length: Any, gamma: int) -> float:
-    """The rate at which gamma drafted tokens give this many tokens a step on average.
-
-    Raises:
-        ConfigError: a length that no rate gives.
-    """
-    number = isinstance(acceptance_length, int | float) and not isinstance(acceptance_length, bool)
-    if not number or not 1 <= acceptance_length <= gamma + 1:
-        problem = f"not in 1 to gamma + 1 = {gamma + 1}"
-        raise ConfigError("verifier.acceptance_length", acceptance_length, problem, "Use a number in it.")
-    if acceptance_length in (1, gamma + 1):
-        return float(acceptance_length > 1)
-    missing = lambda rate: math.fsum(rate**i for i in range(gamma + 1)) - acceptance_length  # noqa: E731
-    return float(brentq(missing, 0.0, 1.0))
+    def _rates(self, count: int, width: int) -> list[float]:
+        if self.length is not None:
+            return [rate_for(self.length, count)] * width
+        return [self.rates[min(place, len(self.rates) - 1)] for place in range(width)]
 
 
-def _rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigError("verifier.acceptance_rate", value, "not a probability", "Use numbers from 0 to 1.")
+@functools.cache
+def rate_for(acceptance_length: float, count: int) -> float:
+    """The rate at which a block of ``count`` drafted tokens gives so many tokens on average; 1 if none is enough."""
+    if acceptance_length >= count + 1:
+        return 1.0
+    return float(brentq(lambda rate: math.fsum(rate**i for i in range(count + 1)) - acceptance_length, 0.0, 1.0))
+
+
+def _number(name: str, value: object, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high or value == math.inf:
+        bounds = f"Use a number from {low:g} to {high:g}." if high < math.inf else f"Use a number from {low:g}."
+        raise ConfigError(f"verifier.{name}", value, "not such a number", bounds)
     return float(value)

@@ -13,8 +13,8 @@ from specbench.files import LONGEST_NAME, Source, is_name, is_text, shown
 EMBEDDED = "embedded:"
 KEY = "workload.path"
 FORMAT = (
-    'Each line must be a JSON object with a non-empty string "prompt", and optionally a unique "prompt_id", a "gamma" '
-    'and a "max_new_tokens" of its own.'
+    'Each line must be a JSON object with a non-empty string "prompt", and optionally a unique "prompt_id", a '
+    '"category", and a "gamma" and a "max_new_tokens" of its own.'
 )
 _RANGES = {"gamma": (0, LARGEST_GAMMA), "max_new_tokens": (1, LARGEST_LENGTH)}
 
@@ -25,6 +25,7 @@ class Prompt:
 
     Attributes:
         gamma, max_new_tokens: of this text alone; None takes the run's.
+        category: by which results may be grouped; None if it has none.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Prompt:
     line: int
     gamma: int | None = None
     max_new_tokens: int | None = None
+    category: str | None = None
 
 
 def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
@@ -61,7 +63,9 @@ def _prompt(entry: Any, number: int, source: Source) -> Prompt:
     if why := _problem(entry):
         raise source.wrong(f"line {number} has no usable prompt ({why})")
     own = {key: _count(key, entry[key], number, source) for key in _RANGES if key in entry}
-    return Prompt(_name(entry.get("prompt_id", f"line-{number}"), number, source), entry["prompt"], number, **own)
+    name = _name("prompt_id", entry.get("prompt_id", f"line-{number}"), number, source)
+    category = None if entry.get("category") is None else _name("category", entry["category"], number, source)
+    return Prompt(name, entry["prompt"], number, **own, category=category)
 
 
 def _count(key: str, given: Any, number: int, source: Source) -> int | None:
@@ -86,7 +90,7 @@ def _problem(entry: Any) -> str:
     return "" if is_text(text) else "prompt has half of a surrogate pair, which is no character"
 
 
-def _name(given: object, number: int, source: Source) -> str:
+def _name(key: str, given: object, number: int, source: Source) -> str:
     if isinstance(given, bool) or not isinstance(given, str | int):
         why = "is neither a text nor a whole number"
     elif is_name(name := str(given)):
@@ -94,6 +98,6 @@ def _name(given: object, number: int, source: Source) -> str:
     else:
         why = "is empty, too long, or has characters that cannot be seen"
     raise source.wrong(
-        f"line {number}: prompt_id {shown(given)} {why}",
+        f"line {number}: {key} {shown(given)} {why}",
         f"Use a text of 1 to {LONGEST_NAME} printable characters, or a whole number.",
     )
