@@ -134,6 +134,15 @@ def fastest(results: pd.DataFrame, axis: str) -> Text:
     return winner.fastest(results, names)
 
 
+def synthetic(results: pd.DataFrame) -> Text:
+    """Which rows accepted by coin, so that nobody takes them for results of a method; empty if none did."""
+    rows = results[results["synthetic"].eq(True)]
+    if rows.empty:
+        return ""
+    told = f"{len(rows)} of {len(results)} runs are synthetic: they accepted drafts at rates that were given."
+    return (Strong(told), " Their speed says what such an acceptance is worth. Their texts are nobody's.")
+
+
 def repeats(results: pd.DataFrame) -> str:
     """Whether later rounds wrote the first round's texts; empty where they did."""
     differing = results["differing_texts"].fillna(0).astype(int)
@@ -206,7 +215,7 @@ def build_sweep(
     """
     results = read_run(run_dir, axis)
     answer = [
-        *(winner.machine(results), fastest(results, axis), findings(results)),
+        *(synthetic(results), winner.machine(results), fastest(results, axis), findings(results)),
         *(repeats(results), exactness(results), agreement(results, axis)),
     ]
     shown = Table(

@@ -105,6 +105,7 @@ class RunRow:
     sampling: str | None = None  # all sampling parameters asked for, as JSON
     verifier: str | None
     lossless: bool | None
+    synthetic: bool | None = None  # accepted at rates that were given: speed means something, texts do not
     engine: str | None = None  # how steps were taken: eager, static, graph, compiled
     prompt_chunk: int | None = None  # tokens of prompts fed between two steps, at most; None: whole prompts
     parallel: str | None = None  # none, or tensor: the target in shards; None in rows older than this column
@@ -191,7 +192,7 @@ COLUMNS_OF = {
     "pair": ("pair", "target", "draft", "draft_dtype"),
     "drafter": ("drafter", "draft_temperature"),
     "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
-    "verifier": ("verifier", "lossless"),
+    "verifier": ("verifier", "lossless", "synthetic"),
     "engine": ("engine", "prompt_chunk"),
     "parallel": ("parallel", "ranks"),
     "workload": ("workload", "prompts"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specbench.benchmark.grid import CaseSpec
-from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
@@ -62,13 +62,15 @@ def decoder(
     drafter: Drafter | None = None,
     verifier: Verifier | None = None,
     stop_ids: Iterable[int] | None = None,
+    engine: DecodingEngine | None = None,
 ) -> Decoder:
     """A decoder of a pair: by its draft model and the masked verifier, if nothing else is given; plain for gamma 0."""
     target = Engine(pair.target, pair.vocab_size, "target")
     stops = pair.stop_ids if stop_ids is None else frozenset(stop_ids)
     if gamma == 0:
-        return Decoder(target, None, None, 0, stops)
-    return Decoder(target, (drafter or ModelDrafter()).bind(pair, target), verifier or MaskedVerifier(), gamma, stops)
+        return Decoder(target, None, None, 0, stops, engine)
+    made = (drafter or ModelDrafter()).bind(pair, target)
+    return Decoder(target, made, verifier or MaskedVerifier(), gamma, stops, engine)
 
 
 def come_and_go(decoder: Decoder, requests: Sequence[Request], rng: random.Random, most: int) -> list[Completion]:

@@ -33,11 +33,18 @@ def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
     """How many tokens a step drafts for a request at most. Needs no model.
 
     Raises:
-        ConfigError: trees for a verifier that takes chains alone, or a drafter's settings that do not fit gamma.
+        ConfigError: trees for a verifier that takes chains alone, a drafter's settings that do not fit gamma, synthetic
+            drafts for a verifier that is not synthetic, or a gamma too small for the verifier.
     """
     if drafter.drafts_trees and not offers(verifier).takes_trees:
         name = type(verifier).__name__
         raise ConfigError("verifier", name, "takes chains alone, but the drafter drafts trees", "Use verifier=tree.")
+    if drafter.synthetic and not offers(verifier).synthetic:
+        problem = "would reject nearly all drafts of a synthetic drafter, which are random tokens"
+        raise ConfigError("verifier", type(verifier).__name__, problem, "Use verifier=synthetic, or another drafter.")
+    if 0 < gamma < (least := offers(verifier).least_gamma):
+        problem = f"too few drafted tokens for what verifier {type(verifier).__name__} is asked for"
+        raise ConfigError("gamma", gamma, problem, f"Use gamma={least} or more.")
     return drafter.most_tokens(gamma)
 
 
@@ -96,6 +103,11 @@ class Decoder:
         """Forgets all times and steps so far, as those of texts decoded to warm up."""
         self.stopwatch.seconds.clear()
         self.prompt_seconds, self.steps = 0.0, 0
+
+    def forget(self) -> None:
+        """Has the drafter forget the texts that have ended, so that what comes does not depend on what was."""
+        if self.parts.drafter is not None:
+            self.parts.drafter.forget()
 
     def run(self, requests: Sequence[Request], at_once: int = 0) -> list[Completion]:
         """Decodes requests to their end; completions in their order.
@@ -193,6 +205,8 @@ class Decoder:
             longest = max(len(each.request.prompt) + len(each.token_ids) for each in self._rows.values())
             self.engine.bound(longest - 1)
         if ended:
+            if self.parts.drafter is not None:
+                self.parts.drafter.ended([self._rows[row].token_ids for row in ended])
             moved = self.engine.retire(ended)
             kept = {row: each for row, each in self._rows.items() if not each.finished}
             self._rows = {moved.get(row, row): each for row, each in kept.items()}

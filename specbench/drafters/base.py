@@ -30,19 +30,26 @@ class Drafter:
             False if they are deterministic, so that their q is one-hot.
         needs_draft_model: whether it cannot do without the pair's draft (``pair.draft``).
         drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
+        synthetic: whether its drafts stand for no method, so that only a verifier that is synthetic too accepts them.
+        capturable: whether a CUDA graph can hold its work; False if the host decides what is drafted.
         engine: the model that these distributions come of, once it is bound; None if there is none.
         own: the model that it alone extends; None if it has none, or shares the target's cache.
         temperature: of the drafts alone; None is the target's.
         policy: when a draft ends although more may be drafted.
+        layout: changes whenever memory of its own that a step uses is allocated anew, beside that of ``own``: a
+            captured CUDA graph would not notice.
     """
 
     has_probabilities: ClassVar[bool] = False
     needs_draft_model: ClassVar[bool] = False
     drafts_trees: ClassVar[bool] = False
+    synthetic: ClassVar[bool] = False
+    capturable: ClassVar[bool] = True
     engine: Engine | None = None
     own: Engine | None = None
     temperature: float | None = None
     policy: LengthPolicy = FIXED
+    layout: int = 0
 
     def bind(self, pair: Pair, target: Engine) -> Drafter:
         """A drafter with these settings for these models.
@@ -122,6 +129,12 @@ class Drafter:
         """Says how many tokens of each text and of what was drafted after it still stand; the others were rejected."""
         if self.own is not None:
             self.own.truncate(agreed)
+
+    def ended(self, texts: Sequence[Sequence[int]]) -> None:
+        """Says what some requests wrote, each to its end and without its prompt; later drafts may go by it."""
+
+    def forget(self) -> None:
+        """Forgets the texts that have ended. What is timed begins with this, so that no round learns from another."""
 
     def state(self) -> tuple[Tensor, ...]:
         """What a step changes in place and the next one goes by; saved around a trial step, which must not count."""

@@ -36,6 +36,7 @@ from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Time
 from specbench.replay.trace import TRACE, Trace
 from specbench.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
 from specbench.rounding import interval
+from specbench.verifiers.base import offers
 from specbench.winner import disturbed
 
 BY_CATEGORY = "category"
@@ -119,7 +120,7 @@ class DecodeProtocol:
         if empirical:
             figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(empirical))
         return Outcome(
-            headline(measured, timed),
+            headline(measured, timed, offers(context.verifier).synthetic),
             measured,
             {
                 ROUNDS: Table(timed.table(), ROUND_SCHEMA),
@@ -168,10 +169,12 @@ def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]
     return [requests[i : i + size] for i in range(0, len(requests), size)]
 
 
-def headline(measured: Mapping[str, Any], timed: TimedRounds) -> str:
-    """The run in a line: acceptance, speedup, and what keeps the speedup from being trusted."""
+def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False) -> str:
+    """The run in a line: acceptance, speedup, and what keeps the speedup or the texts from being trusted."""
     speedup = interval(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
     parts = [f"{measured['acceptance_length']:.2f} tokens a step, {speedup} times plain decoding"]
+    if synthetic:
+        parts.append("synthetic acceptance, so that the texts are nobody's")
     if timed.differing:
         parts.append(f"{timed.differing} texts of later rounds are not those of the first")
     return "; ".join(filter(None, [*parts, disturbed([timed.disturbance])]))

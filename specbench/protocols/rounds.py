@@ -132,6 +132,7 @@ def paired_round(
 ) -> list[tuple[Timed, Timed]]:
     """Every batch decoded plainly and speculatively; which comes first alternates over batches and rounds."""
     pairs = []
+    speculative.forget()
     for place, batch in enumerate(track(batches, f"decoding, round {number + 1}")):
         if (place + number) % 2 == 0:
             first, second = decode_timed(plain, batch, at_once), decode_timed(speculative, batch, at_once)

@@ -246,6 +246,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         "sampling": json.dumps(resolved["sampler"]),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
+        "synthetic": offers(context.verifier).synthetic,
         "engine": context.engine.name if isinstance(context, ModelContext) else None,
         "prompt_chunk": context.engine.prompt_chunk if isinstance(context, ModelContext) else None,
         "parallel": config.parallel,

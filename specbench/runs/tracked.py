@@ -20,6 +20,7 @@ from specbench.runs.plan import PlannedJob
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
 from specbench.tracking import JobRun, Workspace, check_settings, is_tracked, log_sweep, tags_of, write_report
+from specbench.verifiers.base import offers
 
 
 def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
@@ -52,7 +53,8 @@ def describe(run: JobRun, job: JobInfo, context: Any, ignored: Container[str]) -
         with contextlib.suppress(Exception):  # attributes of a user's verifier that raise are the protocol's to find
             facts["rule"] = name_of(context.verifier)
             lossless = bool(getattr(context.verifier, "lossless", False))
-            words = ["lossless" if lossless else "flawed" if context.verifier_name.startswith("flawed/") else "lossy"]
+            words = ["synthetic"] if offers(context.verifier).synthetic else []
+            words += ["lossless" if lossless else "flawed" if context.verifier_name.startswith("flawed/") else "lossy"]
     run.tags = tags_of(facts, *words)
 
 

@@ -87,6 +87,8 @@ class Offers:
             None if it has no kernels.
         takes_padded: whether it takes drafts whose rows are padded (``Draft.padded``).
         takes_trees: whether it takes drafts that are trees (``Draft.parents``), beside chains.
+        synthetic: whether it accepts at rates that are given, whatever the target thinks: texts are then nobody's.
+        least_gamma: the gamma without which it cannot do what it was asked for.
         draft_tokens: draws the drafts in place of the fixtures, for a sampler that is itself under test.
     """
 
@@ -94,6 +96,8 @@ class Offers:
     interpreted: bool | None = None
     takes_padded: bool = False
     takes_trees: bool = False
+    synthetic: bool = False
+    least_gamma: int = 0
     draft_tokens: DraftSampler | None = None
 
 

@@ -48,6 +48,9 @@ class GraphEngine(StaticEngine):
             if not offered.takes_padded or not offered.limits.capturable:
                 problem = f"verifier {type(verifier).__name__} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
+        if drafter is not None and not drafter.capturable:
+            problem = f"drafter {type(drafter).__name__} decides on the host what it drafts"
+            raise ConfigError("engine", self.name, problem, "Use engine=eager, or another drafter.")
         super().check(device, drafter, verifier, batch_size)
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
@@ -61,7 +64,8 @@ class GraphEngine(StaticEngine):
 
     def _make_room(self) -> None:
         super()._make_room()
-        layout = (id(self._slots), *(engine.layout for engine in self._engines))
+        drafter = 0 if self.parts.drafter is None else self.parts.drafter.layout
+        layout = (id(self._slots), drafter, *(engine.layout for engine in self._engines))
         if layout != self._layout:
             self._graphs.clear()
             self._layout = layout
