@@ -28,6 +28,7 @@ LARGEST_COUNT = 2**31 - 1
 MOST_THREADS = 1024
 DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("none", "tensor")
+VOCABULARIES = ("same", "different")  # as models/loading.py knows them
 
 
 @dataclass
@@ -37,6 +38,7 @@ class PairConfig:
     draft: str = MISSING
     chat: bool | None = None
     download: bool = False
+    vocabularies: str = "same"
 
 
 @dataclass
@@ -150,6 +152,8 @@ def check(given: Mapping[str, Any]) -> None:
         raise ConfigError("dtype", given["dtype"], "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
     if given["parallel"] not in PARALLEL:
         raise ConfigError("parallel", given["parallel"], "not known", f"Use {' or '.join(PARALLEL)}.")
+    if (asked := given["pair"]["vocabularies"]) not in VOCABULARIES:
+        raise ConfigError("pair.vocabularies", asked, "not known", f"Use {' or '.join(VOCABULARIES)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
         raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
     for group in ("drafter", "verifier", "engine", "protocol"):

@@ -26,12 +26,14 @@ class Drafter:
         has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from;
             False if they are deterministic, so that their q is one-hot.
         drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
+        capturable: whether a CUDA graph can hold its step; False if the host reads what it drafts.
         engine: the model that these distributions come of, once it is bound; None if there is none.
         own: the model that it alone extends; None if it has none, or shares the target's.
     """
 
     has_probabilities: ClassVar[bool] = False
     drafts_trees: ClassVar[bool] = False
+    capturable: ClassVar[bool] = True
     engine: Engine | None = None
     own: Engine | None = None
 
@@ -80,7 +82,7 @@ class Drafter:
 
     def state(self) -> tuple[Tensor, ...]:
         """What a step changes in place and the next one goes by; saved around a trial step, which must not count."""
-        return () if self.own is None else (self.own.lengths,)
+        return () if self.own is None else self.own.state()
 
     # What follows the batch: the rows of requests that come, move and go.
 

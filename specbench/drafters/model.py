@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.batch import Batch
 from specbench.drafters.base import Drafter
-from specbench.models import Engine, Pair
+from specbench.models import Engine, Pair, draft_engine
 from specbench.rng import Stream, Streams
 from specbench.sampling import draw
 from specbench.types import Draft, LogitRows
@@ -22,7 +22,7 @@ class ModelDrafter(Drafter):
     has_probabilities = True
 
     def _attach(self, pair: Pair, target: Engine) -> None:
-        self.engine = self.own = Engine(pair.draft, pair.vocab_size, "draft")
+        self.engine = self.own = draft_engine(pair)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""

@@ -13,21 +13,26 @@ from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
 from specbench.models.tokenizer import token_ids, wants_chat
-from specbench.models.vocabulary import check_same_vocabulary
+from specbench.models.vocabularies.spelling import Spelling
+from specbench.models.vocabularies.translation import Translation
+from specbench.models.vocabulary import check_same_vocabulary, differences
+from specbench.progress import say
 
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
 
+VOCABULARIES = SAME, DIFFERENT = ("same", "different")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target, a draft and the tokenizer they share.
+    """A target, a draft and the tokenizer of texts.
 
     Attributes:
         vocab_size: ids that may be emitted.
         stop_ids: ids that end a text (the tokenizer's and the target's generation config's).
         chat: whether prompts are wrapped in the tokenizer's chat template.
+        translation: between the target's vocabulary and the draft's, if they differ; None if both have the tokenizer.
     """
 
     target: PreTrainedModel
@@ -36,6 +41,7 @@ class Pair:
     vocab_size: int
     stop_ids: frozenset[int]
     chat: bool
+    translation: Translation | None = None
 
     @property
     def context(self) -> int:
@@ -87,6 +93,7 @@ def load_pair(
     chat: bool | None = None,
     download: bool = False,
     parallel: str = "none",
+    vocabularies: str = "same",
 ) -> Pair:
     """Loads a target and a draft model after comparing their vocabularies.
 
@@ -99,6 +106,8 @@ def load_pair(
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
         parallel: "tensor" shards the target over the processes that torchrun started, a GPU each, and every one of
             them has to call this; "none" keeps it whole.
+        vocabularies: "same" refuses a draft with another vocabulary than the target's; "different" takes it, and finds
+            out what the two share.
 
     Returns:
         Pair: both models, their tokenizer, and the ids that end a text.
@@ -120,10 +129,14 @@ def load_pair(
     of_target = _opened("pair.target", target, download)
     of_draft = _opened("pair.draft", draft, download)
     tokenizer = of_target.tokenizer
-    check_same_vocabulary(tokenizer, of_draft.tokenizer)
-    if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
-        problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
-        raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
+    if vocabularies not in VOCABULARIES:
+        raise ConfigError("pair.vocabularies", vocabularies, "not known", f"Use {' or '.join(VOCABULARIES)}.")
+    translation = _translation(of_target, of_draft) if vocabularies == DIFFERENT else None
+    if vocabularies == SAME:
+        check_same_vocabulary(tokenizer, of_draft.tokenizer)
+        if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
+            problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
+            raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
     uses_chat = wants_chat(tokenizer, chat)
     if sharded:
         sharding.check_divisible(of_target.config, of_target.source)
@@ -131,7 +144,17 @@ def load_pair(
     for each in (of_target, of_draft):
         each.complete()
     models = [of_target.load(chosen_dtype, chosen_device, sharded), of_draft.load(chosen_dtype, chosen_device)]
-    return Pair(models[0], models[1], tokenizer, of_target.vocab_size, of_target.stop_ids(models[0]), uses_chat)
+    stops = of_target.stop_ids(models[0])
+    return Pair(models[0], models[1], tokenizer, of_target.vocab_size, stops, uses_chat, translation)
+
+
+def _translation(target: Checkpoint | RandomModel, draft: Checkpoint | RandomModel) -> Translation | None:
+    """Between two vocabularies; None if they are the same."""
+    if target.vocab_size == draft.vocab_size and not differences(target.tokenizer, draft.tokenizer):
+        return None
+    found = Translation(*(Spelling(each.tokenizer, each.vocab_size) for each in (target, draft)))
+    say(f"pair.vocabularies={DIFFERENT}: {found.words()}")
+    return found
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:

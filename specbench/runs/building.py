@@ -31,6 +31,7 @@ def loaded_pair(config: Config, device: torch.device) -> Pair:
     """Loads a pair once for all the jobs of this process that use it; another pair takes its place in memory."""
     wanted = config.pair
     key = (wanted.target, wanted.draft, wanted.chat, wanted.download, str(device), config.dtype, config.parallel)
+    key += (wanted.vocabularies,)
     if key not in _pairs:
         _pairs.clear()
         _pairs[key] = load_pair(
@@ -41,6 +42,7 @@ def loaded_pair(config: Config, device: torch.device) -> Pair:
             chat=wanted.chat,
             download=wanted.download,
             parallel=config.parallel,
+            vocabularies=wanted.vocabularies,
         )
     return _pairs[key]
 
