@@ -7,8 +7,8 @@ Which target tokens come of it is settled before the verifier draws anything. Gi
 rule accepts x with probability p(x) and draws from p without x after a refusal, or draws the target's own token and
 compares. Both give p whatever x is, so that decoding is lossless however x was found: likeliest tokens or sampled ones,
 read well or badly. The draft only must not know what the verifier draws with. A target token may depend on all
-that was drafted, on later tokens too; so drafts are drawn with numbers of their own, which no verifier shares
-(verifier=control/coupled draws the target's tokens with those of a draft's first tokens).
+that was drafted, on later tokens too; so drafts are drawn with random numbers of their own, which no verifier has
+(verifier=control/coupled draws the target's tokens with those that drafts are usually drawn with).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, logit_rows, sample
 from specbench.types import Draft
 
+_OWN_NUMBERS = 0x5349_4E47_5354_5254  # for the seeds of drafts
 _MULTIPLE = 64  # memory is for a multiple of so many tokens, so that it seldom grows
 
 
@@ -47,8 +48,8 @@ class StringsDrafter(Drafter):
 
     capturable: ClassVar[bool] = False
 
-    def __init__(self, sampled: bool = False):
-        if not isinstance(sampled, bool):
+    def __init__(self, sampled: object = False):
+        if not isinstance(sampled, bool):  # as a yaml may have it
             raise ConfigError("drafter.sampled", sampled, "not true or false", "Use true or false.")
         self.sampled = sampled
 
@@ -66,7 +67,7 @@ class StringsDrafter(Drafter):
         for text, tokens, length in zip(texts, batch.tokens, batch.lengths.tolist(), strict=True):
             text.append(tokens[text.length : length].tolist())
         written = self._written(batch, texts, width, streams)
-        found = [text.read(ids)[:room] for text, ids, room in zip(texts, written, limits.tolist(), strict=True)]
+        found = [text.read(ids[:room])[:room] for text, ids, room in zip(texts, written, limits.tolist(), strict=True)]
         counts = torch.tensor([len(each) for each in found], device=device)
         ids = torch.tensor([token for each in found for token in each], dtype=torch.int64, device=device)
         return Draft(ids, None, counts, max(map(len, found)))
@@ -99,8 +100,8 @@ class StringsDrafter(Drafter):
             likeliest = torch.zeros_like(params.temperature)
             nothing = likeliest[:, None].expand(-1, streams.width)  # nothing is drawn
             return dataclasses.replace(params, temperature=likeliest, truncates=False), nothing
-        # At offsets with which no verifier of the block draws.
-        return params, streams.reaching(2 * streams.width).uniform(Stream.DRAFT)[:, streams.width :]
+        own = Streams(streams.seeds ^ _OWN_NUMBERS, streams.positions, streams.width)
+        return params, own.uniform(Stream.DRAFT)
 
     def _make_room(self, rows: int, capacity: int) -> None:
         self._model.reserve(rows, -(-capacity // _MULTIPLE) * _MULTIPLE)

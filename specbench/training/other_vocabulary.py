@@ -54,7 +54,10 @@ def in_pieces(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenizerFast:
     bpe.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     every_byte = [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[UNKNOWN, START, END, *every_byte], limit_alphabet=128, show_progress=False
+        vocab_size=vocab_size,
+        special_tokens=[UNKNOWN, START, END, *every_byte],
+        limit_alphabet=128,
+        show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
     # The trainer made the bytes special, which they are not.
@@ -74,7 +77,9 @@ def in_bytes(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
 def transplanted(draft: LlamaForCausalLM, own: Spelling, new: Spelling) -> LlamaForCausalLM:
     """The draft with another vocabulary: each token's embedding is the mean of those that its text is written by."""
     model = build(len(new.tokens), *SHAPE, draft.config.max_position_embeddings)
-    weights = {name: weight for name, weight in draft.state_dict().items() if "embed" not in name and "head" not in name}
+    weights = {
+        name: weight for name, weight in draft.state_dict().items() if "embed" not in name and "head" not in name
+    }
     model.load_state_dict(weights, strict=False)
     table, before = model.get_input_embeddings().weight, draft.get_input_embeddings().weight
     for i, spelled in enumerate(new.tokens):

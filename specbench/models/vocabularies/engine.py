@@ -11,7 +11,9 @@ decides how good drafts are, not whether q is true. All of it is made of tensors
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -23,6 +25,7 @@ from specbench.models.engine import Engine
 from specbench.models.loading import Pair
 from specbench.models.vocabularies.translation import MISSING, Translation
 
+_Count = TypeVar("_Count", int, Tensor)
 _ROOM = 4  # draft tokens for each token of a text that there is memory for, on average
 
 
@@ -51,6 +54,9 @@ class IntersectionEngine(Engine):
         self._draft_ids = translation.draft_ids.to(self.device)
         self._missing = self._draft_ids == MISSING
         self._pieces, self._counts = (table.to(self.device) for table in translation.pieces)
+        self._read_as = [
+            row[:count] for row, count in zip(*(table.tolist() for table in translation.pieces), strict=True)
+        ]
         self._room = min(self._pieces.shape[1], _ROOM)
         self._grown = 0
         self._lengths = torch.zeros(0, dtype=torch.int64, device=self.device)
@@ -96,20 +102,21 @@ class IntersectionEngine(Engine):
         begun = [int(self._ends[row, place - 1]) if place else 0 for row, place in zip(rows, first, strict=True)]
         read = []
         for text, row, place, start in zip(texts, rows, first, begun, strict=True):
-            ids = torch.tensor(list(text), dtype=torch.int64, device=self.device)
-            ends = self._fitting(self._counts[ids][None], start, place + len(text))[0].cumsum(0)
-            self._ends[row, place : place + len(text)] = start + ends
+            pieces = [self._read_as[token] for token in text]
+            if not self._fits(sum(map(len, pieces)) + start, place + len(text)):
+                pieces = [each[:1] for each in pieces]
+            ends = torch.tensor(list(itertools.accumulate(map(len, pieces), initial=start))[1:], dtype=torch.int64)
+            self._ends[row, place : place + len(text)] = ends.to(self.device)
             self._lengths[row] = place + len(text)
-            read.append(self._read_as(ids, ends))
+            read.append(list(itertools.chain.from_iterable(pieces)))
         if whole:
             self._inner.place([[*each, 0] for each in read], rows)  # it leaves the last token for later
         else:
             self._inner.feed(read, rows, begun)
 
-    def _read_as(self, ids: Int64[Tensor, " n"], ends: Int64[Tensor, " n"]) -> list[int]:
-        counts = ends.diff(prepend=ends.new_zeros(1))
-        place = torch.arange(self._pieces.shape[1], device=self.device)
-        return self._pieces[ids][place < counts[:, None]].tolist()
+    def _fits(self, draft_tokens: _Count, tokens: _Count) -> Any:
+        """Whether the rest of a text finds memory after so many of its tokens, which take so many of the draft's."""
+        return draft_tokens + (self._ends.shape[1] - tokens) <= self._ends.shape[1] * self._room
 
     def show(self, rows: int, fixed: bool = False) -> None:
         """See :class:`specbench.models.engine.Engine`."""
@@ -147,18 +154,12 @@ class IntersectionEngine(Engine):
         return self._in_target_ids(logits)
 
     def _fed_as(self, token_ids: Int64[Tensor, "B n"], counts: Int64[Tensor, " B"]) -> Int64[Tensor, "B n"]:
-        """How many draft tokens each token is fed as, 0 behind the last."""
+        """How many draft tokens each token is fed as, 0 behind the last: all that it is read as, or one where memory
+        would run out."""
         fed = torch.arange(token_ids.shape[1], device=self.device) < counts[:, None]
         own = torch.where(fed, self._counts[token_ids], 0)
-        return self._fitting(own, self._inner.lengths, self.lengths + counts)
-
-    def _fitting(
-        self, own: Int64[Tensor, "B n"], begun: Int64[Tensor, " B"] | int, lengths: Int64[Tensor, " B"] | int
-    ) -> Int64[Tensor, "B n"]:
-        """The same, or one for each token of a text whose later tokens might else find no memory."""
-        to_come = self._ends.shape[1] - lengths
-        full = own.sum(dim=1) + begun + to_come > self._ends.shape[1] * self._room
-        return torch.where(full[:, None], own.clamp(max=1), own)
+        fits = self._fits(self._inner.lengths + own.sum(dim=1), self.lengths + counts)
+        return torch.where(fits[:, None], own, own.clamp(max=1))
 
     def _packed(
         self, token_ids: Int64[Tensor, "B n"], own: Int64[Tensor, "B n"], ends: Int64[Tensor, "B n"]
@@ -209,9 +210,9 @@ class IntersectionEngine(Engine):
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
         """See :class:`specbench.models.engine.Engine`."""
-        ids = torch.tensor(list(token_ids), dtype=torch.int64, device=self.device)
-        ends = self._counts[ids].cumsum(0)
-        return self._in_target_ids(self._inner.score(self._read_as(ids, ends))[ends - 1])
+        pieces = [self._read_as[token] for token in token_ids]
+        last = torch.tensor(list(itertools.accumulate(map(len, pieces))), device=self.device) - 1
+        return self._in_target_ids(self._inner.score(list(itertools.chain.from_iterable(pieces)))[last])
 
 
 def draft_engine(pair: Pair) -> Engine:

@@ -123,7 +123,7 @@ def _marked(name: str) -> bytes:
 def _spelled_by(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
     """How a tokenizer's tokens are read: from a token's name to its bytes."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    parts = json.dumps({} if backend is None else _pipeline(backend))
+    parts = json.dumps({} if backend is None else _pipeline(backend), ensure_ascii=False)
     if '"ByteLevel"' in parts:
         byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
         # A token that was added as text holds characters that stand for no byte.
