@@ -27,6 +27,7 @@ MOST_THREADS = 1024
 DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("none", "tensor")
 AUTO = "auto"
+VOCABULARIES = ("same", "different")  # as models/loading.py knows them
 
 
 @dataclass
@@ -39,6 +40,7 @@ class PairConfig:
     system: str | None = None
     thinking: bool | None = None
     download: bool = False
+    vocabularies: str = "same"
 
 
 @dataclass
@@ -189,16 +191,24 @@ def check(given: Mapping[str, Any]) -> None:
         if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
             remedy = "Give a list of {_target_: module.Class, argument: value, ...}."
             raise ConfigError("sampler.processors", processor, "no _target_", remedy)
-    for key, value in (("dtype", given["dtype"]), ("pair.draft_dtype", given["pair"]["draft_dtype"] or "auto")):
-        if value not in ("auto", *DTYPES):
-            raise ConfigError(key, value, "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
-    if given["pair"]["draft"] is None and given["pair"]["draft_dtype"] is not None:
-        remedy = "Leave it out, or give pair.draft."
-        raise ConfigError("pair.draft_dtype", given["pair"]["draft_dtype"], "there is no pair.draft", remedy)
-    if given["parallel"] not in PARALLEL:
-        raise ConfigError("parallel", given["parallel"], "not known", f"Use {' or '.join(PARALLEL)}.")
+    _check_dtypes(given)
+    for key, value, choices in (
+        ("parallel", given["parallel"], PARALLEL),
+        ("pair.vocabularies", given["pair"]["vocabularies"], VOCABULARIES),
+    ):
+        if value not in choices:
+            raise ConfigError(key, value, "not known", f"Use {' or '.join(choices)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
         raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
     for group in ("drafter", "verifier", "engine", "protocol"):
         if not isinstance(given[group].get("_target_"), str):
             raise ConfigError(group, dict(given[group]), "no _target_", f"Choose one of conf/{group}/*.yaml.")
+
+
+def _check_dtypes(given: Mapping[str, Any]) -> None:
+    of_draft = given["pair"]["draft_dtype"]
+    for key, value in (("dtype", given["dtype"]), ("pair.draft_dtype", of_draft or "auto")):
+        if value not in ("auto", *DTYPES):
+            raise ConfigError(key, value, "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
+    if given["pair"]["draft"] is None and of_draft is not None:
+        raise ConfigError("pair.draft_dtype", of_draft, "there is no pair.draft", "Leave it out, or give pair.draft.")

@@ -138,7 +138,7 @@ class Drafter:
 
     def state(self) -> tuple[Tensor, ...]:
         """What a step changes in place and the next one goes by; saved around a trial step, which must not count."""
-        return () if self.own is None else (self.own.lengths,)
+        return () if self.own is None else self.own.state()
 
     # What follows the batch: the rows of requests that come, move and go.
 

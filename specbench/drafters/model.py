@@ -14,7 +14,7 @@ from specbench.draft_lengths import policy_of
 from specbench.drafters.base import Drafter
 from specbench.drafters.lengths import cut_before, cut_behind, over
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair
+from specbench.models import Engine, Pair, draft_engine
 from specbench.rng import Stream, Streams
 from specbench.sampling import SamplingParams, draw
 from specbench.types import Draft, LogitRows
@@ -44,9 +44,7 @@ class ModelDrafter(Drafter):
 
     def _attach(self, pair: Pair, target: Engine) -> None:
         self.check_draft(pair.draft is not None)
-        assert pair.draft is not None
-        # Logits in the target's dtype, whatever the draft's own is: verifiers read rows of both side by side.
-        self.engine = self.own = Engine(pair.draft, pair.vocab_size, "draft", pair.target.dtype)
+        self.engine = self.own = draft_engine(pair)
 
     def sampled_with(self, sampling: SamplingParams) -> SamplingParams:
         """See :class:`specbench.drafters.Drafter`."""

@@ -2,5 +2,6 @@
 
 from specbench.models.engine import Engine, right_padded
 from specbench.models.loading import Pair, load_pair
+from specbench.models.vocabularies.engine import draft_engine
 
-__all__ = ["Engine", "Pair", "load_pair", "right_padded"]
+__all__ = ["Engine", "Pair", "draft_engine", "load_pair", "right_padded"]

@@ -253,6 +253,10 @@ class Engine:
         goal = root[:, None] + torch.arange(path.shape[1], device=path.device)
         self._cache.shift(torch.where(path < 0, goal, root[:, None] + path), goal)
 
+    def state(self) -> tuple[Tensor, ...]:
+        """What a step changes in place and the next one goes by."""
+        return (self.lengths,)
+
     def bound(self, longest: int) -> None:
         """Says that no request has more than so many cached tokens, which saves asking the device."""
         self._longest = min(self._longest, longest)

@@ -14,23 +14,28 @@ from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
 from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
-from specbench.models.vocabulary import check_same_vocabulary
+from specbench.models.vocabularies.spelling import Spelling
+from specbench.models.vocabularies.translation import Translation
+from specbench.models.vocabulary import check_same_vocabulary, differences
+from specbench.progress import say
 
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
 
+VOCABULARIES = SAME, DIFFERENT = ("same", "different")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DRAFT_DTYPE = "pair.draft_dtype"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target, a draft and the tokenizer they share.
+    """A target, a draft and the tokenizer of texts.
 
     Attributes:
         draft: None for a pair whose drafter needs no model beside the target.
         vocab_size: ids that may be emitted.
         stop_ids: ids that end a text (the tokenizer's and the target's generation config's).
         written: how prompts and conversations are: the chat template, a system prompt, thinking.
+        translation: between the target's vocabulary and the draft's, if they differ; None if both have the tokenizer.
     """
 
     target: PreTrainedModel
@@ -39,6 +44,7 @@ class Pair:
     vocab_size: int
     stop_ids: frozenset[int]
     written: Chat
+    translation: Translation | None = None
 
     @property
     def chat(self) -> bool:
@@ -111,6 +117,7 @@ def load_pair(
     thinking: bool | None = None,
     download: bool = False,
     parallel: str = "none",
+    vocabularies: str = "same",
     check: Callable[[PreTrainedConfig], None] | None = None,
 ) -> Pair:
     """Loads a target and a draft model after comparing their vocabularies.
@@ -128,6 +135,8 @@ def load_pair(
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
         parallel: "tensor" shards the target over the processes that torchrun started, a GPU each, and every one of
             them has to call this; "none" keeps it whole.
+        vocabularies: "same" refuses a draft with another vocabulary than the target's; "different" takes it, and finds
+            out what the two share.
         check: is called with the target's configuration before weights are fetched or read, and may raise.
 
     Returns:
@@ -154,7 +163,11 @@ def load_pair(
         check(of_target.config)
     of_draft = None if draft is None else _opened("pair.draft", draft, download)
     tokenizer = of_target.tokenizer
-    if of_draft is not None:
+    if vocabularies not in VOCABULARIES:
+        raise ConfigError("pair.vocabularies", vocabularies, "not known", f"Use {' or '.join(VOCABULARIES)}.")
+    differ = of_draft is not None and vocabularies == DIFFERENT
+    translation = _translation(of_target, of_draft) if differ else None
+    if of_draft is not None and vocabularies == SAME:
         check_same_vocabulary(tokenizer, of_draft.tokenizer)
         if of_draft.vocab_size != of_target.vocab_size:  # shapes, which share a tokenizer
             problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
@@ -167,7 +180,17 @@ def load_pair(
         each.complete()
     model = of_target.load(chosen_dtype, chosen_device, sharded)
     draft_model = None if of_draft is None else of_draft.load(dtype_of_draft, chosen_device)
-    return Pair(model, draft_model, tokenizer, of_target.vocab_size, of_target.stop_ids(model), written)
+    stops = of_target.stop_ids(model)
+    return Pair(model, draft_model, tokenizer, of_target.vocab_size, stops, written, translation)
+
+
+def _translation(target: Checkpoint | RandomModel, draft: Checkpoint | RandomModel) -> Translation | None:
+    """Between two vocabularies; None if they are the same."""
+    if target.vocab_size == draft.vocab_size and not differences(target.tokenizer, draft.tokenizer):
+        return None
+    found = Translation(*(Spelling(each.tokenizer, each.vocab_size) for each in (target, draft)))
+    say(f"pair.vocabularies={DIFFERENT}: {found.words()}")
+    return found
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:

@@ -42,7 +42,7 @@ def check_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedToke
             "pair.target and pair.draft have different vocabularies: "
             + "; ".join(found)
             + ". Speculative decoding compares probabilities id by id, so choose a draft of the target's family, made "
-            "with the same tokenizer."
+            "with the same tokenizer, or use pair.vocabularies=different, which drafts from what both share."
         )
 
 

@@ -39,7 +39,7 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
     wanted = config.pair
     models = (wanted.target, wanted.draft, wanted.draft_dtype)
     chat = (wanted.chat, wanted.system, wanted.thinking)
-    key = (*models, *chat, wanted.download, str(device), config.dtype, config.parallel)
+    key = (*models, *chat, wanted.download, str(device), config.dtype, config.parallel, wanted.vocabularies)
     if key not in _pairs:
         _pairs.clear()
         _pairs[key] = load_pair(
@@ -53,6 +53,7 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
             thinking=wanted.thinking,
             download=wanted.download,
             parallel=config.parallel,
+            vocabularies=wanted.vocabularies,
             check=drafter.check_target,
         )
     return _pairs[key]

@@ -89,7 +89,7 @@ def train(
     seed: int = 0,
     label: str = "",
 ) -> list[dict[str, float]]:
-    """Trains in place in bf16 autocast on random crops of the token stream [N] (int16, on the GPU); returns the log."""
+    """Trains in place on random crops of the token stream [N] (int16); returns the log. On a GPU in bf16 autocast."""
     optims = optimisers(model, learning_rate, weight_decay)
     generator = torch.Generator(device=tokens.device).manual_seed(seed)
     window = torch.arange(context + 1, device=tokens.device)
@@ -98,7 +98,7 @@ def train(
     for step in range(steps):
         starts = torch.randint(len(tokens) - context - 1, (sequences, 1), generator=generator, device=tokens.device)
         batch = tokens[starts + window].long()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=tokens.is_cuda):
             value = loss(model, batch)
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

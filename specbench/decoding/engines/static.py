@@ -57,6 +57,9 @@ class StaticEngine(DecodingEngine):
         """See :class:`DecodingEngine`: what a drafter keeps has to follow requests from row to row."""
         super().check(device, drafter, verifier, batch_size)
         self._check_size(batch_size)
+        if drafter is not None and not drafter.capturable:
+            problem = f"drafter {type(drafter).__name__} reads its drafts on the host, which no graph can hold"
+            raise ConfigError("engine", self.name, problem, "Use engine=eager or auto, or drafter=model.")
         if drafter is not None and type(drafter).start is not Drafter.start and type(drafter).place is Drafter.place:
             problem = f"drafter {type(drafter).__name__} keeps something for each request, and has no place()"
             raise ConfigError("engine", self.name, problem, "Use engine=eager, or give it place() and move().")
