@@ -156,7 +156,15 @@ def test_the_page_of_definitions(tmp_path):
     for job, lines in enumerate(logs):
         labels = {"category": "", "conversation": "a", "turn": 1}
         rows = [
-            {"prompt": p, "step": i, "num_draft_tokens": d, "num_accepted": a, "num_emitted": e, "draft_depth": d, **labels}
+            {
+                "prompt": p,
+                "step": i,
+                "num_draft_tokens": d,
+                "num_accepted": a,
+                "num_emitted": e,
+                "draft_depth": d,
+                **labels,
+            }
             for i, (p, d, a, e) in enumerate(lines)
         ]
         write_rows(run / str(job) / STEPS, rows, STEP_SCHEMA)
