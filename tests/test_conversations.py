@@ -15,11 +15,12 @@ from transformers import AutoTokenizer
 
 from specbench.config import Config, WorkloadConfig
 from specbench.decoding import Completion, Decoder, Request, Step
+from specbench.disturbance import Disturbance
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.speed import Rounds
-from specbench.models import Engine, Pair
+from specbench.models import Engine, Pair, load_pair
 from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
 from specbench.protocols import ModelContext
 from specbench.protocols.categories import by_category
@@ -31,11 +32,19 @@ from specbench.runs.conversations import all_turns
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import Prompt, load_prompts
-from tests.cases import bound
-from tests.checkpoints import EMBEDDED
+from tests.cases import bound, in_float64
+from tests.checkpoints import EMBEDDED, tiny
 
 GREEDY = SamplingParams(temperature=0.0)
+QUIET = Disturbance(None, None, None)
 CHECK = {"prefixes": 1, "draws": 0, "batch_size": 1}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Two random models of one layer, in float64, so that no batch moves a token."""
+    target, draft = (tiny(tmp_path_factory.mktemp("pair") / str(seed), seed=seed) for seed in (1, 2))
+    return in_float64(load_pair(str(target), str(draft), device="cpu"))
 
 
 def plain_decoder(pair: Pair) -> Decoder:
@@ -51,20 +60,20 @@ def turns_of(pair: Pair, prompts: list[Prompt], sampling: SamplingParams = GREED
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams()], ids=["greedy", "hot"])
-def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, exact):
+def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, small):
     """Catches a reply that is another request's, cut, decoded by another seed, or told before its turn is due."""
     prompts = [
         Prompt("a", "def f(x):\n", 1, further=("def g(x):\n", "def h(x):\n"), category="c"),
         Prompt("b", "import os\n", 2),
         Prompt("c", "class A:\n", 3, further=("class B:\n",)),
     ]
-    requests = turns_of(exact, prompts, sampling)
+    requests = turns_of(small, prompts, sampling)
     assert [(each.name, each.turn, each.conversation, each.category) for each in requests] == [
         ("a", 1, "a", "c"), ("a#turn-2", 2, "a", "c"), ("a#turn-3", 3, "a", "c"),
         ("b", 1, "b", ""), ("c", 1, "c", ""), ("c#turn-2", 2, "c", ""),
     ]  # fmt: skip
-    alone = {each.name: plain_decoder(exact).run([each])[0].token_ids for each in requests}
-    said = {name: exact.tokenizer.decode(ids, skip_special_tokens=True) for name, ids in alone.items()}
+    alone = {each.name: plain_decoder(small).run([each])[0].token_ids for each in requests}
+    said = {name: small.tokenizer.decode(ids, skip_special_tokens=True) for name, ids in alone.items()}
     expected = {
         "a#turn-2": f"def f(x):\n{said['a']}\n\ndef g(x):\n",
         "a#turn-3": f"def f(x):\n{said['a']}\n\ndef g(x):\n{said['a#turn-2']}\n\ndef h(x):\n",
@@ -72,28 +81,28 @@ def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, exact):
     }
     for each in requests:
         if each.turn > 1:
-            assert each.prompt == tuple(exact.encode(expected[each.name])), each.name
+            assert each.prompt == tuple(small.encode(expected[each.name])), each.name
     assert len({each.seed for each in requests}) == len(requests)
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_stopped_a_reply_is_not_told(pair):
-    (first,) = turns_of(pair, [Prompt("a", "def f(x):\n", 1)])
-    stop = plain_decoder(pair).run([first])[0].token_ids[2]
-    stopping = dataclasses.replace(pair, stop_ids=frozenset({stop}))
+def test_what_stopped_a_reply_is_not_told(small):
+    (first,) = turns_of(small, [Prompt("a", "def f(x):\n", 1)])
+    stop = plain_decoder(small).run([first])[0].token_ids[2]
+    stopping = dataclasses.replace(small, stop_ids=frozenset({stop}))
     reply = plain_decoder(stopping).run([first])[0].token_ids
     assert reply[-1] == stop
     assert len(reply) <= 3
     turns = turns_of(stopping, [Prompt("a", "def f(x):\n", 1, further=("x",))])
-    assert turns[1].prompt == tuple(pair.encode(f"def f(x):\n{pair.tokenizer.decode(reply[:-1])}\n\nx"))
+    assert turns[1].prompt == tuple(small.encode(f"def f(x):\n{small.tokenizer.decode(reply[:-1])}\n\nx"))
 
 
-def test_a_turn_that_does_not_fit_is_named(pair):
-    prompt = Prompt("a", "def f(x):\n", 4, further=("x " * pair.context,))
+def test_a_turn_that_does_not_fit_is_named(small):
+    prompt = Prompt("a", "def f(x):\n", 4, further=("x " * small.context,))
     with pytest.raises(
         ConfigError, match=r"max_new_tokens=6: line 4: prompt 'a#turn-2' has \d+ tokens, and the pair's"
     ):
-        turns_of(pair, [prompt])
+        turns_of(small, [prompt])
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +168,10 @@ def logged(folder: Path, *lines: dict[str, Any]) -> Config:
     return Config(workload=WorkloadConfig(path=str(folder / "log.jsonl")), gamma=3, max_new_tokens=7)
 
 
-def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(pair, tmp_path):
+@pytest.mark.usefixtures("unchecked")  # JSON's 0 is no float
+def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(small, tmp_path):
     config, run = logged(tmp_path, *LOG), SamplingParams(temperature=0.8, top_k=20)
-    made = make_requests(load_prompts(config.workload.path), pair, run, config)
+    made = make_requests(load_prompts(config.workload.path), small, run, config)
     assert [each.sampling for each in made] == [
         SamplingParams(temperature=0.0, top_k=20),
         SamplingParams(temperature=0.8, top_k=20, top_p=0.5),
@@ -173,6 +183,7 @@ def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(pair, tmp_path):
     assert made[3].seed == 11
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -200,21 +211,21 @@ def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_log_of_mixed_requests_is_decoded_in_one_batch(exact, tmp_path):
+def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
     """Each text is that of its request alone; categories add up; overlap is that of each request's own parameters."""
     config = logged(tmp_path, *LOG)
-    requests = make_requests(load_prompts(config.workload.path), exact, SamplingParams(), config)
-    target = Engine(exact.target, exact.vocab_size, "target")
+    requests = make_requests(load_prompts(config.workload.path), small, SamplingParams(), config)
+    target = Engine(small.target, small.vocab_size, "target")
     context = ModelContext(
         verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=3, batch_size=2, seed=0,
-        device=torch.device("cpu"), dtype=torch.float64, title="", command="", pair=exact, target=target,
-        drafter=bound(ModelDrafter(), exact), requests=requests,
+        device=torch.device("cpu"), dtype=torch.float64, title="", command="", pair=small, target=target,
+        drafter=bound(ModelDrafter(), small), requests=requests,
     )  # fmt: skip
     outcome = DecodeProtocol(1, 1, 0, 0, CHECK, group=0).run(context)
     assert "trace.parquet" not in outcome.tables  # a trace is of one sampler
     texts = pd.DataFrame(outcome.tables["texts.parquet"].rows)
     alone = [context.decoder().run([each])[0] for each in requests]
-    decode = exact.tokenizer.decode
+    decode = small.tokenizer.decode
     assert texts["completion"].tolist() == [decode(each.token_ids, skip_special_tokens=True) for each in alone]
     steps = pd.DataFrame(outcome.tables["steps.parquet"].rows)
     hot = {row.category: row for row in outcome.tables["categories.parquet"].rows}["hot"]
@@ -247,7 +258,7 @@ def test_a_category_is_timed_by_the_batches_that_hold_no_other():
     first = [(Timed(batch, 1.0, 1), Timed(batch, 1.0, 1)) for batch in batches]
     ones = np.ones((2, 4))
     speedups = np.array([[2.0, 4.0, 8.0, 2.0]] * 2)
-    timed = TimedRounds(first, Rounds(ones, ones / speedups, ones, ones), 0, None)  # ty: ignore[invalid-argument-type]
+    timed = TimedRounds(first, Rounds(ones, ones / speedups, ones, ones), 0, QUIET)
     rows = {row.category: row for row in by_category(step_log([c for batch in batches for c in batch]), timed)}
     assert list(rows) == ["a", "b", "c"]
     assert rows["a"].speedup == pytest.approx(2.0)
@@ -255,7 +266,7 @@ def test_a_category_is_timed_by_the_batches_that_hold_no_other():
     assert rows["b"].speedup is None
     assert rows["c"].speedup is None
     plain = [completion("a", "", [1])]
-    nothing = TimedRounds([(Timed(plain, 1.0, 1),) * 2], Rounds(*[np.ones((1, 1))] * 4), 0, None)  # ty: ignore
+    nothing = TimedRounds([(Timed(plain, 1.0, 1),) * 2], Rounds(*[np.ones((1, 1))] * 4), 0, QUIET)
     assert by_category(step_log(plain), nothing) == []
 
 

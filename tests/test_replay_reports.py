@@ -154,8 +154,17 @@ def test_the_page_of_definitions(tmp_path):
     run = write_run(tmp_path / "run", [make_row(gamma=2, job=0), make_row(gamma=2, job=1, verifier="naive")])
     logs = ([("a", 2, 2, 3)] * 6 + [("b", 2, 0, 1)] * 2, [("a", 2, 1, 2)] * 6 + [("b", 2, 2, 3)])
     for job, lines in enumerate(logs):
+        labels = {"category": "", "conversation": "a", "turn": 1}
         rows = [
-            {"prompt": p, "step": i, "num_draft_tokens": d, "num_accepted": a, "num_emitted": e, "draft_depth": d}
+            {
+                "prompt": p,
+                "step": i,
+                "num_draft_tokens": d,
+                "num_accepted": a,
+                "num_emitted": e,
+                "draft_depth": d,
+                **labels,
+            }
             for i, (p, d, a, e) in enumerate(lines)
         ]
         write_rows(run / str(job) / STEPS, rows, STEP_SCHEMA)

@@ -30,7 +30,8 @@ def example_row(**changes: object) -> RunRow:
 
 def step(**changes: object) -> dict[str, object]:
     numbers = {"num_draft_tokens": 4, "num_accepted": 2, "num_emitted": 3, "draft_depth": 4}
-    return {"prompt": "a", "step": 0, **numbers} | changes
+    labels = {"category": "", "conversation": "a", "turn": 1}
+    return {"prompt": "a", "step": 0, **numbers, **labels} | changes
 
 
 def names_in(folder: Path) -> list[str]:

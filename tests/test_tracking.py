@@ -190,7 +190,8 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / folder))
     (tmp_path / "job").mkdir()
     before = dict(os.environ)
-    text = {"prompt": "a", "text": "b", "completion": "c", "tokens": 1, "finished": "length"}
+    labels = {"category": "", "conversation": "a", "turn": 1}
+    text = {"prompt": "a", "text": "b", "completion": "c", "tokens": 1, "finished": "length", **labels}
     results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TEXT_SCHEMA)
     workspace = tracking.Workspace(mode="offline", project="p", group="g/1")
     tracking.JobRun(workspace, tmp_path / "job", "n", "masked").end("done")

@@ -22,11 +22,12 @@ from tests.command_lines import clean_environment
 from tests.made_up_rows import make_row
 from tests.wandb_server import Server, wandb_server
 
+LABELS = {"category": "", "conversation": "a", "turn": 1}
 STEPS = [
-    {"prompt": "a", "step": i, "num_draft_tokens": 4, "num_accepted": 2, "num_emitted": 3, "draft_depth": 4}
+    {"prompt": "a", "step": i, "num_draft_tokens": 4, "num_accepted": 2, "num_emitted": 3, "draft_depth": 4, **LABELS}
     for i in range(3)
 ]
-TEXT = {"prompt": "a", "text": "b", "completion": "<script>|", "tokens": 1, "finished": "length", "category": "c"}
+TEXT = {"prompt": "a", "text": "b", "completion": "<script>|", "tokens": 1, "finished": "length", **LABELS}
 TAGS = ["protocol:decode", "verifier:masked", "lossless"]
 OF_ITS_OWN = re.compile(r"_[0-9a-f]{20}\.|_\d+_")  # digests and places in the history, in names of files
 

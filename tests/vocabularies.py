@@ -12,6 +12,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.models import Pair
+from specbench.models.tokenizer import Chat
 from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
 
@@ -74,4 +75,4 @@ def letter_pair(of_target: list[str], of_draft: list[str], vocabularies_differ: 
     tokenizers = [letters(of_target), letters(of_draft)]
     target, draft = (random_model(len(each), seed) for seed, each in enumerate(tokenizers))
     translation = Translation(*(Spelling(each, len(each)) for each in tokenizers)) if vocabularies_differ else None
-    return Pair(target, draft, tokenizers[0], len(tokenizers[0]), frozenset(), False, translation)
+    return Pair(target, draft, tokenizers[0], len(tokenizers[0]), frozenset(), Chat(False), translation)

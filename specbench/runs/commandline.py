@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -116,14 +117,20 @@ def _check_key(key: str, argument: str) -> None:
         meant = {"exp": "+exp"}.get(near[0], near[0]) if near else ""
         guess = f"Did you mean {meant}{'.' + rest if rest else ''}? " if near else ""
         raise ConfigError(key, argument.partition("=")[2], "no such key", f"{guess}See --help for what there is.")
-    inner = known[first]
-    if rest and is_dataclass(inner):
-        names = [each.name for each in fields(inner)]
-        if rest not in names:
-            near = difflib.get_close_matches(rest, names, n=1)
-            guess = f"Did you mean {first}.{near[0]}? " if near else ""
-            remedy = f"{guess}{first} has {', '.join(names)}."
-            raise ConfigError(key, argument.partition("=")[2], "no such key", remedy)
+    _check_inner(key, argument, first, rest, known[first])
+
+
+def _check_inner(key: str, argument: str, group: str, rest: str, schema: Any) -> None:
+    """The same for what follows the name of a group, as far as the schema knows what is in it."""
+    if not rest or not is_dataclass(schema):
+        return
+    name, _, further = rest.partition(".")
+    known: dict[str, Any] = {each.name: each.default_factory for each in fields(schema)}
+    if name not in known:
+        near = difflib.get_close_matches(name, list(known), n=1)
+        guess = f"Did you mean {group}.{near[0]}? " if near else ""
+        raise ConfigError(key, argument.partition("=")[2], "no such key", f"{guess}{group} has {', '.join(known)}.")
+    _check_inner(key, argument, f"{group}.{name}", further, known[name])
 
 
 def _check_place(arguments: Sequence[str]) -> None:
