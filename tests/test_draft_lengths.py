@@ -18,6 +18,7 @@ from specbench.batch import RUNNING, Batch
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
+from specbench.draft_lengths import FIXED, LengthPolicy, policy_of
 from specbench.drafters import lengths, model
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
@@ -25,7 +26,6 @@ from specbench.errors import ConfigError
 from specbench.replay.policies import Policy, draft_lengths, try_policy
 from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams
-from specbench.draft_lengths import FIXED, LengthPolicy, policy_of
 from specbench.types import LogitRows
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -285,7 +285,7 @@ def test_passes_end_when_nobody_goes_on(fixed, passes, monkeypatch):
     numbers = (torch.full((2,), 14), torch.full((2,), 4), torch.arange(2))
     tokens = torch.tensor([[1, 1], [2, 2]]).repeat(1, 8)
     params = RowParams.of([SamplingParams()] * 2)
-    batch = Batch(tokens, torch.full((2,), 2), *numbers, params, torch.full((2,), RUNNING), fixed)
+    batch = Batch(tokens, torch.full((2,), 2), torch.full((2,), 2), *numbers, params, torch.full((2,), RUNNING), fixed)
     draft = drafter.propose(batch, torch.full((2,), 4), Streams(numbers[2], batch.lengths, 5))
     assert draft.num_draft_tokens.tolist() == [2, 2]
     assert draft.max_draft_tokens == len(calls) == passes

@@ -10,11 +10,11 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.batch import Batch
+from specbench.draft_lengths import FIXED, LengthPolicy
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.rng import Streams
 from specbench.sampling import SamplingParams
-from specbench.draft_lengths import FIXED, LengthPolicy
 from specbench.types import Draft
 
 

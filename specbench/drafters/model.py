@@ -10,13 +10,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from specbench.batch import Batch
+from specbench.draft_lengths import policy_of
 from specbench.drafters.base import Drafter
 from specbench.drafters.lengths import cut_before, cut_behind, over
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.rng import Stream, Streams
 from specbench.sampling import SamplingParams, draw
-from specbench.draft_lengths import policy_of
 from specbench.types import Draft, LogitRows
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
+from specbench.draft_lengths import LengthPolicy
 from specbench.replay.renewal import Replayed, block_starts, chunks, join, replay_survival
 from specbench.replay.survival import replayed, survival
 from specbench.replay.trace import Trace
 from specbench.rules.cards import Card
-from specbench.draft_lengths import LengthPolicy
 
 WEIGHT_LIMIT = 20.0
 PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
