@@ -25,16 +25,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # What is listed at the side, below the page that it belongs to.
 CONTENTS = {
     "README": {
-        "Begin": [
-            "docs/first-run",
-            "docs/sweeps",
-            "docs/models",
-            "docs/workloads",
-            "docs/gpu",
-            "docs/wandb",
-            "docs/paper",
-        ],
-        "Methods": ["docs/trees", "docs/replay", "docs/verifier", "docs/engine"],
+            "Begin": ["docs/first-run", "docs/sweeps", "docs/models", "docs/workloads", "docs/gpu", "docs/wandb", "docs/paper"],
+            "Methods": ["docs/trees", "docs/replay", "docs/verifier", "docs/engine", "docs/drafting"],
         "Results": ["docs/certificates", "docs/verdicts", "docs/numbers", "experiments/README"],
         "Reference": ["docs/api", "CONTRIBUTING", "CHANGELOG", "SECURITY"],
     },

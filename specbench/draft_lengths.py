@@ -30,7 +30,7 @@ KINDS = ("fixed", "probability", "entropy")
 
 @dataclass(frozen=True)
 class LengthPolicy:
-    """A policy. Both methods take numbers, arrays or tensors, and answer for each element.
+    """A policy. Both methods take arrays or tensors, and answer for each element.
 
     Attributes:
         kind: one of KINDS.

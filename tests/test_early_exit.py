@@ -113,7 +113,7 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
     lengths = torch.tensor([4, 2])
     numbers = (torch.full((2,), 12), torch.full((2,), 3), torch.tensor([1, 2]))
     params = RowParams.of([SamplingParams(), SamplingParams(temperature=0.0, top_k=2)])
-    batch = Batch(tokens, lengths, *numbers, params, torch.full((2,), RUNNING))
+    batch = Batch(tokens, lengths, lengths, *numbers, params, torch.full((2,), RUNNING))
     with torch.inference_mode():
         draft = drafter.propose(batch, torch.full((2,), 3), Streams(numbers[2], lengths, 4))
     drafted, probs = draft.token_ids.view(2, 3), draft.rows.probs().view(2, 3, -1)
