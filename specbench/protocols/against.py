@@ -101,7 +101,11 @@ def _timed(
 ) -> BaselineRow:
     texts, batch = len(plain), max(map(len, batches))
     own = way == ASSISTED and any(request.gamma is not None for each in batches for request in each)
-    why = "prompts have gammas of their own" if own else obstacle(way, batch, context.sampling, context.gamma)
+    why = (
+        "prompts have gammas of their own"
+        if own
+        else obstacle(context.pair, way, batch, context.sampling, context.gamma)
+    )
     if why:
         return BaselineRow(name=way, batch=batch, texts=texts, note=f"not possible: {why}")
     seconds, written = np.zeros((rounds, len(batches))), []
