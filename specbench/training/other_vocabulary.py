@@ -14,10 +14,11 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.models import load_pair
 from specbench.models.vocabularies.spelling import Spelling
@@ -74,14 +75,15 @@ def in_bytes(texts: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
 
 
 @torch.no_grad()
-def transplanted(draft: LlamaForCausalLM, own: Spelling, new: Spelling) -> LlamaForCausalLM:
+def transplanted(draft: PreTrainedModel, own: Spelling, new: Spelling) -> LlamaForCausalLM:
     """The draft with another vocabulary: each token's embedding is the mean of those that its text is written by."""
     model = build(len(new.tokens), *SHAPE, draft.config.max_position_embeddings)
     weights = {
         name: weight for name, weight in draft.state_dict().items() if "embed" not in name and "head" not in name
     }
     model.load_state_dict(weights, strict=False)
-    table, before = model.get_input_embeddings().weight, draft.get_input_embeddings().weight
+    table: Any = model.get_input_embeddings().weight
+    before: Any = draft.get_input_embeddings().weight
     for i, spelled in enumerate(new.tokens):
         if ids := own.encode(spelled):
             table[i] = before[ids].mean(dim=0)
