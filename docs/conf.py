@@ -25,8 +25,16 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # What is listed at the side, below the page that it belongs to.
 CONTENTS = {
     "README": {
-            "Begin": ["docs/first-run", "docs/sweeps", "docs/models", "docs/workloads", "docs/gpu", "docs/wandb", "docs/paper"],
-            "Methods": ["docs/trees", "docs/replay", "docs/verifier", "docs/engine", "docs/drafting"],
+        "Begin": [
+            "docs/first-run",
+            "docs/sweeps",
+            "docs/models",
+            "docs/workloads",
+            "docs/gpu",
+            "docs/wandb",
+            "docs/paper",
+        ],
+        "Methods": ["docs/trees", "docs/replay", "docs/verifier", "docs/engine", "docs/drafting", "docs/vocabularies"],
         "Results": ["docs/certificates", "docs/verdicts", "docs/numbers", "experiments/README"],
         "Reference": ["docs/api", "CONTRIBUTING", "CHANGELOG", "SECURITY"],
     },

@@ -135,6 +135,12 @@ class RunRow:
     overlap_low: float | None = None
     overlap_high: float | None = None
 
+    # Of a pair with different vocabularies (pair.vocabularies=different); None for others
+    shared_tokens: int | None = None  # of the target's tokens, how many the draft has
+    shared_mass: float | None = None  # the target's probability of these, mean over emitted positions
+    shared_mass_low: float | None = None
+    shared_mass_high: float | None = None
+
     # Speed, prompts included, on this hardware (metrics/speed.py). Seconds are those of decoding all texts once, of
     # each batch the median over rounds; the phases share them as they share the time of all rounds.
     seconds: float | None = None

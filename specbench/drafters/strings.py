@@ -38,8 +38,8 @@ _MULTIPLE = 64  # memory is for a multiple of so many tokens, so that it seldom 
 class StringsDrafter(Drafter):
     """Each step drafts as many tokens of the draft model as the target may accept, and reads them as target tokens.
 
-    Texts are kept and read on the host. Processors of the sampler, which know the target's tokens, shape the target
-    alone.
+    Texts are kept and read on the host. Of the sampling parameters, temperature, top-k, top-p and min-p shape the
+    draft; what knows tokens of the target (penalties, bans, grammars, processors) shapes the target alone.
 
     Args:
         sampled: draw the draft's tokens at the request's temperature; False takes the likeliest ones, which are
@@ -98,7 +98,8 @@ class StringsDrafter(Drafter):
         return ids
 
     def _sampling(self, batch: Batch, streams: Streams) -> tuple[RowParams, Float64[Tensor, "B width"]]:
-        params = dataclasses.replace(batch.params, chains=())
+        given = batch.params
+        params = RowParams(given.temperature, given.top_k, given.top_p, given.min_p, given.truncates)
         if not self.sampled:
             likeliest = torch.zeros_like(params.temperature)
             nothing = likeliest[:, None].expand(-1, streams.width)  # nothing is drawn

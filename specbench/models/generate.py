@@ -20,13 +20,15 @@ WAYS = {
 }
 
 
-def obstacle(way: str, batch: int, sampling: SamplingParams, gamma: int, has_draft: bool = True) -> str:
+def obstacle(pair: Pair, way: str, batch: int, sampling: SamplingParams, gamma: int) -> str:
     """Why ``generate`` cannot decode such requests that way; empty if it can."""
     if sampling.processors:
         return "generate does not take sampler.processors"
+    if way == ASSISTED and pair.translation is not None:
+        return "assisted generation takes a draft of the same vocabulary here"
     if way == ASSISTED and batch > 1:
         return f"assisted generation takes one request, and the batch has {batch}"
-    if way == ASSISTED and not has_draft:
+    if way == ASSISTED and pair.draft is None:
         return "assisted generation needs a draft model, and pair.draft is null"
     if way == ASSISTED and gamma == 0:
         return "assisted generation drafts, and gamma is 0"

@@ -100,9 +100,7 @@ def _timed(
     context: ModelContext, way: str, batches: Sequence[Sequence[Request]], plain: Texts, rounds: int
 ) -> BaselineRow:
     texts, batch = len(plain), max(map(len, batches))
-    why = _own(context, way, batches) or obstacle(
-        way, batch, context.sampling, context.gamma, context.pair.draft is not None
-    )
+    why = _own(context, way, batches) or obstacle(context.pair, way, batch, context.sampling, context.gamma)
     if why:
         return BaselineRow(name=way, batch=batch, texts=texts, note=f"not possible: {why}")
     seconds, written = np.zeros((rounds, len(batches))), []

@@ -33,6 +33,7 @@ from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Timed, TimedRounds, timed_rounds
+from specbench.protocols.shared import shared_fields
 from specbench.replay.trace import TRACE, Trace
 from specbench.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
 from specbench.rounding import interval
@@ -102,6 +103,7 @@ class DecodeProtocol:
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
+            **shared_fields(context, completions),
             **speed_fields(timed, speculative.stopwatch.seconds),
             "engine": speculative.engine.name,
             "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,

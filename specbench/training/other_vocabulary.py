@@ -14,11 +14,10 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.models import load_pair
@@ -83,7 +82,8 @@ def transplanted(draft: PreTrainedModel, own: Spelling, new: Spelling) -> LlamaF
         name: weight for name, weight in draft.state_dict().items() if "embed" not in name and "head" not in name
     }
     model.load_state_dict(weights, strict=False)
-    table, before = (cast(Tensor, each.get_input_embeddings().weight) for each in (model, draft))
+    table: Any = model.get_input_embeddings().weight
+    before: Any = draft.get_input_embeddings().weight
     for i, spelled in enumerate(new.tokens):
         if ids := own.encode(spelled):
             table[i] = before[ids].mean(dim=0)

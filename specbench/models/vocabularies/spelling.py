@@ -52,7 +52,9 @@ class Spelling:
             if self.tokens[i]:
                 self.ids.setdefault(self.tokens[i], i)
         self.roles = {
-            role: self.tokens[i] for role in ROLES if (i := getattr(tokenizer, f"{role}_token_id")) is not None
+            role: self.tokens[i]
+            for role in ROLES
+            if (i := getattr(tokenizer, f"{role}_token_id")) is not None and i < size
         }
 
     @staticmethod
