@@ -26,6 +26,7 @@ class Batch:
     Attributes:
         tokens: prompt and continuation of each request; beyond its length any id of the vocabulary. A block's width
             of columns is left beyond the largest of the limits.
+        prompt_lengths: tokens of each prompt.
         lengths: tokens of each text; the last one is not yet fed to the target.
         limits: the length at which each text is full.
         gammas: tokens that each request drafts a step, at most, on each path of a tree.
@@ -36,6 +37,7 @@ class Batch:
     """
 
     tokens: Int64[Tensor, "B capacity"]
+    prompt_lengths: Int64[Tensor, " B"]
     lengths: Int64[Tensor, " B"]
     limits: Int64[Tensor, " B"]
     gammas: Int64[Tensor, " B"]
@@ -77,7 +79,9 @@ class Batch:
         if not params.chains:
             return logit_rows(logits, params)
         places = torch.arange(first, first + width, device=drafted.device).repeat(len(self))
-        return logit_rows(logits, params, History(self.tokens, self.lengths, drafted, owner, places))
+        return logit_rows(
+            logits, params, History(self.tokens, self.prompt_lengths, self.lengths, drafted, owner, places)
+        )
 
     def at_most(self, values: Int64[Tensor, " B"], bound: int) -> int:
         """The largest of some values where the host reads it for nothing (:func:`known_max`), else ``bound``."""
@@ -97,13 +101,15 @@ class Batch:
         params, history = self.params.select(owner), None
         if params.chains:
             places = torch.arange(len(owner), device=path.device)
-            history = History(self.tokens[owner], self.lengths[owner], path.flatten(0, 1), places, offset.flatten())
+            parts = (self.tokens, self.prompt_lengths, self.lengths)
+            history = History(*(each[owner] for each in parts), path.flatten(0, 1), places, offset.flatten())
         return logit_rows(logits, params, history)
 
     def select(self, rows: Int64[Tensor, " m"]) -> Batch:
         """The given requests, in that order."""
         return Batch(
             self.tokens[rows],
+            self.prompt_lengths[rows],
             self.lengths[rows],
             self.limits[rows],
             self.gammas[rows],
@@ -119,6 +125,7 @@ class Batch:
         tokens = [torch.nn.functional.pad(each.tokens, (0, width - each.tokens.shape[1])) for each in (self, other)]
         return Batch(
             torch.cat(tokens),
+            torch.cat([self.prompt_lengths, other.prompt_lengths]),
             torch.cat([self.lengths, other.lengths]),
             torch.cat([self.limits, other.limits]),
             torch.cat([self.gammas, other.gammas]),

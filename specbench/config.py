@@ -16,14 +16,12 @@ from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.errors import ConfigError
-from specbench.sampling_params import SamplingParams
+from specbench.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams
 
 _PACKAGED = Path(__file__).parent / "conf"  # in a wheel
 CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
-LARGEST_LENGTH = 1_000_000
-LARGEST_SEED = 2**63 - 1  # what rng.py takes
 LARGEST_COUNT = 2**31 - 1
 MOST_THREADS = 1024
 DTYPES = ("float32", "bfloat16", "float16")
@@ -46,6 +44,26 @@ class SamplerConfig:
     top_p: float = 1.0
     min_p: float = 0.0
     processors: list[Any] = field(default_factory=list)
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] = field(default_factory=list)
+    min_tokens: int = 0
+    structured_outputs: dict[str, Any] | None = None
+    stop: list[str] = field(default_factory=list)
+    stop_token_ids: list[int] = field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    thinking_budget: int | None = None
+    max_tokens: int | None = None
+    n: int = 1
+    seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
 
 
 @dataclass
@@ -141,7 +159,7 @@ def check(given: Mapping[str, Any]) -> None:
             problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
             raise ConfigError(key, value, problem, remedy)
     sampler = given["sampler"]
-    SamplingParams(**{name: sampler[name] for name in SamplingParams().numbers})
+    SamplingParams.from_mapping({**sampler, "processors": ()})
     for processor in sampler["processors"]:
         if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
             remedy = "Give a list of {_target_: module.Class, argument: value, ...}."

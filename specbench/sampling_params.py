@@ -1,20 +1,43 @@
-"""Sampling parameters of one request, validated where they are made. Needs no PyTorch, which ``sampling`` does."""
+"""Sampling parameters of one request, by the names that serving engines use, validated where they are made.
+
+Needs no PyTorch, which ``sampling`` does.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from specbench.errors import ConfigError
 
 LARGEST_VOCABULARY = 2**31 - 1
+LARGEST_LENGTH = 1_000_000
+LARGEST_SEED = 2**63 - 1  # what rng.py takes
+LARGEST_BIAS = 100.0  # of logit_bias, as OpenAI's interface has it
+MOST_LOGPROBS = 1000
+STRUCTURES = ("json", "regex", "grammar", "choice")
+_PLAIN = ("temperature", "top_k", "top_p", "min_p")
+_COUNTS = {  # the least and the most of what may be None
+    "min_tokens": (0, LARGEST_LENGTH),
+    "thinking_budget": (0, LARGEST_LENGTH),
+    "max_tokens": (1, LARGEST_LENGTH),
+    "n": (1, LARGEST_LENGTH),
+    "seed": (0, LARGEST_SEED),
+    "logprobs": (0, MOST_LOGPROBS),
+    "prompt_logprobs": (0, MOST_LOGPROBS),
+    "truncate_prompt_tokens": (1, LARGEST_LENGTH),
+}
+_NEEDED = ("min_tokens", "n")
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How a request samples; applied to target and draft alike.
+    """How a request samples, what ends its text, and how that is shown. What shapes a distribution is applied to target
+    and draft alike, position by position: whatever counts tokens counts the drafted ones before a position too.
 
     Attributes:
         temperature: 0 is greedy (lowest index on ties).
@@ -24,9 +47,33 @@ class SamplingParams:
         min_p: keep tokens at least min_p times as likely as the most likely one, in [0, 1); 0 is off.
         processors: what changes the logits first, by what precedes each position
             (:class:`specbench.sampling.Processor`); one after the other.
+        presence_penalty: taken from the logit of each token that the continuation holds already, in [-2, 2].
+        frequency_penalty: taken from it once for each time that it holds it, in [-2, 2].
+        repetition_penalty: divides a positive logit, and multiplies a negative one, of each token that the prompt or
+            the continuation holds; above 0; 1 is off (Keskar et al., "CTRL", arXiv 1909.05858).
+        logit_bias: what is added to the logits of some token ids, each in [-100, 100]; a mapping, kept as sorted pairs.
+        allowed_token_ids: the only ids that may come; None is all.
+        bad_words: texts that may not come in the continuation, as any of their tokenisations by themselves and after a
+            space.
+        min_tokens: tokens before which nothing that stops a text may come.
+        structured_outputs: what the text has to be: one of ``json`` (a schema), ``regex``, ``grammar`` (in EBNF) or
+            ``choice`` (a list of texts); None is anything.
+        stop: texts that end the continuation, which they are cut from.
+        stop_token_ids: ids that end it, beside the model's own.
+        include_stop_str_in_output: whether the text of ``stop`` that ended it is kept.
+        ignore_eos: whether the model's own stop tokens end nothing.
+        thinking_budget: tokens of thinking, at most, after which its end is forced; None is no limit.
+        max_tokens: of the continuation, at most; None takes the run's max_new_tokens.
+        n: continuations of the prompt, each with a seed of its own.
+        seed: of the request; None derives it from the run's.
+        logprobs: the most likely tokens whose log-probabilities are told at each place of the continuation, beside
+            those of its own tokens; None tells none.
+        prompt_logprobs: the same for the prompt.
+        skip_special_tokens: whether the text shown leaves them out.
+        truncate_prompt_tokens: the last tokens of the prompt that are kept, so many; None keeps all.
 
     Raises:
-        ConfigError: a value outside its range.
+        ConfigError: a value outside its range, or two that contradict each other.
     """
 
     temperature: float = 1.0
@@ -34,36 +81,90 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     processors: Sequence[Callable[..., Any]] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
+    min_tokens: int = 0
+    structured_outputs: Mapping[str, Any] | None = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    thinking_budget: int | None = None
+    max_tokens: int | None = None
+    n: int = 1
+    seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "processors", tuple(self.processors))  # a list has no hash
-        for name in ("temperature", "top_p", "min_p", "top_k"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise ConfigError(f"sampler.{name}", value, "not a finite number", "Give a number.")
+        self._set("processors", tuple(self.processors))  # a list has no hash
+        for name in (*_PLAIN, "presence_penalty", "frequency_penalty", "repetition_penalty"):
+            _check_number(name, getattr(self, name))
+        self._check_distribution()
+        for name, (low, high) in _COUNTS.items():
+            _check_count(name, getattr(self, name), low, high, name not in _NEEDED)
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise _wrong(name, getattr(self, name), "neither true nor false", "Use true or false.")
+        self._set("stop", _texts("stop", (self.stop,) if isinstance(self.stop, str) else self.stop))
+        self._set("bad_words", _texts("bad_words", self.bad_words))
+        self._set("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
+        self._set("logit_bias", _biases(self.logit_bias))
+        self._set("structured_outputs", _structure(self.structured_outputs))
+        if self.allowed_token_ids is not None:
+            self._set("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise _wrong("allowed_token_ids", [], "no token may come", "Name ids, or leave it out.")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            problem = f"above max_tokens={self.max_tokens}"
+            raise _wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_tokens.")
+
+    @staticmethod
+    def from_mapping(given: Mapping[str, Any], **defaults: Any) -> SamplingParams:
+        """Parameters by their names, as a configuration or a request names them; null is the default.
+
+        Args:
+            defaults: of what is not given.
+
+        Raises:
+            ConfigError: a name that is not known, or a value outside its range.
+        """
+        known = {each.name for each in dataclasses.fields(SamplingParams)}
+        for name, value in given.items():
+            if name not in known:
+                raise _wrong(name, value, "unknown parameter", f"Known are {', '.join(sorted(known))}.")
+        return SamplingParams(**{**defaults, **{name: value for name, value in given.items() if value is not None}})
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_distribution(self) -> None:
         if self.temperature < 0:
-            raise ConfigError(
-                "sampler.temperature", self.temperature, "below 0", "Use 0 for greedy, or a positive number."
-            )
+            raise _wrong("temperature", self.temperature, "below 0", "Use 0 for greedy, or a positive number.")
         if 0 < self.temperature < 1e-3:
-            raise ConfigError(
-                "sampler.temperature",
-                self.temperature,
-                "so small that logits overflow",
-                "Use 0 for greedy, or 0.001 and more.",
-            )
+            remedy = "Use 0 for greedy, or 0.001 and more."
+            raise _wrong("temperature", self.temperature, "so small that logits overflow", remedy)
         if self.top_k != int(self.top_k) or not -1 <= self.top_k <= LARGEST_VOCABULARY:
-            raise ConfigError(
-                "sampler.top_k", self.top_k, "not a count of tokens", "Use a whole number; 0 or -1 is off."
-            )
+            raise _wrong("top_k", self.top_k, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
         if not 0 < self.top_p <= 1:
-            raise ConfigError("sampler.top_p", self.top_p, "outside (0, 1]", "Use 1.0 for off.")
+            raise _wrong("top_p", self.top_p, "outside (0, 1]", "Use 1.0 for off.")
         if not 0 <= self.min_p < 1:
-            raise ConfigError("sampler.min_p", self.min_p, "outside [0, 1)", "Use 0.0 for off.")
+            raise _wrong("min_p", self.min_p, "outside [0, 1)", "Use 0.0 for off.")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2 <= getattr(self, name) <= 2:
+                raise _wrong(name, getattr(self, name), "outside [-2, 2]", "Use 0.0 for off.")
+        if self.repetition_penalty <= 0:
+            raise _wrong("repetition_penalty", self.repetition_penalty, "not above 0", "Use 1.0 for off.")
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All but the processors, by name; top_k is a whole number."""
+        """The four numbers of temperature and truncation, by name; top_k is a whole number."""
         return {
             "temperature": float(self.temperature),
             "top_k": int(self.top_k),
@@ -79,3 +180,69 @@ class SamplingParams:
     def truncates(self) -> bool:
         """Whether any token can be cut off, which is when a row needs a cutoff."""
         return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+
+def _wrong(name: str, value: object, problem: str, remedy: str) -> ConfigError:
+    return ConfigError(f"sampler.{name}", value, problem, remedy)
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _wrong(name, value, "not a finite number", "Give a number.")
+
+
+def _check_count(name: str, value: object, low: int, high: int, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _wrong(name, value, f"no whole number from {low} to {high}", "Change it, or leave it out.")
+
+
+def _texts(name: str, given: object) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise _wrong(name, given, "not a list of texts", 'Give texts, such as ["\\n\\n"].')
+    for each in given:
+        if not isinstance(each, str) or not each:
+            raise _wrong(name, given, f"{each!r} is no text, or an empty one", "Remove it.")
+    return tuple(given)
+
+
+def _ids(name: str, given: object) -> tuple[int, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise _wrong(name, given, "not a list of token ids", "Give whole numbers.")
+    for each in given:
+        if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each <= LARGEST_VOCABULARY:
+            raise _wrong(name, given, f"{each!r} is no token id", "Give whole numbers from 0.")
+    return tuple(dict.fromkeys(given))
+
+
+def _biases(given: object) -> tuple[tuple[int, float], ...] | None:
+    if given is None:
+        return None
+    pairs = given.items() if isinstance(given, Mapping) else given
+    found: dict[int, float] = {}
+    try:
+        for key, bias in pairs:  # ty: ignore[not-iterable]
+            found[int(key)] = float(bias)  # keys of JSON are texts
+    except (TypeError, ValueError):
+        raise _wrong("logit_bias", given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
+    _ids("logit_bias", tuple(found))
+    for bias in found.values():
+        if not abs(bias) <= LARGEST_BIAS:
+            raise _wrong("logit_bias", given, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
+    return tuple(sorted(found.items())) or None
+
+
+def _structure(given: object) -> tuple[str, str] | None:
+    """The kind and its text, in JSON if it is a schema or a list."""
+    if given is None:
+        return None
+    if isinstance(given, tuple) and len(given) == 2:
+        given = {given[0]: given[1]}
+    kinds = [kind for kind in STRUCTURES if isinstance(given, Mapping) and given.get(kind) is not None]
+    if not isinstance(given, Mapping) or len(kinds) != 1 or set(given) - set(STRUCTURES):
+        remedy = f"Give one of {', '.join(STRUCTURES)}, such as {{regex: '[0-9]+'}}."
+        raise _wrong("structured_outputs", given, "does not name one structure", remedy)
+    (kind,) = kinds
+    asked = given[kind]
+    return kind, asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True)

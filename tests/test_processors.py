@@ -56,8 +56,8 @@ STRONG = FrequencyPenalty(3.0)
 def test_history_holds_the_text_and_the_drafted_tokens_before_each_position():
     texts_of = torch.tensor([[5, 6, 9, 9], [7, 7, 8, 9]])  # nines lie beyond the end
     history = History(
-        texts_of, torch.tensor([2, 3]), torch.tensor([[1, 2], [7, 4]]), torch.tensor([0, 0, 0, 1, 1]),
-        torch.tensor([0, 1, 2, 0, 2]),
+        texts_of, torch.tensor([1, 3]), torch.tensor([2, 3]), torch.tensor([[1, 2], [7, 4]]),
+        torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 1, 2, 0, 2]),
     )  # fmt: skip
     assert [[t for t in row if t >= 0] for row in history.tokens.tolist()] == [
         [5, 6], [5, 6, 1], [5, 6, 1, 2], [7, 7, 8], [7, 7, 8, 7, 4]

@@ -157,6 +157,7 @@ def test_a_finished_request_stays_as_it_is():
     finished = torch.tensor([RUNNING, STOPPED, FULL])
     batch = Batch(
         torch.zeros(3, 9).long(),
+        torch.tensor([2, 2, 2]),
         torch.tensor([4, 4, 6]),
         torch.tensor([6, 6, 6]),
         torch.full((3,), 5),

@@ -150,7 +150,7 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
             return logits
 
     params = RowParams.of([SamplingParams(processors=[Listening()])] * 2)
-    batch = Batch(text, lengths, lengths + 3, lengths, lengths, params, torch.full((2,), RUNNING))
+    batch = Batch(text, lengths, lengths, lengths + 3, lengths, lengths, params, torch.full((2,), RUNNING))
     seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 2)), 4)
     fed = torch.tensor([[8, *IDS], [6, *IDS]])
     path = trees.paths(seen, 4)[:, :, 1:]
@@ -191,7 +191,10 @@ def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
     for i, parent in enumerate(parents):
         path = [*request.prompt, *([tokens[parent]] if parent >= 0 else [])]
         of_path = History(
-            torch.tensor([path]), torch.tensor([len(path)]), torch.zeros(1, 0).long(), *torch.zeros(2, 1).long()
+            torch.tensor([path]),
+            *torch.tensor([[len(request.prompt)], [len(path)]]),
+            torch.zeros(1, 0).long(),
+            *torch.zeros(2, 1).long(),
         )
         expected = stir(made.parts.drafter.engine.score(path)[-1:], of_path)[0]
         before = [tokens[j] for j in range(i) if parents[j] == parent]

@@ -220,9 +220,11 @@ class Decoder:
         prompts = right_padded([request.prompt for request in requests], device)
         tokens = prompts.new_zeros((len(requests), max(limits) + self._most + 1))
         tokens[:, : prompts.shape[1]] = prompts
+        lengths = torch.tensor([len(request.prompt) for request in requests], device=device)
         return Batch(
             tokens,
-            torch.tensor([len(request.prompt) for request in requests], device=device),
+            lengths,
+            lengths.clone(),
             torch.tensor(limits, device=device),
             torch.tensor([self._gamma_of(request) for request in requests], device=device),
             torch.tensor([request.seed for request in requests], device=device),

@@ -55,7 +55,7 @@ def rows_along(
     none = torch.zeros(n, dtype=torch.int64, device=device)
     history = History(
         torch.tensor([list(prompt)], dtype=torch.int64, device=device),
-        torch.tensor([len(prompt)], device=device),
+        *(torch.tensor([len(prompt)], device=device) for _ in range(2)),
         torch.tensor([list(text)], dtype=torch.int64, device=device),
         none,
         torch.arange(first, first + n, device=device),

@@ -27,7 +27,7 @@ class Slots:
         none = torch.zeros(rows, dtype=torch.int64, device=device)
         tokens = torch.zeros((rows, capacity), dtype=torch.int64, device=device)
         params = RowParams.of([SamplingParams()] * rows, device)
-        numbers = (none, *(none.clone() for _ in range(3)))  # lengths, limits, gammas, seeds
+        numbers = (none, *(none.clone() for _ in range(4)))  # prompt_lengths, lengths, limits, gammas, seeds
         self.batch = Batch(tokens, *numbers, params, torch.full_like(none, FULL), fixed=True)
 
     @property
@@ -40,7 +40,7 @@ class Slots:
     def clear(self) -> None:
         """Ends all requests. Processors that there were stay, for no row: their memory may be in use."""
         batch = self.batch
-        for part, value in ((batch.lengths, 0), (batch.limits, 0), (batch.finished, FULL)):
+        for part, value in ((batch.prompt_lengths, 0), (batch.lengths, 0), (batch.limits, 0), (batch.finished, FULL)):
             part.fill_(value)
         for _, rows in batch.params.chains:
             if rows is not None:
@@ -52,14 +52,14 @@ class Slots:
         """Writes requests to these rows."""
         width = requests.tokens.shape[1]
         self.batch.tokens[rows, :width] = requests.tokens
-        for name in ("lengths", "limits", "gammas", "seeds", "finished"):
+        for name in ("prompt_lengths", "lengths", "limits", "gammas", "seeds", "finished"):
             getattr(self.batch, name)[rows] = getattr(requests, name)
         self.batch = dataclasses.replace(self.batch, params=self.batch.params.put(rows, requests.params))
 
     def leading(self, rows: int) -> Batch:
         """The first rows, in the same memory."""
         whole = self.batch
-        names = ("tokens", "lengths", "limits", "gammas", "seeds")
+        names = ("tokens", "prompt_lengths", "lengths", "limits", "gammas", "seeds")
         parts = (getattr(whole, name)[:rows] for name in names)
         return Batch(*parts, whole.params.leading(rows), whole.finished[:rows], fixed=True)
 

@@ -140,7 +140,7 @@ def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
         if not callable(processor):
             remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
             raise ConfigError("sampler.processors", type(processor).__name__, "not callable", remedy)
-    return SamplingParams(**{name: sampler[name] for name in SamplingParams().numbers}, processors=made)
+    return SamplingParams.from_mapping({**sampler, "processors": made})
 
 
 def processors_text(sampler: Mapping[str, Any]) -> str:

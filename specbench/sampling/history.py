@@ -20,6 +20,7 @@ class History:
 
     Attributes:
         texts: the text of each request; what stands at or beyond its length does not count.
+        prompt_lengths: tokens of each text that were given; the others are its continuation so far.
         text_lengths: tokens of each text.
         drafted: what was drafted after each text.
         request: the request of each position.
@@ -27,6 +28,7 @@ class History:
     """
 
     texts: Int64[Tensor, "B capacity"]
+    prompt_lengths: Int64[Tensor, " B"]
     text_lengths: Int64[Tensor, " B"]
     drafted: Int64[Tensor, "B width"]
     request: Int64[Tensor, " n"]
