@@ -13,7 +13,6 @@ from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.plots.drafters import speedup_by_category
-from specbench.protocols.rounds import ROUNDS
 from specbench.reports import Picture, Report, Table, Text
 from specbench.reports.cells import interval, number, plain
 from specbench.reports.text import section
@@ -26,6 +25,7 @@ from .folder import read_rows, read_table, report_of
 QUESTION = """\
 What do drafters gain, and what do they cost, on prompts that copy and on prompts that do not? A lookup costs next to
 nothing, but it can only propose what was written before."""
+ROUNDS = "rounds.parquet"  # its schema is in protocols/rounds.py, which needs PyTorch
 ALL, NO_CATEGORY = "all", "no category"
 OVERALL = """\
 Brackets hold 95% intervals: by bootstrap over prompts; for speedups by the scatter of prompts and of rounds. Tokens

@@ -28,8 +28,8 @@ def speedup_by_category(speeds: pd.DataFrame) -> Figure:
             x = np.array([categories.index(each) for each in rows["category"]], dtype=float)
             x += 0.6 * ((place + 0.5) / len(looks) - 0.5)  # beside each other
             middle, low, high = (rows[f"speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
-            below, above = np.maximum(middle - low, 0), np.maximum(high - middle, 0)
-            axes.errorbar(x, middle, yerr=[below, above], label=drafter, **look.points)
+            axes.vlines(x, low, high, color=look.colour, linewidth=1)
+            axes.plot(x, middle, label=drafter, **look.points)
         axes.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
         axes.set_xticks(range(len(categories)), categories)
         axes.set_title(f"temperature {temperature:g}", parse_math=False)
