@@ -45,7 +45,7 @@ class SuffixLookupDrafter(Drafter):
     capturable = False
 
     def __init__(
-        self, longest: int = 24, per_match: object = 1.0, least_share: object = 0.1, remembered: int = 1_000_000
+        self, longest: int = 24, per_match: object = 1.0, least_share: object = 0.1, remembered: int = 100_000
     ):
         self.longest = check_count("drafter.longest", longest)
         self.per_match = check_per_match(per_match)
