@@ -15,7 +15,7 @@ from specbench.reports.cells import number, plain
 from specbench.reports.text import section
 
 from .command import main
-from .decoding import RULES, setting, varying, where_it_ran
+from .decoding import RULES, setting, synthetic, varying, where_it_ran
 from .folder import read_rows, report_of
 
 BASELINES = "baselines.parquet"
@@ -60,7 +60,12 @@ def build(run_dir: Path) -> Report:
         ["batch_size", "engine", "gamma", "job"], kind="stable", ignore_index=True
     )
     others, where = baselines(run_dir, rows), setting(rows)
-    findings = [winner.machine(rows), weights(rows), *map(best_of, *zip(*batches(rows, others), strict=True))]
+    findings = [
+        synthetic(rows),
+        winner.machine(rows),
+        weights(rows),
+        *map(best_of, *zip(*batches(rows, others), strict=True)),
+    ]
     caption = f"Speeds and steps by batch size, engine and gamma, and of transformers' decoders. {where}"
     shown = Table("table", table(rows, others), caption=caption, note=NOTE, left=("decoder",))
     sections = [

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from specbench.plots import cost, decode, engines, evidence, exactness, latency, replay
+from specbench.plots import cost, decode, drafters, engines, evidence, exactness, latency, replay
 from specbench.plots.looks import KNOWN, MARKERS, in_order, looks
 from specbench.plots.style import Page, drawn_for, panels, style, width
 from tests.made_up_rows import frame, make_row
@@ -69,6 +69,10 @@ FIGURES = {
     "engines": lambda: engines.speed_against_gamma(
         pd.concat(decoded(["fused"]).assign(engine=name) for name in ("eager", "static", "graph", "compiled")),
         grid(name=["generate", "generate, compiled"], batch=[1], gamma=[0]).assign(tokens_per_second=99.0),
+    ),
+    "drafters": lambda: drafters.speedup_by_category(
+        grid(temperature=[0.0, 1.0], category=["repeat", "new"], drafter=["model", "prompt_lookup", "suffix_lookup"])
+        .assign(speedup=1.2, speedup_low=1.1, speedup_high=1.3)
     ),
     "lengths": lambda: replay.replayed_lengths(lengths(RULES)),
     "replay and decoding": lambda: replay.against_decoding(lengths(RULES), lengths(RULES)),

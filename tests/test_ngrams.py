@@ -104,7 +104,7 @@ def test_a_row_forgets_the_text_before():
     index = index_of(2, 50)
     index.feed([[1, 2, 3, 4], [1, 2, 3, 4]], [0, 1], [0, 0])
     index.feed([[2, 9]], [1], [0])
-    places = index.append(torch.arange(2), torch.tensor([[2], [4]]), torch.ones(2, dtype=torch.int64))
+    places = index.append(torch.arange(2), torch.tensor([[2], [3]]), torch.ones(2, dtype=torch.int64))
     assert places.tolist() == [[2, -1, -1], [-1, -1, -1]]
     index.move([1], [0])
     places = index.append(torch.tensor([0]), torch.tensor([[9]]), torch.tensor([1]))

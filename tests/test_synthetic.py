@@ -58,7 +58,7 @@ def test_the_rates_that_were_asked_for_by_place():
 
 
 @pytest.mark.parametrize(
-    ("length", "count", "expected"), [(1.5, 1, 0.5), (1.75, 2, 0.5), (3, 2, 1.0), (9, 2, 1.0), (1, 0, 1.0)]
+    ("length", "count", "expected"), [(1.5, 1, 0.5), (1.75, 2, 0.5), (3.0, 2, 1.0), (9.0, 2, 1.0), (1.0, 0, 1.0)]
 )
 def test_the_rate_of_a_length(length, count, expected):
     assert rate_for(length, count) == pytest.approx(expected)

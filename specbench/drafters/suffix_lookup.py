@@ -45,7 +45,7 @@ class SuffixLookupDrafter(Drafter):
     capturable = False
 
     def __init__(
-        self, longest: int = 24, per_match: object = 1.0, least_share: object = 0.1, remembered: int = 1_000_000
+        self, longest: int = 24, per_match: object = 1.0, least_share: object = 0.1, remembered: int = 100_000
     ):
         self.longest = check_count("drafter.longest", longest)
         self.per_match = check_per_match(per_match)
@@ -82,7 +82,7 @@ class SuffixLookupDrafter(Drafter):
         """Takes in what the last step has emitted; returns the limits."""
         known = [self._texts[row].count if row in self._texts else 0 for row in range(len(batch))]
         lengths = torch.where(batch.running, batch.lengths, 0).tolist()
-        width = max(0, *(length - seen for length, seen in zip(lengths, known, strict=True)))
+        width = max([length - seen for length, seen in zip(lengths, known, strict=True)] + [0])
         new = batch.span(torch.tensor(known, device=batch.lengths.device), width).tolist()
         for row, (tokens, seen, length) in enumerate(zip(new, known, lengths, strict=True)):
             if length > seen:
