@@ -75,7 +75,7 @@ def by_category(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
     for _, row in rows.iterrows():
         log, own = steps[steps["job"] == row["job"]], texts[texts["job"] == row["job"]].reset_index(drop=True)
         times = rounds[rounds["job"] == row["job"]]
-        named = own["category"].fillna(NO_CATEGORY)
+        named = own["category"].fillna("").replace("", NO_CATEGORY)
         categories = [ALL, *dict.fromkeys(named)] if named.nunique() > 1 else [ALL]
         for category in categories:
             chosen = own if category == ALL else own[named == category]

@@ -62,8 +62,8 @@ def test_what_needs_a_draft_says_so(alone, use):
 def test_transformers_generates_with_a_target_alone(alone, pair):
     prompt = [pair.encode(PROMPTS[0])]
     assert generate(alone, PLAIN, prompt, GREEDY, 6) == generate(pair, PLAIN, prompt, GREEDY, 6)
-    assert "pair.draft is null" in obstacle(ASSISTED, 1, GREEDY, 3, has_draft=False)
-    assert obstacle(PLAIN, 1, GREEDY, 3, has_draft=False) == obstacle(ASSISTED, 1, GREEDY, 3) == ""
+    assert "pair.draft is null" in obstacle(alone, ASSISTED, 1, GREEDY, 3)
+    assert obstacle(alone, PLAIN, 1, GREEDY, 3) == obstacle(pair, ASSISTED, 1, GREEDY, 3) == ""
 
 
 def test_a_draft_has_a_dtype_of_its_own(pair):
