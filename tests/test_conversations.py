@@ -7,25 +7,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from specbench.config import Config, WorkloadConfig
-from specbench.decoding import Completion, Decoder, Request, Step
-from specbench.disturbance import Disturbance
+from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
-from specbench.metrics.acceptance import totals_by_prompt
-from specbench.metrics.speed import Rounds
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
 from specbench.protocols import ModelContext
-from specbench.protocols.categories import by_category
-from specbench.protocols.decode import DecodeProtocol, step_log
-from specbench.protocols.rounds import Timed, TimedRounds
+from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.scoring import score_texts
 from specbench.runs.building import check_sampling, make_requests
 from specbench.runs.conversations import all_turns
@@ -36,7 +30,6 @@ from tests.cases import bound, in_float64
 from tests.checkpoints import EMBEDDED, tiny
 
 GREEDY = SamplingParams(temperature=0.0)
-QUIET = Disturbance(None, None, None)
 CHECK = {"prefixes": 1, "draws": 0, "batch_size": 1}
 
 
@@ -159,7 +152,7 @@ LOG = [
     {"prompt": "def f(x):\n", "temperature": 0, "max_tokens": 9, "category": "cold"},
     {"prompt": "import os\n", "top_p": 0.5, "category": "hot"},
     {"prompt": "class A:\n", "gamma": 1, "category": "hot"},
-    {"prompt": "def g(x):\n", "seed": 11, "max_tokens": 5, "category": "hot"},
+    {"prompt": "def g(x):\n", "seed": 11, "max_tokens": 5, "category": "cold"},
 ]
 
 
@@ -229,8 +222,8 @@ def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
     assert texts["completion"].tolist() == [decode(each.token_ids, skip_special_tokens=True) for each in alone]
     steps = pd.DataFrame(outcome.tables["steps.parquet"].rows)
     hot = {row.category: row for row in outcome.tables["categories.parquet"].rows}["hot"]
-    own = steps[steps["prompt"] != "line-1"]
-    assert (hot.prompts, hot.steps, hot.accepted) == (3, len(own), own["num_accepted"].sum())
+    own = steps[steps["prompt"].isin(["line-2", "line-3"])]
+    assert (hot.prompts, hot.steps, hot.accepted) == (2, len(own), own["num_accepted"].sum())
     assert hot.acceptance_length == pytest.approx(1 + own["num_accepted"].mean())
     assert hot.speedup is None  # one batch held all
     scored = score_texts(
@@ -241,44 +234,5 @@ def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
     assert set(scored[0]["overlap"].tolist()) <= {0.0, 1.0}  # of a greedy request
     apart = DecodeProtocol(1, 1, 0, 0, CHECK, group="category").run(context)
     assert [row.speedup is None for row in apart.tables["categories.parquet"].rows] == [False, False]
-    assert apart.measured["group"] == 3
-
-
-# Categories
-
-
-def completion(name: str, category: str, accepted: list[int], conversation: str = "") -> Completion:
-    request = Request(name, (1,), 0, GREEDY, 9, category=category, conversation=conversation)
-    return Completion(request, [0], [Step(name, i, 4, each, each + 1, 4) for i, each in enumerate(accepted)])
-
-
-def test_a_category_is_timed_by_the_batches_that_hold_no_other():
-    a, b, c = (completion(name, name, [2]) for name in "abc")
-    batches = [[a], [b, c], [c], [a]]
-    first = [(Timed(batch, 1.0, 1), Timed(batch, 1.0, 1)) for batch in batches]
-    ones = np.ones((2, 4))
-    speedups = np.array([[2.0, 4.0, 8.0, 2.0]] * 2)
-    timed = TimedRounds(first, Rounds(ones, ones / speedups, ones, ones), 0, QUIET)
-    rows = {row.category: row for row in by_category(step_log([c for batch in batches for c in batch]), timed)}
-    assert list(rows) == ["a", "b", "c"]
-    assert rows["a"].speedup == pytest.approx(2.0)
-    assert rows["a"].tokens_per_second == pytest.approx(2.0)
-    assert rows["b"].speedup is None
-    assert rows["c"].speedup is None
-    plain = [completion("a", "", [1])]
-    nothing = TimedRounds([(Timed(plain, 1.0, 1),) * 2], Rounds(*[np.ones((1, 1))] * 4), 0, QUIET)
-    assert by_category(step_log(plain), nothing) == []
-
-
-def test_the_turns_of_a_conversation_are_one_unit_of_resampling():
-    texts = [completion("a", "", [4, 4]), completion("a#turn-2", "", [0]), completion("b", "", [1])]
-    log = step_log(
-        [
-            dataclasses.replace(each, request=dataclasses.replace(each.request, conversation=each.request.name[0]))
-            for each in texts
-        ]
-    )
-    totals = totals_by_prompt(log)
-    assert totals["accepted"].tolist() == [8, 1]
-    assert totals["steps"].tolist() == [3, 1]
-    assert totals_by_prompt(log.drop(columns="conversation"))["accepted"].tolist() == [8, 0, 1]
+    assert apart.measured["group"] == 2
+    assert apart.measured["overlap"] == pytest.approx(float(overlap))  # texts and requests in one order

@@ -13,7 +13,7 @@ from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine
 from specbench.models.early_exit import EarlyExit, first_layers
 from specbench.rng import Streams
-from specbench.sampling import RowParams, SamplingParams
+from specbench.sampling import RowParams, SamplingParams, logit_rows
 from tests.cases import bound
 from tests.families import CONFIGS, SIZES, VOCABULARY, made
 from tests.test_families import TOLERANCE
@@ -112,14 +112,16 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
         tokens[b, : len(text)] = torch.tensor(text)
     lengths = torch.tensor([4, 2])
     numbers = (torch.full((2,), 12), torch.full((2,), 3), torch.tensor([1, 2]))
-    params = RowParams.of([SamplingParams(), SamplingParams(temperature=0.0, top_k=2)])
+    asked = [SamplingParams(top_p=0.9), SamplingParams(temperature=0.0, top_k=2)]
+    params = RowParams.of(asked)
     batch = Batch(tokens, lengths, lengths, *numbers, params, torch.full((2,), RUNNING))
     with torch.inference_mode():
         draft = drafter.propose(batch, torch.full((2,), 3), Streams(numbers[2], lengths, 4))
     drafted, probs = draft.token_ids.view(2, 3), draft.rows.probs().view(2, 3, -1)
     for b, text in enumerate(texts):
         logits = drafter.engine.score([*text, *drafted[b].tolist()])[len(text) - 1 : -1]
-        torch.testing.assert_close(probs[b], (logits / 0.6).softmax(dim=-1), rtol=1e-9, atol=1e-12)
+        expected = logit_rows(logits, RowParams.of([drafter.sampled_with(asked[b])] * 3)).probs()
+        torch.testing.assert_close(probs[b], expected, rtol=1e-9, atol=1e-12)
     assert drafter.sampled_with(SamplingParams(temperature=0.0, top_k=2)) == SamplingParams(temperature=0.6)
 
 

@@ -85,7 +85,9 @@ def chat_of(
 def _switch(tokenizer: PreTrainedTokenizerBase, trial: Sequence[Message], thinking: bool) -> str:
     """The argument that turns thinking on and off: the one that makes a difference to the text."""
     for name in _SWITCHES:
-        if _templated(tokenizer, trial, {name: True}) != _templated(tokenizer, trial, {name: False}):
+        with foreign("pair.thinking", thinking, f"the chat template fails on {name}", "Use pair.thinking=null."):
+            on, off = (_templated(tokenizer, trial, {name: value}) for value in (True, False))
+        if on != off:
             return name
     problem = f"the target's chat template knows no switch for it ({' or '.join(_SWITCHES)})"
     raise ConfigError("pair.thinking", thinking, problem, "Use pair.thinking=null.")

@@ -89,14 +89,15 @@ class DecodeProtocol:
         speculative = context.decoder()
         plain = context.decoder(0)
         groups = self._groups(context)
+        requests = [request for group in groups for request in group]  # in the order in which they are decoded
         timed = self._decode(plain, speculative, context, groups)
         plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
-        batches = in_groups(context.requests, context.batch_size)
+        batches = in_groups(requests, context.batch_size)
         baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds))
         completions = [c for _, batch in timed.first for c in batch.completions]
         steps = step_log(completions)
         check, empirical = check_first_tokens(context, self.check)
-        scored = recorded(context, context.requests, completions) if context.drafter.has_probabilities else None
+        scored = recorded(context, requests, completions) if context.drafter.has_probabilities else None
         mixed = any(request.sampling != context.sampling for request in context.requests)  # a trace is of one sampler
         found = by_category(steps, timed)
         categories = {CATEGORIES: Table(found, CATEGORY_SCHEMA)} if found else {}

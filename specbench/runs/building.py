@@ -200,7 +200,7 @@ def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> Sa
         made = SamplingParams.from_mapping({**prompt.sampling, "max_tokens": longest}, **run)
         return dataclasses.replace(made, max_tokens=sampling.max_tokens)  # a request has its length beside them
     except ConfigError as error:
-        problem = f"{prompt.place}: prompt {prompt.name!r}: {str(error).removeprefix('sampler.')}"
+        problem = f"{prompt.place}: prompt {prompt.name!r}: {str(error).removeprefix('sampler.').removesuffix('.')}"
         remedy = "Mend the line, or ignore what lines say of sampling: workload.parameters=false."
         raise ConfigError("workload.path", config.workload.path, problem, remedy) from error
 

@@ -1,0 +1,115 @@
+"""Results by category: what is counted, what is timed, and where it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.categories import by_category as shown
+from specbench import progress, summary
+from specbench.decoding import Completion, Request, Step
+from specbench.disturbance import Disturbance
+from specbench.metrics.acceptance import totals_by_prompt
+from specbench.metrics.speed import Rounds
+from specbench.protocols.categories import CATEGORY_SCHEMA, CategoryRow, by_category
+from specbench.protocols.decode import step_log
+from specbench.protocols.rounds import Timed, TimedRounds
+from specbench.results import CATEGORIES, write_rows
+from specbench.sampling import SamplingParams
+from specbench.tracking.panels import panels
+from tests.made_up_rows import frame, make_row, write_run
+
+GREEDY = SamplingParams(temperature=0.0)
+QUIET = Disturbance(None, None, None)
+
+
+def completion(name: str, category: str, accepted: list[int], conversation: str = "") -> Completion:
+    request = Request(name, (1,), 0, GREEDY, 9, category=category, conversation=conversation)
+    return Completion(request, [0], [Step(name, i, 4, each, each + 1, 4) for i, each in enumerate(accepted)])
+
+
+def test_a_category_is_timed_by_the_batches_that_hold_no_other():
+    a, b, c = (completion(name, name, [2]) for name in "abc")
+    batches = [[a], [b, c], [c], [a]]
+    first = [(Timed(batch, 1.0, 1), Timed(batch, 1.0, 1)) for batch in batches]
+    ones = np.ones((2, 4))
+    speedups = np.array([[2.0, 4.0, 8.0, 2.0]] * 2)
+    timed = TimedRounds(first, Rounds(ones, ones / speedups, ones, ones), 0, QUIET)
+    rows = {row.category: row for row in by_category(step_log([c for batch in batches for c in batch]), timed)}
+    assert list(rows) == ["a", "b", "c"]
+    assert rows["a"].speedup == pytest.approx(2.0)
+    assert rows["a"].tokens_per_second == pytest.approx(2.0)
+    assert rows["b"].speedup is None
+    assert rows["c"].speedup is None
+    plain = [completion("a", "", [1])]
+    nothing = TimedRounds([(Timed(plain, 1.0, 1),) * 2], Rounds(*[np.ones((1, 1))] * 4), 0, QUIET)
+    assert by_category(step_log(plain), nothing) == []
+
+
+def test_the_turns_of_a_conversation_are_one_unit_of_resampling():
+    texts = [completion("a", "", [4, 4]), completion("a#turn-2", "", [0]), completion("b", "", [1])]
+    log = step_log(
+        [
+            dataclasses.replace(each, request=dataclasses.replace(each.request, conversation=each.request.name[0]))
+            for each in texts
+        ]
+    )
+    totals = totals_by_prompt(log)
+    assert totals["accepted"].tolist() == [8, 1]
+    assert totals["steps"].tolist() == [3, 1]
+    assert totals_by_prompt(log.drop(columns="conversation"))["accepted"].tolist() == [8, 0, 1]
+
+
+def made(category: str, speedup: float | None) -> CategoryRow:
+    numbers = dict.fromkeys(("acceptance_rate", "acceptance_rate_low", "acceptance_rate_high"), 0.5)
+    numbers |= dict.fromkeys(("acceptance_length", "acceptance_length_low", "acceptance_length_high"), 2.25)
+    numbers |= dict.fromkeys(("speedup", "speedup_low", "speedup_high"), speedup)
+    return CategoryRow(
+        category=category, prompts=3, texts=4, tokens=9, steps=4, drafted=10, accepted=5,
+        tokens_per_second=1.0, plain_tokens_per_second=1.0, **numbers,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of two jobs, each with two categories."""
+    folder = write_run(tmp_path / "run", [make_row(gamma=g, job=i) for i, g in enumerate((2, 4))], empirical=False)
+    for job, speedup in enumerate((1.5, None)):
+        (folder / str(job)).mkdir(exist_ok=True)
+        write_rows(folder / str(job) / CATEGORIES, [made("[red]", speedup), made("", 1.25)], CATEGORY_SCHEMA)
+    return folder
+
+
+def test_reports_have_a_line_a_run_and_category(run, tmp_path):
+    rows = frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))])
+    (section,) = shown(run, rows, ["gamma"], "Setting.")
+    table = next(part for part in section.blocks if hasattr(part, "shown")).shown
+    assert table[["category", "gamma", "texts", "acceptance length", "speedup"]].to_numpy().tolist() == [
+        ["[red]", "2", "4", "2.25", "1.50"], ["(none)", "2", "4", "2.25", "1.25"],
+        ["[red]", "4", "4", "2.25", "-"], ["(none)", "4", "4", "2.25", "1.25"],
+    ]  # fmt: skip
+    assert shown(tmp_path, rows, ["gamma"], "Setting.") == []
+
+
+def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
+    rows = frame([make_row(gamma=2, job=0)])
+    console = progress.Console(record=True, width=150, file=io.StringIO())
+    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.setattr(summary, "console", console)
+    summary.print_categories(rows, pd.DataFrame())
+    assert console.export_text() == ""
+    summary.print_categories(rows, pd.DataFrame([vars(made("[red]", None))]).assign(job=0))
+    said = console.export_text()
+    assert "[red]" in said
+    assert "protocol.group=category" in said
+
+
+def test_wandb_gets_a_table_and_a_chart(run):
+    found = panels(run / "0", 0)
+    assert [row[0] for row in found["tables"]["tables/categories"]["data"]] == ["[red]", ""]
+    assert found["charts"]["charts/categories"]["data"] == [["[red]", 2.25], ["", 2.25]]
