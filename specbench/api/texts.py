@@ -204,8 +204,8 @@ def _engine_of(given: str | DecodingEngine) -> DecodingEngine:
 def _decoder(pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter, engine: DecodingEngine) -> Decoder:
     target = _target(pair)
     if gamma == 0:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine)
-    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine)
+        return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
+    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine, pair.tokenizer)
 
 
 def _target(pair: Pair) -> Engine:
