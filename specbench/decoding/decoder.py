@@ -18,7 +18,6 @@ from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.step import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_DIFFER, Line, Parts
-from specbench.decoding.stopping import ids_that_end
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, right_padded
@@ -228,7 +227,7 @@ class Decoder:
         )
 
     def _stops_of(self, request: Request) -> frozenset[int]:
-        return ids_that_end(request.sampling, self.stop_ids if request.stop_ids is None else request.stop_ids)
+        return request.sampling.ids_that_end(self.stop_ids if request.stop_ids is None else request.stop_ids)
 
     def _gamma_of(self, request: Request) -> int:
         most = self.parts.gamma

@@ -40,7 +40,12 @@ class Request:
 
 
 def requests_of(
-    name: str, prompt: tuple[int, ...], sampling: SamplingParams, seed: int, max_new_tokens: int, gamma: int | None
+    name: str,
+    prompt: tuple[int, ...],
+    sampling: SamplingParams,
+    seed: int,
+    max_new_tokens: int,
+    gamma: int | None = None,
 ) -> list[Request]:
     """The requests of one prompt: as many as ``sampling.n``, the first of which is the only one if n is 1.
 

@@ -1,4 +1,4 @@
-"""What ends a text: ids, which the step on the device looks for, and stop strings, which the host finds in the text.
+"""Stop strings, which the host finds in the text as it is read. Stop ids are looked for by the step, on the device.
 
 The first stop string that is complete, character by character, ends the text, whatever tokens and blocks its characters
 came in. So speculative and plain decoding end at the same place. vLLM's meanings, but for one detail: if one token
@@ -12,15 +12,6 @@ from dataclasses import dataclass
 
 from specbench.decoding.detokenize import TextStream
 from specbench.sampling_params import SamplingParams
-
-
-def ids_that_end(sampling: SamplingParams, own: frozenset[int]) -> frozenset[int]:
-    """The ids that end a text.
-
-    Args:
-        own: the model's own, which ``ignore_eos`` drops.
-    """
-    return (frozenset() if sampling.ignore_eos else own) | frozenset(sampling.stop_token_ids)
 
 
 @dataclass(frozen=True)

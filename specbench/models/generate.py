@@ -24,6 +24,8 @@ def obstacle(way: str, batch: int, sampling: SamplingParams, gamma: int) -> str:
     """Why ``generate`` cannot decode such requests that way; empty if it can."""
     if sampling.processors:
         return "generate does not take sampler.processors"
+    if sampling.stop:
+        return "generate looks for sampler.stop by rules of its own"
     if way == ASSISTED and batch > 1:
         return f"assisted generation takes one request, and the batch has {batch}"
     if way == ASSISTED and gamma == 0:
@@ -51,6 +53,7 @@ def generate(
     Returns:
         The new tokens of each request, up to its first stop token.
     """
+    stop_ids = sampling.ids_that_end(pair.stop_ids)
     width, device = max(map(len, prompts)), pair.target.device
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
@@ -59,7 +62,7 @@ def generate(
     settings = GenerationConfig(
         **_sampling(sampling),
         max_new_tokens=max_new_tokens,
-        eos_token_id=sorted(pair.stop_ids) or None,
+        eos_token_id=sorted(stop_ids) or None,
         pad_token_id=0,
         cache_implementation="static" if way == STATIC else None,
         # The draft proposes gamma tokens every time, however sure it is, as our drafter does.
@@ -70,7 +73,7 @@ def generate(
     with torch.random.fork_rng([device] if device.type == "cuda" else []), _stock(pair, settings):
         torch.manual_seed(seed)
         made = target.generate(ids, attention_mask=mask, **more)
-    return [_to_stop(text, pair.stop_ids) for text in made[:, width:].tolist()]
+    return [_to_stop(text, stop_ids) for text in made[:, width:].tolist()]
 
 
 def _sampling(sampling: SamplingParams) -> dict[str, Any]:

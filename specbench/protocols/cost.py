@@ -25,6 +25,7 @@ from specbench.errors import ConfigError
 from specbench.plots import cost as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.parameters import NO_TEXTS, Ignored
 from specbench.protocols.prechecks import check_chains
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
@@ -45,6 +46,7 @@ class CostProtocol:
 
     needs_models = True
     times = True
+    ignored_parameters: ClassVar[Ignored] = NO_TEXTS
     own_conditions: ClassVar[Conditions] = {
         "gamma": "Use protocol.gammas.",
         "batch_size": "Use protocol.batches.",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,8 @@ from specbench.plots import decode as plots
 from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
 from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
+from specbench.protocols.logprobs import logprob_table
+from specbench.protocols.parameters import NOTHING, Ignored
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Timed, TimedRounds, timed_rounds
 from specbench.replay.trace import TRACE, Trace
@@ -50,6 +52,7 @@ class DecodeProtocol:
     """
 
     needs_models = True
+    ignored_parameters: ClassVar[Ignored] = NOTHING
     times = True
 
     def __init__(
@@ -91,7 +94,7 @@ class DecodeProtocol:
         check, empirical = check_first_tokens(context, self.check)
         scored = recorded(context, context.requests, completions) if context.drafter.has_probabilities else None
         measured: dict[str, Any] = {
-            **acceptance_fields(steps, context.gamma),
+            **acceptance_fields(by_prompt(steps, context.requests), context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
             **speed_fields(timed, speculative.stopwatch.seconds),
             "engine": speculative.engine.name,
@@ -118,6 +121,7 @@ class DecodeProtocol:
                 STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
                 EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
                 TEXTS: Table([_text(context, c) for c in completions], TEXT_SCHEMA),
+                **logprob_table(context, completions),
                 **({} if scored is None else {TRACE: scored.table}),
                 **({BASELINES: Table(baselines, BASELINE_SCHEMA)} if baselines else {}),
             },
@@ -143,6 +147,12 @@ class DecodeProtocol:
 def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]:
     """Requests in groups of ``size``, in their order; the last may be smaller."""
     return [requests[i : i + size] for i in range(0, len(requests), size)]
+
+
+def by_prompt(steps: pd.DataFrame, requests: Sequence[Request]) -> pd.DataFrame:
+    """The step log with the continuations of a prompt taken together, which are not independent of each other."""
+    prompts = {request.name: request.prompt_name for request in requests}
+    return steps.assign(prompt=steps["prompt"].map(prompts))
 
 
 def headline(measured: Mapping[str, Any], timed: TimedRounds) -> str:
@@ -260,7 +270,7 @@ def _text(context: ModelContext, completion: Completion) -> dict[str, Any]:
     return {
         "prompt": completion.request.name,
         "text": decode(list(completion.request.prompt), skip_special_tokens=True),
-        "completion": decode(completion.token_ids, skip_special_tokens=True),
+        "completion": completion.text,
         "tokens": len(completion.token_ids),
         "finished": completion.finished,
     }

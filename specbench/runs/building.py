@@ -11,6 +11,7 @@ import torch
 
 from specbench.config import Config
 from specbench.decoding import DecodingEngine, Request, check_fit
+from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
@@ -108,28 +109,37 @@ def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str |
 
 
 def make_requests(prompts: list[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
-    """Tokenised prompts with their seeds.
+    """Tokenised prompts with their seeds; ``sampling.n`` requests of each.
 
     Raises:
-        ConfigError: a prompt that leaves no room for max_new_tokens in either model's context.
+        ConfigError: a prompt that leaves no room for its new tokens in either model's context; ids that stop a text and
+            are none of the pair's.
     """
+    sampling.check_stop_ids(pair.vocab_size)
     requests = []
     for prompt in prompts:
         ids = tuple(pair.encode(prompt.text))
         if not ids:
             problem = f"line {prompt.line}: prompt {prompt.name!r} has no tokens"
             raise ConfigError("workload.path", config.workload.path, problem, "Remove it.")
-        longest = prompt.max_new_tokens or config.max_new_tokens
-        if len(ids) + longest > pair.context:
+        # What a line says of itself goes before what all lines have.
+        own = (
+            dataclasses.replace(sampling, max_tokens=None)
+            if prompt.max_new_tokens and sampling.max_tokens
+            else sampling
+        )
+        most, seed = prompt.max_new_tokens or config.max_new_tokens, request_seed(config.seed, prompt.name)
+        made = requests_of(prompt.name, ids, own, seed, most, prompt.gamma)
+        if len(made[0].prompt) + made[0].max_new_tokens > pair.context:
+            key = "sampler.max_tokens" if own.max_tokens else "max_new_tokens"
             raise ConfigError(
-                "max_new_tokens",
-                longest,
-                f"line {prompt.line}: prompt {prompt.name!r} has {len(ids)} tokens, and the pair's context is "
-                f"{pair.context}",
-                "Shorten the prompt or lower max_new_tokens.",
+                key,
+                made[0].max_new_tokens,
+                f"line {prompt.line}: prompt {prompt.name!r} has {len(made[0].prompt)} tokens, and the pair's context "
+                f"is {pair.context}",
+                f"Shorten the prompt (sampler.truncate_prompt_tokens) or lower {key}.",
             )
-        seed = request_seed(config.seed, prompt.name)
-        requests.append(Request(prompt.name, ids, seed, sampling, longest, prompt.gamma))
+        requests += made
     return requests
 
 
