@@ -64,6 +64,7 @@ def splits(n):
     [
         (["de", "f a", "\n", "\n", "x"], ["\n\n"], ("\n\n", 4, "def a")),
         (["de", "f ST", "O", "P th"], ["STOP"], ("STOP", 4, "def ")),  # the last token holds more than its end
+        (["de", "f STO", "P"], ["STOP"], ("STOP", 3, "def ")),  # all but its end in one token
         (["aab", "aa", "bx"], ["aaba", "aabx"], ("aaba", 2, "")),
         (["a", "aa", "ab"], ["aab"], ("aab", 3, "aa")),  # a false start that the true one overlaps
         (
@@ -155,6 +156,7 @@ def stopped(exact, free):
     return requests, expected
 
 
+@pytest.mark.usefixtures("unchecked")
 @each_engine
 @pytest.mark.parametrize("gamma", [0, 4])
 def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, stopped, engine, gamma):
@@ -173,6 +175,7 @@ def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, 
         )
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_row_whose_text_the_host_has_ended_goes_on_no_more(exact, stopped):
     """The step does not see stop strings: a row that is free has to be told to rest."""
     (request, *_), _ = stopped
@@ -188,6 +191,7 @@ def test_a_row_whose_text_the_host_has_ended_goes_on_no_more(exact, stopped):
     assert int(engine_of.engine._slots.batch.lengths[1]) == length
 
 
+@pytest.mark.usefixtures("unchecked")
 @each_engine
 def test_every_request_has_stop_ids_of_its_own(exact, free, engine):
     """In one batch: none, one, several, and in place of the model's own; the longer rows come later."""

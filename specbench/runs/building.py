@@ -64,7 +64,9 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         check_fit(drafter, context.verifier, context.gamma)
     engine = engine.chosen(context.device, drafter, context.verifier)
     if not {"engine", "batch_size"} & set(unused(protocol)):
-        engine.check(context.device, drafter, context.verifier, min(context.batch_size, len(prompts)))
+        engine.check(
+            context.device, drafter, context.verifier, min(context.batch_size, len(prompts) * context.sampling.n)
+        )
     context = dataclasses.replace(context, drafter=drafter)
     if config.parallel != "none":
         check_installed()

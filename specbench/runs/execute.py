@@ -250,7 +250,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, sampler: Mappin
         "parallel": config.parallel,
         "ranks": ranks.size(),
         "workload": config.workload.name,
-        "prompts": len(context.requests) if isinstance(context, ModelContext) else None,
+        "prompts": len({r.prompt_name for r in context.requests}) if isinstance(context, ModelContext) else None,
         "gamma": config.gamma,
         "batch_size": config.batch_size,
         "max_new_tokens": config.max_new_tokens,
