@@ -41,6 +41,7 @@ def test_every_parameter_is_tested_somewhere():
 
 
 # skip_special_tokens: tests/test_stopping.py
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "skip_special_tokens"])
 def test_it_changes_what_is_decoded_or_told(pair, name):
     """For ignore_eos the model's own stop token is the first that it would write."""
@@ -84,6 +85,7 @@ def test_special_tokens_matter_where_stop_strings_are_searched():
     check_parameters(SamplingParams(stop=["<end>"], skip_special_tokens=False), protocol_of("record"))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_recorded_text_ends_at_its_stop_string(pair):
     sampling = SamplingParams(temperature=0.0, stop=["\n"])
     prompt = "def add(a, b):\n    return"

@@ -179,16 +179,16 @@ def test_texts_end_alike_plainly_and_speculatively_in_continuous_batches(exact, 
 def test_a_row_whose_text_the_host_has_ended_goes_on_no_more(exact, stopped):
     """The step does not see stop strings: a row that is free has to be told to rest."""
     (request, *_), _ = stopped
-    engine_of = decoder(exact, StaticEngine())
+    made = decoder(exact, StaticEngine([2]))  # a step of both rows, whatever they hold
     endless = dataclasses.replace(request, sampling=GREEDY, stop_ids=frozenset(), max_new_tokens=40)
-    completions = engine_of.start([endless, request])
+    completions = made.start([endless, request])
     while not completions[1].finished:
-        engine_of.step()
-    length = int(engine_of.engine._slots.batch.lengths[1])
+        made.step()
+    length = int(made.engine._slots.batch.lengths[1])
     for _ in range(3):
-        engine_of.step()
-    assert engine_of.active == 1
-    assert int(engine_of.engine._slots.batch.lengths[1]) == length
+        made.step()
+    assert made.active == 1
+    assert int(made.engine._slots.batch.lengths[1]) == length
 
 
 @pytest.mark.usefixtures("unchecked")
