@@ -30,6 +30,7 @@ CONTENTS = {
             "docs/sweeps",
             "docs/models",
             "docs/workloads",
+            "docs/stopping",
             "docs/gpu",
             "docs/wandb",
             "docs/paper",

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specbench.sampling import History, RowParams, logit_rows
-from specbench.types import LogitRows
+from specbench.types import PADDING, LogitRows
 
 # Batch.finished: by a stop token, by max_new_tokens, by logits that nothing can be drawn from
 RUNNING, STOPPED, FULL, FAILED = 0, 1, 2, 3
@@ -33,6 +34,7 @@ class Batch:
         seeds: of the requests.
         params: sampling parameters, a row a request.
         finished: RUNNING, STOPPED, FULL or FAILED.
+        stop_ids: the ids that end each text; PADDING fills up rows that have fewer than others.
         fixed: no shape may depend on what the tensors hold, as a captured CUDA graph wants it.
     """
 
@@ -44,6 +46,7 @@ class Batch:
     seeds: Int64[Tensor, " B"]
     params: RowParams
     finished: Int64[Tensor, " B"]
+    stop_ids: Int64[Tensor, "B stops"]
     fixed: bool = False
 
     def __len__(self) -> int:
@@ -116,15 +119,14 @@ class Batch:
             self.seeds[rows],
             self.params.select(rows),
             self.finished[rows],
+            self.stop_ids[rows],
             self.fixed,
         )
 
     def joined(self, other: Batch) -> Batch:
         """These requests, then the other's."""
-        width = max(self.tokens.shape[1], other.tokens.shape[1])
-        tokens = [torch.nn.functional.pad(each.tokens, (0, width - each.tokens.shape[1])) for each in (self, other)]
         return Batch(
-            torch.cat(tokens),
+            _stacked(self.tokens, other.tokens, 0),
             torch.cat([self.prompt_lengths, other.prompt_lengths]),
             torch.cat([self.lengths, other.lengths]),
             torch.cat([self.limits, other.limits]),
@@ -132,8 +134,15 @@ class Batch:
             torch.cat([self.seeds, other.seeds]),
             self.params.joined(other.params),
             torch.cat([self.finished, other.finished]),
+            _stacked(self.stop_ids, other.stop_ids, PADDING),
             self.fixed,
         )
+
+
+def _stacked(one: Int64[Tensor, "m w"], other: Int64[Tensor, "n u"], filling: int) -> Int64[Tensor, "rows widest"]:
+    """Rows above rows, as wide as the wider ones."""
+    width = max(one.shape[1], other.shape[1])
+    return torch.cat([pad(each, (0, width - each.shape[1]), value=filling) for each in (one, other)])
 
 
 def known_max(values: Int64[Tensor, " B"], bound: int) -> int:

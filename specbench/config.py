@@ -16,7 +16,7 @@ from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench.errors import ConfigError
-from specbench.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams
+from specbench.sampling_params import LARGEST_LENGTH, LARGEST_SEED, LOGPROBS, SamplingParams
 
 _PACKAGED = Path(__file__).parent / "conf"  # in a wheel
 CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
@@ -68,6 +68,7 @@ class SamplerConfig:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprobs_mode: str = LOGPROBS[0]
     skip_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
 

@@ -19,6 +19,7 @@ LARGEST_LENGTH = 1_000_000
 LARGEST_SEED = 2**63 - 1  # what rng.py takes
 LARGEST_BIAS = 100.0  # of logit_bias, as OpenAI's interface has it
 MOST_LOGPROBS = 1000
+LOGPROBS = ("raw_logprobs", "processed_logprobs")
 STRUCTURES = ("json", "regex", "grammar", "choice")
 _PLAIN = ("temperature", "top_k", "top_p", "min_p")
 _COUNTS = {  # the least and the most of what may be None
@@ -62,15 +63,19 @@ class SamplingParams:
         stop_token_ids: ids that end it, beside the model's own.
         include_stop_str_in_output: whether the text of ``stop`` that ended it is kept.
         ignore_eos: whether the model's own stop tokens end nothing.
-        thinking_budget: tokens of thinking, at most, after which its end is forced; None is no limit.
+        thinking_budget: tokens of thinking, at most, after which its end is forced. Not yet possible: only None is.
         max_tokens: of the continuation, at most; None takes the run's max_new_tokens.
         n: continuations of the prompt, each with a seed of its own.
         seed: of the request; None derives it from the run's.
         logprobs: the most likely tokens whose log-probabilities are told at each place of the continuation, beside
             those of its own tokens; None tells none.
-        prompt_logprobs: the same for the prompt.
+        prompt_logprobs: the same for the prompt, always raw.
+        logprobs_mode: what ``logprobs`` are of: ``raw_logprobs``, of the target's logits as they are, or
+            ``processed_logprobs``, of the distribution that tokens are drawn from.
         skip_special_tokens: whether the text shown leaves them out.
         truncate_prompt_tokens: the last tokens of the prompt that are kept, so many; None keeps all.
+
+    ``max_tokens``, ``n``, ``seed`` and ``truncate_prompt_tokens`` are read when requests are made.
 
     Raises:
         ConfigError: a value outside its range, or two that contradict each other.
@@ -99,6 +104,7 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprobs_mode: str = LOGPROBS[0]
     skip_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
 
@@ -121,6 +127,11 @@ class SamplingParams:
             self._set("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:
                 raise _wrong("allowed_token_ids", [], "no token may come", "Name ids, or leave it out.")
+        if self.logprobs_mode not in LOGPROBS:
+            raise _wrong("logprobs_mode", self.logprobs_mode, "not known", f"Use {' or '.join(LOGPROBS)}.")
+        if self.thinking_budget is not None:
+            remedy = "Leave it out; max_tokens limits the whole text."
+            raise _wrong("thinking_budget", self.thinking_budget, "not supported along drafts yet", remedy)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             problem = f"above max_tokens={self.max_tokens}"
             raise _wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_tokens.")
@@ -161,6 +172,16 @@ class SamplingParams:
                 raise _wrong(name, getattr(self, name), "outside [-2, 2]", "Use 0.0 for off.")
         if self.repetition_penalty <= 0:
             raise _wrong("repetition_penalty", self.repetition_penalty, "not above 0", "Use 1.0 for off.")
+
+    def ids_that_end(self, own: frozenset[int]) -> frozenset[int]:
+        """The ids that end a text; ``own`` are the model's, which ``ignore_eos`` drops."""
+        return (frozenset() if self.ignore_eos else own) | frozenset(self.stop_token_ids)
+
+    def check_stop_ids(self, vocab_size: int) -> None:
+        """Raises ConfigError for ids of ``stop_token_ids`` that a model with so many ids does not have."""
+        if unknown := [token for token in self.stop_token_ids if token >= vocab_size]:
+            problem = f"{unknown} are no ids of the pair, which has 0 to {vocab_size - 1}"
+            raise _wrong("stop_token_ids", list(self.stop_token_ids), problem, "Remove them.")
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -73,6 +73,14 @@ BAD_INPUT = [
     Case("batch of nothing", ("batch_size=0",), ("batch_size=0", "Use 1 to 4096")),
     Case("no tokens", ("max_new_tokens=0",), ("max_new_tokens=0", "Use 1 or more")),
     Case("negative seed", ("seed=-1",), ("seed=-1", "Use a whole number from 0")),
+    Case(
+        "a stop string where no text is",
+        ("protocol=latency", "sampler.stop=[x]"),
+        ("sampler.stop=['x']", "would ignore it", "leave it out"),
+    ),
+    Case(
+        "a budget that is not possible", ("sampler.thinking_budget=9",), ("sampler.thinking_budget=9: not supported",)
+    ),
     Case("top_p of 0", ("sampler.top_p=0",), ("sampler.top_p=0.0", "Use 1.0 for off")),
     Case("top_p above 1", ("sampler.top_p=1.5",), ("sampler.top_p=1.5", "Use 1.0 for off")),
     Case("top_k below -1", ("sampler.top_k=-2",), ("sampler.top_k=-2", "0 or -1 is off")),

@@ -41,14 +41,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def plain_decoder(pair: Pair) -> Decoder:
-    return Decoder(Engine(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids)
+    return Decoder(Engine(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids, None, pair.tokenizer)
 
 
 def turns_of(pair: Pair, prompts: list[Prompt], sampling: SamplingParams = GREEDY, **settings: Any) -> list[Request]:
     config = Config(workload=WorkloadConfig(path="p.jsonl"), max_new_tokens=6, **settings)
-    return all_turns(
-        prompts, lambda some: make_requests(some, pair, sampling, config), lambda: plain_decoder(pair), pair, 2
-    )
+    return all_turns(prompts, lambda some: make_requests(some, pair, sampling, config), lambda: plain_decoder(pair), 2)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -164,6 +164,7 @@ def test_a_finished_request_stays_as_it_is():
         *[torch.arange(3)],
         params,
         finished,
+        torch.full((3, 1), 9),
     )
     assert batch.room().tolist() == [1, 0, 0]
     rows = LogitRows(torch.zeros(6, 4), torch.ones(6), torch.full((6,), -torch.inf), None)
@@ -177,7 +178,7 @@ def test_a_finished_request_stays_as_it_is():
         def truncate(self, lengths):
             self.lengths = lengths
 
-    parts, stamps = step.Parts(Nothing(), None, None, 1, torch.tensor([9])), Stamps(5, torch.device("cpu"))
+    parts, stamps = step.Parts(Nothing(), None, None, 1), Stamps(5, torch.device("cpu"))
     for _ in range(4):
         stamps.mark()
     after, happened = step._commit(batch, draft, rows, verification, parts, stamps)

@@ -83,8 +83,8 @@ def test_a_text_depends_on_its_seed_and_prompt_alone(exact):
 @pytest.mark.parametrize("max_new_tokens", [1, 2, 4, 7])
 def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
     requests = make_requests(pair, 4, max_new_tokens=max_new_tokens)
+    requests = [dataclasses.replace(request, stop_ids=frozenset()) for request in requests]
     made = decoder(pair, TreeDrafter([2, 2]))
-    made.parts = made.engine.parts = dataclasses.replace(made.parts, stop_ids=made.parts.stop_ids[:0])
     nodes = [0, 2, 6, 10, 14]
     for completion in made.run(requests):
         assert len(completion.token_ids) == max_new_tokens
@@ -150,7 +150,9 @@ def test_each_place_of_a_tree_has_a_history_of_its_own():
             return logits
 
     params = RowParams.of([SamplingParams(processors=[Listening()])] * 2)
-    batch = Batch(text, lengths, lengths, lengths + 3, lengths, lengths, params, torch.full((2,), RUNNING))
+    batch = Batch(
+        text, lengths, lengths, lengths + 3, lengths, lengths, params, torch.full((2,), RUNNING), lengths[:, None]
+    )
     seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 2)), 4)
     fed = torch.tensor([[8, *IDS], [6, *IDS]])
     path = trees.paths(seen, 4)[:, :, 1:]

@@ -10,12 +10,15 @@ from types import FunctionType
 from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
 from specbench.decoding import Decoder, DecodingEngine, Request, Step
+from specbench.decoding.logprobs import TokenLogprob, completion_logprobs, prompt_logprobs
+from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
 from specbench.errors import ArgumentError
 from specbench.models import Engine, Pair
 from specbench.protocols.base import ModelContext
+from specbench.protocols.parameters import check_parameters
+from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.record import repeated
 from specbench.provenance import request_seed
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
@@ -33,10 +36,16 @@ class Decoded:
 
     Attributes:
         prompt: token ids.
-        text: of the continuation, without special tokens.
-        token_ids: of the continuation, the stop token included.
+        text: of the continuation, without special tokens, and without the stop string that ended it, unless
+            ``sampling`` says otherwise.
+        token_ids: of the continuation, the stop token included, or the token that completed a stop string.
         steps: the step log: tokens drafted, accepted and emitted by each verification.
-        finished: "stop" if a stop token ended it, "length" if max_new_tokens did.
+        finished: "stop" if a stop token or a stop string ended it, "length" if max_new_tokens did.
+        stop_reason: the stop string, or the id of ``stop_token_ids``, that ended it; None if the model's own stop token
+            or the length did.
+        index: the place of its prompt in ``prompts``.
+        sample: which of the ``sampling.n`` continuations of its prompt it is, from 0.
+        logprobs, prompt_logprobs: of each token of the continuation and of the prompt, if ``sampling`` asks for them.
     """
 
     prompt: tuple[int, ...]
@@ -44,6 +53,11 @@ class Decoded:
     token_ids: list[int]
     steps: list[Step]
     finished: str
+    stop_reason: int | str | None = None
+    index: int = 0
+    sample: int = 0
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
 
     @property
     def acceptance_length(self) -> float:
@@ -88,15 +102,17 @@ def decode(
         verifier: a name of conf/verifier, or an object with ``verify(draft, target, streams)``.
         drafter: a name of conf/drafter, such as "model" (the pair's draft), or "layer_skip" and "prompt_lookup", which
             need no draft model, or a Drafter.
-        sampling: how both models sample; None is temperature 1, nothing cut off.
-        max_new_tokens: the most tokens of a continuation.
-        seed: of the random numbers; every prompt gets a seed of its own from it and its place in ``prompts``.
+        sampling: how both models sample, what ends a text, and how it is shown; None is temperature 1, nothing cut off.
+        max_new_tokens: the most tokens of a continuation, unless ``sampling.max_tokens`` says otherwise.
+        seed: of the random numbers; every prompt gets a seed of its own from it and its place in ``prompts``, unless
+            ``sampling.seed`` is set.
         batch_size: prompts decoded side by side; as one ends, another takes its place.
         engine: a name of conf/engine, such as "eager" or "graph", or a DecodingEngine: how steps are taken. "auto" is
             CUDA graphs on a GPU, and eager elsewhere.
 
     Returns:
-        DecodedBatch: a list with one Decoded a prompt (``text``, ``token_ids``, ``steps``, ``acceptance_length``); its
+        DecodedBatch: a list with one Decoded a prompt (``text``, ``token_ids``, ``steps``, ``acceptance_length``), or
+            ``sampling.n`` of each, one after the other; its
         own ``acceptance_length`` is that of all.
 
     Raises:
@@ -121,10 +137,15 @@ def decode(
     return DecodedBatch(
         Decoded(
             each.request.prompt,
-            str(pair.tokenizer.decode(each.token_ids, skip_special_tokens=True)),
+            each.text,
             list(each.token_ids),
             list(each.steps),
             each.finished,
+            each.stop_reason,
+            int(each.request.prompt_name),
+            each.request.sample,
+            completion_logprobs(decoder.parts.target, each),
+            prompt_logprobs(decoder.parts.target, each),
         )
         for each in completions
     )
@@ -163,6 +184,7 @@ def record(
         >>> [each.acceptance_length for each in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
     """
     check_count("samples", samples)
+    check_parameters(sampling or SamplingParams(), RecordProtocol(samples))
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     context = _context(pair, _drafter_of(drafter), requests, seed, check_count("batch_size", batch_size))
     return record_requests(context, repeated(context, samples)).trace
@@ -173,6 +195,8 @@ def _requests(
 ) -> list[Request]:
     check_count("seed", seed, 0)
     check_count("max_new_tokens", max_new_tokens)
+    sampling = sampling or SamplingParams()
+    sampling.check_stop_ids(pair.vocab_size)
     each = [prompts] if isinstance(prompts, str) else list(prompts)
     if not each:
         raise ArgumentError("prompts: empty; give a text, or a list of texts or of token ids")
@@ -183,12 +207,14 @@ def _requests(
             raise ArgumentError(f"prompts[{i}]: no tokens")
         if min(ids) < 0 or max(ids) >= pair.vocab_size:
             raise ArgumentError(f"prompts[{i}]: ids outside 0 to {pair.vocab_size - 1}, the pair's vocabulary")
-        if len(ids) + max_new_tokens > pair.context:
+        made = requests_of(str(i), ids, sampling, request_seed(seed, str(i)), max_new_tokens)
+        tokens, most = len(made[0].prompt), made[0].max_new_tokens
+        if tokens + most > pair.context:
             raise ArgumentError(
-                f"prompts[{i}]: {len(ids)} tokens and max_new_tokens={max_new_tokens} are more than the pair's context "
-                f"of {pair.context}"
+                f"prompts[{i}]: {tokens} tokens and max_new_tokens={most} are more than the pair's context of "
+                f"{pair.context}"
             )
-        requests.append(Request(str(i), ids, request_seed(seed, str(i)), sampling or SamplingParams(), max_new_tokens))
+        requests += made
     return requests
 
 
@@ -209,8 +235,8 @@ def _engine_of(given: str | DecodingEngine) -> DecodingEngine:
 def _decoder(pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter, engine: DecodingEngine) -> Decoder:
     target = _target(pair)
     if gamma == 0:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine)
-    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine)
+        return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
+    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine, pair.tokenizer)
 
 
 def _target(pair: Pair) -> Engine:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
+from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.requests import Completion, Request, Step
@@ -22,6 +23,7 @@ from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, right_padded
 from specbench.sampling import RowParams
 from specbench.stopwatch import Stopwatch
+from specbench.types import PADDING
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 
@@ -57,8 +59,9 @@ class Decoder:
         verifier: accepts and emits; not used where nothing was drafted.
         gamma: tokens drafted a step, at most, in a tree on each path; fewer for a request near its max_new_tokens, or
             with a gamma of its own.
-        stop_ids: ids that end a text.
+        stop_ids: the model's own ids that end a text.
         engine: how steps are taken; None is eager.
+        tokenizer: of the pair; needed for stop strings, and for the text of completions.
 
     Raises:
         ConfigError: a drafter that this verifier or this gamma does not fit.
@@ -72,12 +75,13 @@ class Decoder:
         gamma: int,
         stop_ids: frozenset[int],
         engine: DecodingEngine | None = None,
+        tokenizer: Tokenizer | None = None,
     ):
         if (drafter is None or verifier is None) and gamma > 0:
             raise ValueError(f"gamma={gamma} needs a drafter and a verifier")
         self._most = 0 if drafter is None or verifier is None else check_fit(drafter, verifier, gamma)
-        ids = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=target.device)
-        self.parts = Parts(target, drafter, verifier, gamma, ids)
+        self.parts = Parts(target, drafter, verifier, gamma)
+        self.stop_ids, self.tokenizer = stop_ids, tokenizer
         self.stopwatch = Stopwatch(target.synchronize)
         self.engine = (engine or EagerEngine()).bind(self.parts, self.stopwatch)
         self.prompt_seconds = 0.0  # in which prompts were fed; also among those of the stopwatch
@@ -97,7 +101,8 @@ class Decoder:
             ConfigError: more at once than the engine has steps for.
         """
         longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
-        self.engine.reserve(min(at_once, len(requests)), longest + self._most + 1)
+        stops = max(len(self._stops_of(request)) for request in requests)
+        self.engine.reserve(min(at_once, len(requests)), longest + self._most + 1, stops)
 
     def clear_times(self) -> None:
         """Forgets all times and steps so far, as those of texts decoded to warm up."""
@@ -149,7 +154,7 @@ class Decoder:
         Raises:
             ConfigError: a request whose gamma is above the decoder's; nothing is admitted then.
         """
-        completions = [Completion(request) for request in requests]
+        completions = [Completion(request, tokenizer=self.tokenizer) for request in requests]
         joining = [completion for completion in completions if completion.remaining > 0]
         for completion in completions:
             completion.finished = "" if completion.remaining > 0 else "length"
@@ -207,6 +212,8 @@ class Decoder:
         if ended:
             if self.parts.drafter is not None:
                 self.parts.drafter.ended([self._rows[row].token_ids for row in ended])
+            if by_text := [row for row in ended if self._rows[row].characters is not None]:
+                self.engine.end(by_text)
             moved = self.engine.retire(ended)
             kept = {row: each for row, each in self._rows.items() if not each.finished}
             self._rows = {moved.get(row, row): each for row, each in kept.items()}
@@ -230,7 +237,11 @@ class Decoder:
             torch.tensor([request.seed for request in requests], device=device),
             RowParams.of([request.sampling for request in requests], device),
             torch.full((len(requests),), RUNNING, device=device),
+            right_padded([sorted(self._stops_of(request)) for request in requests], device, PADDING),
         )
+
+    def _stops_of(self, request: Request) -> frozenset[int]:
+        return request.sampling.ids_that_end(self.stop_ids if request.stop_ids is None else request.stop_ids)
 
     def _gamma_of(self, request: Request) -> int:
         most = self.parts.gamma
@@ -260,8 +271,15 @@ def _record(completion: Completion, line: Line, verifier: Verifier | None) -> No
             f"Nothing could be drawn for prompt {name!r} at step {number} ({type(verifier).__name__}), though no logit "
             "is NaN or +inf. Check whether sampler.processors ban every token, or the verifier."
         )
-    completion.token_ids.extend(line.token_ids[: line.num_emitted])
+    tokens, accepted = line.token_ids[: line.num_emitted], line.num_accepted
     completion.finished = _FINISHED[line.finished]
-    completion.steps.append(
-        Step(name, number, line.num_draft_tokens, line.num_accepted, line.num_emitted, line.draft_depth)
-    )
+    by_token = line.finished == STOPPED
+    if by_token and tokens[-1] in completion.request.sampling.stop_token_ids:
+        completion.stop_reason = tokens[-1]
+    # A stop token is no text, in which there could be a stop string.
+    if completion.search and (found := completion.search.feed(tokens[:-1] if by_token else tokens)):
+        tokens = tokens[: found.tokens - len(completion.token_ids)]
+        accepted = min(accepted, len(tokens))
+        completion.finished, completion.stop_reason, completion.characters = "stop", found.text, found.characters
+    completion.token_ids.extend(tokens)
+    completion.steps.append(Step(name, number, line.num_draft_tokens, accepted, len(tokens), line.draft_depth))

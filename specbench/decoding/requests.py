@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
+from specbench.decoding.detokenize import TextStream, Tokenizer
+from specbench.decoding.stopping import StopSearch
+from specbench.errors import ArgumentError
+from specbench.provenance import request_seed
 from specbench.sampling import SamplingParams
 
 
@@ -16,6 +21,9 @@ class Request:
             drafts nothing, does not look at it.
         category, conversation, turn: what tables say of it, on which nothing depends: the workload's word for its kind
             of text, the name of its first turn's request (empty: its own), and which turn it is, from 1.
+        stop_ids: ids that end it, in place of the model's own; None takes the model's own. ``ignore_eos`` and
+            ``stop_token_ids`` of ``sampling`` change either.
+        sample: which of several continuations of its prompt it is, from 0.
     """
 
     name: str
@@ -24,6 +32,8 @@ class Request:
     sampling: SamplingParams
     max_new_tokens: int
     gamma: int | None = None
+    stop_ids: frozenset[int] | None = None
+    sample: int = 0
     category: str = ""
     conversation: str = ""
     turn: int = 1
@@ -31,12 +41,47 @@ class Request:
     @property
     def labels(self) -> dict[str, str | int]:
         """What tables say of it beside its name."""
-        return {"category": self.category, "conversation": self.conversation or self.name, "turn": self.turn}
+        return {"category": self.category, "conversation": self.conversation or self.prompt_name, "turn": self.turn}
+
+    @property
+    def prompt_name(self) -> str:
+        """The name of its prompt, which all continuations of it share."""
+        return self.name.removesuffix(f"#{self.sample}") if self.sample else self.name
+
+
+def requests_of(
+    name: str,
+    prompt: tuple[int, ...],
+    sampling: SamplingParams,
+    seed: int,
+    max_new_tokens: int,
+    gamma: int | None = None,
+) -> list[Request]:
+    """The requests of one prompt: as many as ``sampling.n``, the first of which is the only one if n is 1.
+
+    Args:
+        prompt: token ids, of which the last ``sampling.truncate_prompt_tokens`` are kept.
+        seed: of the first request, unless ``sampling.seed`` is another. Those of the others are derived from the
+            first's and their number alone.
+        max_new_tokens: unless ``sampling.max_tokens`` is another.
+    """
+    kept = prompt[-(sampling.truncate_prompt_tokens or 0) :]
+    first = seed if sampling.seed is None else sampling.seed
+    most = sampling.max_tokens or max_new_tokens
+    request = Request(name, kept, first, sampling, most, gamma)
+    others = [
+        dataclasses.replace(request, name=f"{name}#{i}", seed=request_seed(first, f"#{i}"), sample=i)
+        for i in range(1, sampling.n)
+    ]
+    return [request, *others]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One verification of one request; num_emitted < num_accepted + 1 only where a stop token cut the block.
+    """One verification of one request; num_emitted < num_accepted + 1 only where an end of the text cut the block.
+
+    Of a block that a stop token cut, num_accepted is what the verifier accepted. Of one that a stop string cut, no
+    token behind the end counts, so that num_accepted is at most num_emitted.
 
     draft_depth is how many tokens could have been accepted: num_draft_tokens, or the depth of a tree.
     """
@@ -51,12 +96,30 @@ class Step:
 
 @dataclass
 class Completion:
-    """A request's continuation so far, the stop token included."""
+    """A request's continuation so far.
+
+    Attributes:
+        token_ids: the stop token included, or the token that completed a stop string.
+        finished: "stop" or "length" once it is.
+        stop_reason: the stop string, or the id of ``stop_token_ids``, that ended it; None if the model's own stop token
+            or the length did, as in vLLM.
+        characters: of the text, those that are shown, if a stop string ended it.
+        tokenizer: what its text is made with.
+        search: of its stop strings, if it has any.
+    """
 
     request: Request
     token_ids: list[int] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    finished: str = ""  # "stop" or "length" once it is
+    finished: str = ""
+    stop_reason: int | str | None = None
+    characters: int | None = None
+    tokenizer: Tokenizer | None = field(default=None, repr=False, compare=False)
+    search: StopSearch | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.request.sampling.stop:
+            self.search = StopSearch(self._stream(), self.request.sampling)
 
     @property
     def sequence(self) -> list[int]:
@@ -65,3 +128,22 @@ class Completion:
     @property
     def remaining(self) -> int:
         return self.request.max_new_tokens - len(self.token_ids)
+
+    @property
+    def text(self) -> str:
+        """The continuation as it is shown. Neither a stop token nor a stop string that ended it is, unless its request
+        says ``include_stop_str_in_output``; special tokens are, if it says ``skip_special_tokens=False``.
+
+        Raises:
+            ArgumentError: the decoder has no tokenizer.
+        """
+        by_token = self.finished == "stop" and self.characters is None
+        hidden = by_token and not self.request.sampling.include_stop_str_in_output
+        stream = self._stream()
+        whole = stream.feed(self.token_ids[:-1] if hidden else self.token_ids) + stream.rest()
+        return whole[: self.characters]
+
+    def _stream(self) -> TextStream:
+        if self.tokenizer is None:
+            raise ArgumentError("tokenizer: None; a Decoder needs one for stop strings and for the text that it writes")
+        return TextStream(self.tokenizer, self.request.prompt, self.request.sampling.skip_special_tokens)

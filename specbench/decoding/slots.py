@@ -7,9 +7,11 @@ import dataclasses
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specbench.batch import FULL, Batch
 from specbench.sampling import RowParams, SamplingParams
+from specbench.types import PADDING
 
 
 class Slots:
@@ -18,23 +20,25 @@ class Slots:
     Args:
         rows: requests side by side, at most.
         capacity: columns of Batch.tokens.
+        stops: columns of Batch.stop_ids.
 
     Attributes:
         batch: all rows.
     """
 
-    def __init__(self, rows: int, capacity: int, device: torch.device):
+    def __init__(self, rows: int, capacity: int, stops: int, device: torch.device):
         none = torch.zeros(rows, dtype=torch.int64, device=device)
         tokens = torch.zeros((rows, capacity), dtype=torch.int64, device=device)
+        stop_ids = torch.full((rows, stops), PADDING, dtype=torch.int64, device=device)
         params = RowParams.of([SamplingParams()] * rows, device)
         numbers = (none, *(none.clone() for _ in range(4)))  # prompt_lengths, lengths, limits, gammas, seeds
-        self.batch = Batch(tokens, *numbers, params, torch.full_like(none, FULL), fixed=True)
+        self.batch = Batch(tokens, *numbers, params, torch.full_like(none, FULL), stop_ids, fixed=True)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and capacity."""
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, capacity and stops."""
         rows, capacity = self.batch.tokens.shape
-        return rows, capacity
+        return rows, capacity, self.batch.stop_ids.shape[1]
 
     @torch.inference_mode()
     def clear(self) -> None:
@@ -52,6 +56,8 @@ class Slots:
         """Writes requests to these rows."""
         width = requests.tokens.shape[1]
         self.batch.tokens[rows, :width] = requests.tokens
+        spare = self.batch.stop_ids.shape[1] - requests.stop_ids.shape[1]
+        self.batch.stop_ids[rows] = pad(requests.stop_ids, (0, spare), value=PADDING)
         for name in ("prompt_lengths", "lengths", "limits", "gammas", "seeds", "finished"):
             getattr(self.batch, name)[rows] = getattr(requests, name)
         self.batch = dataclasses.replace(self.batch, params=self.batch.params.put(rows, requests.params))
@@ -61,7 +67,7 @@ class Slots:
         whole = self.batch
         names = ("tokens", "prompt_lengths", "lengths", "limits", "gammas", "seeds")
         parts = (getattr(whole, name)[:rows] for name in names)
-        return Batch(*parts, whole.params.leading(rows), whole.finished[:rows], fixed=True)
+        return Batch(*parts, whole.params.leading(rows), whole.finished[:rows], whole.stop_ids[:rows], fixed=True)
 
     @torch.inference_mode()
     def take(self, after: Batch) -> None:

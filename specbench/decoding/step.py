@@ -34,14 +34,12 @@ class Parts:
         drafter: proposes; None decodes plainly.
         verifier: accepts and emits; not used where nothing was drafted.
         gamma: tokens drafted a step, at most.
-        stop_ids: ids that end a text.
     """
 
     target: Engine
     drafter: Drafter | None
     verifier: Verifier | None
     gamma: int
-    stop_ids: Int64[Tensor, " stops"]
 
 
 PHASES = ("draft", "target", "verify", "commit")  # of a step
@@ -185,7 +183,7 @@ def _commit(
     emitted, accepted = verification.token_ids, verification.num_accepted
     places = torch.arange(emitted.shape[1], device=emitted.device)
     block = (places <= accepted[:, None]) & batch.running[:, None]
-    stops = block & torch.isin(emitted, parts.stop_ids)
+    stops = block & (emitted[:, :, None] == batch.stop_ids[:, None]).any(dim=2)
     kept = block & (stops.cumsum(dim=1) - stops.long() == 0)  # up to the first stop token
     num_emitted = kept.sum(dim=1)
     lengths = batch.lengths + num_emitted

@@ -38,10 +38,11 @@ def context_length(config: PreTrainedConfig) -> int:
     return min([2**31, *rope.original_contexts(config), *([] if longest is None else [int(longest)])])
 
 
-def right_padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B n"]:
-    """Token ids of different lengths as one tensor, filled up with id 0, which any vocabulary has."""
+def right_padded(sequences: Sequence[Sequence[int]], device: torch.device, filling: int = 0) -> Int64[Tensor, "B n"]:
+    """Token ids of different lengths as one tensor, filled up with id 0, which any vocabulary has, or another."""
     longest = max(map(len, sequences))
-    return torch.tensor([[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences], device=device)
+    filled = [[*sequence, *[filling] * (longest - len(sequence))] for sequence in sequences]
+    return torch.tensor(filled, dtype=torch.int64, device=device)
 
 
 class Engine:

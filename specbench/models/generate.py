@@ -24,15 +24,19 @@ def obstacle(pair: Pair, way: str, batch: int, sampling: SamplingParams, gamma: 
     """Why ``generate`` cannot decode such requests that way; empty if it can."""
     if sampling.processors:
         return "generate does not take sampler.processors"
-    if way == ASSISTED and pair.translation is not None:
+    if sampling.stop:
+        return "generate looks for sampler.stop by rules of its own"
+    return _obstacle_of_assistance(pair, batch, gamma) if way == ASSISTED else ""
+
+
+def _obstacle_of_assistance(pair: Pair, batch: int, gamma: int) -> str:
+    if pair.translation is not None:
         return "assisted generation takes a draft of the same vocabulary here"
-    if way == ASSISTED and batch > 1:
+    if batch > 1:
         return f"assisted generation takes one request, and the batch has {batch}"
-    if way == ASSISTED and pair.draft is None:
+    if pair.draft is None:
         return "assisted generation needs a draft model, and pair.draft is null"
-    if way == ASSISTED and gamma == 0:
-        return "assisted generation drafts, and gamma is 0"
-    return ""
+    return "assisted generation drafts, and gamma is 0" if gamma == 0 else ""
 
 
 def generate(
@@ -55,6 +59,7 @@ def generate(
     Returns:
         The new tokens of each request, up to its first stop token.
     """
+    stop_ids = sampling.ids_that_end(pair.stop_ids)
     width, device = max(map(len, prompts)), pair.target.device
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
@@ -63,7 +68,7 @@ def generate(
     settings = GenerationConfig(
         **_sampling(sampling),
         max_new_tokens=max_new_tokens,
-        eos_token_id=sorted(pair.stop_ids) or None,
+        eos_token_id=sorted(stop_ids) or None,
         pad_token_id=0,
         cache_implementation="static" if way == STATIC else None,
         # The draft proposes gamma tokens every time, however sure it is, as our drafter does.
@@ -74,7 +79,7 @@ def generate(
     with torch.random.fork_rng([device] if device.type == "cuda" else []), _stock(pair, settings):
         torch.manual_seed(seed)
         made = target.generate(ids, attention_mask=mask, **more)
-    return [_to_stop(text, pair.stop_ids) for text in made[:, width:].tolist()]
+    return [_to_stop(text, stop_ids) for text in made[:, width:].tolist()]
 
 
 def _sampling(sampling: SamplingParams) -> dict[str, Any]:

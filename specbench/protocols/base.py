@@ -68,17 +68,16 @@ class ModelContext(RunContext):
     names: tuple[str, str] = ("target", "draft")
     engine: DecodingEngine = field(default_factory=EagerEngine)
 
-    def decoder(self, gamma: int | None = None, stop_ids: frozenset[int] | None = None) -> Decoder:
+    def decoder(self, gamma: int | None = None) -> Decoder:
         """Decodes with the run's pair, drafter, verifier and engine.
 
         Args:
             gamma: tokens drafted a step; None is the run's, 0 decodes plainly.
-            stop_ids: None takes the pair's.
         """
         gamma = self.gamma if gamma is None else gamma
-        stops = self.pair.stop_ids if stop_ids is None else stop_ids
         drafter, verifier = (self.drafter, self.verifier) if gamma > 0 else (None, None)
-        return Decoder(self.target, drafter, verifier, gamma, stops, self.engine)
+        pair = self.pair
+        return Decoder(self.target, drafter, verifier, gamma, pair.stop_ids, self.engine, pair.tokenizer)
 
 
 @dataclass(frozen=True)

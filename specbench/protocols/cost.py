@@ -7,6 +7,7 @@ a step takes the same time whether its tokens are accepted or not. The run's eng
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from specbench.errors import ConfigError
 from specbench.plots import cost as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.parameters import NO_TEXTS, Ignored
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
@@ -44,6 +46,7 @@ class CostProtocol:
 
     needs_models = True
     times = True
+    ignored_parameters: ClassVar[Ignored] = NO_TEXTS
     own_conditions: ClassVar[Conditions] = {
         "gamma": "Use protocol.gammas.",
         "batch_size": "Use protocol.batches.",
@@ -106,7 +109,7 @@ class CostProtocol:
         return rows
 
     def _time(self, context: ModelContext, batch: int, gamma: int, length: int) -> dict[str, Any]:
-        decoder = context.decoder(gamma, frozenset())
+        decoder = context.decoder(gamma)
         limit = (self.steps + WARMUP + 1) * (gamma + 1)
         decoder.start(_requests(context, batch, length, limit))
         start, cached = dict(decoder.stopwatch.seconds), [_cached(context, batch)]
@@ -142,7 +145,9 @@ def _cached(context: ModelContext, batch: int) -> float:
 
 
 def _requests(context: ModelContext, batch: int, length: int, limit: int) -> list[Request]:
-    """Requests of exactly ``length`` prompt tokens, cut from the workload laid end to end, no two alike."""
+    """Requests of exactly ``length`` prompt tokens, cut from the workload laid end to end, no two alike. Nothing but
+    the limit ends them."""
+    sampling = dataclasses.replace(context.sampling, stop=(), stop_token_ids=())
     stream = [token for request in context.requests for token in request.prompt]
     repeated = stream * (1 + (batch + length) // len(stream))
     return [
@@ -150,8 +155,9 @@ def _requests(context: ModelContext, batch: int, length: int, limit: int) -> lis
             f"cost/{i}",
             tuple(repeated[i : i + length]),
             request_seed(context.seed, f"cost/{i}"),
-            context.sampling,
+            sampling,
             limit,
+            stop_ids=frozenset(),
         )
         for i in range(batch)
     ]

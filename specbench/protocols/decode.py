@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,8 @@ from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, che
 from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
+from specbench.protocols.logprobs import logprob_table
+from specbench.protocols.parameters import NOTHING, Ignored
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Timed, TimedRounds, timed_rounds
 from specbench.protocols.shared import shared_fields
@@ -56,6 +58,7 @@ class DecodeProtocol:
     """
 
     needs_models = True
+    ignored_parameters: ClassVar[Ignored] = NOTHING
     times = True
     mixed_sampling = True
 
@@ -130,6 +133,7 @@ class DecodeProtocol:
                 STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
                 EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
                 TEXTS: Table([_text(context, c) for c in completions], TEXT_SCHEMA),
+                **logprob_table(context, completions),
                 **categories,
                 **({} if scored is None or mixed else {TRACE: scored.table}),
                 **({BASELINES: Table(baselines, BASELINE_SCHEMA)} if baselines else {}),
@@ -283,7 +287,7 @@ def _text(context: ModelContext, completion: Completion) -> dict[str, Any]:
     return {
         "prompt": completion.request.name,
         "text": decode(list(completion.request.prompt), skip_special_tokens=True),
-        "completion": decode(completion.token_ids, skip_special_tokens=True),
+        "completion": completion.text,
         "tokens": len(completion.token_ids),
         "finished": completion.finished,
         **completion.request.labels,

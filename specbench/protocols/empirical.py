@@ -39,7 +39,8 @@ def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[
     if settings.draws == 0:
         nothing = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
         return {"check_prefixes": 0, "check_draws": 0, **nothing}, []
-    requests = [uncertain_prefix(context, request) for request in context.requests[: settings.prefixes]]
+    prompts = [request for request in context.requests if request.sample == 0]
+    requests = [uncertain_prefix(context, request) for request in prompts[: settings.prefixes]]
     counts, probs, decoder = [], [], context.decoder()  # one, whose engine is prepared once
     for request in track(requests, "empirical against target"):
         counts.append(draw_first_tokens(context, decoder, request, settings))

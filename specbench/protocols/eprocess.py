@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from specbench.progress import progress
 from specbench.protocols.base import ModelContext, Outcome, Table
 from specbench.protocols.greedy_divergence import greedy_divergence
 from specbench.protocols.live import LiveSpeed
+from specbench.protocols.parameters import NOTHING_SHOWN, Ignored
 from specbench.protocols.text_evidence import evidence, rounding
 from specbench.provenance import environment, request_seed
 
@@ -47,6 +48,11 @@ class EprocessProtocol:
 
     needs_models = True
     mixed_sampling = True
+    ignored_parameters: ClassVar[Ignored] = {
+        **NOTHING_SHOWN,
+        "n": "The workload is decoded again and again; use protocol.tokens.",
+        "seed": "Every text has a seed of its own; use seed.",
+    }
 
     def __init__(self, tokens: int, false_alarm: float, tolerance: float | None = None):
         if tokens < 1:

@@ -26,6 +26,7 @@ from specbench.plots import cost as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
+from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import paired_round, times_of
@@ -105,6 +106,7 @@ class PredictProtocol:
 
     needs_models = True
     times = True
+    ignored_parameters: ClassVar[Ignored] = OWN_SAMPLES
     own_conditions: ClassVar[Conditions] = {"gamma": "Use protocol.gammas and protocol.decoded."}
 
     def __init__(

@@ -17,6 +17,7 @@ from specbench.decoding import Completion, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
 from specbench.provenance import request_seed
@@ -49,6 +50,7 @@ class RecordProtocol:
     """
 
     needs_models = True
+    ignored_parameters: ClassVar[Ignored] = OWN_SAMPLES
     own_conditions: ClassVar[Conditions] = {"verifier": "Texts are decoded plainly, without one; leave it out."}
 
     def __init__(self, samples: int):
@@ -74,10 +76,16 @@ class RecordProtocol:
 
 def repeated(context: ModelContext, samples: int) -> list[Request]:
     """Every request ``samples`` times: the first as it is, the others with seeds of their own."""
+
+    def seed_of(request: Request, i: int) -> int:
+        if i == 0:
+            return request.seed
+        if request.sampling.seed is not None:  # which its texts depend on, and on its name they do not
+            return request_seed(request.seed, f"#{i}")
+        return request_seed(context.seed, f"{request.name}#{i}")
+
     return [
-        request if i == 0 else dataclasses.replace(request, seed=request_seed(context.seed, f"{request.name}#{i}"))
-        for i in range(samples)
-        for request in context.requests
+        dataclasses.replace(request, seed=seed_of(request, i)) for i in range(samples) for request in context.requests
     ]
 
 
@@ -111,7 +119,7 @@ def recorded(context: ModelContext, requests: Sequence[Request], completions: Se
     order = sorted(range(len(requests)), key=lambda i: (i % prompts, i))
     identity = identity_of(context)
     table = trace_table(
-        [(requests[i].name, i // prompts) for i in order],
+        [(requests[i].prompt_name, i // prompts + requests[i].sample) for i in order],
         [requests[i].max_new_tokens for i in order],
         [scored[i] for i in order],
         identity,

@@ -23,6 +23,7 @@ from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.settings import check_gammas
@@ -78,6 +79,7 @@ class ReplayCheckProtocol:
 
     needs_models = True
     times = True
+    ignored_parameters: ClassVar[Ignored] = OWN_SAMPLES
     own_conditions: ClassVar[Conditions] = {"gamma": "Use protocol.gammas and protocol.decoded."}
 
     def __init__(self, gammas: Sequence[int], decoded: Sequence[int], samples: int, warmup: int):

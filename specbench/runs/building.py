@@ -11,6 +11,7 @@ import torch
 
 from specbench.config import Config
 from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
+from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
@@ -85,7 +86,9 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         check_fit(drafter, context.verifier, context.gamma)
     engine = engine.chosen(context.device, drafter, context.verifier)
     if not {"engine", "batch_size"} & set(unused(protocol)):
-        engine.check(context.device, drafter, context.verifier, min(context.batch_size, len(prompts)))
+        engine.check(
+            context.device, drafter, context.verifier, min(context.batch_size, len(prompts) * context.sampling.n)
+        )
     context = dataclasses.replace(context, drafter=drafter)
     if config.parallel != "none":
         check_installed()
@@ -100,7 +103,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         return make_requests(some, pair, context.sampling, config)
 
     def plain() -> Decoder:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine)
+        return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
 
     return ModelContext(
         **vars(context) | {"drafter": bound},
@@ -108,7 +111,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         names=(config.pair.target, drafter.draft_name(config.pair.target, _named_draft(config))),
         pair=pair,
         target=target,
-        requests=all_turns(prompts, make, plain, pair, config.batch_size),
+        requests=all_turns(prompts, make, plain, config.batch_size),
     )
 
 
@@ -159,10 +162,11 @@ def check_sampling(prompts: list[Prompt], config: Config, sampling: SamplingPara
 
 
 def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
-    """Tokenised prompts with their seeds.
+    """Tokenised prompts with their seeds; ``sampling.n`` requests of each.
 
     Raises:
-        ConfigError: a prompt that leaves no room for max_new_tokens in either model's context.
+        ConfigError: a prompt that leaves no room for its new tokens in either model's context; ids that stop a text and
+            are none of the pair's.
     """
     requests = []
     for prompt in prompts:
@@ -170,18 +174,27 @@ def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParam
         which = f"{prompt.place}: prompt {prompt.turn_name!r}"
         if not ids:
             raise ConfigError("workload.path", config.workload.path, f"{which} has no tokens", "Remove it.")
-        longest = prompt.max_new_tokens or config.max_new_tokens
-        if len(ids) + longest > pair.context:
-            raise ConfigError(
-                "max_new_tokens",
-                longest,
-                f"{which} has {len(ids)} tokens, and the pair's context is {pair.context}",
-                "Shorten the prompt or lower max_new_tokens.",
-            )
-        seed = request_seed(config.seed, prompt.turn_name) if prompt.seed is None else prompt.seed
+        # What a line says of itself goes before what all lines have.
         own = own_sampling(prompt, sampling, config)
+        own.check_stop_ids(pair.vocab_size)
+        if prompt.max_new_tokens is not None and own.max_tokens is not None:
+            own = dataclasses.replace(own, max_tokens=None)
+        if prompt.seed is not None and own.seed is not None:
+            own = dataclasses.replace(own, seed=None)
+        seed = request_seed(config.seed, prompt.turn_name) if prompt.seed is None else prompt.seed
+        made = requests_of(
+            prompt.turn_name, ids, own, seed, prompt.max_new_tokens or config.max_new_tokens, prompt.gamma
+        )
+        if len(made[0].prompt) + made[0].max_new_tokens > pair.context:
+            key = "sampler.max_tokens" if own.max_tokens else "max_new_tokens"
+            raise ConfigError(
+                key,
+                made[0].max_new_tokens,
+                f"{which} has {len(made[0].prompt)} tokens, and the pair's context is {pair.context}",
+                f"Shorten the prompt (sampler.truncate_prompt_tokens) or lower {key}.",
+            )
         labels = {"category": prompt.category, "conversation": prompt.name, "turn": prompt.turn}
-        requests.append(Request(prompt.turn_name, ids, seed, own, longest, prompt.gamma, **labels))
+        requests += [dataclasses.replace(each, **labels) for each in made]
     return requests
 
 

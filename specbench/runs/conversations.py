@@ -15,16 +15,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from specbench.decoding import Completion, Decoder, Request
-from specbench.models import Pair
 from specbench.progress import track
+from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt
 
 Make = Callable[[Sequence[Prompt]], list[Request]]
 
 
-def all_turns(
-    prompts: Sequence[Prompt], make: Make, plain: Callable[[], Decoder], pair: Pair, batch_size: int
-) -> list[Request]:
+def all_turns(prompts: Sequence[Prompt], make: Make, plain: Callable[[], Decoder], batch_size: int) -> list[Request]:
     """The requests of all turns, those of a conversation one after the other.
 
     Args:
@@ -34,17 +32,17 @@ def all_turns(
     Raises:
         ConfigError: what ``make`` raises, such as for a turn that leaves no room in a model's context.
     """
-    turns = [make([prompt]) for prompt in prompts]
+    turns = [[make([prompt])] for prompt in prompts]  # of each conversation, the requests of each of its turns
     going = {place: prompt for place, prompt in enumerate(prompts) if prompt.further}
     decoder = plain() if going else None
     while decoder is not None and going:
-        asked = [turns[place][-1] for place in going]
-        replies = _replies(decoder, asked, pair, batch_size)
+        asked = [turns[place][-1][0] for place in going]  # of several continuations the first goes on
+        replies = _replies(decoder, asked, batch_size)
         going = {place: after(going[place], reply) for place, reply in zip(going, replies, strict=True)}
         for place, prompt in going.items():
-            turns[place] += make([prompt])
+            turns[place].append(make([prompt]))
         going = {place: prompt for place, prompt in going.items() if prompt.further}
-    return [request for each in turns for request in each]
+    return [request for conversation in turns for turn in conversation for request in turn]
 
 
 def after(prompt: Prompt, reply: str) -> Prompt:
@@ -58,17 +56,15 @@ def after(prompt: Prompt, reply: str) -> Prompt:
     )
 
 
-def _replies(decoder: Decoder, requests: Sequence[Request], pair: Pair, size: int) -> list[str]:
-    """The target's reply to each request."""
-    decoder.reserve(requests, size)
+def _replies(decoder: Decoder, requests: Sequence[Request], size: int) -> list[str]:
+    """The target's reply to each request, without what stopped it."""
+    shown = [dataclasses.replace(each, sampling=_as_shown(each.sampling)) for each in requests]
+    decoder.reserve(shown, size)
     done: list[Completion] = []
-    for i in track(range(0, len(requests), size), f"replies to turn {requests[0].turn}"):
-        done += decoder.run(requests[i : i + size])
-    return [_text(each, pair) for each in done]
+    for i in track(range(0, len(shown), size), f"replies to turn {requests[0].turn}"):
+        done += decoder.run(shown[i : i + size])
+    return [each.text for each in done]
 
 
-def _text(completion: Completion, pair: Pair) -> str:
-    """A reply without the token that stopped it."""
-    ids = completion.token_ids
-    kept = ids[:-1] if ids and ids[-1] in pair.stop_ids else ids
-    return str(pair.tokenizer.decode(kept, skip_special_tokens=True))
+def _as_shown(sampling: SamplingParams) -> SamplingParams:
+    return dataclasses.replace(sampling, skip_special_tokens=True, include_stop_str_in_output=False)

@@ -23,6 +23,7 @@ from specbench.models.sharding import device_of_rank
 from specbench.models.threads import PYTORCH_THREADS
 from specbench.progress import say
 from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
 from specbench.provenance import environment
 from specbench.runs.building import processors_text, sampling_params, with_models
@@ -191,6 +192,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         journal=Journal(None if tracked is None else job.folder),
         processors=processors_text(resolved["sampler"]),
     )
+    check_parameters(sampling, protocol)
     if protocol.needs_models:
         context = with_models(context, config, protocol)
     if tracked is not None:
@@ -252,7 +254,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         "parallel": config.parallel,
         "ranks": ranks.size(),
         "workload": config.workload.name,
-        "prompts": len(context.requests) if isinstance(context, ModelContext) else None,
+        "prompts": len({r.prompt_name for r in context.requests}) if isinstance(context, ModelContext) else None,
         "gamma": config.gamma,
         "batch_size": config.batch_size,
         "max_new_tokens": config.max_new_tokens,

@@ -31,7 +31,7 @@ OWN_FILES = (
 # No tables of these: they are shown otherwise, or have a line a token or a time. All are in the artifact.
 NOT_AS_TABLES = (
     *(RESULTS, TEXTS, EMPIRICAL, "rounds.parquet", "eprocess.parquet", "joint_cells.parquet"),
-    *("trace.parquet", "latency_samples.parquet"),
+    *("trace.parquet", "latency_samples.parquet", "logprobs.parquet"),
 )
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from specbench.batch import FULL, RUNNING, Batch
+from specbench.batch import FULL, RUNNING, STOPPED, Batch
 from specbench.checks import check_count
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.step import Parts, Report
@@ -89,8 +89,9 @@ class DecodingEngine:
         named = {"target": parts.target, "draft": parts.drafter}
         self.followers: dict[str, Follower] = {name: each for name, each in named.items() if each is not None}
 
-    def reserve(self, requests: int, capacity: int) -> None:
-        """Makes room for so many requests side by side, and texts of so many tokens with a block behind them.
+    def reserve(self, requests: int, capacity: int, stops: int) -> None:
+        """Makes room for so many requests side by side, each with so many ids that end it, and texts of so many tokens
+        with a block behind them.
 
         Raises:
             ConfigError: more requests than steps are made for.
@@ -143,6 +144,11 @@ class DecodingEngine:
     def step(self) -> Reading:
         """Begins a step of all requests; what it returns waits for its end and tells what happened."""
         raise NotImplementedError
+
+    @torch.inference_mode()
+    def end(self, rows: Sequence[int]) -> None:
+        """Ends requests for a reason that steps do not see, such as the text that their tokens are."""
+        self._texts.finished[torch.tensor(rows, device=self.parts.target.device)] = STOPPED
 
     def retire(self, rows: Sequence[int]) -> dict[int, int]:
         """Takes the requests in these rows out. Returns where those that had to move stand now, by where they stood.

@@ -23,6 +23,7 @@ from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
 
 _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory
+_STOPS = 8  # likewise the ids that end a text
 
 
 class StaticEngine(DecodingEngine):
@@ -47,7 +48,7 @@ class StaticEngine(DecodingEngine):
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         super()._attach(parts, stopwatch)
-        self._most, self._capacity, self._size = 0, 0, 0
+        self._most, self._capacity, self._stops, self._size = 0, 0, 0, 0
         self._slots: Slots | None = None
         self._taken: set[int] = set()  # rows with requests
 
@@ -64,12 +65,13 @@ class StaticEngine(DecodingEngine):
             problem = f"drafter {type(drafter).__name__} keeps something for each request, and has no place()"
             raise ConfigError("engine", self.name, problem, "Use engine=eager, or give it place() and move().")
 
-    def reserve(self, requests: int, capacity: int) -> None:
+    def reserve(self, requests: int, capacity: int, stops: int) -> None:
         """See :class:`DecodingEngine`."""
         self._check_size(requests)
-        if requests > self._most or capacity > self._capacity:
+        if requests > self._most or capacity > self._capacity or stops > self._stops:
             self._most = max(self._most, requests)
             self._capacity = max(self._capacity, -(-capacity // _MULTIPLE) * _MULTIPLE)
+            self._stops = max(self._stops, -(-stops // _STOPS) * _STOPS)
             powers = {2**i for i in range(self._most.bit_length()) if 2**i <= self._most}
             self.batch_sizes = self.asked or tuple(sorted({*self._sizes(powers), self._most}))
             self._make_room()
@@ -93,7 +95,7 @@ class StaticEngine(DecodingEngine):
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
         """See :class:`DecodingEngine`."""
-        self.reserve(len(self._taken) + len(batch), batch.tokens.shape[1])
+        self.reserve(len(self._taken) + len(batch), batch.tokens.shape[1], batch.stop_ids.shape[1])
         self._make_room()  # another decoder of the same models may have grown them
         free = [row for row in range(self.batch_sizes[-1]) if row not in self._taken]
         rows = free[: len(batch)]
@@ -146,8 +148,9 @@ class StaticEngine(DecodingEngine):
 
     def _make_room(self) -> None:
         rows, capacity = self.batch_sizes[-1], self._capacity
-        if self._slots is None or self._slots.shape != (rows, capacity):
-            grown, old = Slots(rows, capacity, self.parts.target.device), self._slots
+        shape = (rows, capacity, self._stops)
+        if self._slots is None or self._slots.shape != shape:
+            grown, old = Slots(*shape, self.parts.target.device), self._slots
             if old is not None and self._taken:
                 index = self._index(sorted(self._taken))
                 grown.put(index, old.batch.select(index))
