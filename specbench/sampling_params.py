@@ -21,6 +21,8 @@ LARGEST_BIAS = 100.0  # of logit_bias, as OpenAI's interface has it
 MOST_LOGPROBS = 1000
 STRUCTURES = ("json", "regex", "grammar", "choice")
 _PLAIN = ("temperature", "top_k", "top_p", "min_p")
+PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+SHAPING = (*PENALTIES, "min_tokens", "logit_bias", "allowed_token_ids", "bad_words")
 _COUNTS = {  # the least and the most of what may be None
     "min_tokens": (0, LARGEST_LENGTH),
     "thinking_budget": (0, LARGEST_LENGTH),
@@ -104,7 +106,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._set("processors", tuple(self.processors))  # a list has no hash
-        for name in (*_PLAIN, "presence_penalty", "frequency_penalty", "repetition_penalty"):
+        for name in (*_PLAIN, *PENALTIES):
             _check_number(name, getattr(self, name))
         self._check_distribution()
         for name, (low, high) in _COUNTS.items():
@@ -171,6 +173,17 @@ class SamplingParams:
             "top_p": float(self.top_p),
             "min_p": float(self.min_p),
         }
+
+    @property
+    def shaping(self) -> dict[str, Any]:
+        """Those of SHAPING that are not off, by name: what changes logits, most of it by the text before a position."""
+        asked = {name: getattr(self, name) for name in SHAPING if getattr(self, name) != getattr(SamplingParams, name)}
+        return {name: float(value) if name in PENALTIES else value for name, value in asked.items()}
+
+    @property
+    def shaping_text(self) -> str:
+        """``shaping`` as JSON; empty if nothing is asked."""
+        return json.dumps(self.shaping, sort_keys=True) if self.shaping else ""
 
     @property
     def greedy(self) -> bool:

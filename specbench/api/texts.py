@@ -171,6 +171,7 @@ def _requests(
     each = [prompts] if isinstance(prompts, str) else list(prompts)
     if not each:
         raise ArgumentError("prompts: empty; give a text, or a list of texts or of token ids")
+    own = pair.resolved(sampling or SamplingParams())
     requests = []
     for i, prompt in enumerate(each):
         ids = tuple(pair.encode(prompt) if isinstance(prompt, str) else (int(token) for token in prompt))
@@ -183,7 +184,7 @@ def _requests(
                 f"prompts[{i}]: {len(ids)} tokens and max_new_tokens={max_new_tokens} are more than the pair's context "
                 f"of {pair.context}"
             )
-        requests.append(Request(str(i), ids, request_seed(seed, str(i)), sampling or SamplingParams(), max_new_tokens))
+        requests.append(Request(str(i), ids, request_seed(seed, str(i)), own, max_new_tokens))
     return requests
 
 

@@ -14,6 +14,7 @@ from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
 from specbench.models.tokenizer import token_ids, wants_chat
 from specbench.models.vocabulary import check_same_vocabulary
+from specbench.sampling import SamplingParams, resolve
 
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
 
@@ -45,6 +46,14 @@ class Pair:
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt, through the chat template where the pair uses one. Raises ModelError."""
         return token_ids(self.tokenizer, prompt, self.chat, self.vocab_size)
+
+    def resolved(self, sampling: SamplingParams) -> SamplingParams:
+        """Sampling parameters in this vocabulary's ids. Raises ConfigError for ids that it does not have."""
+
+        def encode(text: str) -> list[int]:
+            return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+        return resolve(sampling, encode, self.stop_ids, self.vocab_size)
 
 
 def choose_device(device: str) -> torch.device:

@@ -73,6 +73,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     torch.set_num_threads(config.threads or default_threads(pair))
     target = Engine(pair.target, pair.vocab_size, "target")
     bound = explained("drafter", drafter.bind, pair, target)
+    context = dataclasses.replace(context, sampling=pair.resolved(context.sampling))
     return ModelContext(
         **vars(context) | {"drafter": bound},
         engine=engine,
