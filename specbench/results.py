@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from specbench.disk import beside, read_json
 from specbench.errors import ConfigError
+from specbench.sampling_params import PENALTIES
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
 
@@ -93,6 +94,11 @@ class RunRow:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None  # this and the four below: None in rows older than them, where all are off
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    token_rules: str | None = None  # logit_bias, allowed_token_ids and bad_words as JSON; empty if none is given
     sampling: str | None = None  # all sampling parameters asked for, as JSON
     verifier: str | None
     lossless: bool | None
@@ -175,11 +181,13 @@ class RunRow:
     check_p_value: float | None = None
 
 
+SHAPED = (*PENALTIES, "min_tokens", "token_rules")
+
 # The columns of RunRow that say what a key of the configuration was.
 COLUMNS_OF = {
     "pair": ("pair", "target", "draft"),
     "drafter": ("drafter",),
-    "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
+    "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", *SHAPED, "sampling"),
     "verifier": ("verifier", "lossless"),
     "engine": ("engine", "prompt_chunk"),
     "parallel": ("parallel", "ranks"),

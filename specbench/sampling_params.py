@@ -22,7 +22,8 @@ MOST_LOGPROBS = 1000
 STRUCTURES = ("json", "regex", "grammar", "choice")
 _PLAIN = ("temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-SHAPING = (*PENALTIES, "min_tokens", "logit_bias", "allowed_token_ids", "bad_words")
+TOKEN_RULES = ("logit_bias", "allowed_token_ids", "bad_words")
+SHAPING = (*PENALTIES, "min_tokens", *TOKEN_RULES)
 _COUNTS = {  # the least and the most of what may be None
     "min_tokens": (0, LARGEST_LENGTH),
     "thinking_budget": (0, LARGEST_LENGTH),
@@ -179,6 +180,12 @@ class SamplingParams:
         """Those of SHAPING that are not off, by name: what changes logits, most of it by the text before a position."""
         asked = {name: getattr(self, name) for name in SHAPING if getattr(self, name) != getattr(SamplingParams, name)}
         return {name: float(value) if name in PENALTIES else value for name, value in asked.items()}
+
+    @property
+    def token_rules(self) -> str:
+        """Those of them that name tokens, as JSON; empty if there are none."""
+        named = {name: value for name, value in self.shaping.items() if name in TOKEN_RULES}
+        return json.dumps(named, sort_keys=True) if named else ""
 
     @property
     def shaping_text(self) -> str:

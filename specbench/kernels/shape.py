@@ -107,43 +107,43 @@ def shape_kernel(
         # Drafted tokens that the text does not hold: each at its first place.
         i = tl.arange(0, DRAFTED)
         used = (i < offset) & (i < width)
-        token = tl.load(drafted + i, mask=used, other=0)
-        same = (token[:, None] == token[None, :]) & used[:, None] & used[None, :]
+        own = tl.load(drafted + i, mask=used, other=0)
+        same = (own[:, None] == own[None, :]) & used[:, None] & used[None, :]
         repeated = tl.sum((same & (i[None, :] < i[:, None])).to(tl.int32), 1)
-        new = used & (repeated == 0) & (tl.load(counts + token, mask=used, other=1) == 0)
-        logit = biased(logits, token, new, bias_ids + row * biases, bias + row * biases, biases, BIAS)
-        store(logits, token, penalised(logit, tl.sum(same.to(tl.int32), 1), once, each, factor), new)
+        new = used & (repeated == 0) & (tl.load(counts + own, mask=used, other=1) == 0)
+        plain = biased(logits, own, new, bias_ids + row * biases, bias + row * biases, biases, BIAS)
+        store(logits, own, penalised(plain, tl.sum(same.to(tl.int32), 1), once, each, factor), new)
     if BIAS:  # of tokens that nothing penalises; the others have it
         for start in range(0, biases, CHUNK):
-            token = tl.load(bias_ids + row * biases + start + lanes, mask=start + lanes < biases, other=-1)
-            held = (token >= 0) & (token < vocabulary)
-            more = tl.load(bias + row * biases + start + lanes, mask=held, other=0.0)
+            id = tl.load(bias_ids + row * biases + start + lanes, mask=start + lanes < biases, other=-1)
+            asked = (id >= 0) & (id < vocabulary)
+            more = tl.load(bias + row * biases + start + lanes, mask=asked, other=0.0)
             if PENALISE:
-                held = held & (tl.load(counts + token, mask=held, other=0) == 0) & (times(drafted, offset, token) == 0)
-            store(logits, token, tl.load(logits + token, mask=held, other=0.0).to(tl.float64) + more, held)
+                asked = asked & (tl.load(counts + id, mask=asked, other=0) == 0) & (times(drafted, offset, id) == 0)
+            store(logits, id, tl.load(logits + id, mask=asked, other=0.0).to(tl.float64) + more, asked)
     if PENALISE or BIAS:
         tl.debug_barrier()  # what follows may ban a token that another thread wrote
     place = length + offset
     if DELAY:
         early = place - prompt < tl.load(min_tokens + row)
         for start in range(0, endings, CHUNK):
-            token = tl.load(ending_ids + row * endings + start + lanes, mask=start + lanes < endings, other=-1)
-            banned = early & (token >= 0) & (token < vocabulary)
-            store(logits, token, tl.full((CHUNK,), float("-inf"), tl.float64), banned)
+            ending = tl.load(ending_ids + row * endings + start + lanes, mask=start + lanes < endings, other=-1)
+            refused = early & (ending >= 0) & (ending < vocabulary)
+            store(logits, ending, tl.full((CHUNK,), float("-inf"), tl.float64), refused)
     if FORBID:
         for start in range(0, sequences, CHUNK):
-            held = start + lanes < sequences
+            listed = start + lanes < sequences
             words = bad_words + (row * sequences + start + lanes) * longest
-            token = tl.load(words, mask=held, other=-1)
-            banned = (token >= 0) & (token < vocabulary)
+            last = tl.load(words, mask=listed, other=-1)
+            banned = (last >= 0) & (last < vocabulary)
             for back in range(1, longest):
-                wanted = tl.load(words + back, mask=held, other=-1)
+                wanted = tl.load(words + back, mask=listed, other=-1)
                 at = place - back
-                own = at >= prompt
-                last = tl.load(texts + at, mask=own & (at < length), other=-2)
-                last = tl.where(at < length, last, tl.load(drafted + at - length, mask=own & (at >= length), other=-2))
-                banned = banned & ((wanted == -1) | (wanted == last))
-            store(logits, token, tl.full((CHUNK,), float("-inf"), tl.float64), banned)
+                inside, behind = at >= prompt, at >= length
+                written = tl.load(texts + at, mask=inside & (at < length), other=-2)
+                before = tl.where(behind, tl.load(drafted + at - length, mask=inside & behind, other=-2), written)
+                banned = banned & ((wanted == -1) | (wanted == before))
+            store(logits, last, tl.full((CHUNK,), float("-inf"), tl.float64), banned)
 
 
 @triton.jit(do_not_specialize=["words", "tiles"])

@@ -24,6 +24,8 @@ def obstacle(way: str, batch: int, sampling: SamplingParams, gamma: int) -> str:
     """Why ``generate`` cannot decode such requests that way; empty if it can."""
     if sampling.processors:
         return "generate does not take sampler.processors"
+    if sampling.shaping:
+        return f"generate is not asked for sampler.{next(iter(sampling.shaping))}"
     if way == ASSISTED and batch > 1:
         return f"assisted generation takes one request, and the batch has {batch}"
     if way == ASSISTED and gamma == 0:

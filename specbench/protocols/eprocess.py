@@ -92,7 +92,7 @@ class EprocessProtocol:
             **found,
             "log10_e_values_of_bets": dict(zip(bets(), [_finite(e_value(path)) for path in each.T], strict=True)),
             "false_alarm": self.false_alarm,
-            "sampling": context.sampling.numbers,
+            "sampling": {**context.sampling.numbers, **context.sampling.shaping},
             "processors": context.processors,
             "gamma": context.gamma,
             "dtype": str(context.dtype).removeprefix("torch."),

@@ -30,6 +30,7 @@ def identity_of(context: ModelContext) -> Identity:
         dtype=str(context.dtype).removeprefix("torch."),
         source=context.command,
         processors=context.processors,
+        shaping=context.sampling.shaping_text,
     )
 
 
@@ -84,7 +85,7 @@ def columns_of(
 
     Args:
         tokens: of one text.
-        prompt: what the text follows; needed by processors alone.
+        prompt: what the text follows; needed by processors, penalties and bans.
     """
     pieces: list[dict[str, Tensor]] = []
     rows = max(1, CELLS // target.shape[1])

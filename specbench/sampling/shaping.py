@@ -18,7 +18,7 @@ from specbench.types import PADDING
 PENALISE, BIAS, RESTRICT, FORBID, DELAY = "penalties", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens"
 BITS = 32
 _COLUMNS = ("bias_ids", "bias", "allowed", "ending_ids")  # as many as the row that needs most
-_OFF: dict[str, tuple[torch.dtype, float]] = {  # of a row that does not ask, and of columns that a row does not need
+_OFF: dict[str, tuple[torch.dtype, float | int]] = {  # of a row that does not ask, and of columns beyond its last
     **dict.fromkeys(("presence", "frequency"), (torch.float64, 0.0)),
     "repetition": (torch.float64, 1.0),
     "bias_ids": (torch.int64, PADDING),
@@ -157,7 +157,7 @@ def _bits(ids: Sequence[int]) -> list[int]:
     return [word - (1 << BITS) if word >> BITS - 1 else word for word in words]
 
 
-def _widened(part: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
+def _widened(part: Tensor, shape: tuple[int, ...], value: float | int) -> Tensor:
     """The part itself, or with more columns of a value."""
     if part.shape[1:] == shape:
         return part
