@@ -28,7 +28,7 @@ bootstrap over prompts. Each sampler has texts of its own. Check: total variatio
 target's probabilities, beside the 99% quantile of what sampling noise alone gives; p is the share of noise at least as
 far."""
 ACCEPTANCE = """\
-Points to the left of the dashed line are samplers under which draft and target agree less than without any parameter."""
+Points to the left of the dashed line are samplers under which draft and target agree less than without."""
 
 
 def build(run_dir: Path) -> Report:
