@@ -20,7 +20,10 @@ QUESTION = """\
 Truncations, penalties and bans change the target's distribution and the draft's alike, position by position along the
 draft. What does each do to the chance that a drafted token is accepted?"""
 BASE = "temperature"  # the sampler that asks for nothing else
-OFF = {"top_k": 0, "top_p": 1, "min_p": 0}
+OFF = {
+    **{"top_k": 0, "top_p": 1, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1},
+    "min_tokens": 0,
+}
 NOTE = """\
 Overlap: mean of sum min(p, q) over the tokens emitted, the chance that one drafted token is accepted; acceptance rate:
 accepted / drafted tokens; acceptance length: accepted + 1, a verification step. Brackets hold 95% intervals by
@@ -76,12 +79,9 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 
 def asked(row: pd.Series) -> str:
     """The parameters of a row that are not off."""
-    numbers = {name: row[name] for name, off in OFF.items() if row[name] != off}
-    numbers |= {name: row[name] for name in ("presence_penalty", "frequency_penalty", "min_tokens") if row[name]}
-    if row["repetition_penalty"] != 1:
-        numbers["repetition_penalty"] = row["repetition_penalty"]
+    numbers = {name: row[name] for name, off in OFF.items() if pd.notna(row[name]) and row[name] != off}
     words = [f"T={row['temperature']:g}", *(f"{name}={value:g}" for name, value in numbers.items())]
-    rules = json.loads(row["token_rules"] or "{}")
+    rules = json.loads(row["token_rules"]) if isinstance(row["token_rules"], str) and row["token_rules"] else {}
     return " ".join([*words, *(f"{name}={json.dumps(value)}" for name, value in rules.items())])
 
 

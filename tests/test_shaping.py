@@ -1,9 +1,12 @@
 """Penalties, biases and bans: rows against their definition in plain Python, transformers' processors, and kernels."""
 
+import dataclasses
+import json
 import math
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
@@ -11,14 +14,24 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
+import specbench
+from analysis import parameters
 from specbench.decoding import rows_along
 from specbench.errors import ArgumentError, ConfigError
 from specbench.kernels import launch, launch_shape
+from specbench.models.generate import obstacle
+from specbench.protocols.prechecks import check_no_history
+from specbench.replay.trace import check_sampler
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows, resolve
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
+from specbench.verifiers.masked import MaskedVerifier
 from tests.by_definition import EACH, MIX, params, shaped_logits, spelled
 from tests.kernel_cases import DEVICE
+from tests.made_up_rows import make_row, said, write_run
+from tests.markov_pair import markov_pair, trace_of_tokens
+from tests.test_agreement import context
+from tests.test_conf import composed
 
 VOCABULARY = 40
 PROMPT, TEXT = spelled("abba cab"), spelled("babab cabdabi aab ")
@@ -160,3 +173,52 @@ def test_who_has_no_ids_or_no_text_is_told():
     rows = RowParams.of([SamplingParams(presence_penalty=1.0)])
     with pytest.raises(ArgumentError, match="history: None; penalties needs to know what precedes"):
         logit_rows(torch.zeros(1, 4), rows)
+
+
+def test_the_command_line_takes_all_of_them():
+    given = composed("sampler.logit_bias={263:1.5,199:-1}", "sampler.bad_words=[a]", "sampler.min_tokens=3").sampler
+    made = SamplingParams.from_mapping(dict(OmegaConf.to_container(given)))
+    assert made.shaping == {"logit_bias": ((199, -1.0), (263, 1.5)), "bad_words": ("a",), "min_tokens": 3}
+    assert json.loads(made.token_rules) == {"logit_bias": [[199, -1.0], [263, 1.5]], "bad_words": ["a"]}
+    assert SamplingParams(presence_penalty=1).shaping_text == SamplingParams(presence_penalty=1.0).shaping_text
+    assert SamplingParams(temperature=0.3, top_k=4).shaping_text == SamplingParams().token_rules == ""
+
+
+def test_who_makes_up_steps_or_decodes_elsewhere_refuses_by_name():
+    asked = context(MaskedVerifier(), sampling=SamplingParams(min_tokens=2))
+    with pytest.raises(ConfigError, match="sampler.min_tokens=2: steps are made up, without texts"):
+        check_no_history(asked)
+    assert (
+        obstacle("transformers", 1, SamplingParams(bad_words=["a"]), 0) == "generate is not asked for sampler.bad_words"
+    )
+    with pytest.raises(ArgumentError, match="sampling: logit_bias needs the text before each position"):
+        specbench.verify(
+            torch.zeros(1, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 4), num_draft_tokens=[0],
+            sampling=SamplingParams(logit_bias={1: 1.0}), seeds=1, positions=[3],
+        )  # fmt: skip
+
+
+def test_a_trace_is_replayed_under_the_parameters_that_it_was_sampled_with():
+    given = SamplingParams(presence_penalty=0.5)
+    p, q = markov_pair()
+    made = trace_of_tokens(p, q, [[1, 2, 0]])
+    trace = dataclasses.replace(made, identity=dataclasses.replace(made.identity, shaping=given.shaping_text))
+    check_sampler(trace, given.numbers, "x", shaping=given.shaping_text)
+    for other in (SamplingParams(), SamplingParams(presence_penalty=1.0)):
+        with pytest.raises(ConfigError, match=r"sampler.presence_penalty=.*x was sampled with presence_penalty 0.5"):
+            check_sampler(trace, other.numbers, "x", shaping=other.shaping_text)
+    with pytest.raises(ConfigError, match="sampler.presence_penalty=0.5: the trace x was sampled with .* off"):
+        check_sampler(made, given.numbers, "x", shaping=given.shaping_text)
+
+
+def test_the_report_says_what_was_asked_for_and_who_differs(tmp_path):
+    rows = [
+        make_row(job=0, exp="parameters", overlap=0.8, overlap_low=0.77, overlap_high=0.83),
+        make_row(
+            job=1, exp="parameters", sampler="mine", overlap=0.6, overlap_low=0.5, overlap_high=0.7, top_k=5,
+            repetition_penalty=1.2, token_rules='{"bad_words": ["a"]}', min_tokens=0,
+        ),
+    ]  # fmt: skip
+    text = said(parameters, write_run(tmp_path, rows)).replace("\\", "")
+    assert 'T=1 top_k=5 repetition_penalty=1.2 bad_words=["a"]' in text
+    assert "below that of temperature alone, 0.80 [0.77, 0.83], by intervals that do not touch: mine 0.60" in text

@@ -204,6 +204,8 @@ def _identity(metadata: Mapping[bytes, bytes], source: Source) -> Identity:
         check_names(written)
         if not isinstance(written["sampler"], dict):
             raise ValueError(f"sampler is {shown(written['sampler'])}, not an object")
+        if not isinstance(json.loads(written.get("shaping") or "{}"), dict):
+            raise ValueError(f"shaping is {shown(written['shaping'])}, not an object")
         sampler = sampler_of(written.pop("sampler"))
         return Identity(sampler=sampler, **written)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
