@@ -112,6 +112,7 @@ def setting(told: dict[str, Any]) -> str:
     off = {"top_k": (0, -1), "top_p": (1,), "min_p": (0,)}
     parts = [f"T={sampling['temperature']:g}"]
     parts += [f"{name}={sampling[name]:g}" for name, values in off.items() if sampling[name] not in values]
+    parts += [f"{name}={value}" for name, value in sampling.items() if name not in ("temperature", *off)]
     return " ".join([*parts, told["dtype"]])
 
 

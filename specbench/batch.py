@@ -71,20 +71,20 @@ class Batch:
         """The distributions at the places of a block from ``first`` to the one behind the drafted tokens.
 
         Args:
-            logits: a row a place, those of a request following one another.
+            logits: a row a place, those of a request following one another; penalties and bans may change them in
+                place, so that who wants them raw looks before.
             drafted: the tokens drafted so far; place i follows the first i of them.
         """
         width = drafted.shape[1] + 1 - first
-        if width == 1 and not self.params.chains:
+        if width == 1 and not self.params.looks_back:
             return logit_rows(logits, self.params)
         owner = torch.arange(len(self), device=drafted.device).repeat_interleave(width)
         params = self.params.select(owner)
-        if not params.chains:
+        if not params.looks_back:
             return logit_rows(logits, params)
         places = torch.arange(first, first + width, device=drafted.device).repeat(len(self))
-        return logit_rows(
-            logits, params, History(self.tokens, self.prompt_lengths, self.lengths, drafted, owner, places)
-        )
+        history = History(self.tokens, self.prompt_lengths, self.lengths, drafted, owner, places)
+        return logit_rows(logits, params, history, in_place=True)
 
     def at_most(self, values: Int64[Tensor, " B"], bound: int) -> int:
         """The largest of some values where the host reads it for nothing (:func:`known_max`), else ``bound``."""
@@ -96,17 +96,17 @@ class Batch:
         """The distributions at m places of a tree, each of which has a history of its own.
 
         Args:
-            logits: a row a place, those of a request following one another.
+            logits: as in :meth:`rows`.
             path: the drafted tokens on the way to each place.
             offset: how many of them there are; what stands behind them does not count.
         """
         owner = torch.arange(len(self), device=path.device).repeat_interleave(path.shape[1])
         params, history = self.params.select(owner), None
-        if params.chains:
+        if params.looks_back:
             places = torch.arange(len(owner), device=path.device)
             parts = (self.tokens, self.prompt_lengths, self.lengths)
             history = History(*(each[owner] for each in parts), path.flatten(0, 1), places, offset.flatten())
-        return logit_rows(logits, params, history)
+        return logit_rows(logits, params, history, in_place=True)
 
     def select(self, rows: Int64[Tensor, " m"]) -> Batch:
         """The given requests, in that order."""

@@ -53,7 +53,7 @@ class SamplerConfig:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logit_bias: dict[int, float] | None = None
+    logit_bias: Any = None  # a mapping; OmegaConf cannot fill in one that is typed and None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] = field(default_factory=list)
     min_tokens: int = 0

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from specbench.disk import beside, read_json
 from specbench.errors import ConfigError
+from specbench.sampling_params import PENALTIES
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
 CATEGORIES = "categories.parquet"  # protocols/categories.py
@@ -102,6 +103,11 @@ class RunRow:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None  # this and the four below: None in rows older than them, where all are off
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    token_rules: str | None = None  # logit_bias, allowed_token_ids and bad_words as JSON; empty if none is given
     sampling: str | None = None  # all sampling parameters asked for, as JSON
     verifier: str | None
     lossless: bool | None
@@ -192,12 +198,13 @@ class RunRow:
 
 
 NO_DRAFT = "none"  # column draft, of a pair without one
+SHAPED = (*PENALTIES, "min_tokens", "token_rules")
 
 # The columns of RunRow that say what a key of the configuration was.
 COLUMNS_OF = {
     "pair": ("pair", "target", "draft", "draft_dtype"),
     "drafter": ("drafter", "draft_temperature"),
-    "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", "sampling"),
+    "sampler": ("sampler", "temperature", "top_k", "top_p", "min_p", *SHAPED, "sampling"),
     "verifier": ("verifier", "lossless", "synthetic"),
     "engine": ("engine", "prompt_chunk"),
     "parallel": ("parallel", "ranks"),

@@ -22,6 +22,9 @@ MOST_LOGPROBS = 1000
 LOGPROBS = ("raw_logprobs", "processed_logprobs")
 STRUCTURES = ("json", "regex", "grammar", "choice")
 _PLAIN = ("temperature", "top_k", "top_p", "min_p")
+PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+TOKEN_RULES = ("logit_bias", "allowed_token_ids", "bad_words")
+SHAPING = (*PENALTIES, "min_tokens", *TOKEN_RULES)
 _COUNTS = {  # the least and the most of what may be None
     "min_tokens": (0, LARGEST_LENGTH),
     "thinking_budget": (0, LARGEST_LENGTH),
@@ -110,7 +113,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._set("processors", tuple(self.processors))  # a list has no hash
-        for name in (*_PLAIN, "presence_penalty", "frequency_penalty", "repetition_penalty"):
+        for name in (*_PLAIN, *PENALTIES):
             _check_number(name, getattr(self, name))
         self._check_distribution()
         for name, (low, high) in _COUNTS.items():
@@ -177,12 +180,6 @@ class SamplingParams:
         """The ids that end a text; ``own`` are the model's, which ``ignore_eos`` drops."""
         return (frozenset() if self.ignore_eos else own) | frozenset(self.stop_token_ids)
 
-    def check_stop_ids(self, vocab_size: int) -> None:
-        """Raises ConfigError for ids of ``stop_token_ids`` that a model with so many ids does not have."""
-        if unknown := [token for token in self.stop_token_ids if token >= vocab_size]:
-            problem = f"{unknown} are no ids of the pair, which has 0 to {vocab_size - 1}"
-            raise _wrong("stop_token_ids", list(self.stop_token_ids), problem, "Remove them.")
-
     @property
     def numbers(self) -> dict[str, float]:
         """The four numbers of temperature and truncation, by name; top_k is a whole number."""
@@ -192,6 +189,23 @@ class SamplingParams:
             "top_p": float(self.top_p),
             "min_p": float(self.min_p),
         }
+
+    @property
+    def shaping(self) -> dict[str, Any]:
+        """Those of SHAPING that are not off, by name: what changes logits, most of it by the text before a position."""
+        asked = {name: getattr(self, name) for name in SHAPING if getattr(self, name) != getattr(SamplingParams, name)}
+        return {name: float(value) if name in PENALTIES else value for name, value in asked.items()}
+
+    @property
+    def token_rules(self) -> str:
+        """Those of them that name tokens, as JSON; empty if there are none."""
+        named = {name: value for name, value in self.shaping.items() if name in TOKEN_RULES}
+        return json.dumps(named, sort_keys=True) if named else ""
+
+    @property
+    def shaping_text(self) -> str:
+        """``shaping`` as JSON; empty if nothing is asked."""
+        return json.dumps(self.shaping, sort_keys=True) if self.shaping else ""
 
     @property
     def greedy(self) -> bool:

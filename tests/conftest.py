@@ -17,6 +17,7 @@ from jaxtyping import install_import_hook
 import specbench.kernels.attention
 import specbench.kernels.cutoff
 import specbench.kernels.sample
+import specbench.kernels.shape
 import specbench.kernels.stamp
 import specbench.kernels.uniforms
 import specbench.kernels.verify  # noqa: F401

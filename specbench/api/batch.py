@@ -189,6 +189,8 @@ def _params(
         raise ArgumentError(
             f"{name}: processors need the text before each position; give logits that they have changed"
         )
+    if asked := sorted({key for params in each for key in params.shaping}):
+        raise ArgumentError(f"{name}: {asked[0]} needs the text before each position; give logits that it has changed")
     return RowParams.of(each, device)
 
 

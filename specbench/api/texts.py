@@ -195,11 +195,10 @@ def _requests(
 ) -> list[Request]:
     check_count("seed", seed, 0)
     check_count("max_new_tokens", max_new_tokens)
-    sampling = sampling or SamplingParams()
-    sampling.check_stop_ids(pair.vocab_size)
     each = [prompts] if isinstance(prompts, str) else list(prompts)
     if not each:
         raise ArgumentError("prompts: empty; give a text, or a list of texts or of token ids")
+    sampling = pair.resolved(sampling or SamplingParams())
     requests = []
     for i, prompt in enumerate(each):
         ids = tuple(pair.encode(prompt) if isinstance(prompt, str) else (int(token) for token in prompt))

@@ -42,14 +42,11 @@ class Slots:
 
     @torch.inference_mode()
     def clear(self) -> None:
-        """Ends all requests. Processors that there were stay, for no row: their memory may be in use."""
+        """Ends all requests. What their parameters were stays in memory, for no row: it may be in use."""
         batch = self.batch
         for part, value in ((batch.prompt_lengths, 0), (batch.lengths, 0), (batch.limits, 0), (batch.finished, FULL)):
             part.fill_(value)
-        for _, rows in batch.params.chains:
-            if rows is not None:
-                rows.fill_(False)
-        self.batch = dataclasses.replace(batch, params=dataclasses.replace(batch.params, truncates=False))
+        self.batch = dataclasses.replace(batch, params=batch.params.ended())
 
     @torch.inference_mode()
     def put(self, rows: Int64[Tensor, " m"], requests: Batch) -> None:

@@ -39,7 +39,10 @@ PLAIN_WORK = (
     *("target", "engine", "prompt_chunk", "workload", "prompts", "batch_size", "group", "max_new_tokens"),
     *("hardware", "device", "dtype", "threads"),
 )
-PLAIN_TEXTS = ("temperature", "top_k", "top_p", "min_p", "seed")
+PLAIN_TEXTS = (
+    *("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("min_tokens", "token_rules", "seed"),
+)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.progress import progress, track
 from specbench.protocols.base import Outcome, RunContext, Table
-from specbench.protocols.prechecks import check_no_processors
+from specbench.protocols.prechecks import check_no_history
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE
 from specbench.verifiers import Verifier
@@ -74,7 +74,7 @@ class AgreementProtocol:
             ConfigError: no other verifier is named, and the rule has no reference; processors, which need texts.
         """
         if self.draws:
-            check_no_processors(context)
+            check_no_history(context)
         other = self._other(context)
         compared = self._on_fixtures(context, other) if self.requests else []
         divergences = [each for comparison in compared for each in comparison.divergences[:LISTED]]

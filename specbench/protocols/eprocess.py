@@ -99,7 +99,8 @@ class EprocessProtocol:
             **found,
             "log10_e_values_of_bets": dict(zip(bets(), [_finite(e_value(path)) for path in each.T], strict=True)),
             "false_alarm": self.false_alarm,
-            "sampling": context.sampling.numbers,  # of requests that have none of their own
+            # Of requests that have none of their own.
+            "sampling": {**context.sampling.numbers, **context.sampling.shaping},
             "own_sampling": sum(request.sampling != context.sampling for request in context.requests),
             "processors": context.processors,
             "gamma": context.gamma,

@@ -29,6 +29,7 @@ from specbench.exactness.zoo.sensitivity import sensitivity
 from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
+from specbench.protocols.prechecks import check_no_history
 from specbench.results import emptied
 
 JSON, PAGE = "certificate.json", "certificate.md"
@@ -125,6 +126,7 @@ class ExactnessProtocol:
         )
 
     def _question(self, context: RunContext) -> Question:
+        check_no_history(context)
         return Question(
             verifier=context.verifier,
             name=context.verifier_name,

@@ -31,7 +31,7 @@ from specbench.metrics.latency import QUANTILES, median
 from specbench.plots import latency as plots
 from specbench.progress import say, track
 from specbench.protocols.base import Outcome, RunContext, Table
-from specbench.protocols.prechecks import check_no_processors
+from specbench.protocols.prechecks import check_no_history
 from specbench.rules import known
 from specbench.rules.cards import floor_card
 from specbench.types import Verification
@@ -119,7 +119,7 @@ class LatencyProtocol:
             WrongResultError: a verifier that emits what its rule does not allow.
             ConfigError: not a single case could be timed; processors, which need texts.
         """
-        check_no_processors(context)
+        check_no_history(context)
         base, specs = self.specs(context)
         measured = [Measured(spec, self._too_large(spec, context.device)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)

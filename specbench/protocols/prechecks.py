@@ -35,8 +35,11 @@ def check_fixed_lengths(context: RunContext) -> None:
         raise ConfigError("drafter.policy", context.drafter.policy.kind, problem, remedy)
 
 
-def check_no_processors(context: RunContext) -> None:
-    """Raises ConfigError for processors if steps are made up, so that no text precedes any token."""
+def check_no_history(context: RunContext) -> None:
+    """Raises ConfigError for processors, penalties and bans if steps are made up, without a text before any token."""
+    for name, value in context.sampling.shaping.items():
+        remedy = "Leave it out: only decoded and recorded texts have it."
+        raise ConfigError(f"sampler.{name}", value, "steps are made up, without texts", remedy)
     if context.processors:
         remedy = "Leave them out: only decoded and recorded texts have them."
         raise ConfigError("sampler.processors", context.processors, "steps are made up, without texts", remedy)

@@ -80,7 +80,7 @@ class ReplayProtocol:
         """
         trace = read_any(self.path)
         check_pair(trace, context.asked_pair, self.path)
-        check_sampler(trace, context.sampling.numbers, self.path, context.processors)
+        check_sampler(trace, context.sampling.numbers, self.path, context.processors, context.sampling.shaping_text)
         if doubt := warning(trace):
             say(f"{self.path}: {doubt}", style="yellow")
         rules = [*CARDS.values(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]

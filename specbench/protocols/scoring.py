@@ -30,6 +30,7 @@ def identity_of(context: ModelContext) -> Identity:
         dtype=str(context.dtype).removeprefix("torch."),
         source=context.command,
         processors=context.processors,
+        shaping=context.sampling.shaping_text,
     )
 
 
@@ -102,7 +103,7 @@ def columns_of(
 
     Args:
         tokens: of one text.
-        prompt: what the text follows; needed by processors alone.
+        prompt: what the text follows; needed by processors, penalties and bans.
         draft_sampling: of the draft; None is the target's.
     """
     both = ((target, sampling), (draft, draft_sampling or sampling))

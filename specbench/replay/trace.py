@@ -78,6 +78,7 @@ class Identity:
         dtype: the models' number format; in 16 bits, log-probabilities carry errors of about 1e-2.
         source: the command or engine that made the trace.
         processors: what sampler.processors said, as JSON; empty for none.
+        shaping: penalties, biases and bans, as JSON; empty for none, and in traces older than them.
     """
 
     target: str
@@ -86,6 +87,7 @@ class Identity:
     dtype: str
     source: str
     processors: str = ""
+    shaping: str = ""
 
 
 def trace_schema(identity: Identity) -> pa.Schema:
@@ -202,6 +204,8 @@ def _identity(metadata: Mapping[bytes, bytes], source: Source) -> Identity:
         check_names(written)
         if not isinstance(written["sampler"], dict):
             raise ValueError(f"sampler is {shown(written['sampler'])}, not an object")
+        if not isinstance(json.loads(written.get("shaping") or "{}"), dict):
+            raise ValueError(f"shaping is {shown(written['shaping'])}, not an object")
         sampler = sampler_of(written.pop("sampler"))
         return Identity(sampler=sampler, **written)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -279,8 +283,19 @@ def _limits(table: pa.Table, starts: np.ndarray, path: str | Path, where: Where)
     return limits
 
 
-def check_sampler(trace: Trace, wanted: Mapping[str, float | int], path: str | Path, processors: str = "") -> None:
+def check_sampler(
+    trace: Trace, wanted: Mapping[str, float | int], path: str | Path, processors: str = "", shaping: str = ""
+) -> None:
     """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
+    if trace.identity.shaping != shaping:
+        held, asked = (json.loads(each or "{}") for each in (trace.identity.shaping, shaping))
+        name = next(name for name in sorted({*held, *asked}) if held.get(name) != asked.get(name))
+        raise ConfigError(
+            f"sampler.{name}",
+            asked.get(name, "off"),
+            f"the trace {path} was sampled with {name} {held.get(name, 'off')}",
+            "Give the same to replay it, or record another trace.",
+        )
     if trace.identity.processors != processors:
         raise ConfigError(
             "sampler.processors",

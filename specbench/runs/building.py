@@ -99,12 +99,15 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     target = Engine(pair.target, pair.vocab_size, "target")
     bound = explained("drafter", drafter.bind, pair, target)
 
+    sampling = context.sampling  # which lines of the workload change, before it is in ids of the vocabulary
+
     def make(some: Sequence[Prompt]) -> list[Request]:
-        return make_requests(some, pair, context.sampling, config)
+        return make_requests(some, pair, sampling, config)
 
     def plain() -> Decoder:
         return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
 
+    context = dataclasses.replace(context, sampling=pair.resolved(sampling))
     return ModelContext(
         **vars(context) | {"drafter": bound},
         engine=engine,
@@ -176,12 +179,12 @@ def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParam
             raise ConfigError("workload.path", config.workload.path, f"{which} has no tokens", "Remove it.")
         # What a line says of itself goes before what all lines have.
         own = own_sampling(prompt, sampling, config)
-        own.check_stop_ids(pair.vocab_size)
         if prompt.max_new_tokens is not None and own.max_tokens is not None:
             own = dataclasses.replace(own, max_tokens=None)
         if prompt.seed is not None and own.seed is not None:
             own = dataclasses.replace(own, seed=None)
         seed = request_seed(config.seed, prompt.turn_name) if prompt.seed is None else prompt.seed
+        own = pair.resolved(own)
         made = requests_of(
             prompt.turn_name, ids, own, seed, prompt.max_new_tokens or config.max_new_tokens, prompt.gamma
         )

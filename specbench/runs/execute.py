@@ -37,6 +37,7 @@ from specbench.runs.plan import point_latest
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
 from specbench.runs.tracked import describe, job_run, track
+from specbench.sampling_params import PENALTIES
 from specbench.tracking import JobRun
 from specbench.verifiers.base import offers
 
@@ -245,7 +246,9 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         "draft_temperature": None if context.drafter is None else context.drafter.temperature,
         "sampler": job.choices["sampler"],
         **{name: value for name, value in context.sampling.numbers.items() if name in results.COLUMNS_OF["sampler"]},
-        "sampling": json.dumps(resolved["sampler"]),
+        **{name: getattr(context.sampling, name) for name in (*PENALTIES, "min_tokens")},
+        "token_rules": context.sampling.token_rules,
+        "sampling": json.dumps(sampler),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
         "synthetic": offers(context.verifier).synthetic,

@@ -1,7 +1,8 @@
 """logits and sampling parameters -> LogitRows: the cutoff and the normaliser of each row.
 
-Order of the truncations: temperature, top-k, top-p on what top-k left, min-p. min-p compares with the largest
-probability, which no truncation removes, so its place in the order does not matter.
+Processors come first, then penalties, biases and bans (shaped.py), then temperature, top-k, top-p on what top-k left,
+min-p. min-p compares with the largest probability, which no truncation removes, so its place in the order does not
+matter.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from torch import Tensor
 from specbench.errors import ArgumentError
 from specbench.sampling import where
 from specbench.sampling.history import History, Processor
+from specbench.sampling.shaped import shaped
+from specbench.sampling.shaping import Shaping
 from specbench.sampling_params import SamplingParams
 from specbench.types import LogitRows
 
 Chain = tuple[Processor, ...]
+_NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class RowParams:
     Attributes:
         truncates: whether any of them truncates, so that none pays for a sort if not.
         chains: the processors, and the rows that they are for; None stands for all rows. Empty for most.
+        shaping: penalties, biases and bans; None where nobody ever asked for any.
     """
 
     temperature: Float64[Tensor, " n"]
@@ -39,6 +44,17 @@ class RowParams:
     min_p: Float64[Tensor, " n"]
     truncates: bool
     chains: tuple[tuple[Chain, Bool[Tensor, " n"] | None], ...] = ()
+    shaping: Shaping | None = None
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether a distribution depends on what precedes its position."""
+        return bool(self.chains) or self.shapes
+
+    @property
+    def shapes(self) -> bool:
+        """Whether penalties, biases or bans change any row's logits."""
+        return self.shaping is not None and bool(self.shaping.asked)
 
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:
@@ -53,37 +69,58 @@ class RowParams:
             min_p=torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device),
             truncates=any(p.truncates for p in params),
             chains=tuple(zip(chains, [None] if len(set(asked)) == 1 else rows, strict=False)),
+            shaping=Shaping.of(params, device),
         )
 
     def select(self, rows: Int64[Tensor, " m"]) -> RowParams:
         """The parameters of the given rows, repeats allowed."""
         chains = tuple((chain, None if its is None else its[rows]) for chain, its in self.chains)
-        return RowParams(
-            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows], self.truncates, chains
-        )
+        shaping = None if self.shaping is None else self.shaping.select(rows)
+        parts = (getattr(self, name)[rows] for name in _NUMBERS)
+        return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
 
     def leading(self, n: int) -> RowParams:
         """The first n rows, in the same memory."""
         chains = tuple((chain, None if its is None else its[:n]) for chain, its in self.chains)
-        return RowParams(self.temperature[:n], self.top_k[:n], self.top_p[:n], self.min_p[:n], self.truncates, chains)
+        parts = (getattr(self, name)[:n] for name in _NUMBERS)
+        shaping = None if self.shaping is None else self.shaping.leading(n)
+        return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
 
     def put(self, rows: Int64[Tensor, " m"], other: RowParams) -> RowParams:
         """These rows with the other's in some places, in the same memory; what chains of these there were stay."""
-        for name in ("temperature", "top_k", "top_p", "min_p"):
+        for name in _NUMBERS:
             getattr(self, name)[rows] = getattr(other, name)
         chains = dict.fromkeys(chain for each in (self, other) for chain, _ in each.chains)
         kept = tuple((chain, self._rows_of(chain)) for chain in chains)
         for chain, its in kept:
             its[rows] = other._rows_of(chain)
-        return dataclasses.replace(self, truncates=self.truncates or other.truncates, chains=kept)
+        shaping = None
+        if self.shaping is not None or other.shaping is not None:
+            shaping = self._shaping.put(rows, other._shaping)
+        truncates = self.truncates or other.truncates
+        return dataclasses.replace(self, truncates=truncates, chains=kept, shaping=shaping)
 
     def joined(self, other: RowParams) -> RowParams:
         """These rows, then the other's."""
-        names = ("temperature", "top_k", "top_p", "min_p")
-        parts = (torch.cat([getattr(each, name) for each in (self, other)]) for name in names)
+        parts = (torch.cat([getattr(each, name) for each in (self, other)]) for name in _NUMBERS)
         all_chains = dict.fromkeys(chain for each in (self, other) for chain, _ in each.chains)
         chains = tuple((chain, torch.cat([self._rows_of(chain), other._rows_of(chain)])) for chain in all_chains)
-        return RowParams(*parts, truncates=self.truncates or other.truncates, chains=chains)
+        shaping = None
+        if self.shaping is not None or other.shaping is not None:
+            shaping = self._shaping.joined(other._shaping)
+        return RowParams(*parts, truncates=self.truncates or other.truncates, chains=chains, shaping=shaping)
+
+    def ended(self) -> RowParams:
+        """The same rows, in the same memory, once all their requests have ended: nothing is done for any of them."""
+        for _, rows in self.chains:
+            if rows is not None:
+                rows.fill_(False)
+        shaping = None if self.shaping is None else dataclasses.replace(self.shaping, asked=frozenset())
+        return dataclasses.replace(self, truncates=False, shaping=shaping)
+
+    @property
+    def _shaping(self) -> Shaping:
+        return Shaping.off(len(self.top_k), self.top_k.device) if self.shaping is None else self.shaping
 
     def _rows_of(self, wanted: Chain) -> Bool[Tensor, " n"]:
         for chain, rows in self.chains:
@@ -92,23 +129,27 @@ class RowParams:
         return torch.zeros_like(self.top_k, dtype=torch.bool)
 
 
-def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None = None) -> LogitRows:
+def logit_rows(
+    logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None = None, in_place: bool = False
+) -> LogitRows:
     """The distributions that sampling with ``params`` from ``logits`` means: the one door from logits to probabilities.
 
     Args:
-        logits: bf16, fp16 or fp32, not modified.
+        logits: bf16, fp16 or fp32.
         params: one row of parameters a row of logits.
-        history: what precedes each row; needed by processors alone.
+        history: what precedes each row; needed where ``params.looks_back``.
+        in_place: whether the logits may be changed, as a decoding step allows, so that a GPU touches only the tokens
+            that penalties, biases and bans concern; else they are copied where any are asked for.
 
     Returns:
-        LogitRows that refer to ``logits``, or to what the processors made of them. Where nothing truncates,
+        LogitRows that refer to ``logits``, or to what the parameters made of them. Where nothing truncates,
         log_normalizer is None: who needs it computes it, and a fused verifier needs it of few rows. Otherwise it is
         known, and not finite for a row with NaN or +inf logits (LogitRows.finite); raising here would wait for the
         device. A GPU finds the cutoffs without a sort.
 
     Raises:
-        ArgumentError: not as many rows of parameters as of logits; processors without a history; a processor that
-            returned something else than logits.
+        ArgumentError: not as many rows of parameters as of logits; processors, penalties or bans without a history; a
+            processor that returned something else than logits.
     """
     if len(params.temperature) != len(logits):
         raise ArgumentError(
@@ -116,6 +157,8 @@ def logit_rows(logits: Shaped[Tensor, "n V"], params: RowParams, history: Histor
             "of a request for each of its rows"
         )
     logits = _processed(logits, params, history)
+    if params.shaping is not None and params.shapes:
+        logits = _shaped(logits, params.shaping, history, in_place)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
         return LogitRows(logits, params.temperature, cutoff, None)
@@ -137,6 +180,19 @@ def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: Histor
             changed = _checked(processor, changed, processor(changed, history))
         logits = changed if rows is None else torch.where(rows[:, None], changed, logits)
     return logits
+
+
+def _shaped(
+    logits: Shaped[Tensor, "n V"], shaping: Shaping, history: History | None, in_place: bool
+) -> Shaped[Tensor, "n V"]:
+    if history is None:
+        asked = ", ".join(sorted(shaping.asked))
+        raise ArgumentError(f"history: None; {asked} needs to know what precedes each position")
+    if not where.by_kernels(logits):
+        return shaped(logits, shaping, history)
+    from specbench.kernels import launch_shape
+
+    return launch_shape.shape(logits if in_place else logits.clone(), shaping, history)
 
 
 def _checked(processor: Processor, given: Tensor, made: object) -> Tensor:

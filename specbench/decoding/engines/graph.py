@@ -77,7 +77,8 @@ class GraphEngine(StaticEngine):
 
     def _key(self, size: int) -> Any:
         params = self._slots_now.batch.params
-        return size, params.truncates, tuple(chain for chain, _ in params.chains)
+        shaping = None if params.shaping is None else params.shaping.layout
+        return size, params.truncates, tuple(chain for chain, _ in params.chains), shaping
 
     def _capture_all(self) -> None:
         began, shown = time.perf_counter(), self._size

@@ -1,0 +1,107 @@
+"""What does each sampling parameter do to acceptance?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from specbench.plots import parameters as plots
+from specbench.reports import Picture, Report, Table, Text
+from specbench.reports.cells import interval, number
+from specbench.reports.text import section
+
+from .command import main
+from .decoding import exactness, repeats, setting, where_it_ran
+from .folder import read_rows, report_of
+
+QUESTION = """\
+Truncations, penalties and bans change the target's distribution and the draft's alike, position by position along the
+draft. What does each do to the chance that a drafted token is accepted?"""
+BASE = "temperature"  # the sampler that asks for nothing else
+OFF = {
+    **{"top_k": 0, "top_p": 1, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1},
+    "min_tokens": 0,
+}
+NOTE = """\
+Overlap: mean of sum min(p, q) over the tokens emitted, the chance that one drafted token is accepted; acceptance rate:
+accepted / drafted tokens; acceptance length: accepted + 1, a verification step. Brackets hold 95% intervals by
+bootstrap over prompts. Each sampler has texts of its own. Check: total variation distance of drawn tokens from the
+target's probabilities, beside the 99% quantile of what sampling noise alone gives; p is the share of noise at least as
+far."""
+ACCEPTANCE = """\
+Points to the left of the dashed line are samplers under which draft and target agree less than without."""
+
+
+def build(run_dir: Path) -> Report:
+    """The report of a sweep of samplers.
+
+    Raises:
+        ConfigError: a folder without results.
+    """
+    results = read_rows(run_dir, "sampler", "acceptance_length")
+    shown = Table(
+        "table",
+        table(results),
+        results,
+        f"Acceptance by sampler. {setting(results)}",
+        NOTE,
+        left=("sampler", "asks for"),
+    )
+    question = "Under which parameters do draft and target agree?"
+    picture = Picture("acceptance_by_sampler", plots.acceptance_by_sampler(results, BASE), question, ACCEPTANCE)
+    sections = [
+        section("Result", *compared(results), repeats(results), exactness(results)),
+        section("Table", shown),
+        section("Figures", picture),
+        where_it_ran(results),
+    ]
+    return report_of(run_dir, "parameters", "Sampling parameters", QUESTION, sections)
+
+
+def table(results: pd.DataFrame) -> pd.DataFrame:
+    """The rows as text."""
+    return pd.DataFrame(
+        [
+            {
+                "sampler": row["sampler"],
+                "asks for": asked(row),
+                **{name.replace("_", " "): interval(row, name) for name in ("overlap", "acceptance_rate")},
+                "acceptance length": interval(row, "acceptance_length"),
+                "check TV / q99": f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
+                "p": number(row["check_p_value"], ".3f"),
+            }
+            for _, row in results.iterrows()
+        ]
+    )
+
+
+def asked(row: pd.Series) -> str:
+    """The parameters of a row that are not off."""
+    numbers = {name: row[name] for name, off in OFF.items() if pd.notna(row[name]) and row[name] != off}
+    words = [f"T={row['temperature']:g}", *(f"{name}={value:g}" for name, value in numbers.items())]
+    rules = json.loads(row["token_rules"]) if isinstance(row["token_rules"], str) and row["token_rules"] else {}
+    return " ".join([*words, *(f"{name}={json.dumps(value)}" for name, value in rules.items())])
+
+
+def compared(results: pd.DataFrame) -> list[Text]:
+    """Which samplers have an overlap above or below that of the base, by intervals that do not touch."""
+    known = results[results["overlap"].notna()]
+    base = known[known["sampler"] == BASE]
+    if base.empty or len(known) < 2:
+        return []
+    own, sentences = base.iloc[0], []
+    others = known[known["sampler"] != BASE]
+    for word, rows in (
+        ("above", others[others["overlap_low"] > own["overlap_high"]]),
+        ("below", others[others["overlap_high"] < own["overlap_low"]]),
+    ):
+        named = ", ".join(f"{row['sampler']} {interval(row, 'overlap')}" for _, row in rows.iterrows())
+        whose = f"that of temperature alone, {interval(own, 'overlap')}"
+        sentences.append(f"Overlap {word} {whose}, by intervals that do not touch: {named or 'none'}.")
+    return sentences
+
+
+if __name__ == "__main__":
+    main("parameters", build)

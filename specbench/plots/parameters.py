@@ -1,0 +1,31 @@
+"""What sampling parameters do to acceptance. ``results`` has the columns of results.RunRow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from specbench.plots.looks import BLUE
+from specbench.plots.style import GREY, panels, style
+
+SHOWN = {"overlap": "overlap of p and q", "acceptance_length": "tokens a step"}
+
+
+@style()
+def acceptance_by_sampler(results: pd.DataFrame, base: str) -> Figure:
+    """Overlap and acceptance length with their intervals, a line a sampler; the base's own stand as dashed lines.
+
+    Args:
+        base: the name of the sampler that asks for nothing; without its row there are no dashed lines.
+    """
+    figure, every_axes = panels(2, 2, (1 / 2, 0.6 + 0.24 * len(results)), sharey=True)
+    places = np.arange(len(results))[::-1]
+    for axes, (name, label) in zip(every_axes, SHOWN.items(), strict=True):
+        value, low, high = (results[name + suffix].to_numpy(dtype=float) for suffix in ("", "_low", "_high"))
+        axes.errorbar(value, places, xerr=[value - low, high - value], fmt="o", color=BLUE, markersize=4, capsize=2)
+        for each in value[(results["sampler"] == base).to_numpy()][:1]:
+            axes.axvline(each, color=GREY, linewidth=0.9, linestyle="--")
+        axes.set(xlabel=label)
+        axes.set_yticks(places, list(results["sampler"]))
+    return figure

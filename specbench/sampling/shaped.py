@@ -1,0 +1,82 @@
+"""What penalties, biases and bans make of logits; the plain twin of kernels/shape.py.
+
+In this order, that of vLLM's sampler (docs.vllm.ai, vllm.v1.sample.sampler, steps 3 to 6): allowed_token_ids,
+bad_words, min_tokens, logit_bias, repetition_penalty, frequency_penalty, presence_penalty. The first three give -inf,
+which no later one changes, so that only the order of the last four matters::
+
+    l <- l + bias
+    l <- l / r if l > 0 else l * r          r = repetition_penalty, if prompt or continuation holds the token
+    l <- l - frequency_penalty * count - presence_penalty * (count > 0)      count: in the continuation
+
+The continuation at a place behind drafted tokens ends with them. Computed in float64, and rounded to the logits' dtype.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float64, Int32, Int64, Shaped
+from torch import Tensor
+
+from specbench.sampling.history import History
+from specbench.sampling.shaping import BIAS, BITS, DELAY, FORBID, PENALISE, RESTRICT, Shaping
+from specbench.types import PADDING
+
+
+def shaped(logits: Shaped[Tensor, "n V"], shaping: Shaping, history: History) -> Shaped[Tensor, "n V"]:
+    """New logits after the parameters of each row; the module has the formulas."""
+    values, prompt = logits.double(), history.prompt_lengths[history.request]
+    if BIAS in shaping.asked:
+        ids = shaping.bias_ids.clamp(min=0)  # what stands behind the last adds 0
+        values = values.scatter_add(1, ids, torch.where(shaping.bias_ids >= 0, shaping.bias, 0.0))
+    if PENALISE in shaping.asked:
+        values = _penalised(values, shaping, history, prompt)
+    banned = torch.zeros((len(logits), logits.shape[1] + 1), dtype=torch.bool, device=logits.device)
+    if RESTRICT in shaping.asked:
+        banned[:, :-1] |= shaping.restricted[:, None] & ~_allowed(shaping.allowed, logits.shape[1])
+    if FORBID in shaping.asked:
+        _ban(banned, shaping.bad_words[:, :, 0], _completed(shaping.bad_words, history, prompt))
+    if DELAY in shaping.asked:
+        early = history.lengths - prompt < shaping.min_tokens
+        _ban(banned, shaping.ending_ids, early[:, None].expand(shaping.ending_ids.shape))
+    return values.masked_fill(banned[:, :-1], -math.inf).float().to(logits.dtype)
+
+
+def _penalised(
+    values: Float64[Tensor, "n V"], shaping: Shaping, history: History, prompt: Int64[Tensor, " n"]
+) -> Float64[Tensor, "n V"]:
+    tokens = history.tokens
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+
+    def count(counted: Bool[Tensor, "n longest"]) -> Float64[Tensor, "n V"]:
+        return torch.zeros_like(values).scatter_add(1, tokens.clamp(min=0), counted.double())
+
+    held = count(tokens != PADDING) > 0
+    emitted = count((tokens != PADDING) & (places >= prompt[:, None]))
+    repetition = shaping.repetition[:, None]
+    values = torch.where(held, torch.where(values > 0, values / repetition, values * repetition), values)
+    return values - shaping.frequency[:, None] * emitted - shaping.presence[:, None] * (emitted > 0)
+
+
+def _allowed(bits: Int32[Tensor, "n words"], vocabulary: int) -> Bool[Tensor, "n V"]:
+    each = (bits[:, :, None] >> torch.arange(BITS, dtype=torch.int32, device=bits.device)) & 1
+    flat = each.flatten(1).bool()[:, :vocabulary]
+    return torch.nn.functional.pad(flat, (0, vocabulary - flat.shape[1]))
+
+
+def _completed(
+    bad_words: Int64[Tensor, "n sequences longest"], history: History, prompt: Int64[Tensor, " n"]
+) -> Bool[Tensor, "n sequences"]:
+    """Whether the continuation ends with all of a sequence but its last token."""
+    match = torch.ones(bad_words.shape[:2], dtype=torch.bool, device=bad_words.device)
+    for back in range(1, bad_words.shape[2]):
+        place, wanted = history.lengths - back, bad_words[:, :, back]
+        token = history.tokens.gather(1, place.clamp(min=0)[:, None])
+        match &= (wanted == PADDING) | ((wanted == token) & (place >= prompt)[:, None])
+    return match
+
+
+def _ban(banned: Bool[Tensor, "n V1"], ids: Int64[Tensor, "n m"], where: Bool[Tensor, "n m"]) -> None:
+    """Sets the ids of each row; those that are none fall into the last column, behind the vocabulary."""
+    banned.scatter_(1, torch.where(where & (ids >= 0), ids, banned.shape[1] - 1), True)
