@@ -49,7 +49,7 @@ ALL = small_fixtures()
 FEW = tuple(
     fixture
     for fixture in ALL
-    if fixture.name in ("chain", "deep", "grammar", "mixed", "one_hot", "penalised", "ragged")
+    if fixture.name in ("chain", "grammar", "mixed", "one_hot", "penalised", "ragged")
 )
 HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, vocabulary=0)
 

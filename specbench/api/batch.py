@@ -189,6 +189,10 @@ def _params(
         raise ArgumentError(
             f"{name}: processors need the text before each position; give logits that they have changed"
         )
+    if any(params.structured_outputs for params in each):
+        raise ArgumentError(
+            f"{name}: structured_outputs need the text before each position; give logits that are masked already"
+        )
     return RowParams.of(each, device)
 
 

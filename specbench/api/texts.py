@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -21,7 +20,8 @@ from specbench.provenance import request_seed
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
 from specbench.runs.choices import chosen
-from specbench.sampling import SamplingParams
+from specbench.sampling import Constraint, SamplingParams, on_host
+from specbench.sampling_params import processors_named
 from specbench.verifiers import Verifier
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
@@ -113,7 +113,8 @@ def decode(
         raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     size = check_count("batch_size", batch_size)
-    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter), _engine_of(engine))
+    host = on_host(requests[0].sampling)
+    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter), _engine_of(engine), host)
     decoder.reserve(requests, size)
     completions = decoder.run(requests, at_once=size)
     return DecodedBatch(
@@ -171,6 +172,7 @@ def _requests(
     each = [prompts] if isinstance(prompts, str) else list(prompts)
     if not each:
         raise ArgumentError("prompts: empty; give a text, or a list of texts or of token ids")
+    own = pair.resolved(sampling or SamplingParams())
     requests = []
     for i, prompt in enumerate(each):
         ids = tuple(pair.encode(prompt) if isinstance(prompt, str) else (int(token) for token in prompt))
@@ -183,7 +185,7 @@ def _requests(
                 f"prompts[{i}]: {len(ids)} tokens and max_new_tokens={max_new_tokens} are more than the pair's context "
                 f"of {pair.context}"
             )
-        requests.append(Request(str(i), ids, request_seed(seed, str(i)), sampling or SamplingParams(), max_new_tokens))
+        requests.append(Request(str(i), ids, request_seed(seed, str(i)), own, max_new_tokens))
     return requests
 
 
@@ -201,11 +203,12 @@ def _engine_of(given: str | DecodingEngine) -> DecodingEngine:
     return made
 
 
-def _decoder(pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter, engine: DecodingEngine) -> Decoder:
+def _decoder(
+    pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter, engine: DecodingEngine, host: str
+) -> Decoder:
     target = _target(pair)
-    if gamma == 0:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine)
-    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine)
+    parts = (None, None) if gamma == 0 else (drafter.bind(pair, target), verifier)
+    return Decoder(target, *parts, gamma, pair.stop_ids, engine.chosen(target.device, *parts, host))
 
 
 def _target(pair: Pair) -> Engine:
@@ -240,6 +243,8 @@ def _processors_text(sampling: SamplingParams) -> str:
     arguments of its class; empty for none."""
     named = []
     for each in sampling.processors:
+        if isinstance(each, Constraint):
+            continue  # named by what it was made from
         kind = each if isinstance(each, FunctionType) else type(each)
         named.append({"_target_": f"{kind.__module__}.{kind.__qualname__}", **getattr(each, "__dict__", {})})
-    return json.dumps(named, sort_keys=True, default=lambda value: type(value).__name__) if named else ""
+    return processors_named(named, sampling)

@@ -14,6 +14,7 @@ from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
 from specbench.models.tokenizer import token_ids, wants_chat
 from specbench.models.vocabulary import check_same_vocabulary
+from specbench.sampling import SamplingParams, constrained
 
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
 
@@ -45,6 +46,10 @@ class Pair:
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt, through the chat template where the pair uses one. Raises ModelError."""
         return token_ids(self.tokenizer, prompt, self.chat, self.vocab_size)
+
+    def resolved(self, sampling: SamplingParams) -> SamplingParams:
+        """Sampling parameters in this vocabulary's ids. Raises ConfigError for a structure that cannot be."""
+        return constrained(sampling, self.tokenizer, self.vocab_size, self.stop_ids)
 
 
 def choose_device(device: str) -> torch.device:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench.errors import ArgumentError
 from specbench.sampling import where
-from specbench.sampling.history import History, Processor
+from specbench.sampling.history import History, Processor, host_processors
 from specbench.sampling_params import SamplingParams
 from specbench.types import LogitRows
 
@@ -39,6 +39,11 @@ class RowParams:
     min_p: Float64[Tensor, " n"]
     truncates: bool
     chains: tuple[tuple[Chain, Bool[Tensor, " n"] | None], ...] = ()
+
+    @property
+    def on_host(self) -> str:
+        """The processors that work on the host, by name; empty for none."""
+        return host_processors(each for chain, _ in self.chains for each in chain)
 
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:
