@@ -26,7 +26,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 CONTENTS = {
     "README": {
         "Begin": ["docs/first-run", "docs/sweeps", "docs/models", "docs/gpu", "docs/wandb", "docs/paper"],
-        "Methods": ["docs/trees", "docs/replay", "docs/verifier", "docs/engine"],
+        "Methods": ["docs/trees", "docs/structured", "docs/replay", "docs/verifier", "docs/engine"],
         "Results": ["docs/certificates", "docs/verdicts", "docs/numbers", "experiments/README"],
         "Reference": ["docs/api", "CONTRIBUTING", "CHANGELOG", "SECURITY"],
     },

@@ -2,6 +2,7 @@
 
 ``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is.
 ``python -m specbench pages`` makes pages of many reports, ``python -m specbench paper`` what a LaTeX document needs.
+``python -m specbench convert`` makes a checkpoint folder of a model in GGUF.
 """
 
 from __future__ import annotations
@@ -66,7 +67,14 @@ def paper(arguments: list[str]) -> int:
     return paper(arguments)
 
 
-COMMANDS = {"report": report, "pages": pages, "paper": paper}
+def convert(arguments: list[str]) -> int:
+    """``python -m specbench convert FILE --out FOLDER``."""
+    from specbench.runs.convert import convert
+
+    return convert(arguments)
+
+
+COMMANDS = {"report": report, "pages": pages, "paper": paper, "convert": convert}
 
 
 def versions() -> str:

@@ -173,6 +173,12 @@ class SamplingParams:
         }
 
     @property
+    def structure(self) -> tuple[str, str] | None:
+        """Kind and text of structured_outputs."""
+        given = self.structured_outputs
+        return given if isinstance(given, tuple) else None  # a mapping is a pair since it was checked
+
+    @property
     def greedy(self) -> bool:
         return self.temperature == 0
 
@@ -189,8 +195,7 @@ def processors_named(processors: Sequence[Any], params: SamplingParams) -> str:
         processors: each as ``sampler.processors`` names it.
         params: for their structured_outputs.
     """
-    structure = params.structured_outputs
-    named = [*processors, *([] if structure is None else [{"structured_outputs": dict([structure])}])]
+    named = [*processors, *([] if params.structure is None else [{"structured_outputs": dict([params.structure])}])]
     return json.dumps(named, sort_keys=True, default=lambda value: type(value).__name__) if named else ""
 
 

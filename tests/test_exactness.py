@@ -47,9 +47,7 @@ NAIVE = dataclasses.replace(SHORT, seconds=2, serial_seconds=1, regime_seconds=2
 INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, vocabulary=0, seconds=1)
 ALL = small_fixtures()
 FEW = tuple(
-    fixture
-    for fixture in ALL
-    if fixture.name in ("chain", "grammar", "mixed", "one_hot", "penalised", "ragged")
+    fixture for fixture in ALL if fixture.name in ("chain", "grammar", "mixed", "one_hot", "penalised", "ragged")
 )
 HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, vocabulary=0)
 

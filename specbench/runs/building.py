@@ -144,8 +144,8 @@ def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
             remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
             raise ConfigError("sampler.processors", type(processor).__name__, "not callable", remedy)
     params = SamplingParams.from_mapping({**sampler, "processors": made})
-    if params.structured_outputs is not None:
-        grammar_of(*params.structured_outputs)  # what cannot be compiled is known before any model
+    if params.structure is not None:
+        grammar_of(*params.structure)  # what cannot be compiled is known before any model
     return params
 
 

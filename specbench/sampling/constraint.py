@@ -138,9 +138,9 @@ def constrained(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_
         ConfigError: a structure that cannot be compiled, or no stop token, so that nothing could follow its end.
         NotInstalledError: xgrammar is not there.
     """
-    if sampling.structured_outputs is None or any(isinstance(each, Constraint) for each in sampling.processors):
+    if sampling.structure is None or any(isinstance(each, Constraint) for each in sampling.processors):
         return sampling
-    constraint = _constraint(sampling.structured_outputs, tokenizer, vocabulary, stop_ids)
+    constraint = _constraint(sampling.structure, tokenizer, vocabulary, stop_ids)
     return dataclasses.replace(sampling, processors=(*sampling.processors, constraint))
 
 

@@ -1,0 +1,38 @@
+"""``python -m specbench convert FILE --out FOLDER``: a GGUF file, as llama.cpp keeps models, to a checkpoint folder."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench.config import DTYPES
+from specbench.progress import say
+
+ABOUT = """\
+Makes a checkpoint folder (safetensors, tokenizer, chat template) of a model in one GGUF file, so that pair.target or
+pair.draft can name it. Quantised weights become numbers of one dtype; what quantising lost stays lost. Needs
+pip install 'specbench[gguf]'."""
+
+
+def convert(arguments: Sequence[str]) -> int:
+    """Converts a file; returns the exit status.
+
+    Raises:
+        ConfigError: see :func:`specbench.models.gguf.convert`.
+    """
+    asked = _parser().parse_args(arguments)
+    from specbench.models import gguf  # which imports PyTorch
+    from specbench.models.loading import DTYPES as OF_TORCH
+
+    gguf.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
+    say(f"Checkpoint: {asked.out}. To use it: pair=hf pair.target={asked.out} pair.draft=...")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specbench convert", description=ABOUT)
+    parser.add_argument("file", metavar="FILE", type=Path, help="a model in GGUF")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="not there yet")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: float32)")
+    return parser
