@@ -37,6 +37,7 @@ CONTENTS = {
         "Methods": [
             "docs/sampling",
             "docs/stopping",
+            "docs/structured",
             "docs/drafters",
             "docs/drafting",
             "docs/trees",

@@ -57,7 +57,7 @@ class SamplerConfig:
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] = field(default_factory=list)
     min_tokens: int = 0
-    structured_outputs: dict[str, Any] | None = None
+    structured_outputs: Any = None  # a mapping; Hydra cannot put one in the place of a None that is typed so
     stop: list[str] = field(default_factory=list)
     stop_token_ids: list[int] = field(default_factory=list)
     include_stop_str_in_output: bool = False

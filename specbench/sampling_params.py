@@ -96,7 +96,7 @@ class SamplingParams:
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] = ()
     min_tokens: int = 0
-    structured_outputs: Mapping[str, Any] | None = None
+    structured_outputs: Mapping[str, Any] | tuple[str, str] | None = None
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     include_stop_str_in_output: bool = False
@@ -208,6 +208,12 @@ class SamplingParams:
         return json.dumps(self.shaping, sort_keys=True) if self.shaping else ""
 
     @property
+    def structure(self) -> tuple[str, str] | None:
+        """Kind and text of structured_outputs."""
+        given = self.structured_outputs
+        return given if isinstance(given, tuple) else None  # a mapping is a pair since it was checked
+
+    @property
     def greedy(self) -> bool:
         return self.temperature == 0
 
@@ -215,6 +221,17 @@ class SamplingParams:
     def truncates(self) -> bool:
         """Whether any token can be cut off, which is when a row needs a cutoff."""
         return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+
+def processors_named(processors: Sequence[Any], params: SamplingParams) -> str:
+    """What rows and traces call processors: JSON, with what the text has to be at its end; empty for none.
+
+    Args:
+        processors: each as ``sampler.processors`` names it.
+        params: for their structured_outputs.
+    """
+    named = [*processors, *([] if params.structure is None else [{"structured_outputs": dict([params.structure])}])]
+    return json.dumps(named, sort_keys=True, default=lambda value: type(value).__name__) if named else ""
 
 
 def _wrong(name: str, value: object, problem: str, remedy: str) -> ConfigError:

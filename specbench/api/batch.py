@@ -191,6 +191,10 @@ def _params(
         )
     if asked := sorted({key for params in each for key in params.shaping}):
         raise ArgumentError(f"{name}: {asked[0]} needs the text before each position; give logits that it has changed")
+    if any(params.structured_outputs for params in each):
+        raise ArgumentError(
+            f"{name}: structured_outputs need the text before each position; give logits that are masked already"
+        )
     return RowParams.of(each, device)
 
 

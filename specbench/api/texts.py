@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -24,7 +23,8 @@ from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
 from specbench.results import NO_DRAFT
 from specbench.runs.choices import chosen
-from specbench.sampling import SamplingParams
+from specbench.sampling import Constraint, SamplingParams, on_host
+from specbench.sampling_params import processors_named
 from specbench.verifiers import Verifier
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
@@ -131,7 +131,8 @@ def decode(
         raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     size = check_count("batch_size", batch_size)
-    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter), _engine_of(engine))
+    host = on_host(requests[0].sampling)
+    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter), _engine_of(engine), host)
     decoder.reserve(requests, size)
     completions = decoder.run(requests, at_once=size)
     return DecodedBatch(
@@ -231,11 +232,12 @@ def _engine_of(given: str | DecodingEngine) -> DecodingEngine:
     return made
 
 
-def _decoder(pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter, engine: DecodingEngine) -> Decoder:
+def _decoder(
+    pair: Pair, gamma: int, verifier: Verifier, drafter: Drafter, engine: DecodingEngine, host: str
+) -> Decoder:
     target = _target(pair)
-    if gamma == 0:
-        return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
-    return Decoder(target, drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine, pair.tokenizer)
+    parts = (None, None) if gamma == 0 else (drafter.bind(pair, target), verifier)
+    return Decoder(target, *parts, gamma, pair.stop_ids, engine.chosen(target.device, *parts, host), pair.tokenizer)
 
 
 def _target(pair: Pair) -> Engine:
@@ -271,6 +273,8 @@ def _processors_text(sampling: SamplingParams) -> str:
     arguments of its class; empty for none."""
     named = []
     for each in sampling.processors:
+        if isinstance(each, Constraint):
+            continue  # named by what it was made from
         kind = each if isinstance(each, FunctionType) else type(each)
         named.append({"_target_": f"{kind.__module__}.{kind.__qualname__}", **getattr(each, "__dict__", {})})
-    return json.dumps(named, sort_keys=True, default=lambda value: type(value).__name__) if named else ""
+    return processors_named(named, sampling)

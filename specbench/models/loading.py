@@ -18,7 +18,7 @@ from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
 from specbench.models.vocabulary import check_same_vocabulary, differences
 from specbench.progress import say
-from specbench.sampling import SamplingParams, resolve
+from specbench.sampling import SamplingParams, constrained, resolve
 
 __all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
 
@@ -68,12 +68,14 @@ class Pair:
         return token_ids(self.tokenizer, prompt, self.written, self.vocab_size)
 
     def resolved(self, sampling: SamplingParams) -> SamplingParams:
-        """Sampling parameters in this vocabulary's ids. Raises ConfigError for ids that it does not have."""
+        """Sampling parameters in this vocabulary's ids. Raises ConfigError for ids that it does not have, and for a
+        structure that cannot be."""
 
         def encode(text: str) -> list[int]:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-        return resolve(sampling, encode, self.stop_ids, self.vocab_size)
+        own = resolve(sampling, encode, self.stop_ids, self.vocab_size)
+        return constrained(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
 
 
 def choose_device(device: str) -> torch.device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,9 @@ from specbench.provenance import request_seed
 from specbench.results import NO_DRAFT
 from specbench.runs.choices import build, explained
 from specbench.runs.conversations import all_turns
-from specbench.sampling import SamplingParams
+from specbench.sampling import SamplingParams, on_host
+from specbench.sampling.structures import grammar_of
+from specbench.sampling_params import processors_named
 from specbench.workloads import EMBEDDED, Prompt, load_workload
 
 _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
@@ -84,11 +85,11 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
     if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
         check_fit(drafter, context.verifier, context.gamma)
-    engine = engine.chosen(context.device, drafter, context.verifier)
+    host = on_host(context.sampling)
+    engine = engine.chosen(context.device, drafter, context.verifier, host)
     if not {"engine", "batch_size"} & set(unused(protocol)):
-        engine.check(
-            context.device, drafter, context.verifier, min(context.batch_size, len(prompts) * context.sampling.n)
-        )
+        most = min(context.batch_size, len(prompts) * context.sampling.n)
+        engine.check(context.device, drafter, context.verifier, most, host)
     context = dataclasses.replace(context, drafter=drafter)
     if config.parallel != "none":
         check_installed()
@@ -228,9 +229,12 @@ def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
         if not callable(processor):
             remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
             raise ConfigError("sampler.processors", type(processor).__name__, "not callable", remedy)
-    return SamplingParams.from_mapping({**sampler, "processors": made})
+    params = SamplingParams.from_mapping({**sampler, "processors": made})
+    if params.structure is not None:
+        grammar_of(*params.structure)  # what cannot be compiled is known before any model
+    return params
 
 
 def processors_text(sampler: Mapping[str, Any]) -> str:
-    """What sampler.processors says, as JSON; empty for none."""
-    return json.dumps(sampler["processors"], sort_keys=True) if sampler["processors"] else ""
+    """What sampler.processors says, as JSON, with what the text has to be at its end; empty for none."""
+    return processors_named(sampler["processors"], SamplingParams.from_mapping({**sampler, "processors": ()}))

@@ -248,7 +248,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         **{name: value for name, value in context.sampling.numbers.items() if name in results.COLUMNS_OF["sampler"]},
         **{name: getattr(context.sampling, name) for name in (*PENALTIES, "min_tokens")},
         "token_rules": context.sampling.token_rules,
-        "sampling": json.dumps(sampler),
+        "sampling": json.dumps(resolved["sampler"]),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
         "synthetic": offers(context.verifier).synthetic,

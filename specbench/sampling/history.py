@@ -3,6 +3,7 @@ before it. Penalties, bans and grammars depend on it; temperature, top-k, top-p 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from specbench.sampling_params import SamplingParams
 from specbench.types import PADDING
 
 
@@ -62,8 +64,22 @@ class Processor(Protocol):
 
     A drafted token is then tested against the very distribution that plain decoding would have drawn from. This holds
     only if row i of the result depends on row i of the logits and on what precedes position i, and on nothing else.
+
+    One that works on the host has an attribute ``capturable``, which is False: no CUDA graph can hold its step.
     """
 
     def __call__(self, logits: Float[Tensor, "n V"], history: History) -> Float[Tensor, "n V"]:
         """New logits, -inf for a token that may not come. Those given are not to be changed."""
         ...
+
+
+def on_host(params: SamplingParams) -> str:
+    """What of the parameters works on the host, so that no CUDA graph can hold a step; empty for nothing."""
+    if params.structured_outputs is not None:
+        return "sampler.structured_outputs"
+    return host_processors(params.processors)
+
+
+def host_processors(processors: Iterable[object]) -> str:
+    """The names of those that work on the host."""
+    return ", ".join(type(each).__name__ for each in processors if not getattr(each, "capturable", True))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specbench.errors import ArgumentError
 from specbench.sampling import where
-from specbench.sampling.history import History, Processor
+from specbench.sampling.history import History, Processor, host_processors
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
 from specbench.sampling_params import SamplingParams
@@ -55,6 +55,11 @@ class RowParams:
     def shapes(self) -> bool:
         """Whether penalties, biases or bans change any row's logits."""
         return self.shaping is not None and bool(self.shaping.asked)
+
+    @property
+    def on_host(self) -> str:
+        """The processors that work on the host, by name; empty for none."""
+        return host_processors(each for chain, _ in self.chains for each in chain)
 
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:

@@ -22,13 +22,15 @@ class AutoEngine(DecodingEngine):
         prompt_chunk: see :class:`DecodingEngine`.
     """
 
-    def chosen(self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None) -> DecodingEngine:
+    def chosen(
+        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, on_host: str = ""
+    ) -> DecodingEngine:
         """See :class:`DecodingEngine`."""
         if device.type != "cuda":
             return EagerEngine(self.prompt_chunk)
         graph = GraphEngine(prompt_chunk=self.prompt_chunk)
         try:
-            graph.check(device, drafter, verifier)
+            graph.check(device, drafter, verifier, on_host=on_host)
         except ConfigError as error:
             say(f"engine=auto is eager here: {error}")
             return EagerEngine(self.prompt_chunk)

@@ -51,17 +51,29 @@ class DecodingEngine:
     def __init__(self, prompt_chunk: object = None):
         self.prompt_chunk = None if prompt_chunk is None else check_count("engine.prompt_chunk", prompt_chunk)
 
-    def chosen(self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None) -> DecodingEngine:
-        """The engine that runs these: this one, unless its choice is left to them."""
+    def chosen(
+        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, on_host: str = ""
+    ) -> DecodingEngine:
+        """The engine that runs these: this one, unless its choice is left to them.
+
+        Args:
+            on_host: what of the sampling parameters works on the host (:func:`specbench.sampling.on_host`).
+        """
         return self
 
     def check(
-        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, batch_size: int = 1
+        self,
+        device: torch.device,
+        drafter: Drafter | None,
+        verifier: Verifier | None,
+        batch_size: int = 1,
+        on_host: str = "",
     ) -> None:
         """Raises ConfigError for what this engine cannot run with. Needs no model; the drafter may be unbound.
 
         Args:
             batch_size: the most requests side by side, as far as that is known.
+            on_host: as in :meth:`chosen`.
         """
         kind = type(drafter or Drafter())
         keeps = kind.place is not Drafter.place or kind.start is not Drafter.start

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from specbench.batch import Batch
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import Parts, Report
@@ -37,9 +39,14 @@ class GraphEngine(StaticEngine):
     name: ClassVar[str] = "graph"
 
     def check(
-        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, batch_size: int = 1
+        self,
+        device: torch.device,
+        drafter: Drafter | None,
+        verifier: Verifier | None,
+        batch_size: int = 1,
+        on_host: str = "",
     ) -> None:
-        """See StaticEngine; a GPU is needed too, and a verifier whose work no data of the device decides."""
+        """See StaticEngine; a GPU is needed too, and nothing that works on the host, in the verifier or the door."""
         if device.type != "cuda":
             remedy = "Use engine=auto, or engine=static to see its steps elsewhere."
             raise ConfigError("engine", self.name, f"CUDA graphs need a GPU, and device is {device}", remedy)
@@ -51,7 +58,17 @@ class GraphEngine(StaticEngine):
         if drafter is not None and not drafter.capturable:
             problem = f"drafter {type(drafter).__name__} decides on the host what it drafts"
             raise ConfigError("engine", self.name, problem, "Use engine=eager, or another drafter.")
-        super().check(device, drafter, verifier, batch_size)
+        self._check_on_host(on_host)
+        super().check(device, drafter, verifier, batch_size, on_host)
+
+    def _check_on_host(self, on_host: str) -> None:
+        if on_host:
+            raise ConfigError("engine", self.name, f"{on_host} works on the host", "Use engine=auto or engine=eager.")
+
+    def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """See StaticEngine. Raises ConfigError for requests that are processed on the host."""
+        self._check_on_host(batch.params.on_host)
+        return super().admit(batch, prompts)
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         super()._attach(parts, stopwatch)

@@ -53,10 +53,15 @@ class StaticEngine(DecodingEngine):
         self._taken: set[int] = set()  # rows with requests
 
     def check(
-        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, batch_size: int = 1
+        self,
+        device: torch.device,
+        drafter: Drafter | None,
+        verifier: Verifier | None,
+        batch_size: int = 1,
+        on_host: str = "",
     ) -> None:
         """See :class:`DecodingEngine`: what a drafter keeps has to follow requests from row to row."""
-        super().check(device, drafter, verifier, batch_size)
+        super().check(device, drafter, verifier, batch_size, on_host)
         self._check_size(batch_size)
         if drafter is not None and not drafter.capturable:
             problem = f"drafter {type(drafter).__name__} reads its drafts on the host, which no graph can hold"

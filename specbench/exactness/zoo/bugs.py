@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specbench.errors import ConfigError
-from specbench.exactness.zoo import accept, bonus, residual, rng, state, wrong_q
+from specbench.exactness.zoo import accept, bonus, history, residual, rng, state, wrong_q
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 
 
@@ -23,9 +23,9 @@ from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 def bugs() -> MappingProxyType[str, type[TokenSteps | BlockSteps]]:
     """The classes by the names of their bugs: AcceptsEverything has ``accepts_everything``."""
     found: dict[str, type[TokenSteps | BlockSteps]] = {}
-    for module in (accept, residual, bonus, wrong_q, rng, state):
+    for module in (accept, residual, bonus, wrong_q, rng, state, history):
         for name, kind in inspect.getmembers(module, inspect.isclass):
-            if issubclass(kind, TokenSteps | BlockSteps) and kind.__module__ == module.__name__:
+            if issubclass(kind, TokenSteps | BlockSteps) and kind.__module__ == module.__name__ and name[0] != "_":
                 found[re.sub("(?<!^)(?=[A-Z])", "_", name).lower()] = kind
     return MappingProxyType(dict(sorted(found.items())))
 

@@ -9,7 +9,6 @@ import torch
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.sampling import inverse_cdf
 from specbench.types import PADDING, Verification
-from specbench.verifiers import batched
 
 
 class WritesOtherRows(TokenSteps):
@@ -31,27 +30,6 @@ class ReturnsArgmax(TokenSteps):
 
     def emit(self, weights, draft, streams, num_accepted):
         return weights.argmax(dim=-1)
-
-
-class LostPenalty(TokenSteps):
-    """Penalties are not carried along the draft: tokens drafted before are scored as if they were not.
-
-    mlx-lm issue 1175, comments (one context for all positions), and sglang PR 22049 (one penalty for all, on purpose).
-
-    Args:
-        penalty: what the target's logits of such tokens lack.
-    """
-
-    def __init__(self, penalty: float = 0.5):
-        self.penalty = penalty
-
-    def read(self, draft, target, streams):
-        logits = target.logits.clone()
-        rows, offsets = batched.target_row_of(draft), batched.offsets(draft)
-        for back in range(1, draft.max_draft_tokens + 1):
-            earlier = (offsets + 1 >= back).nonzero()[:, 0]
-            logits[rows[earlier] + 1, draft.token_ids[earlier - back + 1]] += self.penalty
-        return draft, dataclasses.replace(target, logits=logits, log_normalizer=None), streams
 
 
 class TrimmedContext(TokenSteps):

@@ -1,0 +1,163 @@
+"""Constrained decoding: only tokens that keep the continuation inside a grammar may come.
+
+A bitmask says at each position which tokens those are (Dong et al., "XGrammar", arXiv 2411.15100). It is one more
+processor of the one door, so that target and draft are masked alike, position by position along the draft, and
+decoding stays lossless: what is drawn from is the target's distribution given that the grammar goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int32
+from torch import Tensor
+
+from specbench.errors import ArgumentError, ConfigError
+from specbench.sampling.history import History
+from specbench.sampling.structures import KEY, grammar_of, xgrammar
+from specbench.sampling_params import SamplingParams
+
+MOST_MATCHERS = 4096  # that a constraint keeps
+_WORD = 32  # tokens that one number of a bitmask holds
+
+
+class Constraint:
+    """A grammar over the continuation, what precedes a prompt's end left out. Once the grammar is at its end only the
+    model's stop tokens may come. Behind a token that the grammar forbids, which can be drafted by other means than
+    its distribution and never stands, everything may.
+
+    It is a function of what precedes each position. What it keeps, a matcher for each request, only saves work: the
+    matcher is rolled back to where the text and what it has accepted part, and goes on from there.
+
+    Args:
+        structure: kind and text of SamplingParams.structured_outputs.
+        compiled: the grammar over a vocabulary, an xgrammar.CompiledGrammar.
+        vocabulary: tokens of the logits.
+        stop_ids: what ends a text.
+    """
+
+    capturable = False  # matchers work on the host
+
+    def __init__(self, structure: tuple[str, str], compiled: Any, vocabulary: int, stop_ids: Collection[int]):
+        self.structure, self.vocabulary = structure, vocabulary
+        self._compiled, self._words = compiled, -(-vocabulary // _WORD)
+        self._matchers: dict[tuple[int, int], _Matcher] = {}
+        ended = torch.zeros(self._words * _WORD, dtype=torch.bool)
+        ended[list(stop_ids)] = True
+        self._ended = ended[:vocabulary]
+
+    def __repr__(self) -> str:
+        return f"Constraint({self.structure[0]}: {self.structure[1]})"
+
+    def __call__(self, logits: Float[Tensor, "n V"], history: History) -> Float[Tensor, "n V"]:
+        """See :class:`specbench.sampling.Processor`.
+
+        Raises:
+            ArgumentError: logits of another vocabulary.
+        """
+        if logits.shape[1] != self.vocabulary:
+            raise ArgumentError(f"logits: {logits.shape[1]} tokens; {self} was compiled for {self.vocabulary}")
+        return logits.masked_fill(~self.allowed(history).to(logits.device), -math.inf)
+
+    def allowed(self, history: History) -> Bool[Tensor, "n V"]:
+        """Which tokens may come at each position; on the CPU."""
+        prompts = history.prompt_lengths
+        first = int(prompts.min()) if len(prompts) else 0
+        tokens, request = history.tokens[:, first:].tolist(), history.request.tolist()
+        begin, end = (prompts[history.request] - first).tolist(), (history.lengths - first).tolist()
+        bitmask = torch.full((len(request), self._words), -1, dtype=torch.int32)
+        ended = torch.zeros(len(request), dtype=torch.bool)
+        for row, text in enumerate(tokens):
+            matcher = self._matcher(len(prompts), request[row])
+            ended[row] = matcher.follow(text[begin[row] : end[row]], bitmask, row)
+        return torch.where(ended[:, None], self._ended, _unpacked(bitmask)[:, : self.vocabulary])
+
+    def _matcher(self, batch: int, request: int) -> _Matcher:
+        """That of a request among so many; chains and the nodes of trees come as batches of other sizes."""
+        if len(self._matchers) >= MOST_MATCHERS:
+            self._matchers.clear()
+        if (batch, request) not in self._matchers:
+            self._matchers[batch, request] = _Matcher(xgrammar().GrammarMatcher(self._compiled))
+        return self._matchers[batch, request]
+
+
+class _Matcher:
+    """An xgrammar.GrammarMatcher, and the tokens that it has accepted."""
+
+    def __init__(self, matcher: Any):
+        self.matcher, self.accepted = matcher, []
+
+    def follow(self, text: list[int], bitmask: Int32[Tensor, "n words"], row: int) -> bool:
+        """Goes to the text's end and fills in its row; returns whether a stop token has ended the text.
+
+        The row is left as it is where that has happened, and behind a token that the grammar forbids.
+        """
+        common = _common(self.accepted, text)
+        if common < len(self.accepted):
+            self.matcher.rollback(len(self.accepted) - common)
+            del self.accepted[common:]
+        for token in text[common:]:
+            if self.matcher.is_terminated():
+                return True
+            if not self.matcher.accept_token(token):
+                return False
+            self.accepted.append(token)
+        if not self.matcher.is_terminated():
+            self.matcher.fill_next_token_bitmask(bitmask, row)
+            return False
+        return True
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next(i for i in range(shorter) if one[i] != other[i])
+
+
+def _unpacked(bitmask: Int32[Tensor, "n words"]) -> Bool[Tensor, "n tokens"]:
+    places = torch.arange(_WORD, dtype=torch.int32)
+    return ((bitmask[:, :, None] >> places) & 1).bool().flatten(1)
+
+
+def constrained(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> SamplingParams:
+    """The same parameters with a Constraint as their last processor, if they ask for structured outputs.
+
+    Args:
+        tokenizer: of transformers; its vocabulary says how tokens are written.
+        vocabulary: tokens of the logits.
+        stop_ids: what ends a text.
+
+    Raises:
+        ConfigError: a structure that cannot be compiled, or no stop token, so that nothing could follow its end.
+        NotInstalledError: xgrammar is not there.
+    """
+    if sampling.structure is None or any(isinstance(each, Constraint) for each in sampling.processors):
+        return sampling
+    constraint = _constraint(sampling.structure, tokenizer, vocabulary, stop_ids)
+    return dataclasses.replace(sampling, processors=(*sampling.processors, constraint))
+
+
+@functools.lru_cache(maxsize=64)
+def _constraint(structure: tuple[str, str], tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> Constraint:
+    """The same one for equal structures, so that requests of a batch that share it are masked at once."""
+    if not stop_ids:
+        remedy = "Give the target's generation_config.json an eos_token_id."
+        raise ConfigError(KEY, structure, "the pair has no stop token, and only one may follow the end", remedy)
+    grammar = grammar_of(*structure)
+    compiled = _compiler(tokenizer, vocabulary, stop_ids).compile_grammar(grammar)
+    return Constraint(structure, compiled, vocabulary, stop_ids)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiler(tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> Any:
+    package = xgrammar()
+    stops = sorted(stop_ids)
+    about = package.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocabulary, stop_token_ids=stops)
+    return package.GrammarCompiler(about, max_threads=1)

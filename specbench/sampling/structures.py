@@ -1,0 +1,103 @@
+"""``structured_outputs`` as a grammar: a JSON schema, a regular expression, EBNF or a choice of texts.
+
+A grammar needs no vocabulary, so that one that cannot be is refused before any model is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from specbench.errors import ConfigError, NotInstalledError
+
+KEY = "sampler.structured_outputs"
+# What JSON schemas may say and xgrammar 0.2 leaves out, seen by trying each: texts could break it.
+_NOT_HELD = ("not", "if", "uniqueItems", "dependentRequired", "dependentSchemas")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")  # their keys are names of the user's
+_DATA = ("const", "enum", "default", "examples")  # these hold no schemas
+_PLACE = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")  # of xgrammar's source, before what it has to say
+
+
+def xgrammar() -> ModuleType:
+    """The package.
+
+    Raises:
+        NotInstalledError: it is not there.
+    """
+    try:
+        return importlib.import_module("xgrammar")
+    except ImportError as error:
+        problem = f"needs the package xgrammar, which cannot be imported ({error})"
+        raise NotInstalledError(KEY, "...", problem, "Install it: pip install 'specbench[grammar]'.") from error
+
+
+def grammar_of(kind: str, text: str) -> Any:
+    """The xgrammar.Grammar of a structure.
+
+    Args:
+        kind, text: as SamplingParams.structured_outputs has them.
+
+    Raises:
+        ConfigError: text that is no schema, expression, grammar or list of texts, or a schema that says what xgrammar
+            does not hold texts to.
+        NotInstalledError: xgrammar is not there.
+    """
+    grammar, shown = xgrammar().Grammar, f"{{{kind}: {text}}}"
+    try:
+        if kind == "json":
+            _check_schema(json.loads(text), shown)
+            # Where blanks are free, a small model may write them for ever.
+            return grammar.from_json_schema(text, any_whitespace=False)
+        if kind == "regex":
+            return grammar.from_regex(text)
+        if kind == "grammar":
+            return grammar.from_ebnf(text)
+        return grammar.from_ebnf(_alternatives(text))
+    except (RuntimeError, ValueError, TypeError) as error:
+        problem = _PLACE.sub("", str(error)).strip().splitlines()[0]
+        raise ConfigError(KEY, shown, f"cannot be compiled: {problem}", _REMEDY[kind]) from error
+
+
+_REMEDY = {
+    "json": "Give a JSON schema.",
+    "regex": "Give a regular expression without lookarounds or references.",
+    "grammar": "Give EBNF whose first rule is called root, such as root ::= [0-9]+.",
+    "choice": "Give a list of texts.",
+}
+
+
+def _alternatives(text: str) -> str:
+    """EBNF of a list of texts, which are written as in JSON there."""
+    texts = json.loads(text)
+    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) and each for each in texts):
+        raise ValueError("it is no list of texts, or one of them is empty")
+    return "root ::= " + " | ".join(json.dumps(each, ensure_ascii=False) for each in texts)
+
+
+def _check_schema(schema: Any, shown: str) -> None:
+    for node in _schemas(schema):
+        for key in _NOT_HELD:
+            if key in node and node[key] is not False:
+                problem = f"xgrammar does not hold texts to {key!r}, so that they could break it"
+                raise ConfigError(KEY, shown, problem, f"Leave {key!r} out, and check the texts.")
+        if len(node.get("allOf", ())) > 1:
+            problem = "xgrammar does not hold texts to all parts of 'allOf'"
+            raise ConfigError(KEY, shown, problem, "Write them as one schema.")
+
+
+def _schemas(node: Any) -> Iterator[dict[str, Any]]:
+    """The schema and all schemas inside of it."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _schemas(each)
+    elif isinstance(node, dict):
+        yield node
+        for key, value in node.items():
+            if key in _MAPS and isinstance(value, dict):
+                yield from _schemas(list(value.values()))
+            elif key not in _DATA:
+                yield from _schemas(value)
