@@ -73,7 +73,7 @@ def test_a_row_says_what_drafted(ran):
     row = ran["a target alone"].rows.iloc[0]
     assert (row["draft"], row["drafter"]) == ("none", "layer_skip[layers=11,temperature=0.8]")
     assert row["draft_temperature"] == 0.8
-    assert row["draft_dtype"] is None
+    assert pd.isna(row["draft_dtype"])
     assert 0 < row["weight_bytes_draft"] < row["weight_bytes_target"]
     usual = ran[SWEEP.reason].rows.iloc[0]
     assert (usual["draft"], usual["drafter"], usual["draft_dtype"]) == ("embedded:draft", "model", "float32")
@@ -108,7 +108,8 @@ def test_a_row_has_all_sampling_parameters_beside_the_readable_ones(ran):
 def test_a_row_has_empty_columns_for_what_was_not_used(ran):
     """Nothing verifies while a trace is recorded; what is decoded greedily is asked for by the sampler, and used."""
     found = conditions(ran["recording"])
-    assert [name for name, value in found.items() if value is None] == ["verifier", "lossless", "prompt_chunk"]
+    unused = [name for name, value in found.items() if value is None]
+    assert unused == ["draft_temperature", "verifier", "lossless", "prompt_chunk"]
     found = conditions(ran["greedy"])
     assert [name for name, value in found.items() if value is None] == ["prompt_chunk"]
     assert (found["temperature"], found["verifier"], found["gamma"]) == (0, "block", 4)
