@@ -30,6 +30,8 @@ accepted / drafted tokens; acceptance length: accepted + 1, a verification step.
 bootstrap over prompts. Each sampler has texts of its own. Check: total variation distance of drawn tokens from the
 target's probabilities, beside the 99% quantile of what sampling noise alone gives; p is the share of noise at least as
 far."""
+FIRST = """\
+The check draws first tokens of continuations, which penalties of the continuation leave alone: it cannot see them."""
 ACCEPTANCE = """\
 Points to the left of the dashed line are samplers under which draft and target agree less than without."""
 
@@ -41,6 +43,7 @@ def build(run_dir: Path) -> Report:
         ConfigError: a folder without results.
     """
     results = read_rows(run_dir, "sampler", "acceptance_length")
+    named = results.assign(series=results["sampler"])  # what sentences call a row
     shown = Table(
         "table",
         table(results),
@@ -52,7 +55,7 @@ def build(run_dir: Path) -> Report:
     question = "Under which parameters do draft and target agree?"
     picture = Picture("acceptance_by_sampler", plots.acceptance_by_sampler(results, BASE), question, ACCEPTANCE)
     sections = [
-        section("Result", *compared(results), repeats(results), exactness(results)),
+        section("Result", *compared(results), repeats(named), exactness(named), FIRST),
         section("Table", shown),
         section("Figures", picture),
         where_it_ran(results),
