@@ -29,7 +29,7 @@ RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirica
 
 @dataclass(frozen=True)
 class StepRow:
-    """One verification of one request; num_emitted < num_accepted + 1 only where a stop token cut the block."""
+    """One verification of one request; num_emitted < num_accepted + 1 only where an end of the text cut the block."""
 
     prompt: str
     step: int
