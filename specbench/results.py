@@ -31,7 +31,7 @@ CATEGORIES = "categories.parquet"  # protocols/categories.py
 
 @dataclass(frozen=True)
 class StepRow:
-    """One verification of one request; num_emitted < num_accepted + 1 only where a stop token cut the block."""
+    """One verification of one request; num_emitted < num_accepted + 1 only where an end of the text cut the block."""
 
     prompt: str
     step: int
