@@ -285,7 +285,8 @@ def test_passes_end_when_nobody_goes_on(fixed, passes, monkeypatch):
     numbers = (torch.full((2,), 14), torch.full((2,), 4), torch.arange(2))
     tokens = torch.tensor([[1, 1], [2, 2]]).repeat(1, 8)
     params = RowParams.of([SamplingParams()] * 2)
-    batch = Batch(tokens, torch.full((2,), 2), torch.full((2,), 2), *numbers, params, torch.full((2,), RUNNING), fixed)
+    running, no_stops = torch.full((2,), RUNNING), torch.zeros((2, 0), dtype=torch.int64)
+    batch = Batch(tokens, torch.full((2,), 2), torch.full((2,), 2), *numbers, params, running, no_stops, fixed)
     draft = drafter.propose(batch, torch.full((2,), 4), Streams(numbers[2], batch.lengths, 5))
     assert draft.num_draft_tokens.tolist() == [2, 2]
     assert draft.max_draft_tokens == len(calls) == passes

@@ -183,13 +183,12 @@ def test_the_command_line_takes_all_of_them():
     assert SamplingParams(temperature=0.3, top_k=4).shaping_text == SamplingParams().token_rules == ""
 
 
-def test_who_makes_up_steps_or_decodes_elsewhere_refuses_by_name():
+def test_who_makes_up_steps_or_decodes_elsewhere_refuses_by_name(pair):
     asked = context(MaskedVerifier(), sampling=SamplingParams(min_tokens=2))
     with pytest.raises(ConfigError, match="sampler.min_tokens=2: steps are made up, without texts"):
         check_no_history(asked)
-    assert (
-        obstacle("transformers", 1, SamplingParams(bad_words=["a"]), 0) == "generate is not asked for sampler.bad_words"
-    )
+    why = obstacle(pair, "transformers", 1, SamplingParams(bad_words=["a"]), 0)
+    assert why == "generate is not asked for sampler.bad_words"
     with pytest.raises(ArgumentError, match="sampling: logit_bias needs the text before each position"):
         specbench.verify(
             torch.zeros(1, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 4), num_draft_tokens=[0],
