@@ -39,6 +39,7 @@ from tests.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 FOLDER = Path(__file__).parent / "golden"
 CONF = Path(__file__).parent.parent / "conf"
 SEEDS = (0, 1, 2**40)
+LATER = ("penalised", "grammar")  # fixtures that are younger than the record
 SAMPLERS = ("chat", "greedy", "min_p", "temperature", "top_k", "top_p")
 VERIFIERS = ("naive", "masked", "block", "control/sample_match", "control/coupled")
 DRAFTERS: dict[str, Drafter] = {"model": ModelDrafter(), "prompt_lookup": PromptLookupDrafter()}
@@ -111,7 +112,8 @@ def laws() -> Any:
 
 
 def _each_rule() -> list[tuple[str, str, Any]]:
-    return [(rule, name, fixture) for rule in ("token", "block") for name, fixture in FIXTURES.items()]
+    recorded = {name: each for name, each in FIXTURES.items() if name not in LATER}
+    return [(rule, name, fixture) for rule in ("token", "block") for name, fixture in recorded.items()]
 
 
 def replayed() -> Any:
