@@ -112,8 +112,7 @@ def decode(
 
     Returns:
         DecodedBatch: a list with one Decoded a prompt (``text``, ``token_ids``, ``steps``, ``acceptance_length``), or
-            ``sampling.n`` of each, one after the other; its
-        own ``acceptance_length`` is that of all.
+        ``sampling.n`` of each, one after the other; its own ``acceptance_length`` is that of all.
 
     Raises:
         ArgumentError: an unknown verifier, drafter or engine; a prompt that is empty or too long for the models.

@@ -35,7 +35,7 @@ def acceptance_histogram(histogram: list[int], title: str) -> Figure:
     axes.bar_label(bars, [f"{share:.0%}" for share in shares], fontsize=7, color=GREY, padding=1)
     axes.set(xlabel="drafted tokens accepted", ylabel="verification steps")
     axes.margins(y=0.1)
-    axes.set_title(fill(title.replace(",", ", "), 36), parse_math=False)
+    axes.set_title(_wrapped(title), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure
 
@@ -50,7 +50,7 @@ def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
         places = np.arange(1, len(values) + 1) + 0.028 * len(values) * side  # the two are equal at position 1
         axes.plot(places, values, label=name, **look.line)
     axes.set(xlabel="position in the block", ylabel="share accepted", ylim=(0, 1.04))
-    axes.set_title(fill(title, 36), parse_math=False)
+    axes.set_title(_wrapped(title), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     legend(figure, columns=1)
@@ -240,3 +240,8 @@ def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
 def _shift(results: pd.DataFrame, axis: str) -> float:
     """How far apart series are drawn, in units of the x axis, so that equal ones stay visible."""
     return 0.014 * (float(np.ptp(results[axis])) or 1.0)
+
+
+def _wrapped(title: str) -> str:
+    """A label of a job may be a whole command line, which would leave no room for what is drawn."""
+    return fill(title.replace(",", ", "), 36, max_lines=3, placeholder=" ...")
