@@ -186,8 +186,11 @@ def check(given: Mapping[str, Any]) -> None:
     if not 0 <= (given["workload"]["shuffle"] or 0) <= LARGEST_SEED:
         remedy = f"Use null, or a whole number from 0 to {LARGEST_SEED}."
         raise ConfigError("workload.shuffle", given["workload"]["shuffle"], "not a seed", remedy)
-    sampler = given["sampler"]
+    sampler, longest = given["sampler"], given["max_new_tokens"]
     SamplingParams.from_mapping({**sampler, "processors": ()})
+    if sampler["max_tokens"] is None and sampler["min_tokens"] > longest:
+        problem, remedy = f"above max_new_tokens={longest}", "Lower it, or raise max_new_tokens."
+        raise ConfigError("sampler.min_tokens", sampler["min_tokens"], problem, remedy)
     for processor in sampler["processors"]:
         if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
             remedy = "Give a list of {_target_: module.Class, argument: value, ...}."

@@ -63,6 +63,9 @@ BAD_INPUT = [
     Case("unknown choice", ("verifier=nonsense",), ("'verifier/nonsense'", "Available options", "naive", "masked")),
     Case("unknown experiment", ("+exp=nonsense",), ("'exp/nonsense'", "Available options", "gamma_sweep")),
     Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
+    Case(
+        "never long enough", ("sampler.min_tokens=9", "max_new_tokens=8"), ("sampler.min_tokens=9: above max_new_to",)
+    ),
     Case("fraction", ("gamma=1.5",), ("gamma=1.5", "could not be converted to Integer")),
     # Keys that a plus smuggles past Hydra
     Case("unknown key with a plus", ("+gama=3",), ("gama=3: no such key", "Did you mean gamma?")),

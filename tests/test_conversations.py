@@ -21,7 +21,7 @@ from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
 from specbench.protocols import ModelContext
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.scoring import score_texts
-from specbench.runs.building import check_sampling, make_requests
+from specbench.runs.building import all_samplings, make_requests
 from specbench.runs.conversations import all_turns
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
@@ -184,21 +184,22 @@ def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(small, tmp_path):
         ({"min_tokens": 8}, "min_tokens=8: above max_tokens=7"),
         ({"allowed_token_ids": []}, "allowed_token_ids=[]"),
         ({"stop": [""]}, "stop="),
+        ({"structured_outputs": {"regex": "[0-9"}}, "structured_outputs={regex: [0-9}"),
     ],
 )
 def test_wrong_parameters_name_file_line_request_and_parameter(line, words, tmp_path):
     config = logged(tmp_path, {"prompt": "a"}, {"prompt": "b", "prompt_id": "mine", **line})
     with pytest.raises(ConfigError) as caught:
-        check_sampling(load_prompts(config.workload.path), config, SamplingParams(), mixed=True)
+        all_samplings(load_prompts(config.workload.path), config, SamplingParams(), mixed=True)
     assert str(caught.value).startswith(f"workload.path={config.workload.path}: line 2: prompt 'mine': {words}")
 
 
 def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
     config = logged(tmp_path, {"prompt": "a", "temperature": 1.0}, {"prompt": "b", "temperature": 0.5})
     prompts = load_prompts(config.workload.path)
-    check_sampling(prompts[:1], config, SamplingParams(), mixed=False)  # what it says is the run's
+    all_samplings(prompts[:1], config, SamplingParams(), mixed=False)  # what it says is the run's
     with pytest.raises(ConfigError, match=r"line 2: prompt 'line-2' has sampling parameters of its own"):
-        check_sampling(prompts, config, SamplingParams(), mixed=False)
+        all_samplings(prompts, config, SamplingParams(), mixed=False)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -68,7 +68,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         say(f"workload: {workload.description}")
     prompts = workload.prompts
     check_own(prompts, config, unused(protocol))
-    check_sampling(prompts, config, context.sampling, getattr(protocol, "mixed_sampling", False))
+    samplings = all_samplings(prompts, config, context.sampling, getattr(protocol, "mixed_sampling", False))
     for name in ("target", "draft"):
         if (asked := getattr(config.pair, name)) is not None:
             locate(f"pair.{name}", asked)
@@ -85,10 +85,10 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
     if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
         check_fit(drafter, context.verifier, context.gamma)
-    host = on_host(context.sampling)
+    host = next(filter(None, map(on_host, samplings)), "")
     engine = engine.chosen(context.device, drafter, context.verifier, host)
     if not {"engine", "batch_size"} & set(unused(protocol)):
-        most = min(context.batch_size, len(prompts) * context.sampling.n)
+        most = min(context.batch_size, sum(each.n for each in samplings))
         engine.check(context.device, drafter, context.verifier, most, host)
     context = dataclasses.replace(context, drafter=drafter)
     if config.parallel != "none":
@@ -147,8 +147,8 @@ def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str |
             raise ConfigError("gamma", config.gamma, problem, f"Use gamma={prompt.gamma}, or lower the line's.")
 
 
-def check_sampling(prompts: list[Prompt], config: Config, sampling: SamplingParams, mixed: bool) -> None:
-    """Checks the sampling parameters that prompts have of their own.
+def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParams, mixed: bool) -> list[SamplingParams]:
+    """The sampling parameters of each prompt, checked.
 
     Args:
         sampling: the run's.
@@ -157,12 +157,14 @@ def check_sampling(prompts: list[Prompt], config: Config, sampling: SamplingPara
     Raises:
         ConfigError: a parameter that is unknown or outside its range, or a protocol that takes one sampler for all.
     """
-    for prompt in prompts:
-        if own_sampling(prompt, sampling, config) != sampling and not mixed:
+    found = [own_sampling(prompt, sampling, config) for prompt in prompts]
+    for prompt, own in zip(prompts, found, strict=True):
+        if own != sampling and not mixed:
             problem = f"{prompt.place}: prompt {prompt.name!r} has sampling parameters of its own, and the protocol "
             problem += "takes one sampler for all"
             remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."
             raise ConfigError("workload.path", config.workload.path, problem, remedy)
+    return found
 
 
 def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
@@ -214,7 +216,7 @@ def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> Sa
     run = {each.name: getattr(sampling, each.name) for each in dataclasses.fields(sampling)}
     longest = prompt.max_new_tokens or config.max_new_tokens
     try:
-        made = SamplingParams.from_mapping({**prompt.sampling, "max_tokens": longest}, **run)
+        made = _compiled(SamplingParams.from_mapping({**prompt.sampling, "max_tokens": longest}, **run))
         return dataclasses.replace(made, max_tokens=sampling.max_tokens)  # a request has its length beside them
     except ConfigError as error:
         problem = f"{prompt.place}: prompt {prompt.name!r}: {str(error).removeprefix('sampler.').removesuffix('.')}"
@@ -229,9 +231,13 @@ def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
         if not callable(processor):
             remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
             raise ConfigError("sampler.processors", type(processor).__name__, "not callable", remedy)
-    params = SamplingParams.from_mapping({**sampler, "processors": made})
+    return _compiled(SamplingParams.from_mapping({**sampler, "processors": made}))
+
+
+def _compiled(params: SamplingParams) -> SamplingParams:
+    """The same, if what a text has to be can be compiled, which is known before any model. Raises ConfigError."""
     if params.structure is not None:
-        grammar_of(*params.structure)  # what cannot be compiled is known before any model
+        grammar_of(*params.structure)
     return params
 
 

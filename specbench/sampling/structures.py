@@ -5,6 +5,7 @@ A grammar needs no vocabulary, so that one that cannot be is refused before any 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import re
@@ -35,6 +36,7 @@ def xgrammar() -> ModuleType:
         raise NotInstalledError(KEY, "...", problem, "Install it: pip install 'specbench[grammar]'.") from error
 
 
+@functools.lru_cache(maxsize=64)
 def grammar_of(kind: str, text: str) -> Any:
     """The xgrammar.Grammar of a structure.
 
