@@ -28,12 +28,13 @@ def folder(path, categories, group=1, **changes):
         accepted = {name: ACCEPTED[CATEGORIES[name]] if drafted else 0 for name in categories}
         steps = [
             {"prompt": name, "step": i, "num_draft_tokens": drafted, "num_accepted": accepted[name]}
-            | {"num_emitted": accepted[name] + 1, "draft_depth": drafted}
-            for name in categories
+            | {"num_emitted": accepted[name] + 1, "draft_depth": drafted, **labels(name, category)}
+            for name, category in categories.items()
             for i in range(5)
         ]
         texts = [
-            {"prompt": name, "text": "x", "completion": "y", "tokens": 10, "finished": "length", "category": category}
+            {"prompt": name, "text": "x", "completion": "y", "tokens": 10, "finished": "length"}
+            | labels(name, category)
             for name, category in categories.items()
         ]
         times = [
@@ -49,6 +50,10 @@ def folder(path, categories, group=1, **changes):
         ):
             write_rows(job / name, lines, schema)
     return path
+
+
+def labels(prompt: str, category: str | None) -> dict[str, object]:
+    return {"category": category, "conversation": prompt, "turn": 1}
 
 
 def test_categories_have_their_own_prompts(tmp_path):
@@ -92,7 +97,7 @@ def test_the_copy_heavy_workload_has_four_categories():
     assert len({prompt.text for prompt in prompts}) == len(prompts) == 24
 
 
-@pytest.mark.parametrize(("category", "expected"), [('"x"', "x"), ("null", None), ("3", "3")])
+@pytest.mark.parametrize(("category", "expected"), [('"x"', "x"), ("null", ""), ("3", "3")])
 def test_a_line_may_have_a_category(tmp_path, category, expected):
     path = tmp_path / "prompts.jsonl"
     path.write_text(f'{{"prompt": "a", "category": {category}}}\n')
