@@ -114,7 +114,8 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
     numbers = (torch.full((2,), 12), torch.full((2,), 3), torch.tensor([1, 2]))
     asked = [SamplingParams(top_p=0.9), SamplingParams(temperature=0.0, top_k=2)]
     params = RowParams.of(asked)
-    batch = Batch(tokens, lengths, lengths, *numbers, params, torch.full((2,), RUNNING))
+    no_stops = torch.zeros((2, 0), dtype=torch.int64)
+    batch = Batch(tokens, lengths, lengths, *numbers, params, torch.full((2,), RUNNING), no_stops)
     with torch.inference_mode():
         draft = drafter.propose(batch, torch.full((2,), 3), Streams(numbers[2], lengths, 4))
     drafted, probs = draft.token_ids.view(2, 3), draft.rows.probs().view(2, 3, -1)
