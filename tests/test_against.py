@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -124,9 +125,17 @@ def test_prompts_may_have_lengths_and_gammas_of_their_own(context: ModelContext)
     assert refused.note == "not possible: prompts have gammas of their own"
 
 
+def changed(context: ModelContext, **changes: Any) -> ModelContext:
+    """The requests sample as the run does."""
+    made = dataclasses.replace(context, **changes)
+    return dataclasses.replace(
+        made, requests=[dataclasses.replace(each, sampling=made.sampling) for each in made.requests]
+    )
+
+
 def test_nobody_knows_which_texts_sampling_should_give(context: ModelContext, plain: list[list[int]]):
-    sampled = dataclasses.replace(context, sampling=SamplingParams())
-    (row,) = against(sampled, [PLAIN], [context.requests[:1]], plain[:1], rounds=1)
+    sampled = changed(context, sampling=SamplingParams())
+    (row,) = against(sampled, [PLAIN], [sampled.requests[:1]], plain[:1], rounds=1)
     assert row.equal_texts is None
     assert row.tokens > 0
 
@@ -140,9 +149,9 @@ def test_nobody_knows_which_texts_sampling_should_give(context: ModelContext, pl
     ],
 )
 def test_what_is_not_possible_is_a_row_that_says_so(changes, said, context: ModelContext):
-    changed = dataclasses.replace(context, **changes)
-    size = changed.batch_size
-    (row,) = against(changed, [ASSISTED], [context.requests[:size]], [[0]] * size, rounds=1)
+    asked = changed(context, **changes)
+    size = asked.batch_size
+    (row,) = against(asked, [ASSISTED], [asked.requests[:size]], [[0]] * size, rounds=1)
     assert (row.tokens, row.tokens_per_second) == (None, None)
     assert said in row.note
     assert row.note.startswith("not possible: ")

@@ -361,7 +361,7 @@ def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_p
     from specbench.api.texts import _context, _requests
 
     requests = _requests(pair, PROMPTS, sampling, 8, 3)
-    kept = record_requests(_context(pair, requests, 3, 8), requests).table
+    kept = record_requests(_context(pair, ModelDrafter(), requests, 3, 8), requests).table
     write_rows(tmp_path / "trace.parquet", kept.rows, kept.schema)
     one, two = (
         specbench.replay(each, "token", gammas=[0, 3])
@@ -412,7 +412,7 @@ def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
         ({"batch_size": 0}, "batch_size=0"),
         ({"seed": -1}, "seed=-1"),
         ({"verifier": "nonsense"}, "verifier='nonsense'"),
-        ({"drafter": "nonsense"}, "drafter='nonsense': not one of conf/drafter. Use model, prompt_lookup"),
+        ({"drafter": "nonsense"}, "drafter='nonsense': not one of conf/drafter. Use layer_skip, model"),
         ({"drafter": ModelDrafter}, "drafter: a type; a name of conf/drafter or a Drafter needed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

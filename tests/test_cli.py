@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from specbench.config import SamplerConfig
 from specbench.results import COLUMNS_OF, read_results
 from specbench.sampling import SamplingParams
 from specbench.workloads import load_prompts
@@ -100,8 +101,9 @@ def test_a_row_has_all_sampling_parameters_beside_the_readable_ones(ran):
     found = conditions(ran["recording"])
     asked = json.loads(found["sampling"])
     assert asked.pop("processors") == []
-    assert asked == SamplingParams(temperature=0.7, top_k=50, top_p=0.9).numbers
-    assert {name: found[name] for name in asked} == asked
+    numbers = SamplingParams(temperature=0.7, top_k=50, top_p=0.9).numbers
+    assert {name: asked[name] for name in numbers} == {name: found[name] for name in numbers} == numbers
+    assert {"processors", *asked} == set(vars(SamplerConfig()))
     assert (found["sampler"], found["max_new_tokens"]) == ("chat", 7)
 
 
@@ -109,9 +111,9 @@ def test_a_row_has_empty_columns_for_what_was_not_used(ran):
     """Nothing verifies while a trace is recorded; what is decoded greedily is asked for by the sampler, and used."""
     found = conditions(ran["recording"])
     unused = [name for name, value in found.items() if value is None]
-    assert unused == ["draft_temperature", "verifier", "lossless", "prompt_chunk"]
+    assert unused == ["draft_temperature", "verifier", "lossless", "synthetic", "prompt_chunk"]
     found = conditions(ran["greedy"])
-    assert [name for name, value in found.items() if value is None] == ["prompt_chunk"]
+    assert [name for name, value in found.items() if value is None] == ["draft_temperature", "prompt_chunk"]
     assert (found["temperature"], found["verifier"], found["gamma"]) == (0, "block", 4)
 
 

@@ -8,7 +8,6 @@ import torch
 
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
-from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.suffixes import BOUNDARY, MOST, Texts, most_frequent
 from specbench.errors import ConfigError
@@ -93,7 +92,7 @@ def test_most_frequent(following, most, share, expected):
     assert most_frequent(following, most, share) == expected
 
 
-@pytest.mark.parametrize(("engine", "chunk"), [(EagerEngine, None), (StaticEngine, 5)], ids=["eager", "static"])
+@pytest.mark.parametrize(("engine", "chunk"), [(EagerEngine, None), (EagerEngine, 5)], ids=["whole prompts", "pieces"])
 def test_greedy_text_is_plain_text_whatever_was_written_before(toy, engine, chunk):
     """Requests end, move and take the places of others, and then come again; what ended is drafted from."""
     requests = [dataclasses.replace(r, sampling=GREEDY) for r in toy_requests((9, 1, 12, 4, 20, 7))]

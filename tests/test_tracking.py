@@ -199,7 +199,7 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
     assert list((tmp_path / "home").iterdir()) == list((tmp_path / "tmp").iterdir()) == []
     assert {path.name for path in (tmp_path / "job").iterdir()} == {"wandb", results.TEXTS}
     (staged, *_) = (tmp_path / "job/wandb/artifacts/staging").iterdir()
-    assert json.loads(staged.read_text())["data"] == [["a", "b", "c", 1, "length"]]
+    assert json.loads(staged.read_text())["data"] == [["a", "b", "c", 1, "length", *labels.values()]]
 
 
 def test_the_reader_notices_damage(smoke, tracked, tmp_path):
