@@ -299,8 +299,8 @@ def after_ab(pair):
     ids=["intersection", "strings", "coupled"],
 )
 def test_three_tokens_are_distributed_as_the_targets(models, drafter, verifier, request):
-    """With the random numbers of other drafts, p of "coupled" is 1e-14: a token of the target is known by what comes
-    after it."""
+    """A text draft that drew with the random numbers of other drafts would bias "coupled": a token of the target is
+    known by what comes after it."""
     pair, prompt, joint = request.getfixturevalue(models)
     requests = [Request(str(i), prompt, i, SamplingParams(), 3) for i in range(6000)]
     made = decoder(pair, 3, drafter=drafter(), verifier=verifier())

@@ -55,9 +55,6 @@ class GraphEngine(StaticEngine):
             if not offered.takes_padded or not offered.limits.capturable:
                 problem = f"verifier {type(verifier).__name__} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
-        if drafter is not None and not drafter.capturable:
-            problem = f"drafter {type(drafter).__name__} decides on the host what it drafts"
-            raise ConfigError("engine", self.name, problem, "Use engine=eager, or another drafter.")
         self._check_on_host(on_host)
         super().check(device, drafter, verifier, batch_size, on_host)
 
