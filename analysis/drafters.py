@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from specbench import winner
 from specbench.metrics.acceptance import totals_by_prompt
-from specbench.metrics.intervals import Estimate, ratio_of_sums
+from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.plots.drafters import speedup_by_category
 from specbench.reports import Picture, Report, Table, Text
@@ -84,7 +83,7 @@ def by_category(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
             if category == ALL:
                 measured |= {f"speedup{end}": row[f"speedup{end}"] for end in ("", "_low", "_high")}
             elif row["group"] == 1:  # batches are numbered as the texts stand
-                measured |= _columns("speedup", speedup(times[times["batch"].isin(chosen.index)]))
+                measured |= columns("speedup", speedup(times[times["batch"].isin(chosen.index)]))
             lines.append({**given, "job": row["job"], "prompts": len(chosen), **measured})
     named = [f"speedup{end}" for end in ("", "_low", "_high")]
     return pd.DataFrame(lines).reindex(columns=list(dict.fromkeys([*lines[0], *named])))
@@ -95,9 +94,9 @@ def acceptance(steps: pd.DataFrame) -> dict[str, float | None]:
     totals = totals_by_prompt(steps)
     drafted, accepted, count = (totals[name].to_numpy() for name in ("drafted", "accepted", "steps"))
     return {
-        **_columns("drafted_a_step", ratio_of_sums(drafted, count)),
-        **_columns("acceptance_rate", ratio_of_sums(accepted, drafted)),
-        **_columns("acceptance_length", ratio_of_sums(accepted + count, count)),
+        **columns("drafted_a_step", ratio_of_sums(drafted, count)),
+        **columns("acceptance_rate", ratio_of_sums(accepted, drafted)),
+        **columns("acceptance_length", ratio_of_sums(accepted + count, count)),
     }
 
 
@@ -172,11 +171,6 @@ def best_by_category(found: pd.DataFrame) -> Iterator[str]:
 def _picture(found: pd.DataFrame, where: str) -> Picture:
     figure = speedup_by_category(found)
     return Picture("speedup_by_category", figure, "Which drafter pays on which prompts?", f"{SPEEDUP} {where}")
-
-
-def _columns(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    values = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 if __name__ == "__main__":

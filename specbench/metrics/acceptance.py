@@ -12,9 +12,12 @@ however good it is; acceptance by position, and the acceptance length, mean the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from specbench.metrics.intervals import columns, ratio_of_sums
 
 
 def depths(steps: pd.DataFrame) -> np.ndarray:
@@ -71,3 +74,20 @@ def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
             "steps": grouped.size(),
         }
     )
+
+
+def acceptance_columns(totals: pd.DataFrame) -> dict[str, Any]:
+    """Counts, acceptance rate and acceptance length with their intervals, as columns of a row.
+
+    Args:
+        totals: of :func:`totals_by_prompt`.
+    """
+    steps, drafted, accepted = (totals[name].to_numpy() for name in ("steps", "drafted", "accepted"))
+    return {
+        "tokens": int(totals["emitted"].sum()),
+        "steps": int(steps.sum()),
+        "drafted": int(drafted.sum()),
+        "accepted": int(accepted.sum()),
+        **columns("acceptance_rate", ratio_of_sums(accepted, drafted)),
+        **columns("acceptance_length", ratio_of_sums(accepted + steps, steps)),
+    }

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from specbench.metrics.acceptance import totals_by_prompt
-from specbench.metrics.intervals import columns, ratio_of_sums
+from specbench.metrics.acceptance import acceptance_columns, totals_by_prompt
+from specbench.metrics.intervals import columns
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.protocols.rounds import TimedRounds
 from specbench.results import schema_of
@@ -74,18 +74,12 @@ def _times_of(name: str, held: list[list[str]], times: Rounds) -> Rounds | None:
 
 def _row(name: str, steps: pd.DataFrame, times: Rounds | None) -> CategoryRow:
     totals = totals_by_prompt(steps)
-    count, accepted = totals["steps"].to_numpy(), totals["accepted"].to_numpy()
     speed = None if times is None else speed_of(times)
     return CategoryRow(
         category=name,
         prompts=len(totals),
         texts=steps["prompt"].nunique(),
-        tokens=int(totals["emitted"].sum()),
-        steps=int(count.sum()),
-        drafted=int(totals["drafted"].sum()),
-        accepted=int(accepted.sum()),
-        **columns("acceptance_rate", ratio_of_sums(accepted, totals["drafted"].to_numpy())),
-        **columns("acceptance_length", ratio_of_sums(accepted + count, count)),
+        **acceptance_columns(totals),
         tokens_per_second=None if speed is None else _rate(speed.tokens, speed.seconds),
         plain_tokens_per_second=None if speed is None else _rate(speed.plain_tokens, speed.plain_seconds),
         **columns("speedup", None if speed is None else speed.speedup),

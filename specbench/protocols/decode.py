@@ -23,7 +23,7 @@ from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.step import PHASES as STEP_PHASES
 from specbench.errors import ConfigError
-from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
+from specbench.metrics.acceptance import acceptance_columns, acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.speed import speed_of
 from specbench.plots import decode as plots
@@ -202,17 +202,11 @@ def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
     """RunRow's acceptance columns, from the step log."""
     totals = totals_by_prompt(steps)
     rates = position_rates(steps, gamma)
-    count = totals["steps"].to_numpy()
     return {
-        "tokens": int(totals["emitted"].sum()),
-        "steps": int(count.sum()),
-        "drafted": int(totals["drafted"].sum()),
-        "accepted": int(totals["accepted"].sum()),
+        **acceptance_columns(totals),
         "acceptance_histogram": acceptance_histogram(steps, gamma),
         "joint_rates": rates.joint,
         "conditional_rates": rates.conditional,
-        **columns("acceptance_rate", ratio_of_sums(totals["accepted"].to_numpy(), totals["drafted"].to_numpy())),
-        **columns("acceptance_length", ratio_of_sums(totals["accepted"].to_numpy() + count, count)),
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from specbench.decoding import Completion, logits_along, rows_along
-from specbench.metrics.intervals import ratio_of_sums
+from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.protocols.base import ModelContext
 
 
@@ -30,7 +30,5 @@ def shared_fields(context: ModelContext, completions: Sequence[Completion]) -> d
     assert mass is not None, "every text has a token"
     return {
         "shared_tokens": int(shared.sum()),
-        "shared_mass": mass.value,
-        "shared_mass_low": mass.low,
-        "shared_mass_high": mass.high,
+        **columns("shared_mass", mass),
     }
