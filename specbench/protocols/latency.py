@@ -4,6 +4,9 @@ Each case is a synthetic step (benchmark/synthetic.py). Rounds go through all ca
 new logits each time: the outcome is checked, the call is captured as a graph and replayed with the cache flushed
 (benchmark/timer.py), what the last replay wrote is checked again, and a few calls are timed with the host's part
 included. Beside the times stands the byte floor (benchmark/floor.py) at the copy bandwidth measured in this very run.
+
+Where the sampler penalises or bans tokens, that is part of the call, and the same call with nothing left to penalise or
+ban is timed right after it, on the rows that come of it: the same tokens are accepted and emitted.
 """
 
 from __future__ import annotations
@@ -19,19 +22,20 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from specbench.benchmark.check import check, check_again
+from specbench.benchmark.check import Checked, check, check_again, check_shaped
 from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import PLAIN, CaseSpec, cases, samplers
 from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
-from specbench.benchmark.timer import DeviceTimer
+from specbench.benchmark.texts import resolved
+from specbench.benchmark.timer import Call, Captured, DeviceTimer
 from specbench.checks import check_count
 from specbench.errors import ArgumentError, ConfigError
-from specbench.metrics.latency import QUANTILES, median
+from specbench.metrics.latency import QUANTILES, median, ratio_of_medians
 from specbench.plots import latency as plots
 from specbench.progress import say, track
 from specbench.protocols.base import Outcome, RunContext, Table
-from specbench.protocols.prechecks import check_no_history
+from specbench.protocols.prechecks import check_no_processors
 from specbench.rules import known
 from specbench.rules.cards import floor_card
 from specbench.types import Verification
@@ -39,6 +43,7 @@ from specbench.verifiers.base import offers
 
 _FEWEST = 3  # replays a round
 _POISON = -7  # no verifier writes it
+_NOT_OURS = "its engine penalises and bans in ways of its own, which are not measured"
 
 
 @dataclass
@@ -51,6 +56,7 @@ class Measured:
     why_no_graph: str | None = None
     repeats: int = 0
     device_us: list[list[float]] = field(default_factory=list)
+    plain_us: list[list[float]] = field(default_factory=list)
     host_us: list[float] = field(default_factory=list)
     floor_bytes: list[int] = field(default_factory=list)
     num_accepted: list[int] = field(default_factory=list)
@@ -62,6 +68,7 @@ class LatencyProtocol:
 
     Args:
         vocabulary: of the base case; its other axes are the run's own gamma, batch_size, dtype and sampler.
+        context: of the base case: tokens of each text, which penalties and bans look at.
         grid: the cases: a list of {axis: values}, each a cross product over the base case.
         samplers: what the axis ``sampler`` may name: changes to the run's own sampler, and draft_probabilities.
         rounds: times that all cases are gone through, each with new logits.
@@ -82,6 +89,7 @@ class LatencyProtocol:
     def __init__(
         self,
         vocabulary: int,
+        context: int,
         grid: Sequence[Any],
         samplers: Mapping[str, Mapping[str, Any]],
         rounds: int,
@@ -94,7 +102,7 @@ class LatencyProtocol:
     ):
         for name, value, least in (("rounds", rounds, 1), ("replays", replays, _FEWEST), ("host_calls", host_calls, 1)):
             check_count(f"protocol.{name}", value, least)
-        self.vocabulary, self.grid, self.samplers = vocabulary, grid, samplers
+        self.vocabulary, self.context, self.grid, self.samplers = vocabulary, context, grid, samplers
         sized = grid and all(isinstance(entry, Mapping) and "batch_size" in entry for entry in grid)
         self.own_conditions = {"batch_size": "Every entry of protocol.grid has its own."} if sized else {}
         self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
@@ -109,19 +117,23 @@ class LatencyProtocol:
             dtype=str(context.dtype).removeprefix("torch."),
             sampler=PLAIN,
             sampling=context.sampling,
+            context=self.context,
         )
-        return base, cases(base, self.grid, samplers(self.samplers, context.sampling))
+        found = cases(base, self.grid, samplers(self.samplers, context.sampling))
+        for spec in found:
+            resolved(spec.sampling, spec.vocabulary)  # refuses ids beyond the vocabulary
+        return base, found
 
     def run(self, context: RunContext) -> Outcome:
         """Times every case; see :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
             WrongResultError: a verifier that emits what its rule does not allow.
-            ConfigError: not a single case could be timed; processors, which need texts.
+            ConfigError: not a single case could be timed; processors.
         """
-        check_no_history(context)
+        check_no_processors(context)
         base, specs = self.specs(context)
-        measured = [Measured(spec, self._too_large(spec, context.device)) for spec in specs]
+        measured = [Measured(spec, self._why_not(spec, context)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)
         bandwidth, empty = timer.copy_bandwidth(), timer.empty_graph_us()
         steps = [
@@ -145,11 +157,13 @@ class LatencyProtocol:
             )
         rows = [self._row(context, base, case, each, bandwidth, empty) for case, each in enumerate(measured)]
         samples = [
-            {"case": case, "round": number, "microseconds": float(value)}
+            {"case": case, "round": number, "microseconds": value, "plain_microseconds": plain}
             for case, each in enumerate(measured)
             if each.skipped is None
             for number, values in enumerate(each.device_us)
-            for value in values
+            for value, plain in zip(
+                values, each.plain_us[number] if each.plain_us else [None] * len(values), strict=True
+            )
         ]
         return Outcome(
             _headline(rows, base),
@@ -158,9 +172,11 @@ class LatencyProtocol:
             {"time_against_batch": plots.time_against_batch(_frame(rows))},
         )
 
-    def _too_large(self, spec: CaseSpec, device: torch.device) -> str | None:
-        if device.type == "cpu" and spec.logits > self.cpu_logits:
+    def _why_not(self, spec: CaseSpec, context: RunContext) -> str | None:
+        if context.device.type == "cpu" and spec.logits > self.cpu_logits:
             return f"more than protocol.cpu_logits={self.cpu_logits} logits, on a CPU"
+        if spec.sampling.shaping and known.of(context.verifier).reference is None:
+            return _NOT_OURS
         return None
 
     def _one_round(self, context: RunContext, timer: DeviceTimer, each: Measured, number: int) -> None:
@@ -175,38 +191,15 @@ class LatencyProtocol:
             torch.cuda.empty_cache()  # a graph's memory is not reused by the next one
 
     def _time(self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case) -> None:
-        verifier = context.verifier
-        # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.
-        cutoffs_known = known.of(verifier).reference is None
-
-        def call() -> Verification:
-            return verifier.verify(*case.inputs(cutoffs_known))
-
-        checked = check(verifier, case, call())
-        captured = timer.capture(call, capturable=offers(verifier).limits.capturable)
-        # Also a warm-up: a graph's first replays are slower.
-        (pilot,) = timer.device_times(captured, call, 1)
-        if pilot < 1e5 * self.seconds:
-            pilot = statistics.median(timer.device_times(captured, call, _FEWEST))
-        if not each.repeats:
-            each.repeats = int(min(max(self.seconds * 1e6 / pilot, _FEWEST), self.replays))
+        checked, captured, call, times = self._replayed(context, timer, each, case)
         each.graph = captured.graph is not None and (each.graph or not each.device_us)
         each.why_no_graph = each.why_no_graph or captured.why_not
-        times = timer.device_times(captured, call, each.repeats)
-        if captured.graph is None:
-            check_again(verifier, case, call(), checked)
-        else:  # the buffers that the replays wrote, and then a replay that must write all of them
-            check_again(verifier, case, captured.outcome, checked)
-            captured.outcome.token_ids.fill_(_POISON)
-            captured.outcome.num_accepted.fill_(_POISON)
-            captured.graph.replay()
-            check_again(verifier, case, captured.outcome, checked)
         each.device_us.append(times)
-        host_calls = self.host_calls if pilot < 1e5 * self.seconds else 1
-        each.host_us += timer.host_times(call, host_calls)
+        host_calls = self.host_calls if statistics.median(times) < 1e5 * self.seconds else 1
+        each.host_us += timer.host_times(call, host_calls, case.restore)
         each.floor_bytes.append(
             floor_bytes(
-                known.of(verifier),
+                known.of(context.verifier),
                 each.spec.vocabulary,
                 case.target_logits.element_size(),
                 case.num_draft_tokens.cpu().numpy(),
@@ -217,6 +210,41 @@ class LatencyProtocol:
         )
         each.num_accepted += checked.num_accepted
         each.rounding += checked.rounding
+        if case.history is not None:
+            each.plain_us.append(self._replayed(context, timer, each, case.shaped_before)[-1])
+
+    def _replayed(
+        self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case
+    ) -> tuple[Checked, Captured, Call, list[float]]:
+        """What the check found, the call, and the microseconds of its replays; all of them checked."""
+        verifier = context.verifier
+        # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.
+        cutoffs_known = known.of(verifier).reference is None
+
+        def call() -> Verification:
+            return verifier.verify(*case.inputs(cutoffs_known))
+
+        checked = check(verifier, case, call())
+        captured = timer.capture(call, capturable=offers(verifier).limits.capturable)
+        # Also a warm-up: a graph's first replays are slower.
+        (pilot,) = timer.device_times(captured, call, 1, case.restore)
+        if pilot < 1e5 * self.seconds:
+            pilot = statistics.median(timer.device_times(captured, call, _FEWEST, case.restore))
+        if not each.repeats:
+            each.repeats = int(min(max(self.seconds * 1e6 / pilot, _FEWEST), self.replays))
+        times = timer.device_times(captured, call, each.repeats, case.restore)
+        if captured.graph is None:
+            case.restore()
+            check_again(verifier, case, call(), checked)
+        else:  # the buffers that the replays wrote, and then a replay that must write all of them
+            check_again(verifier, case, captured.outcome, checked)
+            check_shaped(case, case.target_logits)
+            captured.outcome.token_ids.fill_(_POISON)
+            captured.outcome.num_accepted.fill_(_POISON)
+            case.restore()
+            captured.graph.replay()
+            check_again(verifier, case, captured.outcome, checked)
+        return checked, captured, call, times
 
     def _row(
         self,
@@ -237,6 +265,8 @@ class LatencyProtocol:
             "device": str(context.device),
             "comparable": not offers(context.verifier).interpreted,
             **{axis: getattr(spec, axis) for axis in ("batch_size", "vocabulary", "gamma", "dtype", "sampler")},
+            "shaping": spec.sampling.shaping_text or None,
+            "context": spec.context if spec.sampling.shaping else None,
             **spec.sampling.numbers,
             "draft_probabilities": spec.draft_probabilities,
             "cutoffs_known": spec.sampling.truncates and rule.reference is None,
@@ -276,7 +306,23 @@ class LatencyProtocol:
             "token_acceptance": _token_acceptance(each),
             "checked": len(each.num_accepted),
             "rounding": each.rounding,
+            **_against_plain(samples, each, context.seed),
         }
+
+
+def _against_plain(samples: np.ndarray, each: Measured, seed: int) -> dict[str, float]:
+    if not each.plain_us:
+        return {}
+    plain = np.array(each.plain_us)
+    middle, times = median(plain, seed), ratio_of_medians(samples, plain, seed)
+    return {
+        "plain_us": middle.value,
+        "plain_us_low": middle.low,
+        "plain_us_high": middle.high,
+        "times_plain": times.value,
+        "times_plain_low": times.low,
+        "times_plain_high": times.high,
+    }
 
 
 def _token_acceptance(each: Measured) -> float | None:

@@ -162,8 +162,7 @@ def logit_rows(
             "of a request for each of its rows"
         )
     logits = _processed(logits, params, history)
-    if params.shaping is not None and params.shapes:
-        logits = _shaped(logits, params.shaping, history, in_place)
+    logits = shape(logits, params, history, in_place)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
         return LogitRows(logits, params.temperature, cutoff, None)
@@ -187,17 +186,20 @@ def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: Histor
     return logits
 
 
-def _shaped(
-    logits: Shaped[Tensor, "n V"], shaping: Shaping, history: History | None, in_place: bool
+def shape(
+    logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None, in_place: bool = False
 ) -> Shaped[Tensor, "n V"]:
+    """The logits after penalties, biases and bans: themselves, if ``params`` ask for none; see :func:`logit_rows`."""
+    if params.shaping is None or not params.shapes:
+        return logits
     if history is None:
-        asked = ", ".join(sorted(shaping.asked))
+        asked = ", ".join(sorted(params.shaping.asked))
         raise ArgumentError(f"history: None; {asked} needs to know what precedes each position")
     if not where.by_kernels(logits):
-        return shaped(logits, shaping, history)
+        return shaped(logits, params.shaping, history)
     from specbench.kernels import launch_shape
 
-    return launch_shape.shape(logits if in_place else logits.clone(), shaping, history)
+    return launch_shape.shape(logits if in_place else logits.clone(), params.shaping, history)
 
 
 def _checked(processor: Processor, given: Tensor, made: object) -> Tensor:
