@@ -172,7 +172,7 @@ def check_cutoffs(case: Case, target: LogitRows) -> None:
     if target.logits.device.type == "cpu":
         return
     rows = torch.linspace(0, len(target) - 1, min(_CUTOFF_ROWS, len(target))).long().to(target.logits.device)
-    params = case.target_params.select(rows)
+    params = case.shaped_before.target_params.select(rows)
     numbers = (getattr(params, name).cpu() for name in ("temperature", "top_k", "top_p", "min_p"))
     cpu = RowParams(*numbers, truncates=True)
     expected = logit_rows(target.logits[rows].cpu(), cpu)

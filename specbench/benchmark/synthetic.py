@@ -9,7 +9,7 @@ the overlap is then 0.76, the range in which pairs of one family lie at the posi
 the very tokens that were drafted is reported beside each time, since the work depends on it.
 
 Rows are rounded to the case's dtype before anything is sampled, as a model's logits are. If the sampler penalises or
-bans, it does so for target and draft alike, by made-up texts (benchmark/texts.py) and the drafted tokens before a place.
+bans tokens, it does so for target and draft alike, by made-up texts (texts.py) and the drafted tokens before a place.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Case:
         logits = torch.empty_like(self.raw_logits)
         for rows in torch.arange(len(logits), device=logits.device).split(_AT_ONCE):
             of_rows = seen_from(history, history.request[rows], history.offset[rows])
-            logits[rows] = shaped(self.raw_logits[rows], shaping.select(rows), of_rows)
+            logits[rows] = shaped(self.raw_logits[rows], shaping.select(of_rows.request), of_rows)
         params = dataclasses.replace(self.target_params, shaping=None)
         return dataclasses.replace(self, target_logits=logits, target_params=params, history=None, raw_logits=None)
 
@@ -151,7 +151,7 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
 
     def draft_rows(request: Int64[Tensor, " n"], offset: Int64[Tensor, " n"]) -> LogitRows:
         before = None if history is None else seen_from(history, request, offset)
-        return logit_rows(draft_logits[request * gamma + offset], params.select(request), before, in_place=True)
+        return logit_rows(draft_logits[request * gamma + offset], params.repeated(request), before, in_place=True)
 
     token_ids = torch.zeros_like(u, dtype=torch.int64)
     for i in range(gamma):  # one place after the other, since a drafted token counts behind itself
@@ -160,7 +160,7 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
         if history is not None:
             history.drafted[:, i] = token_ids[:, i]
     rows = draft_rows(requests.repeat_interleave(gamma), torch.arange(gamma, device=device).repeat(batch))
-    target_params = params.select(requests.repeat_interleave(gamma + 1))
+    target_params = params.repeated(requests.repeat_interleave(gamma + 1))
     return Case(
         spec=spec,
         target_logits=target_logits,

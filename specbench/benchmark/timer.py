@@ -3,8 +3,8 @@
 On a GPU a call is captured in a CUDA graph, as serving engines run a step, and the graph is replayed many times; events
 around each replay give the device's own time. Before each replay, outside of the events, what the last one changed of
 its input is restored, and the cache is flushed, since in a serving engine a forward pass lies between two
-verifications. A call that waits for the host cannot be captured; it is timed call by call, and its row says so. On a CPU
-the wall clock is read around each call.
+verifications. A call that waits for the host cannot be captured; it is timed call by call, and its row says so. On a
+CPU the wall clock is read around each call.
 """
 
 from __future__ import annotations

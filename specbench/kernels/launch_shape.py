@@ -21,7 +21,7 @@ allow_kernel: Any = kernels.allow_kernel
 CHUNK = 1024  # tokens of a text that are counted together
 ELEMENTS = 1024  # logits that a program changes together,
 ROWS = 8  # in at most so many rows
-PROGRAMS, PARTS = 1024, 8  # programs in all, about, and at most those of a request
+PROGRAMS, PARTS = 512, 8  # programs in all, about, and at most those of a request
 
 
 @dataclass
@@ -99,7 +99,8 @@ def shape(
     capacity, parts = texts.shape[1] + drafted.shape[1], 1
     if penalises := "penalties" in wanted:
         parts = max(1, min(PARTS, PROGRAMS // requests))
-        counts.reserve(requests, requests * parts * capacity, device)
+        # As much as any smaller batch would take: its memory must not be allocated anew behind a captured graph.
+        counts.reserve(requests, max(PROGRAMS, requests) * capacity, device)
     _, sequences, longest = asked.bad_words.shape
     together = min(ROWS, triton.next_power_of_2(rows))
     run(

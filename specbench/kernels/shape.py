@@ -1,10 +1,11 @@
 """Penalties, biases and bans in place, on the tokens concerned alone. Twin: sampling/shaped.py, which has the formulas.
 
 shape_kernel does all of it but allowed_token_ids in one launch. The tokens of a request are dealt out to a few programs
-by id, so that none waits for another: each counts its own tokens of the text, lists them and the drafted ones, each
+by id, so that none waits for another. Each counts its own tokens of the text, lists them and the drafted ones, each
 once, and changes them in all rows of the request, with the drafted tokens that precede a row counted beside. Counts have
-a place for every token of the vocabulary, and are 0 between launches: whoever counts takes its counts back, so that
-nothing of that size is ever cleared or read. allow_kernel writes -inf to all that allowed_token_ids leaves out, and reads nothing of the row.
+a place for every token of the vocabulary, and are 0 between launches: who counts takes its counts back, so that nothing
+of that size is ever cleared or read. allow_kernel writes -inf to all that allowed_token_ids leaves out, and reads
+nothing of the row.
 """
 
 import triton
@@ -78,7 +79,7 @@ def penalise(
     """Some tokens [m], no two of them alike, with their counts in the text, in every row of the request."""
     for start in range(0, rows, ROWS):
         row = (start + tl.arange(0, ROWS))[:, None]
-        at = logits + row * stride + token[None, :]
+        at = logits + row.to(tl.int64) * stride + token[None, :]
         inside = (row < rows) & held[None, :]
         logit = tl.load(at, mask=inside, other=0.0).to(tl.float64)
         offset = tl.load(offset_of + row, mask=row < rows, other=0)
@@ -89,7 +90,9 @@ def penalise(
         store(at, penalised(logit, counted, once, each, factor), inside)
 
 
-@triton.jit(do_not_specialize=["step", "rows", "width", "biases", "sequences", "longest", "endings", "capacity", "parts"])
+@triton.jit(
+    do_not_specialize=["step", "rows", "width", "biases", "sequences", "longest", "endings", "capacity", "parts"]
+)
 def shape_kernel(
     logits, stride, offset_of, texts, text_stride, prompt_lengths, text_lengths, drafted, drafted_stride,
     counts, listed, presence, frequency, repetition, bias_ids, bias, bad_words, min_tokens, ending_ids,
@@ -128,7 +131,7 @@ def shape_kernel(
                 held = held & (tl.load(counts + id, mask=held, other=1, cache_modifier=".cg") == 0)
             for first in range(0, rows, ROWS):
                 row = (first + tl.arange(0, ROWS))[:, None]
-                at, asked = logits + row * stride + id[None, :], (row < rows) & held[None, :]
+                at, asked = logits + row.to(tl.int64) * stride + id[None, :], (row < rows) & held[None, :]
                 store(at, tl.load(at, mask=asked, other=0.0).to(tl.float64) + more[None, :], asked)
     if PENALISE:
         if BIAS:
@@ -153,7 +156,7 @@ def shape_kernel(
                 named = start + lanes < endings
                 ending = tl.load(ending_ids + setting * endings + start + lanes, mask=named, other=-1)
                 refused = early & belongs(ending, named, vocabulary, part, parts)[None, :]
-                at = logits + row * stride + ending[None, :]
+                at = logits + row.to(tl.int64) * stride + ending[None, :]
                 store(at, tl.full((ROWS, TOKENS), float("-inf"), tl.float64), refused)
         if FORBID:
             for start in range(0, sequences, TOKENS):
@@ -168,7 +171,7 @@ def shape_kernel(
                     written = tl.load(texts + before, mask=inside & (before < length), other=-2)
                     own = tl.load(drafted + before - length, mask=inside & behind, other=-2)
                     banned = banned & ((wanted == -1) | (wanted == tl.where(behind, own, written)))
-                at = logits + row * stride + last[None, :]
+                at = logits + row.to(tl.int64) * stride + last[None, :]
                 store(at, tl.full((ROWS, TOKENS), float("-inf"), tl.float64), banned)
 
 

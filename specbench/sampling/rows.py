@@ -35,7 +35,8 @@ class RowParams:
     Attributes:
         truncates: whether any of them truncates, so that none pays for a sort if not.
         chains: the processors, and the rows that they are for; None stands for all rows. Empty for most.
-        shaping: penalties, biases and bans; None where nobody ever asked for any.
+        shaping: penalties, biases and bans, a row each or, after :meth:`repeated`, a row a request; None where nobody
+            ever asked for any.
     """
 
     temperature: Float64[Tensor, " n"]
@@ -83,6 +84,14 @@ class RowParams:
         shaping = None if self.shaping is None else self.shaping.select(rows)
         parts = (getattr(self, name)[rows] for name in _NUMBERS)
         return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
+
+    def repeated(self, request: Int64[Tensor, " m"]) -> RowParams:
+        """The parameters of rows of these requests, for :func:`logit_rows` with a history that says the same of them.
+
+        What shapes logits stays a row a request, since copying it would take longer than what it does.
+        """
+        plain = dataclasses.replace(self, shaping=None).select(request)
+        return dataclasses.replace(plain, shaping=self.shaping)
 
     def leading(self, n: int) -> RowParams:
         """The first n rows, in the same memory."""
@@ -196,7 +205,8 @@ def shape(
         asked = ", ".join(sorted(params.shaping.asked))
         raise ArgumentError(f"history: None; {asked} needs to know what precedes each position")
     if not where.by_kernels(logits):
-        return shaped(logits, params.shaping, history)
+        a_row_each = len(params.shaping.presence) == len(logits)
+        return shaped(logits, params.shaping if a_row_each else params.shaping.select(history.request), history)
     from specbench.kernels import launch_shape
 
     return launch_shape.shape(logits if in_place else logits.clone(), params.shaping, history)
