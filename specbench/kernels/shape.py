@@ -1,11 +1,11 @@
 """Penalties, biases and bans in place, on the tokens concerned alone. Twin: sampling/shaped.py, which has the formulas.
 
-shape_kernel does all of it but allowed_token_ids in one launch. The tokens of a request are dealt out to a few programs
-by id, so that none waits for another. Each counts its own tokens of the text, lists them and the drafted ones, each
-once, and changes them in all rows of the request, with the drafted tokens that precede a row counted beside. Counts have
-a place for every token of the vocabulary, and are 0 between launches: who counts takes its counts back, so that nothing
-of that size is ever cleared or read. allow_kernel writes -inf to all that allowed_token_ids leaves out, and reads
-nothing of the row.
+shape_kernel does all of it but allowed_token_ids in one launch. The tokens of a request are dealt out by id to a few
+programs, none of which waits for another. Each counts its own tokens of the text, lists them and the drafted ones, each
+once, and changes them in all rows of the request, with the drafted tokens that precede a row counted beside. There is a
+count for every token of the vocabulary, 0 between launches: who counts takes its counts back, so that nothing of that
+size is ever cleared or read. allow_kernel writes -inf to all that allowed_token_ids leaves out, and reads nothing of
+the row.
 """
 
 import triton

@@ -15,7 +15,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,13 @@ import torch
 from specbench.benchmark.check import Checked, check, check_again, check_shaped
 from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import PLAIN, CaseSpec, cases, samplers
+from specbench.benchmark.measured import Measured
 from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timer import Call, Captured, DeviceTimer
 from specbench.checks import check_count
 from specbench.errors import ArgumentError, ConfigError
-from specbench.metrics.latency import QUANTILES, median, ratio_of_medians
 from specbench.plots import latency as plots
 from specbench.progress import say, track
 from specbench.protocols.base import Outcome, RunContext, Table
@@ -44,23 +43,6 @@ from specbench.verifiers.base import offers
 _FEWEST = 3  # replays a round
 _POISON = -7  # no verifier writes it
 _NOT_OURS = "its engine penalises and bans in ways of its own, which are not measured"
-
-
-@dataclass
-class Measured:
-    """One case of one verifier, as rounds add to it."""
-
-    spec: CaseSpec
-    skipped: str | None = None
-    graph: bool = False
-    why_no_graph: str | None = None
-    repeats: int = 0
-    device_us: list[list[float]] = field(default_factory=list)
-    plain_us: list[list[float]] = field(default_factory=list)
-    host_us: list[float] = field(default_factory=list)
-    floor_bytes: list[int] = field(default_factory=list)
-    num_accepted: list[int] = field(default_factory=list)
-    rounding: int = 0
 
 
 class LatencyProtocol:
@@ -155,15 +137,21 @@ class LatencyProtocol:
             raise ConfigError(
                 "verifier", context.verifier_name, "no case could be timed", f"The first: {measured[0].skipped}"
             )
-        rows = [self._row(context, base, case, each, bandwidth, empty) for case, each in enumerate(measured)]
+        common = {
+            "verifier": context.verifier_name,
+            "rule": rule.name,
+            "device": str(context.device),
+            "comparable": not offers(context.verifier).interpreted,
+            "flush": self.flush,
+            "empty_graph_us": empty,
+            "copy_bandwidth": bandwidth,
+        }
+        rows = []
+        for case, each in enumerate(measured):
+            cutoffs_known = each.spec.sampling.truncates and rule.reference is None
+            rows.append(each.row(base, {**common, "case": case, "cutoffs_known": cutoffs_known}, context.seed))
         samples = [
-            {"case": case, "round": number, "microseconds": value, "plain_microseconds": plain}
-            for case, each in enumerate(measured)
-            if each.skipped is None
-            for number, values in enumerate(each.device_us)
-            for value, plain in zip(
-                values, each.plain_us[number] if each.plain_us else [None] * len(values), strict=True
-            )
+            sample for case, each in enumerate(measured) if each.skipped is None for sample in each.samples(case)
         ]
         return Outcome(
             _headline(rows, base),
@@ -245,91 +233,6 @@ class LatencyProtocol:
             captured.graph.replay()
             check_again(verifier, case, captured.outcome, checked)
         return checked, captured, call, times
-
-    def _row(
-        self,
-        context: RunContext,
-        base: CaseSpec,
-        case: int,
-        each: Measured,
-        bandwidth: float,
-        empty: float | None,
-    ) -> dict[str, Any]:
-        spec, rule = each.spec, known.of(context.verifier)
-        row: dict[str, Any] = dict.fromkeys(LATENCY_SCHEMA.names)
-        row |= {
-            "case": case,
-            "variant": spec.variant(base),
-            "verifier": context.verifier_name,
-            "rule": rule.name,
-            "device": str(context.device),
-            "comparable": not offers(context.verifier).interpreted,
-            **{axis: getattr(spec, axis) for axis in ("batch_size", "vocabulary", "gamma", "dtype", "sampler")},
-            "shaping": spec.sampling.shaping_text or None,
-            "context": spec.context if spec.sampling.shaping else None,
-            **spec.sampling.numbers,
-            "draft_probabilities": spec.draft_probabilities,
-            "cutoffs_known": spec.sampling.truncates and rule.reference is None,
-            "skipped": each.skipped,
-            "flush": self.flush,
-            "empty_graph_us": empty,
-            "copy_bandwidth": bandwidth,
-        }
-        if each.skipped is not None:
-            return row
-        samples = np.array(each.device_us)
-        middle = median(samples, context.seed)
-        bytes_moved = float(np.mean(each.floor_bytes))
-        floor_us = 1e6 * bytes_moved / bandwidth
-        drafted = spec.batch_size * spec.gamma * len(samples)
-        return row | {
-            "graph": each.graph,
-            "why_no_graph": each.why_no_graph,
-            "rounds": len(samples),
-            "replays": int(samples.size),
-            "median_us": middle.value,
-            "median_us_low": middle.low,
-            "median_us_high": middle.high,
-            **{
-                f"q{round(100 * q):02d}_us": float(value)
-                for q, value in zip(QUANTILES, np.quantile(samples, QUANTILES), strict=True)
-            },
-            "eager_us": float(np.median(each.host_us)),
-            "eager_q25_us": float(np.quantile(each.host_us, 0.25)),
-            "eager_q75_us": float(np.quantile(each.host_us, 0.75)),
-            "floor_bytes": bytes_moved,
-            "floor_us": floor_us,
-            "ratio": middle.value / floor_us,
-            "ratio_low": middle.low / floor_us,
-            "ratio_high": middle.high / floor_us,
-            "acceptance_rate": sum(each.num_accepted) / drafted if drafted else None,
-            "token_acceptance": _token_acceptance(each),
-            "checked": len(each.num_accepted),
-            "rounding": each.rounding,
-            **_against_plain(samples, each, context.seed),
-        }
-
-
-def _against_plain(samples: np.ndarray, each: Measured, seed: int) -> dict[str, float]:
-    if not each.plain_us:
-        return {}
-    plain = np.array(each.plain_us)
-    middle, times = median(plain, seed), ratio_of_medians(samples, plain, seed)
-    return {
-        "plain_us": middle.value,
-        "plain_us_low": middle.low,
-        "plain_us_high": middle.high,
-        "times_plain": times.value,
-        "times_plain_low": times.low,
-        "times_plain_high": times.high,
-    }
-
-
-def _token_acceptance(each: Measured) -> float | None:
-    """Accepted tokens over those that were decided on one by one: a rejection ends a block."""
-    accepted = sum(each.num_accepted)
-    decided = accepted + sum(count < each.spec.gamma for count in each.num_accepted)
-    return accepted / decided if decided else None
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:
