@@ -109,8 +109,8 @@ def shape(
         texts, texts.stride(0), history.prompt_lengths, history.text_lengths, drafted, drafted.stride(0),
         counts.counts, counts.listed, asked.presence, asked.frequency, asked.repetition, asked.bias_ids, asked.bias,
         asked.bad_words, asked.min_tokens, asked.ending_ids,
-        step, rows, drafted.shape[1], asked.bias_ids.shape[1], sequences, longest, asked.ending_ids.shape[1],
-        vocabulary, capacity, parts,
+        step, rows, texts.shape[1], drafted.shape[1], asked.bias_ids.shape[1], sequences, longest,
+        asked.ending_ids.shape[1], vocabulary, parts,
         PENALISE=penalises, BIAS="logit_bias" in wanted, FORBID="bad_words" in wanted, DELAY="min_tokens" in wanted,
         ROWS=together, CHUNK=min(CHUNK, triton.next_power_of_2(capacity)), TOKENS=ELEMENTS // together, num_warps=4,
     )  # fmt: skip
