@@ -173,8 +173,12 @@ def test_a_verifier_of_raw_rows_fails_the_check():
 
 
 def test_an_id_beyond_a_vocabulary_is_refused_before_anything_is_timed():
-    with pytest.raises(ConfigError, match=r"sampler\.allowed_token_ids=64: id 64 is beyond the vocabulary of 40"):
+    says = r"protocol\.samplers\.allowed=\.\.\.: sampler\.allowed_token_ids=64: id 64 is beyond the vocabulary of 40"
+    with pytest.raises(ConfigError, match=says):
         protocol(vocabulary=40).specs(context(MaskedVerifier()))
+    own = SamplingParams(logit_bias={90: 1.0})
+    with pytest.raises(ConfigError, match=r"^sampler\.logit_bias=90: id 90 is beyond the vocabulary of 67"):
+        protocol().specs(context(MaskedVerifier(), sampling=own))
 
 
 def test_an_engines_own_verifier_is_not_timed_with_penalties():
