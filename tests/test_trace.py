@@ -144,6 +144,25 @@ def test_columns_are_those_of_the_dense_distributions(sampling, monkeypatch):
         assert got[name].dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("sampling", "log_p"),
+    [
+        (SamplingParams(temperature=0.0), 0.0),
+        (SamplingParams(top_k=1), 0.0),
+        (SamplingParams(min_p=0.9999), 0.0),
+        (SamplingParams(top_k=2), None),
+    ],
+    ids=["greedy", "top-k", "min-p", "inside"],
+)
+def test_a_token_that_rounding_moves_over_the_edge_is_no_impossible_one(sampling, log_p):
+    """bfloat16 at logits of 20: decoding drew the token whose logit is a unit in the last place below the largest."""
+    logits = torch.tensor([[20.0, 19.875, 12.0]]).expand(2, 3).to(torch.bfloat16)
+    got = columns_of(logits, logits, torch.tensor([1, 2]), sampling)["log_p"]
+    inside = logits[0, :2].double().softmax(0)[1].log()
+    assert got[0] == pytest.approx(float(inside) if log_p is None else log_p, abs=1e-6)
+    assert got[1] == -torch.inf, "far from the edge a token is one that nothing should have drawn"
+
+
 def test_rows_of_scored_texts():
     scored = [{"token": torch.tensor([7, 8]), "log_p": torch.tensor([-1.0, -2.0])}, {"token": torch.tensor([9])}]
     scored[1]["log_p"] = torch.tensor([-3.0])

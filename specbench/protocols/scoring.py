@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.decoding import logits_along, rows_along
 from specbench.errors import ConfigError
+from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.models import Engine
 from specbench.progress import track
 from specbench.protocols.base import ModelContext
 from specbench.replay.trace import LIMIT, Identity, trace_schema
-from specbench.sampling import SamplingParams
+from specbench.sampling import RowParams, SamplingParams
+from specbench.types import LogitRows
 
 CELLS = 1 << 24  # logits looked at together: a few float64 copies of them fit anywhere
 
@@ -116,7 +119,7 @@ def columns_of(
         pieces.append(
             {
                 # Probabilities round to a little above 1, and a logarithm above 0 is refused by whoever reads it.
-                "log_p": p_rows.prob(tokens[span]).log().clamp(max=0),
+                "log_p": _emitted(p_rows, tokens[span], sampling).log().clamp(max=0),
                 "log_q": q_rows.prob(tokens[span]).log().clamp(max=0),
                 "overlap": torch.minimum(p, q).sum(dim=-1).clamp(max=1),
                 "target_entropy": torch.special.entr(p).sum(dim=-1),
@@ -126,6 +129,28 @@ def columns_of(
             }
         )
     return {name: torch.cat([piece[name] for piece in pieces]).float() for name in pieces[0]}
+
+
+def _emitted(rows: LogitRows, tokens: Int64[Tensor, " n"], sampling: SamplingParams) -> Float64[Tensor, " n"]:
+    """The probabilities of tokens that were drawn.
+
+    Decoding and scoring round logits differently, so that the likeliest token of one may be the second of the other,
+    and a token beside the edge of top-k, top-p or min-p be inside for one alone. A token that was drawn, and that
+    rounding may have put outside here, has the probability of the least likely one inside. Others outside have 0.
+    """
+    found = rows.prob(tokens).double()
+    lost = found == 0
+    if not lost.any():
+        return found
+    params = RowParams.of([sampling] * len(tokens), tokens.device)
+    tolerance, logits = default_tolerance(rows.logits), rows.logits
+    if sampling.greedy:
+        lowest = logits.amax(dim=1).double() - 2 * tolerance
+    else:
+        lowest = support_edge(logits, params, tolerance).lowest
+    possible = lost & (logits.gather(1, tokens[:, None])[:, 0].double() >= lowest)
+    probs = rows.probs().double()
+    return torch.where(possible, probs.masked_fill(probs == 0, 1).amin(dim=1), found)
 
 
 def trace_table(
