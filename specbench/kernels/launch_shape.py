@@ -18,6 +18,7 @@ from specbench.kernels.launch import check_logits, row_tiles, run
 # A checker of types would read the kernels' parameters as the launches'.
 shape_kernel: Any = kernels.shape_kernel
 allow_kernel: Any = kernels.allow_kernel
+BITS = 32  # of allowed_token_ids, in a word
 CHUNK = 1024  # tokens of a text that are counted together
 ELEMENTS = 1024  # logits that a program changes together,
 ROWS = 8  # in at most so many rows
@@ -88,7 +89,8 @@ def shape(
         words = asked.allowed.shape[1]
         run(
             allow_kernel, n * tiles,
-            logits, logits.stride(0), asked.restricted, asked.allowed, step, rows, words, vocabulary, tiles, TILE=tile,
+            logits, logits.stride(0), asked.restricted, asked.allowed, step, rows, words, vocabulary, tiles,
+            TILE=tile, WORDS=max(1, tile // BITS),
         )  # fmt: skip
     if not wanted - {"allowed_token_ids"}:
         return logits

@@ -178,16 +178,22 @@ def shape_kernel(
 
 
 @triton.jit(do_not_specialize=["step", "rows", "words", "tiles"])
-def allow_kernel(logits, stride, restricted, allowed, step, rows, words, vocabulary, tiles, TILE: tl.constexpr):
+def allow_kernel(
+    logits, stride, restricted, allowed, step, rows, words, vocabulary, tiles, TILE: tl.constexpr, WORDS: tl.constexpr
+):  # fmt: skip
     """logits [B * rows, vocabulary], changed; restricted bool [.], allowed int32 [., words]. Grid: B * rows * tiles.
 
-    Row ``request * step`` of restricted and allowed is that of a request.
+    Row ``request * step`` of restricted and allowed is that of a request. WORDS of allowed hold the bits of a tile.
     """
-    row = (tl.program_id(0) // tiles).to(tl.int64)
+    row, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
     setting = row // rows * step
     if tl.load(restricted + setting):
-        token = (tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE)
-        word = tl.load(allowed + setting * words + token // 32, mask=token // 32 < words, other=0)
-        banned = ((word >> (token % 32)) & 1) == 0
-        value = tl.full((TILE,), float("-inf"), tl.float64)
-        store(logits + row * stride + token, value, banned & (token < vocabulary))
+        token, own = tile * TILE + tl.arange(0, TILE), tile * (TILE // 32) + tl.arange(0, WORDS)
+        some = tl.max(tl.load(allowed + setting * words + own, mask=own < words, other=0) != 0, 0)
+        banned = token < vocabulary
+        if some:  # else all of the tile is banned, and written in wide pieces
+            word = tl.load(allowed + setting * words + token // 32, mask=token // 32 < words, other=0)
+            banned = banned & (((word >> (token % 32)) & 1) == 0)
+            store(logits + row * stride + token, tl.full((TILE,), float("-inf"), tl.float64), banned)
+        else:
+            store(logits + row * stride + token, tl.full((TILE,), float("-inf"), tl.float64), banned)
