@@ -196,7 +196,7 @@ def test_the_report_says_which_cases_meet_the_goal():
         ratio = {"times_plain": times, "times_plain_low": times - 0.01, "times_plain_high": times + 0.01}
         return {"variant": "sampler=penalised", **numbers, **ratio, **changes}
 
-    rows = frame({}, case(1.1), case(1.2), case(1.155), case(1.0, device="cpu"), case(1.0, comparable=False))
+    rows = frame({}, case(1.1), case(1.2), case(1.145), case(1.0, device="cpu"), case(1.0, comparable=False))
     (section,) = shaping.sections(rows, "On a made-up GPU.")
     (table,) = section.blocks
     assert table.shown["at most 1.15"].tolist() == ["met", "missed", "open", "not comparable", "not comparable"]

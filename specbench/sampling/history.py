@@ -25,7 +25,8 @@ class History:
         prompt_lengths: tokens of each text that were given; the others are its continuation so far.
         text_lengths: tokens of each text.
         drafted: what was drafted after each text.
-        request: the request of each position.
+        request: the request of each position; for kernels those of a request stand together, as many for each, in the
+            order of the requests.
         offset: how many of the drafted tokens precede each position.
     """
 
