@@ -11,6 +11,8 @@ TINY_COST = (
     *("protocol.batches=[1,2]", "protocol.gammas=[2]", "protocol.contexts=[8]"),
     *("protocol.steps=2", "protocol.rounds=1"),
 )
+# For protocol=exactness: no time to look for the thresholds of the code, which takes most of a short run.
+AS_SLOW_CODE = "protocol.locating_seconds=0.01"
 GOOD, BAD = "0 (plain decoding) to 64", "outside 0..64"
 
 
@@ -386,7 +388,7 @@ JUDGED = Case(
     "verifier judged",
     (
         *("protocol=exactness", "verifier=flawed/previous_row_bonus", "tracking.mode=disabled"),
-        *("protocol.draws=10000", "protocol.serial_draws=0", "protocol.vocabulary=0"),
+        *("protocol.draws=10000", "protocol.serial_draws=0", "protocol.vocabulary=0", AS_SLOW_CODE),
     ),
     ("not lossless",),
 )
