@@ -69,8 +69,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count} tests deselected; `make test-long` runs those that are marked long.")
 
 
-# Files that take longest begin first, so that no worker is left with one at the end.
-LONGEST = ("test_sweeps", "test_exactness", "test_exactness_mutants", "test_fuzz")
+# Files that take longest begin first, by their CPU time, so that no worker is left with one at the end.
+LONGEST = (
+    *("test_exactness", "test_sweeps", "test_cli", "test_exactness_mutants", "test_exactness_cli", "test_own_verifier"),
+    *("test_own_rule", "test_evidence_reports", "test_golden", "test_smoke", "test_latency_cli", "test_parallel_runs"),
+    "test_fuzz",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import gc
 import os
 import signal
 import sys
@@ -11,17 +11,23 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import Any, NoReturn
 
 # Imported once, for all children.
+import pyarrow.dataset  # noqa: F401
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
 import specbench.drafters.model
 import specbench.protocols.decode
+import specbench.reports.writing
 import specbench.runs.ending
 import specbench.runs.execute
 import specbench.summary
-import specbench.verifiers.masked  # noqa: F401
+import specbench.verifiers.masked
 from specbench.__main__ import main
+from specbench.config import CONF, register
 from specbench.runs import building
 
 BOX = {*"┏┃┡│└━"}  # of tables, which say nothing of what is asked here
@@ -36,12 +42,23 @@ class Ended:
 
 
 def load_once() -> None:
-    """Loads the embedded pair for all children to come, and sets the threads that they begin with."""
+    """Loads the embedded pair as a job does, for all children to come, and sets the threads that they begin with.
+
+    A child that would load another one is refused: each would take half a second that nobody sees.
+    """
     torch.set_num_threads(1)
-    building.load_pair = functools.cache(building.load_pair)
-    building.load_pair(
-        "embedded:target", "embedded:draft", device="cpu", dtype="auto", chat=None, download=False, parallel="none"
-    )
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        job: Any = compose("config")
+    GlobalHydra.instance().clear()
+    building.loaded_pair(job, torch.device("cpu"), specbench.drafters.model.ModelDrafter())
+    building.load_pair = _refused
+    gc.collect()
+    gc.freeze()  # a collection in a child would write to, and so copy, all that it shares with this process
+
+
+def _refused(target: str, *_: object, **__: object) -> NoReturn:
+    raise AssertionError(f"{target} is loaded in a child: load_once should have loaded the pair as the jobs do")
 
 
 class Child:

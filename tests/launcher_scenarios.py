@@ -55,7 +55,7 @@ def lost(folder: Path) -> dict[str, object]:
 
 def refused(folder: Path) -> dict[str, object]:
     """Jobs that take times, side by side."""
-    return asdict(_process(folder, *SWEEP, "hydra/launcher=joblib"))
+    return asdict(run(folder, *SWEEP, "hydra/launcher=joblib"))
 
 
 DEADLY = """\

@@ -9,7 +9,8 @@ from specbench import results
 
 SWEEP = (
     *("+exp=smoke", "max_new_tokens=4", "workload.limit=2", "protocol.warmup=0", "tracking.mode=disabled"),
-    *("protocol.check.prefixes=1", "protocol.check.draws=4"),
+    *("protocol.check.prefixes=1", "protocol.check.draws=4", "protocol.rounds=1", "protocol.max_rounds=1"),
+    "sampler.truncate_prompt_tokens=8",  # most of the time would go to reading the prompts
 )  # four jobs: gamma=1,3 verifier=naive,masked
 TWO = (*SWEEP, "gamma=1")
 ONE = (*TWO, "verifier=masked")

@@ -10,13 +10,13 @@ from specbench.results import read_results
 from specbench.runs.job import component_name
 from specbench.runs.overrides import spelled_out
 from specbench.verifiers.masked import MaskedVerifier
-from tests.cli_cases import Case
+from tests.cli_cases import AS_SLOW_CODE, Case
 from tests.command_lines import Ended, once, read_all, run_all
 
 HERE = "tests.test_exactness_cli"
 FEW = (
     *("protocol=exactness", "tracking.mode=disabled", "protocol.draws=10000"),
-    *("protocol.serial_draws=0", "protocol.vocabulary=0"),
+    *("protocol.serial_draws=0", "protocol.vocabulary=0", AS_SLOW_CODE),
 )
 
 

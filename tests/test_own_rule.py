@@ -13,6 +13,7 @@ import pytest
 
 from analysis import replay_sweep
 from specbench.results import read_jobs
+from tests.cli_cases import AS_SLOW_CODE
 from tests.command_lines import ROOT, Ended, once, read_all, run_all
 from tests.made_up_rows import said
 
@@ -47,7 +48,6 @@ class Named(lazy.Lazy):
         super().__init__(0.7)
         self.rule = Rule(name="named", title="named rule", guarantee="lossless")
 """
-AS_SLOW_CODE = "protocol.locating_seconds=0.01"  # no time to find its thresholds: its formulas are all there is
 LINES: dict[str, tuple[tuple[str, ...], bool]] = {
     "certified": ((*CERTIFIED, AS_SLOW_CODE, "verifier=lazy"), False),
     "refuted": ((*CERTIFIED, "verifier._target_=wrong.Lazy"), False),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -33,24 +34,29 @@ def likely_cause(verifier: Verifier, wrong: list[Point], right: Sequence[Point] 
         wrong: requests that the code gets wrong.
         right: requests next to them that it gets right, which a larger bug of the same kind would not.
     """
-    as_wrong, of_wrong = _agreement(verifier, wrong, right=False)
-    as_right, of_right = _agreement(verifier, right, right=True)
-    best = max(as_wrong, key=lambda name: min(as_wrong[name] - SAME * of_wrong, as_right[name] - SAME * of_right))
-    if of_wrong < _FEWEST or as_wrong[best] < SAME * of_wrong or as_right[best] < SAME * of_right:
+    as_wrong, of_wrong = _agreement(verifier, wrong, _zoo(), right=False)
+    as_right, of_right = _agreement(verifier, right, as_wrong, right=True)
+    best = max(
+        as_right, default="", key=lambda name: min(as_wrong[name] - SAME * of_wrong, as_right[name] - SAME * of_right)
+    )
+    if not best or of_wrong < _FEWEST or as_wrong[best] < SAME * of_wrong or as_right[best] < SAME * of_right:
         return ""
     seen = f"It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests."
     return f"{card(best.removeprefix('flawed/'))} ({seen})"
 
 
-def _agreement(verifier: Verifier, points: Sequence[Point], right: bool) -> tuple[dict[str, int], int]:
-    """In how many requests each of the zoo emits what the code does, and how many there are.
+def _agreement(
+    verifier: Verifier, points: Sequence[Point], names: Iterable[str], right: bool
+) -> tuple[dict[str, int], int]:
+    """In how many requests each of the names emits what the code does, and how many there are.
 
-    What does not come out right or wrong again, as it should, says nothing and is left out.
+    What does not come out right or wrong again, as it should, says nothing and is left out. A name is dropped as soon
+    as it differs in more requests than it may, since each costs a call.
     """
     batches = defaultdict(list)
     for point in points:
         batches[point.fixture.name, point.count, point.fixture.params].append(point)
-    same: dict[str, int] = dict.fromkeys(_zoo(), 0)
+    same: dict[str, int] = dict.fromkeys(names, 0)
     rule, held = known.of(verifier), 0
     for batch in batches.values():
         fixture, count = batch[0].fixture, batch[0].count
@@ -60,10 +66,11 @@ def _agreement(verifier: Verifier, points: Sequence[Point], right: bool) -> tupl
             again = (got == expected_of(rule, fixture, count, given)).all(dim=1) == right
             given, got = given[:, again], got[again]
         held += len(got)
-        for name, flawed in _zoo().items():
-            try:
-                its = inject(flawed, fixture, given, count).visible
-            except (ArgumentError, VerifierFault):
-                continue
-            same[name] += int((its == got).all(dim=1).sum())
+        for name in list(same):
+            with contextlib.suppress(ArgumentError, VerifierFault):
+                its = inject(_zoo()[name], fixture, given, count).visible
+                same[name] += int((its == got).all(dim=1).sum())
+            differing = held - same[name]
+            if len(points) - differing < SAME * len(points):
+                del same[name]
     return same, held
