@@ -65,6 +65,7 @@ class TextRow:
     completion: str
     tokens: int
     finished: str  # "stop" or "length"
+    stop_reason: str | None = None  # the stop string, or in digits the id of stop_token_ids, that ended it
     category: str | None = None  # these three as in StepRow
     conversation: str | None = None
     turn: int | None = None
