@@ -132,6 +132,9 @@ class RunRow:
     acceptance_histogram: list[int] | None = None
     joint_rates: list[float | None] | None = None
     conditional_rates: list[float | None] | None = None
+    drafted_per_step: float | None = None  # below gamma where drafts are shorter; None in rows older than this column
+    drafted_per_step_low: float | None = None
+    drafted_per_step_high: float | None = None
     acceptance_rate: float | None = None
     acceptance_rate_low: float | None = None
     acceptance_rate_high: float | None = None
