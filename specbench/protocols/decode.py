@@ -108,7 +108,7 @@ class DecodeProtocol:
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
-            **shared_fields(context, completions),
+            **shared_fields(context, completions, None if scored is None else scored.columns),
             **speed_fields(timed, speculative.stopwatch.seconds),
             "engine": speculative.engine.name,
             "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,

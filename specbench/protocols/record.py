@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from specbench.checks import check_count
 from specbench.decoding import Completion, Request
 from specbench.plots import replay as plots
@@ -31,12 +33,14 @@ class Recorded:
     """A trace and the table it is stored as.
 
     Attributes:
+        columns: of each text, in the order of the requests (:func:`specbench.protocols.scoring.score_texts`).
         order: for each text of the trace the number of its request; texts of one prompt follow one another.
         seconds_sampling, seconds_scoring: what it took; 0 where it was not timed.
     """
 
     trace: Trace
     table: Table
+    columns: list[dict[str, Tensor]]
     order: list[int]
     seconds_sampling: float = 0.0
     seconds_scoring: float = 0.0
@@ -124,4 +128,4 @@ def recorded(context: ModelContext, requests: Sequence[Request], completions: Se
         [scored[i] for i in order],
         identity,
     )
-    return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), order)
+    return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), scored, order)
