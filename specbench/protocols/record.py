@@ -55,6 +55,7 @@ class RecordProtocol:
 
     needs_models = True
     ignored_parameters: ClassVar[Ignored] = OWN_SAMPLES
+    drafts = False
     own_conditions: ClassVar[Conditions] = {"verifier": "Texts are decoded plainly, without one; leave it out."}
 
     def __init__(self, samples: int):
