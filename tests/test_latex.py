@@ -132,7 +132,7 @@ def test_short_names_are_the_first_experiment_s() -> None:
 
 
 def test_a_cell_cannot_pass_for_an_argument_of_the_line_before() -> None:
-    rows = tables.tabular(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
+    (rows,) = tables.tabulars(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
     assert [line for line in rows.splitlines() if "3pt" in line or "*" in line] == [r"{}[3pt] \\", r"{}* \\"]
 
 
@@ -144,6 +144,17 @@ def test_wide_tables_and_figures_of_several_panels_go_across_both_columns() -> N
     figure.subplots(1, 2)
     assert "/x/p-wide.pdf" in figures.floated(Picture("p", figure, "?", "."), "x", Numbers())
     assert "/made_up/drawn-column.pdf" in figures.floated(report().pictures[0], "made_up", Numbers())
+
+
+def test_a_table_that_is_longer_than_a_page_goes_on_in_further_floats_of_its_number() -> None:
+    numbers, count = Numbers(), 2 * tables.ROWS + 1
+    shown = pd.DataFrame({"gamma": [str(i) for i in range(count)], "speedup": ["1.5"] * count})
+    floats = tables.floated(Table("t", shown, caption="All."), "x", numbers).split(r"\begin{table}")[1:]
+    assert [each.count("speedup}") for each in floats] == [tables.ROWS, tables.ROWS, 1]
+    assert [(r"\label{tab:x-t}" in each, r"\addtocounter{table}{-1}" in each) for each in floats] == [
+        (True, False), (False, True), (False, True),
+    ]  # fmt: skip
+    assert all(each.count(r"\midrule") == each.count(r"\end{table}") == 1 for each in floats)
 
 
 def test_blocks() -> None:
