@@ -132,7 +132,7 @@ def test_short_names_are_the_first_experiment_s() -> None:
 
 
 def test_a_cell_cannot_pass_for_an_argument_of_the_line_before() -> None:
-    (rows,) = tables.tabulars(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
+    rows = tables.tabular(Table("t", pd.DataFrame({"word": ["[3pt]", "*"]}), left=("word",)), "x", Numbers())
     assert [line for line in rows.splitlines() if "3pt" in line or "*" in line] == [r"{}[3pt] \\", r"{}* \\"]
 
 

@@ -15,9 +15,14 @@ COLUMN = 56  # characters of a row that a column of 3.3 inches has room for, at 
 ROWS = 45  # at \footnotesize, with a caption, that fit on a page of the class article
 
 
-def tabulars(table: Table, place: str, numbers: Numbers) -> list[str]:
-    """The rows, :data:`ROWS` of them at most in each part; every number of a cell is a macro, named by what tells its
-    row apart and its column."""
+def tabular(table: Table, place: str, numbers: Numbers) -> str:
+    """The rows; every number of a cell is a macro, named by what tells its row apart and its column."""
+    (whole,) = tabulars(table, place, numbers, max(len(table.shown), 1))
+    return whole
+
+
+def tabulars(table: Table, place: str, numbers: Numbers, rows: int = ROWS) -> list[str]:
+    """The same in parts of ``rows`` rows each, but for the last, which may be shorter."""
     shown = table.shown.astype(str).rename(columns=str)
     form = "".join("l" if column in table.left else "r" for column in shown)
     heads = [_head(column, shown[column], f"{place}/heading", numbers, column in table.left) for column in shown]
@@ -29,7 +34,7 @@ def tabulars(table: Table, place: str, numbers: Numbers) -> list[str]:
         )
     above = [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", _line(heads), r"\midrule"]
     below = [r"\bottomrule", r"\end{tabular}"]
-    parts = [lines[start : start + ROWS] for start in range(0, max(len(lines), 1), ROWS)]
+    parts = [lines[start : start + rows] for start in range(0, max(len(lines), 1), rows)]
     return ["\n".join([*above, *part, *below]) for part in parts]
 
 
