@@ -17,7 +17,7 @@ from specbench.reports.text import section
 from specbench.results import EMPIRICAL, read_jobs
 from specbench.rules.cards import BLOCK, TOKEN
 
-from .categories import by_category
+from .categories import by_category, read_categories
 from .command import main
 from .folder import read_rows, report_of
 
@@ -226,11 +226,12 @@ def build_sweep(
         note=TABLE_NOTE,
         left=("verifier", "pair", "drafter", "workload"),
     )
+    settings = [axis, "verifier", *varying(results, axis)]
     pictures = [*illustrate(results), *_common_pictures(run_dir, results, axis)]
     sections = [
         section("Result", *answer),
         section("Table", shown),
-        *by_category(run_dir, results, [axis, "verifier", *varying(results, axis)], setting(results)),
+        *by_category(read_categories(run_dir, results, settings), settings, setting(results)),
         section("Figures", *pictures),
         where_it_ran(results),
     ]

@@ -65,6 +65,7 @@ class TextRow:
     completion: str
     tokens: int
     finished: str  # "stop" or "length"
+    stop_reason: str | None = None  # the stop string, or in digits the id of stop_token_ids, that ended it
     category: str | None = None  # these three as in StepRow
     conversation: str | None = None
     turn: int | None = None
@@ -131,6 +132,9 @@ class RunRow:
     acceptance_histogram: list[int] | None = None
     joint_rates: list[float | None] | None = None
     conditional_rates: list[float | None] | None = None
+    drafted_per_step: float | None = None  # below gamma where drafts are shorter; None in rows older than this column
+    drafted_per_step_low: float | None = None
+    drafted_per_step_high: float | None = None
     acceptance_rate: float | None = None
     acceptance_rate_low: float | None = None
     acceptance_rate_high: float | None = None

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from specbench import results
+from specbench.protocols.categories import CATEGORY_SCHEMA, CategoryRow
 from specbench.reports import markdown
 from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, RESULT_SCHEMA, RESULTS, RunRow, write_rows
 
@@ -37,6 +38,7 @@ def make_row(**changes: Any) -> RunRow:
         "tokens": 1000, "steps": 400, "drafted": max(400 * gamma, 0), "accepted": 600 if gamma else 0,
         "acceptance_histogram": [400 - 40 * gamma, *([40] * gamma)],
         "joint_rates": [0.8**i for i in range(1, gamma + 1)], "conditional_rates": [0.8] * gamma,
+        "drafted_per_step": float(gamma), "drafted_per_step_low": gamma - 0.2, "drafted_per_step_high": gamma + 0.0,
         "acceptance_rate": 0.61, "acceptance_rate_low": 0.581, "acceptance_rate_high": 0.639,
         "acceptance_length": 2.5, "acceptance_length_low": 2.31, "acceptance_length_high": 2.72,
         "overlap": 0.8, "overlap_low": 0.77, "overlap_high": 0.83,
@@ -51,6 +53,16 @@ def make_row(**changes: Any) -> RunRow:
         "check_tv_noise_q99": 0.061, "check_p_value": 0.412,
     }  # fmt: skip
     return RunRow(**{**values, **changes})
+
+
+def make_category(category: str, speedup: float | None, **changes: Any) -> CategoryRow:
+    """A plausible row of categories.parquet; every interval is its value alone."""
+    values = {"drafted_per_step": 2.5, "acceptance_rate": 0.5, "acceptance_length": 2.25, "speedup": speedup}
+    values = {"category": category, "prompts": 3, "texts": 4, "tokens": 9, "steps": 4, "drafted": 10, "accepted": 5,
+              "tokens_per_second": 1.0, "plain_tokens_per_second": 1.0, **values, **changes}  # fmt: skip
+    pairs = ((name, f"{name}{end}") for name in values for end in ("_low", "_high"))
+    ends = {bound: values[name] for name, bound in pairs if bound in CATEGORY_SCHEMA.names}
+    return CategoryRow(**values, **ends)
 
 
 def frame(rows: list[RunRow]) -> pd.DataFrame:

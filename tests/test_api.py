@@ -339,6 +339,16 @@ def test_a_drafter_is_given_by_name_or_as_an_object(pair: Pair):
     assert drafted != [step.num_draft_tokens for each in specbench.decode(pair, **given) for step in each.steps]
 
 
+def test_each_prompt_may_have_a_gamma_of_its_own(pair: Pair):
+    """And all continuations of it; each text is the one that it is with that gamma alone."""
+    given = {"sampling": specbench.SamplingParams(n=2), "max_new_tokens": 8}
+    found = specbench.decode(pair, PROMPTS, gamma=[2, 0, 4], **given)
+    for place, gamma in enumerate((2, 0, 4)):
+        alone = specbench.decode(pair, PROMPTS, gamma=gamma, **given)
+        for each in range(2 * place, 2 * place + 2):
+            assert (found[each].token_ids, found[each].steps) == (alone[each].token_ids, alone[each].steps)
+
+
 def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair):
     found = specbench.decode(pair, PROMPTS, max_new_tokens=6)
     ids = [pair.encode(text) for text in PROMPTS]
@@ -409,6 +419,8 @@ def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"gamma": 65}, "gamma=65: outside 0..64"),
         ({"gamma": -1}, "gamma=-1"),
+        ({"gamma": [65]}, "gamma=65: outside 0..64"),
+        ({"gamma": [4, 4]}, "gamma: 2 numbers for 1 prompts; give one number, or one for each"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"seed": -1}, "seed=-1"),
         ({"verifier": "nonsense"}, "verifier='nonsense'"),

@@ -8,21 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
-from analysis.categories import by_category as shown
+from analysis import categories as analysis
 from specbench import progress, summary
 from specbench.decoding import Completion, Request, Step
 from specbench.disturbance import Disturbance
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.speed import Rounds
-from specbench.protocols.categories import CATEGORY_SCHEMA, CategoryRow, by_category
+from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.decode import step_log
 from specbench.protocols.rounds import Timed, TimedRounds
 from specbench.results import CATEGORIES, write_rows
 from specbench.sampling import SamplingParams
 from specbench.tracking.panels import panels
-from tests.made_up_rows import frame, make_row, write_run
+from tests.made_up_rows import frame, make_category, make_row, write_run
 
 GREEDY = SamplingParams(temperature=0.0)
 QUIET = Disturbance(None, None, None)
@@ -44,6 +45,7 @@ def test_a_category_is_timed_by_the_batches_that_hold_no_other():
     assert list(rows) == ["a", "b", "c"]
     assert rows["a"].speedup == pytest.approx(2.0)
     assert rows["a"].tokens_per_second == pytest.approx(2.0)
+    assert (rows["a"].drafted_per_step, rows["a"].acceptance_length) == (4.0, 3.0)
     assert rows["b"].speedup is None
     assert rows["c"].speedup is None
     plain = [completion("a", "", [1])]
@@ -65,35 +67,38 @@ def test_the_turns_of_a_conversation_are_one_unit_of_resampling():
     assert totals_by_prompt(log.drop(columns="conversation"))["accepted"].tolist() == [8, 0, 1]
 
 
-def made(category: str, speedup: float | None) -> CategoryRow:
-    numbers = dict.fromkeys(("acceptance_rate", "acceptance_rate_low", "acceptance_rate_high"), 0.5)
-    numbers |= dict.fromkeys(("acceptance_length", "acceptance_length_low", "acceptance_length_high"), 2.25)
-    numbers |= dict.fromkeys(("speedup", "speedup_low", "speedup_high"), speedup)
-    return CategoryRow(
-        category=category, prompts=3, texts=4, tokens=9, steps=4, drafted=10, accepted=5,
-        tokens_per_second=1.0, plain_tokens_per_second=1.0, **numbers,
-    )  # fmt: skip
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run of two jobs, each with two categories."""
     folder = write_run(tmp_path / "run", [make_row(gamma=g, job=i) for i, g in enumerate((2, 4))], empirical=False)
     for job, speedup in enumerate((1.5, None)):
         (folder / str(job)).mkdir(exist_ok=True)
-        write_rows(folder / str(job) / CATEGORIES, [made("[red]", speedup), made("", 1.25)], CATEGORY_SCHEMA)
+        write_rows(
+            folder / str(job) / CATEGORIES, [make_category("[red]", speedup), make_category("", 1.25)], CATEGORY_SCHEMA
+        )
     return folder
 
 
+def shown(run: Path, settings: list[str]) -> pd.DataFrame:
+    """The table of a report on that run."""
+    rows = analysis.read_categories(run, frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))]), settings)
+    (section,) = analysis.by_category(rows, settings, "Setting.")
+    return next(part for part in section.blocks if hasattr(part, "shown")).shown
+
+
 def test_reports_have_a_line_a_run_and_category(run, tmp_path):
-    rows = frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))])
-    (section,) = shown(run, rows, ["gamma"], "Setting.")
-    table = next(part for part in section.blocks if hasattr(part, "shown")).shown
-    assert table[["category", "gamma", "texts", "acceptance length", "speedup"]].to_numpy().tolist() == [
-        ["[red]", "2", "4", "2.25", "1.50"], ["(none)", "2", "4", "2.25", "1.25"],
-        ["[red]", "4", "4", "2.25", "-"], ["(none)", "4", "4", "2.25", "1.25"],
+    table = shown(run, ["gamma"])
+    assert table[["category", "gamma", "texts", "tokens drafted", "speedup"]].to_numpy().tolist() == [
+        ["[red]", "2", "4", "2.50", "1.50"], ["[red]", "4", "4", "2.50", "-"],
+        ["(none)", "2", "4", "2.50", "1.25"], ["(none)", "4", "4", "2.50", "1.25"],
     ]  # fmt: skip
-    assert shown(tmp_path, rows, ["gamma"], "Setting.") == []
+    assert analysis.by_category(analysis.read_categories(tmp_path, frame([make_row()]), []), [], "") == []
+
+
+def test_a_table_of_an_earlier_version_lacks_a_column_and_is_shown(run):
+    for path in run.glob(f"*/{CATEGORIES}"):
+        pq.write_table(pq.read_table(path).drop_columns(["drafted_per_step", "drafted_per_step_low"]), path)
+    assert set(shown(run, ["gamma"])["tokens drafted"]) == {"-"}
 
 
 def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
@@ -103,7 +108,7 @@ def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
     monkeypatch.setattr(summary, "console", console)
     summary.print_categories(rows, pd.DataFrame())
     assert console.export_text() == ""
-    summary.print_categories(rows, pd.DataFrame([vars(made("[red]", None))]).assign(job=0))
+    summary.print_categories(rows, pd.DataFrame([vars(make_category("[red]", None))]).assign(job=0))
     said = console.export_text()
     assert "[red]" in said
     assert "protocol.group=category" in said

@@ -12,6 +12,8 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.errors import ConfigError
 from specbench.models import Pair
+from specbench.protocols.record import RecordProtocol
+from specbench.protocols.settings import unused_of_lines
 from specbench.runs.building import check_own, make_requests
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt, load_prompts
@@ -74,11 +76,13 @@ def test_lines_of_a_workload_carry_their_own(pair, tmp_path):
     ):
         check_own(prompts, config, {})
     config.gamma = 4
-    with pytest.raises(ConfigError, match=r"mixed\.jsonl: line 1: gamma 0 .* would be ignored.*Remove it\. Use X\."):
+    with pytest.raises(ConfigError, match=r"mixed\.jsonl: line 1: gamma 0 .* would be ignored.*=false\. Use X\."):
         check_own(prompts, config, {"gamma": "Use X."})
     with pytest.raises(
-        ConfigError, match=r"line 2: max_new_tokens 5 of prompt 'line-2' would be ignored .*Remove it\.$"
+        ConfigError, match=r"line 2: max_new_tokens 5 of prompt 'line-2' would be ignored .*Remove it, or .*=false\.$"
     ):
         check_own(prompts, config, {"max_new_tokens": None})
+    with pytest.raises(ConfigError, match="line 1: gamma 0 of prompt 'line-1' would be ignored by the protocol"):
+        check_own(prompts, config, unused_of_lines(RecordProtocol(1)))
     with pytest.raises(ConfigError, match=r"max_new_tokens=99999: line 7"):
         make_requests([Prompt("x", "a", 7, max_new_tokens=99999)], pair, SamplingParams(), config)

@@ -146,6 +146,17 @@ def test_wide_tables_and_figures_of_several_panels_go_across_both_columns() -> N
     assert "/made_up/drawn-column.pdf" in figures.floated(report().pictures[0], "made_up", Numbers())
 
 
+def test_a_table_that_is_longer_than_a_page_goes_on_in_further_floats_of_its_number() -> None:
+    numbers, count = Numbers(), 2 * tables.ROWS + 1
+    shown = pd.DataFrame({"gamma": [str(i) for i in range(count)], "speedup": ["1.5"] * count})
+    floats = tables.floated(Table("t", shown, caption="All."), "x", numbers).split(r"\begin{table}")[1:]
+    assert [each.count("speedup}") for each in floats] == [tables.ROWS, tables.ROWS, 1]
+    assert [(r"\label{tab:x-t}" in each, r"\addtocounter{table}{-1}" in each) for each in floats] == [
+        (True, False), (False, True), (False, True),
+    ]  # fmt: skip
+    assert all(each.count(r"\midrule") == each.count(r"\end{table}") == 1 for each in floats)
+
+
 def test_blocks() -> None:
     numbers = Numbers()
     assert block(Bullets(("a", "b")), "x", numbers).splitlines()[1:3] == [r"  \item a", r"  \item b"]

@@ -97,6 +97,21 @@ def test_large_files_are_told_apart_by_pieces(tmp_path):
     assert digest(one) != digest(other)
 
 
+def test_the_files_of_a_folder_are_found_at_any_depth(tmp_path):
+    split = tmp_path / "test"
+    split.mkdir()
+    (split / "data.arrow").write_bytes(b"a")
+    before = digest(tmp_path)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "index").write_bytes(b"a")
+    assert digest(tmp_path) == before
+    (split / "data.arrow").write_bytes(b"b")
+    assert digest(tmp_path) != before
+    (split / "data.arrow").write_bytes(b"a")
+    split.rename(tmp_path / "train")
+    assert digest(tmp_path) != before
+
+
 def test_jobs_that_ask_the_same_stay_apart_and_are_found_again():
     jobs = [
         PlannedJob(-1, "a", "", ["seed=0"]),

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import random
 
+import pyarrow.parquet as pq
 import pytest
 
 import specbench
@@ -19,6 +20,8 @@ from specbench.decoding.stopping import StopSearch
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ArgumentError, ConfigError
 from specbench.models import Engine
+from specbench.protocols.decode import text_row
+from specbench.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
@@ -34,7 +37,7 @@ class Pieces:
     def __init__(self, *pieces):
         self.pieces = [each if isinstance(each, bytes) else each.encode() for each in pieces]
 
-    def decode(self, token_ids, skip_special_tokens, clean_up_tokenization_spaces):
+    def decode(self, token_ids, skip_special_tokens, clean_up_tokenization_spaces=False):
         kept = [self.pieces[token] for token in token_ids if token or not skip_special_tokens]
         return b"".join(kept).decode(errors="replace")
 
@@ -226,6 +229,15 @@ def test_a_stop_token_is_no_text_to_search():
         completion = Completion(Request("p", (1,), 0, sampling, 4), tokenizer=Pieces("<end>", "a", ">"))
         _record(completion, Line(2, 1, 2, 2, STOPPED, FINITE, [1, 2, -1]), None)
         assert (completion.token_ids, completion.stop_reason, completion.text) == ([1, 2], 2, shown)
+
+
+def test_a_table_of_texts_says_what_ended_each(tmp_path):
+    """A stop string, an id in digits, since a column has one type, or nothing that was asked for."""
+    tokenizer, request = Pieces("<end>", "a", ">"), Request("p", (1,), 0, SamplingParams(), 4)
+    given = [">", 2, None]
+    ended = [Completion(request, [1, 2], finished="stop", stop_reason=each, tokenizer=tokenizer) for each in given]
+    write_rows(tmp_path / TEXTS, [text_row(tokenizer, each) for each in ended], TEXT_SCHEMA)
+    assert pq.read_table(tmp_path / TEXTS)["stop_reason"].to_pylist() == [">", "2", None]
 
 
 def test_a_decoder_without_a_tokenizer_says_that_it_needs_one(pair, stopped):

@@ -1,5 +1,6 @@
 """What W&B gets: the offline runs of the smoke sweep, read back from W&B's own files; and that nobody else gets any."""
 
+import dataclasses
 import json
 import os
 import struct
@@ -190,8 +191,7 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / folder))
     (tmp_path / "job").mkdir()
     before = dict(os.environ)
-    labels = {"category": "", "conversation": "a", "turn": 1}
-    text = {"prompt": "a", "text": "b", "completion": "c", "tokens": 1, "finished": "length", **labels}
+    text = results.TextRow("a", "b", "c", 1, "length")
     results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TEXT_SCHEMA)
     workspace = tracking.Workspace(mode="offline", project="p", group="g/1")
     tracking.JobRun(workspace, tmp_path / "job", "n", "masked").end("done")
@@ -199,7 +199,7 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
     assert list((tmp_path / "home").iterdir()) == list((tmp_path / "tmp").iterdir()) == []
     assert {path.name for path in (tmp_path / "job").iterdir()} == {"wandb", results.TEXTS}
     (staged, *_) = (tmp_path / "job/wandb/artifacts/staging").iterdir()
-    assert json.loads(staged.read_text())["data"] == [["a", "b", "c", 1, "length", *labels.values()]]
+    assert json.loads(staged.read_text())["data"] == [list(dataclasses.astuple(text))]
 
 
 def test_the_reader_notices_damage(smoke, tracked, tmp_path):

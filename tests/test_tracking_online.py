@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -27,7 +28,7 @@ STEPS = [
     {"prompt": "a", "step": i, "num_draft_tokens": 4, "num_accepted": 2, "num_emitted": 3, "draft_depth": 4, **LABELS}
     for i in range(3)
 ]
-TEXT = {"prompt": "a", "text": "b", "completion": "<script>|", "tokens": 1, "finished": "length", **LABELS}
+TEXT = results.TextRow("a", "b", "<script>|", 1, "length", **LABELS)
 TAGS = ["protocol:decode", "verifier:masked", "lossless"]
 OF_ITS_OWN = re.compile(r"_[0-9a-f]{20}\.|_\d+_")  # digests and places in the history, in names of files
 
@@ -131,7 +132,7 @@ def test_a_server_gets_all_of_a_job(both):
         assert [point["live/log10_evidence"] for point in each.curve] == [-2, -4, -6]
         assert each.files["/artifact/certificate.md"] == b"lossless"
         texts = json.loads(each.files["/artifact/texts.table.json"])
-        assert texts["data"] == [list(TEXT.values())]
+        assert texts["data"] == [list(dataclasses.astuple(TEXT))]
 
 
 def test_curves_have_an_axis_each():

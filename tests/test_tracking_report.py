@@ -144,6 +144,14 @@ def test_online_it_is_saved_in_the_project_of_its_runs(server, tmp_path):
     assert kinds[0] == kinds[1]
 
 
+def test_written_again_it_is_the_same_report_unless_it_is_of_another_project(server, tmp_path):
+    """Also if it could not be saved in between; the stand-in calls each report VIEW."""
+    sweep = sweep_of(tmp_path)
+    for project, mode in (("p", "online"), ("p", "offline"), ("p", "online"), ("other", "online")):
+        write_report(to_wandb(REPORT, "e", project, GROUP), sweep, Workspace(mode=mode, project=project, group=GROUP))
+    assert [view["id"] for view in server.views] == [None, "VIEW", None]
+
+
 def test_online_without_an_entity_says_what_to_set(server, tmp_path):
     server.viewer = {**server.viewer, "entity": None}
     told = to_wandb(REPORT, "", "p", GROUP)

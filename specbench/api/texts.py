@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -84,7 +85,7 @@ def decode(
     pair: Pair,
     prompts: Prompts,
     *,
-    gamma: int = 4,
+    gamma: int | Sequence[int] = 4,
     verifier: str | Verifier = "masked",
     drafter: str | Drafter = "model",
     sampling: SamplingParams | None = None,
@@ -98,7 +99,8 @@ def decode(
     Args:
         pair: of :func:`specbench.load_pair`.
         prompts: a text, or texts, or sequences of token ids. Texts go through the pair's chat template if it uses one.
-        gamma: tokens drafted a step, 0 (plain decoding by the target alone) to 64.
+        gamma: tokens drafted a step, 0 (plain decoding by the target alone) to 64; of all prompts, or a list with a
+            number for each of them.
         verifier: a name of conf/verifier, or an object with ``verify(draft, target, streams)``.
         drafter: a name of conf/drafter, such as "model" (the pair's draft), or "layer_skip" and "prompt_lookup", which
             need no draft model, or a Drafter.
@@ -126,12 +128,11 @@ def decode(
         >>> texts = specbench.decode(pair, ["def add(a, b):", "import "], gamma=4, verifier="block")
         >>> texts[0].text, texts.acceptance_length  # doctest: +SKIP
     """
-    if check_count("gamma", gamma, 0) > LARGEST_GAMMA:
-        raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
+    requests, most = _with_gammas(requests, gamma)
     size = check_count("batch_size", batch_size)
     host = on_host(requests[0].sampling)
-    decoder = _decoder(pair, gamma, verifier_of(verifier), _drafter_of(drafter), _engine_of(engine), host)
+    decoder = _decoder(pair, most, verifier_of(verifier), _drafter_of(drafter), _engine_of(engine), host)
     decoder.reserve(requests, size)
     completions = decoder.run(requests, at_once=size)
     return DecodedBatch(
@@ -215,6 +216,19 @@ def _requests(
             )
         requests += made
     return requests
+
+
+def _with_gammas(requests: Sequence[Request], given: int | Sequence[int]) -> tuple[list[Request], int]:
+    """The requests with the gammas of their prompts, and the largest of these."""
+    prompts = list(dict.fromkeys(request.prompt_name for request in requests))
+    each = list(given) if isinstance(given, Sequence) else [given] * len(prompts)
+    if len(each) != len(prompts):
+        raise ArgumentError(f"gamma: {len(each)} numbers for {len(prompts)} prompts; give one number, or one for each")
+    for gamma in each:
+        if check_count("gamma", gamma, 0) > LARGEST_GAMMA:
+            raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
+    gammas = dict(zip(prompts, each, strict=True))
+    return [dataclasses.replace(request, gamma=gammas[request.prompt_name]) for request in requests], max(each)
 
 
 def _drafter_of(given: str | Drafter) -> Drafter:

@@ -77,7 +77,7 @@ def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def acceptance_columns(totals: pd.DataFrame) -> dict[str, Any]:
-    """Counts, acceptance rate and acceptance length with their intervals, as columns of a row.
+    """Counts; tokens drafted a step, acceptance rate and acceptance length with their intervals: columns of a row.
 
     Args:
         totals: of :func:`totals_by_prompt`.
@@ -88,6 +88,7 @@ def acceptance_columns(totals: pd.DataFrame) -> dict[str, Any]:
         "steps": int(steps.sum()),
         "drafted": int(drafted.sum()),
         "accepted": int(accepted.sum()),
+        **columns("drafted_per_step", ratio_of_sums(drafted, steps)),
         **columns("acceptance_rate", ratio_of_sums(accepted, drafted)),
         **columns("acceptance_length", ratio_of_sums(accepted + steps, steps)),
     }

@@ -117,6 +117,7 @@ class MeasurementProtocol(Protocol):
         needs_models: whether ``run`` gets a ModelContext; a protocol that does not is run without loading any.
         mixed_sampling (optional): True if it goes by each request's own sampling parameters, so that lines of a
             workload may have some; otherwise such a workload is refused.
+        drafts (optional): False if it drafts nothing, so that a gamma of a workload's line is refused.
         times (optional): True if it measures times, which jobs that run beside each other on one machine would spoil.
     """
 

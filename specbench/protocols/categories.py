@@ -34,6 +34,9 @@ class CategoryRow:
     steps: int
     drafted: int
     accepted: int
+    drafted_per_step: float | None
+    drafted_per_step_low: float | None
+    drafted_per_step_high: float | None
     acceptance_rate: float | None
     acceptance_rate_low: float | None
     acceptance_rate_high: float | None

@@ -21,6 +21,7 @@ import torch
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, Request
+from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step import PHASES as STEP_PHASES
 from specbench.errors import ConfigError
 from specbench.metrics.acceptance import acceptance_columns, acceptance_histogram, position_rates, totals_by_prompt
@@ -107,7 +108,7 @@ class DecodeProtocol:
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
-            **shared_fields(context, completions),
+            **shared_fields(context, completions, None if scored is None else scored.columns),
             **speed_fields(timed, speculative.stopwatch.seconds),
             "engine": speculative.engine.name,
             "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,
@@ -132,7 +133,7 @@ class DecodeProtocol:
                 ROUNDS: Table(timed.table(), ROUND_SCHEMA),
                 STEPS: Table(steps.to_dict("records"), STEP_SCHEMA),
                 EMPIRICAL: Table(empirical, EMPIRICAL_SCHEMA),
-                TEXTS: Table([_text(context, c) for c in completions], TEXT_SCHEMA),
+                TEXTS: Table([text_row(context.pair.tokenizer, c) for c in completions], TEXT_SCHEMA),
                 **logprob_table(context, completions),
                 **categories,
                 **({} if scored is None or mixed else {TRACE: scored.table}),
@@ -276,13 +277,19 @@ def requests_per_step(groups: Sequence[Timed]) -> float:
     return sum(len(c.steps) for group in groups for c in group.completions) / sum(group.steps for group in groups)
 
 
-def _text(context: ModelContext, completion: Completion) -> dict[str, Any]:
-    decode = context.pair.tokenizer.decode
+def text_row(tokenizer: Tokenizer, completion: Completion) -> dict[str, Any]:
+    """The columns of results.TextRow, of a text that has ended.
+
+    Args:
+        tokenizer: of the pair; the prompt is told with it.
+    """
+    request, reason = completion.request, completion.stop_reason
     return {
-        "prompt": completion.request.name,
-        "text": decode(list(completion.request.prompt), skip_special_tokens=True),
+        "prompt": request.name,
+        "text": tokenizer.decode(list(request.prompt), skip_special_tokens=True),
         "completion": completion.text,
         "tokens": len(completion.token_ids),
         "finished": completion.finished,
-        **completion.request.labels,
+        "stop_reason": None if reason is None else str(reason),
+        **request.labels,
     }

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from specbench.checks import check_count
 from specbench.decoding import Completion, Request
 from specbench.plots import replay as plots
@@ -31,12 +33,14 @@ class Recorded:
     """A trace and the table it is stored as.
 
     Attributes:
+        columns: of each text, in the order of the requests (:func:`specbench.protocols.scoring.score_texts`).
         order: for each text of the trace the number of its request; texts of one prompt follow one another.
         seconds_sampling, seconds_scoring: what it took; 0 where it was not timed.
     """
 
     trace: Trace
     table: Table
+    columns: list[dict[str, Tensor]]
     order: list[int]
     seconds_sampling: float = 0.0
     seconds_scoring: float = 0.0
@@ -51,6 +55,7 @@ class RecordProtocol:
 
     needs_models = True
     ignored_parameters: ClassVar[Ignored] = OWN_SAMPLES
+    drafts = False
     own_conditions: ClassVar[Conditions] = {"verifier": "Texts are decoded plainly, without one; leave it out."}
 
     def __init__(self, samples: int):
@@ -124,4 +129,4 @@ def recorded(context: ModelContext, requests: Sequence[Request], completions: Se
         [scored[i] for i in order],
         identity,
     )
-    return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), order)
+    return Recorded(trace_of(table, identity, TRACE), Table(table, table.schema), scored, order)

@@ -59,7 +59,8 @@ def score_texts(
     texts: Sequence[Sequence[int]],
     samplings: Sequence[SamplingParams] | None = None,
 ) -> list[dict[str, Tensor]]:
-    """For each text its tokens and the trace's columns, [tokens of the text], on the CPU.
+    """For each text its tokens and the trace's columns, [tokens of the text], on the CPU. For a pair with different
+    vocabularies there is a column "shared" too: the target's probability of the tokens that the draft has.
 
     Args:
         samplings: by which each text was sampled; None is the run's for all.
@@ -85,10 +86,12 @@ def _score_batch(
 ) -> list[dict[str, Tensor]]:
     found = []
     both = (logits_along(engine, prompts, texts) for engine in (context.target, draft))
+    translation = context.pair.translation
+    shared = None if translation is None else translation.shared.to(draft.device)
     for prompt, text, sampling, target_logits, draft_logits in zip(prompts, texts, samplings, *both, strict=True):
         tokens = torch.tensor(list(text), device=draft.device)
         q = context.drafter.sampled_with(sampling)
-        columns = columns_of(target_logits, draft_logits, tokens, sampling, prompt, q)
+        columns = columns_of(target_logits, draft_logits, tokens, sampling, prompt, q, shared)
         found.append({name: values.cpu() for name, values in {"token": tokens, **columns}.items()})
     return found
 
@@ -101,6 +104,7 @@ def columns_of(
     sampling: SamplingParams,
     prompt: Sequence[int] = (),
     draft_sampling: SamplingParams | None = None,
+    shared: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """The trace's columns for logits [n, V] of both models at the positions of ``tokens`` [n]; float32 [n].
 
@@ -108,6 +112,7 @@ def columns_of(
         tokens: of one text.
         prompt: what the text follows; needed by processors, penalties and bans.
         draft_sampling: of the draft; None is the target's.
+        shared: [V], which of the target's tokens the draft has; gives one more column, "shared".
     """
     both = ((target, sampling), (draft, draft_sampling or sampling))
     pieces: list[dict[str, Tensor]] = []
@@ -126,6 +131,7 @@ def columns_of(
                 "draft_entropy": torch.special.entr(q).sum(dim=-1),
                 "argmax_agree": (p_rows.argmax == q_rows.argmax).double(),
                 "draft_argmax": (q_rows.argmax == tokens[span]).double(),
+                **({} if shared is None else {"shared": p[:, shared].sum(dim=-1)}),
             }
         )
     return {name: torch.cat([piece[name] for piece in pieces]).float() for name in pieces[0]}
@@ -157,12 +163,14 @@ def trace_table(
     names: Sequence[tuple[str, int]], limits: Sequence[int], scored: Sequence[dict[str, Tensor]], identity: Identity
 ) -> pa.Table:
     """The table of a trace, for (prompt, sample) and max_new_tokens of each text."""
-    counts = [len(columns["token"]) for columns in scored]
+    schema, counts = trace_schema(identity), [len(columns["token"]) for columns in scored]
     written: dict[str, Any] = {
         "prompt": [prompt for (prompt, _), count in zip(names, counts, strict=True) for _ in range(count)],
         "sample": np.repeat([sample for _, sample in names], counts),
         "position": np.concatenate([np.arange(count) for count in counts]),
-        **{name: torch.cat([columns[name] for columns in scored]).numpy() for name in scored[0]},
+        **{
+            name: torch.cat([columns[name] for columns in scored]).numpy() for name in scored[0] if name in schema.names
+        },
         LIMIT: np.repeat(limits, counts),
     }
-    return pa.Table.from_pydict(written, schema=trace_schema(identity))
+    return pa.Table.from_pydict(written, schema=schema)

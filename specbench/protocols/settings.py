@@ -34,6 +34,11 @@ def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
     return own if protocol.needs_models else {**dict.fromkeys(OF_MODELS, NO_MODEL), **own}
 
 
+def unused_of_lines(protocol: MeasurementProtocol) -> dict[str, str | None]:
+    """The same of what a line of a workload may have of its own: its gamma too, if the protocol drafts nothing."""
+    return {**({} if getattr(protocol, "drafts", True) else {"gamma": None}), **unused(protocol)}
+
+
 def check_conditions(asked: Mapping[str, str], ignored: Mapping[str, str | None], protocol: str) -> None:
     """Refuses a command line that asks for what the protocol would ignore.
 

@@ -19,7 +19,7 @@ from specbench.models.sharding import check_installed
 from specbench.models.threads import default_threads
 from specbench.progress import say
 from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
-from specbench.protocols.settings import unused
+from specbench.protocols.settings import unused, unused_of_lines
 from specbench.provenance import request_seed
 from specbench.results import NO_DRAFT
 from specbench.runs.choices import build, explained
@@ -67,7 +67,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     if not config.workload.path.startswith(EMBEDDED):
         say(f"workload: {workload.description}")
     prompts = workload.prompts
-    check_own(prompts, config, unused(protocol))
+    check_own(prompts, config, unused_of_lines(protocol))
     samplings = all_samplings(prompts, config, context.sampling, getattr(protocol, "mixed_sampling", False))
     for name in ("target", "draft"):
         if (asked := getattr(config.pair, name)) is not None:
@@ -139,7 +139,7 @@ def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str |
             value = getattr(prompt, key)
             if value is not None and key in ignored:
                 problem = f"{prompt.place}: {key} {value} of prompt {prompt.name!r} would be ignored by the protocol"
-                remedy = f"Remove it. {ignored[key] or ''}".rstrip()
+                remedy = f"Remove it, or use workload.parameters=false. {ignored[key] or ''}".rstrip()
                 raise ConfigError("workload.path", config.workload.path, problem, remedy)
         if prompt.gamma is not None and prompt.gamma > config.gamma:
             where = f"{prompt.place} of {config.workload.path}: prompt {prompt.name!r}"

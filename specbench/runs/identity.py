@@ -30,14 +30,16 @@ def identity(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> tuple[s
 
 
 def digest(path: Path) -> str:
-    """A digest of a file, or of the files right in a folder. Of a file above 64 KiB pieces are read, and its size.
+    """A digest of a file, or of the files in a folder and its folders, but for hidden ones, as git keeps. Of a file
+    above 64 KiB pieces are read, and its size.
 
     Pieces tell two checkpoints of one shape apart, which differ nearly everywhere, without reading gigabytes.
     """
     try:
         if path.is_dir():
-            names = sorted(each.name for each in path.iterdir() if each.is_file())
-            return _hash(json.dumps([[name, digest(path / name)] for name in names]).encode())
+            names = sorted(each.relative_to(path).as_posix() for each in path.rglob("*") if each.is_file())
+            seen = [name for name in names if not any(part.startswith(".") for part in name.split("/")[:-1])]
+            return _hash(json.dumps([[name, digest(path / name)] for name in seen]).encode())
         size = path.stat().st_size
         with path.open("rb") as file:
             if size <= SAMPLES * SAMPLE:

@@ -139,7 +139,8 @@ def login(_first: Message, _second: object) -> None:
 
 
 def report(first: Message, _second: object) -> None:
-    """Writes the specification of a report as JSON; saves it on the server if it is asked to.
+    """Writes the specification of a report as JSON; saves it on the server if it is asked to. The file has the id that
+    the report got there, by which the next one of the same sweep takes its place.
 
     Raises:
         NotTrackedError: nobody says, and W&B does not know, whose report it is.
@@ -186,11 +187,30 @@ def report(first: Message, _second: object) -> None:
         "spec": json.loads(model.spec.model_dump_json(by_alias=True, exclude_none=True)),
     }
     path = Path(first["path"])
+    owner = {name: written[name] for name in ("entityName", "projectName")}
+    if known := _saved_as(path, owner):
+        written["id"] = known
+    _replace(path, written)
+    if first["save"]:
+        online = made(entity, told["project"])
+        online.id = known
+        _replace(path, written | {"id": online.save().id})
+
+
+def _saved_as(path: Path, owner: Message) -> str:
+    """The id of the report that an earlier file tells of, if it was saved in that project; empty if not."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    same = isinstance(before, dict) and all(before.get(name) == value for name, value in owner.items())
+    return str(before.get("id", "")) if same else ""
+
+
+def _replace(path: Path, written: Message) -> None:
     beside = path.with_suffix(".tmp")
     beside.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     beside.replace(path)
-    if first["save"]:
-        made(entity, told["project"]).save()
 
 
 def _chart(wr: Any, chart: Message) -> Any:

@@ -12,24 +12,37 @@ from specbench.reports.latex.text import words
 from specbench.reports.model import Table
 
 COLUMN = 56  # characters of a row that a column of 3.3 inches has room for, at \footnotesize
+ROWS = 45  # at \footnotesize, with a caption, that fit on a page of the class article
 
 
 def tabular(table: Table, place: str, numbers: Numbers) -> str:
     """The rows; every number of a cell is a macro, named by what tells its row apart and its column."""
+    (whole,) = tabulars(table, place, numbers, max(len(table.shown), 1))
+    return whole
+
+
+def tabulars(table: Table, place: str, numbers: Numbers, rows: int = ROWS) -> list[str]:
+    """The same in parts of ``rows`` rows each, but for the last, which may be shorter."""
     shown = table.shown.astype(str).rename(columns=str)
     form = "".join("l" if column in table.left else "r" for column in shown)
     heads = [_head(column, shown[column], f"{place}/heading", numbers, column in table.left) for column in shown]
-    lines = [_line(heads), r"\midrule"]
+    lines = []
     for row, name in zip(shown.itertuples(index=False), row_names(table), strict=True):
         cells = zip(shown, row, strict=True)
         lines.append(
             _line([_cell(cell, f"{place}/{name}/{column}", numbers, column in table.left) for column, cell in cells])
         )
-    return "\n".join([rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", *lines, r"\bottomrule", r"\end{tabular}"])
+    above = [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", _line(heads), r"\midrule"]
+    below = [r"\bottomrule", r"\end{tabular}"]
+    parts = [lines[start : start + rows] for start in range(0, max(len(lines), 1), rows)]
+    return ["\n".join([*above, *part, *below]) for part in parts]
 
 
 def floated(table: Table, experiment: str, numbers: Numbers, remark: str = "") -> str:
     """The table with its caption and the label ``tab:EXPERIMENT-NAME``; across both columns if it is wide.
+
+    A table of more than :data:`ROWS` rows would not fit on a page. It becomes several floats, one after the other, of
+    one number; the first has the caption and the label.
 
     Args:
         remark: LaTeX in front of the caption: what a reader must know of the whole run.
@@ -37,18 +50,21 @@ def floated(table: Table, experiment: str, numbers: Numbers, remark: str = "") -
     place = f"{experiment}/{table.name}"
     env = "table" if _characters(table.shown) <= COLUMN else "table*"
     caption = f"{remark}{words(table.caption, f'{place}/caption', numbers)}"
-    return "\n".join(
+    first = [rf"\caption{{{caption}}}", rf"\label{{tab:{experiment}-{table.name}}}"]
+    further = [r"\addtocounter{table}{-1}", r"\caption{Continued.}"]
+    floats = [
         [
             rf"\begin{{{env}}}[t]",
-            rf"\caption{{{caption}}}",
-            rf"\label{{tab:{experiment}-{table.name}}}",
+            *(further if number else first),
             r"\smallskip",
             r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
             r"\specbenchfit{%",
-            tabular(table, place, numbers) + "}",
+            part + "}",
             rf"\end{{{env}}}",
         ]
-    )
+        for number, part in enumerate(tabulars(table, place, numbers))
+    ]
+    return "\n".join(line for each in floats for line in each)
 
 
 def row_names(table: Table) -> list[str]:
