@@ -297,4 +297,4 @@ def _structure(given: object) -> tuple[str, str] | None:
         raise _wrong("structured_outputs", given, "does not name one structure", remedy)
     (kind,) = kinds
     asked = given[kind]
-    return kind, asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True)
+    return kind, asked if isinstance(asked, str) else json.dumps(asked)
