@@ -14,13 +14,16 @@ from torch import Tensor
 from specbench.errors import ArgumentError
 from specbench.kernels import shape as kernels
 from specbench.kernels.launch import check_logits, row_tiles, run
+from specbench.kernels.think import think_kernel as _think_kernel
 
 # A checker of types would read the kernels' parameters as the launches'.
 count_kernel: Any = kernels.count_kernel
 shape_kernel: Any = kernels.shape_kernel
 allow_kernel: Any = kernels.allow_kernel
+think_kernel: Any = _think_kernel
 CHUNK = 1024  # tokens of a text that are looked at together
 FEW = 64  # of biases, bad words and stop tokens, if no text is looked at
+_ALONE = {"allowed_token_ids", "thinking_token_budget"}  # what has a kernel of its own
 
 
 @dataclass
@@ -63,7 +66,7 @@ def shape(
 ) -> Shaped[Tensor, "n V"]:
     """Applies penalties, biases and bans to logits in place, and returns them.
 
-    One launch, one more for penalties, and one more for allowed_token_ids.
+    One launch, and one more each for penalties, allowed_token_ids and thinking_token_budget.
 
     Args:
         logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride.
@@ -75,10 +78,9 @@ def shape(
         ArgumentError: logits in a dtype or with strides that no kernel can take.
     """
     check_logits("logits", logits)
-    n, vocabulary = logits.shape
+    (n, vocabulary), wanted = logits.shape, asked.asked
     if n == 0:
         return logits
-    device, wanted = logits.device, asked.asked
     if "allowed_token_ids" in wanted:
         tile, tiles, _ = row_tiles(vocabulary)
         words = asked.allowed.shape[1]
@@ -86,15 +88,34 @@ def shape(
             allow_kernel, n * tiles,
             logits, logits.stride(0), asked.restricted, asked.allowed, words, vocabulary, tiles, TILE=tile,
         )  # fmt: skip
-    if not wanted - {"allowed_token_ids"}:
-        return logits
+    if wanted - _ALONE:
+        _shape(logits, asked, history, counts)
+    if "thinking_token_budget" in wanted:  # last, since it forces a token whatever bans it
+        texts, drafted = history.texts, history.drafted
+        run(
+            think_kernel, n,
+            logits, logits.stride(0), history.request, history.offset,
+            texts, texts.stride(0), history.text_lengths, drafted, drafted.stride(0),
+            asked.thinking_budget, asked.thinking_start, asked.thinking_end, vocabulary,
+            CHUNK=_chunk(texts), TILE=row_tiles(vocabulary)[0], num_warps=4,
+        )  # fmt: skip
+    return logits
+
+
+def _chunk(texts: Tensor) -> int:
+    return min(CHUNK, triton.next_power_of_2(texts.shape[1]))
+
+
+def _shape(logits: Tensor, asked: Any, history: Any, counts: Counts | None) -> None:
+    """Penalties, biases, bad words and min_tokens."""
+    (n, vocabulary), device, wanted = logits.shape, logits.device, asked.asked
     if counts is None:
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         counts = _counts(device, stream, vocabulary)
     texts, drafted = history.texts, history.drafted
     penalises, chunk = "penalties" in wanted, FEW
     if penalises:
-        chunk = min(CHUNK, triton.next_power_of_2(texts.shape[1]))
+        chunk = _chunk(texts)
         counts.reserve(len(texts), texts.shape[1], device)
         run(
             count_kernel, len(texts),
@@ -115,4 +136,3 @@ def shape(
         PENALISE=penalises, BIAS="logit_bias" in wanted, FORBID="bad_words" in wanted, DELAY="min_tokens" in wanted,
         DRAFTED=max(2, triton.next_power_of_2(drafted.shape[1])), CHUNK=chunk, num_warps=4,
     )  # fmt: skip
-    return logits
