@@ -19,6 +19,7 @@ from specbench.reports.text import section
 from specbench.results import read_jobs
 from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
 
+from . import shaping
 from .command import main
 from .decoding import WHERE
 from .folder import read_rows, read_whole, report_of
@@ -76,6 +77,7 @@ def build(run_dir: Path) -> Report:
         compared = Table("speed", speed_table(speed), caption=f"{SPEED} {where}", left=("case",))
         sections.append(section(f"Speed against {reference_names(speed)}", compared))
     sections += [
+        *shaping.sections(ordered, where),
         section("All cases", every),
         section("Figures", *_pictures(timed)),
         where_it_ran(results, timed),

@@ -79,7 +79,7 @@ class Batch:
         if width == 1 and not self.params.looks_back:
             return logit_rows(logits, self.params)
         owner = torch.arange(len(self), device=drafted.device).repeat_interleave(width)
-        params = self.params.select(owner)
+        params = self.params.repeated(owner)
         if not params.looks_back:
             return logit_rows(logits, params)
         places = torch.arange(first, first + width, device=drafted.device).repeat(len(self))

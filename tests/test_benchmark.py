@@ -12,6 +12,7 @@ import torch
 from specbench.benchmark.check import check
 from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import cases, samplers
+from specbench.benchmark.kernels_run import kernels_run
 from specbench.benchmark.synthetic import make_case
 from specbench.benchmark.timer import DeviceTimer
 from specbench.errors import ConfigError
@@ -195,6 +196,17 @@ class TestOnAGpu:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert DeviceTimer(self.device).empty_graph_us(repeats=5) > 0
+
+    def test_kernels_inside_a_graph_are_counted_one_by_one(self):
+        x, graph = torch.ones(9, device=self.device), torch.cuda.CUDAGraph()
+        x += 1  # loads what the capture needs
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            for _ in range(3):
+                x += 1
+        assert kernels_run(self.device, graph.replay) == 3
+        assert kernels_run(self.device, lambda: x.mul_(2)) == 1
+        assert kernels_run(CPU, graph.replay) is None
 
 
 # --- Medians and their intervals ---

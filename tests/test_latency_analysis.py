@@ -55,7 +55,8 @@ def make_case(**changes: Any) -> dict[str, Any]:
         "median_us_high": 41.0, "q05_us": 38.0, "q25_us": 39.5, "q75_us": 40.5, "q95_us": 43.0, "eager_us": 90.0,
         "eager_q25_us": 88.0, "eager_q75_us": 93.0, "floor_bytes": 8.4e7, "floor_us": 20.0, "ratio": 2.0,
         "ratio_low": 1.95, "ratio_high": 2.05, "acceptance_rate": 0.53, "token_acceptance": 0.76, "checked": 128,
-        "rounding": 0,
+        "rounding": 0, "shaping": None, "context": None, "plain_us": None, "plain_us_low": None, "plain_us_high": None,
+        "times_plain": None, "times_plain_low": None, "times_plain_high": None,
     }  # fmt: skip
     return {**row, **changes}
 
@@ -100,7 +101,7 @@ def write_run(folder: Path, **changes: Any) -> Path:
                     )
                 )  # fmt: skip
                 samples += [
-                    {"case": case, "round": number, "microseconds": us + extra}
+                    {"case": case, "round": number, "microseconds": us + extra, "plain_microseconds": None}
                     for number in range(2)
                     for extra in (-0.1, 0.0, 0.1)
                 ]

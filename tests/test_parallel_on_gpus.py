@@ -85,8 +85,8 @@ def on_rank(folder: Path) -> None:
     large = loaded(LARGE, "bfloat16")
     for engine in (EagerEngine(), GraphEngine(), CompiledEngine()):
         found[engine.name] = step_times(large, engine)
-    if ranks.leads():
-        (folder / "found.json").write_text(json.dumps(found, indent=1))
+        if ranks.leads():
+            (folder / "found.json").write_text(json.dumps(found, indent=1))
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -121,7 +121,7 @@ def test_kernels_write_what_their_twin_does(dtype, chunk, monkeypatch):
     """All kinds of requests in one launch; then others with the same memory, which the first must not have left dirty.
     In small pieces, tokens that occur twice are counted by different steps of a loop."""
     monkeypatch.setattr(launch_shape, "CHUNK", chunk)
-    monkeypatch.setattr(launch_shape, "FEW", 2)
+    monkeypatch.setattr(launch_shape, "ELEMENTS", chunk)
     counts, kinds = launch_shape.Counts(VOCABULARY), ("all together", "repetition", "bad words", "nothing")
     for asked in (
         [EACH[name] for name in kinds],

@@ -2,7 +2,9 @@
 
 A verifier whose rule has a reference in plain PyTorch must emit the reference's tokens; every difference must be
 explained by rounding (rules/agreement.py). A verifier with randomness of its own is held to the form of its output, to
-the target's support, and, if it is declared lossless, to the acceptance that the token rule gives these drafts.
+the target's support, and, if it is declared lossless, to the acceptance that the token rule gives these drafts. Rows
+that were penalised or banned are those of the plain twin, but for one rounding to the logits' dtype; tokens alone would
+not tell, since a penalty on a token that nobody would have drawn changes none.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from specbench.verifiers import Verifier, batched
 _SIGMAS = 7.0  # of the number of accepted tokens: false alarm 3e-12 a case
 _SLACK = 0.02  # of the drafted tokens: libraries that round to bf16 on their way accept a little more or less
 _CUTOFF_ROWS = 8
+_ROWS_AT_ONCE = 256
 
 
 class WrongResultError(SpecbenchError):
@@ -51,7 +54,9 @@ def check(verifier: Verifier, case: Case, outcome: Verification) -> Checked:
     Raises:
         WrongResultError: naming the first request that is wrong.
     """
-    draft, target, streams = case.inputs()
+    case.restore()
+    check_shaped(case, case.target().logits)
+    draft, target, streams = case.shaped_before.inputs()
     if case.target_params.truncates:
         check_cutoffs(case, target)
     rule = known.of(verifier)
@@ -70,7 +75,7 @@ def check_again(verifier: Verifier, case: Case, outcome: Verification, checked: 
         WrongResultError: naming the first request that is wrong.
     """
     if checked.outcome is None:
-        draft, target, _ = case.inputs()
+        draft, target, _ = case.shaped_before.inputs()
         _on_its_own(verifier, draft, target, outcome)
         return
     same = (outcome.token_ids == checked.outcome.token_ids).all(dim=1)
@@ -138,19 +143,39 @@ def expected_accepted(draft: Draft, target: LogitRows) -> tuple[float, float]:
     return float(mean.sum()), float((square - mean**2).sum())
 
 
+def check_shaped(case: Case, logits: torch.Tensor) -> None:
+    """Compares rows that were penalised and banned with those of the plain twin.
+
+    Raises:
+        WrongResultError: a logit that differs by more than one rounding to its dtype.
+    """
+    if case.raw_logits is None:
+        return
+    expected, step = case.shaped_before.target_logits, torch.finfo(logits.dtype).eps
+    for rows in torch.arange(len(logits), device=logits.device).split(_ROWS_AT_ONCE):
+        wrong = ~torch.isclose(logits[rows].float(), expected[rows].float(), rtol=step, atol=1e-6)
+        if wrong.any():
+            i, token = (int(each) for each in wrong.nonzero()[0])
+            row = int(rows[i])
+            raise WrongResultError(
+                f"sampling: row {row} of {case.spec}: the logit of token {token} is {float(logits[row, token])}, "
+                f"by the sampling parameters it is {float(expected[row, token])}"
+            )
+
+
 def check_cutoffs(case: Case, target: LogitRows) -> None:
     """Compares the cutoffs of a few rows with those found by sorting, on the CPU, where there is no other way.
 
     Raises:
         WrongResultError: a cutoff that differs by more than rounding of the nucleus's mass.
     """
-    if case.target_logits.device.type == "cpu":
+    if target.logits.device.type == "cpu":
         return
-    rows = torch.linspace(0, len(target) - 1, min(_CUTOFF_ROWS, len(target))).long().to(case.target_logits.device)
-    params = case.target_params.select(rows)
+    rows = torch.linspace(0, len(target) - 1, min(_CUTOFF_ROWS, len(target))).long().to(target.logits.device)
+    params = case.shaped_before.target_params.select(rows)
     numbers = (getattr(params, name).cpu() for name in ("temperature", "top_k", "top_p", "min_p"))
     cpu = RowParams(*numbers, truncates=True)
-    expected = logit_rows(case.target_logits[rows].cpu(), cpu)
+    expected = logit_rows(target.logits[rows].cpu(), cpu)
     wrong = cutoff_excess(expected, target.cutoff[rows].cpu().double(), cpu) > TOLERANCE
     if wrong.any():
         i = int(wrong.nonzero()[0])

@@ -10,10 +10,12 @@ from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.sampling import SamplingParams
+from specbench.sampling_params import SHAPING
 
-AXES = ("batch_size", "vocabulary", "gamma", "dtype", "sampler")
+AXES = ("batch_size", "vocabulary", "gamma", "dtype", "sampler", "context")
 DTYPES = ("bfloat16", "float16", "float32")
 PLAIN = "temperature"  # the sampler of the base case: the run's own, unchanged
+_NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class CaseSpec:
         dtype: of the logits.
         sampler: the name of ``sampling`` in protocol.samplers.
         draft_probabilities: False for a deterministic draft, whose q is one-hot.
+        context: tokens of each request's text, half of them its prompt; only penalties and bans look at it.
     """
 
     batch_size: int
@@ -36,9 +39,15 @@ class CaseSpec:
     sampler: str
     sampling: SamplingParams
     draft_probabilities: bool = True
+    context: int = 1024
 
     def __post_init__(self) -> None:
-        for name, low, high in (("batch_size", 1, 65_536), ("vocabulary", 2, 2**24), ("gamma", 0, 64)):
+        for name, low, high in (
+            ("batch_size", 1, 65_536),
+            ("vocabulary", 2, 2**24),
+            ("gamma", 0, 64),
+            ("context", 1, 2**20),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise ConfigError(f"protocol.grid.{name}", value, f"not in {low}..{high}", "Use a whole number there.")
@@ -66,14 +75,14 @@ def samplers(settings: Mapping[str, Mapping[str, Any]], own: SamplingParams) -> 
     for name, changes in settings.items():
         given = dict(changes)
         with_probabilities = given.pop("draft_probabilities", True)
-        unknown = set(given) - {field.name for field in dataclasses.fields(SamplingParams)}
+        unknown = set(given) - {*_NUMBERS, *SHAPING}
         if unknown:
             key = sorted(unknown)[0]
             raise ConfigError(
                 f"protocol.samplers.{name}.{key}",
                 given[key],
                 "unknown key",
-                "Use temperature, top_k, top_p, min_p, draft_probabilities.",
+                f"Use {', '.join((*_NUMBERS, *SHAPING))}, draft_probabilities.",
             )
         made[name] = (dataclasses.replace(own, **given), bool(with_probabilities))
     return made

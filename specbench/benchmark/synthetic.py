@@ -8,11 +8,13 @@ handful of tokens. The target's row is the draft's with normal noise of standard
 the overlap is then 0.76, the range in which pairs of one family lie at the positions that matter. The acceptance of
 the very tokens that were drafted is reported beside each time, since the work depends on it.
 
-Rows are rounded to the case's dtype before anything is sampled, as a model's logits are.
+Rows are rounded to the case's dtype before anything is sampled, as a model's logits are. If the sampler penalises or
+bans tokens, it does so for target and draft alike, by made-up texts (texts.py) and the drafted tokens before a place.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,9 +23,11 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from specbench.benchmark.grid import CaseSpec
+from specbench.benchmark.texts import resolved, seen_from, some_history
 from specbench.provenance import request_seed
 from specbench.rng import Stream, Streams
-from specbench.sampling import RowParams, logit_rows, sample
+from specbench.sampling import History, RowParams, logit_rows, sample, shape
+from specbench.sampling.shaped import shaped
 from specbench.types import Draft, LogitRows
 
 SHARPNESS = (1.0, 2.2)
@@ -41,7 +45,11 @@ class Case:
     engine holds them.
 
     Attributes:
+        target_logits: raw ones; on a GPU a call penalises and bans in them, as a decoding step does, so that
+            :meth:`restore` goes before each call.
         target_cutoff: -inf, for samplers that do not truncate.
+        history: what precedes each row of the target; None for samplers that neither penalise nor ban.
+        raw_logits: a copy of the target's; None without a history.
     """
 
     spec: CaseSpec
@@ -56,15 +64,38 @@ class Case:
     num_draft_tokens: Int64[Tensor, " B"]
     seeds: Int64[Tensor, " B"]
     positions: Int64[Tensor, " B"]
+    history: History | None = None
+    raw_logits: Shaped[Tensor, "m V"] | None = None
 
     def target(self) -> LogitRows:
-        """The target's rows from its raw logits: cutoffs where the sampler truncates, no normaliser where it does not.
+        """The target's rows from its raw logits: penalties and bans, cutoffs where the sampler truncates, no normaliser
+        where it does not.
 
         This is part of the work that is timed.
         """
         if self.target_params.truncates:
-            return logit_rows(self.target_logits, self.target_params)
-        return LogitRows(self.target_logits, self.target_params.temperature, self.target_cutoff, None)
+            return logit_rows(self.target_logits, self.target_params, self.history, in_place=True)
+        logits = shape(self.target_logits, self.target_params, self.history, in_place=True)
+        return LogitRows(logits, self.target_params.temperature, self.target_cutoff, None)
+
+    def restore(self) -> None:
+        """Makes the target's logits raw again after a call. This is not part of the work that is timed."""
+        if self.raw_logits is not None:
+            self.target_logits.copy_(self.raw_logits)
+
+    @cached_property
+    def shaped_before(self) -> Case:
+        """The same step with nothing left to penalise or ban: the plain twin has done it. A verifier emits the same
+        tokens, so that what its call takes less is the time of penalties and bans."""
+        history, shaping = self.history, self.target_params.shaping
+        if self.raw_logits is None or history is None or shaping is None:
+            return self
+        logits = torch.empty_like(self.raw_logits)
+        for rows in torch.arange(len(logits), device=logits.device).split(_AT_ONCE):
+            of_rows = seen_from(history, history.request[rows], history.offset[rows])
+            logits[rows] = shaped(self.raw_logits[rows], shaping.select(of_rows.request), of_rows)
+        params = dataclasses.replace(self.target_params, shaping=None)
+        return dataclasses.replace(self, target_logits=logits, target_params=params, history=None, raw_logits=None)
 
     @cached_property
     def target_with_cutoffs(self) -> LogitRows:
@@ -103,37 +134,48 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
 
     Args:
         number: tells several cases of one spec apart.
+
+    Raises:
+        ConfigError: a sampling parameter names an id beyond the vocabulary.
     """
     name = f"{spec.batch_size}/{spec.vocabulary}/{spec.gamma}/{spec.dtype}/{spec.sampler}/{number}"
     generator = torch.Generator(device).manual_seed(request_seed(seed, name))
     batch, gamma = spec.batch_size, spec.gamma
     draft_logits, target_logits = pair_of_logits(batch * gamma, batch, spec, generator)
-    one = RowParams.of([spec.sampling], device)
-    draft_params, target_params = (
-        one.select(torch.zeros(len(logits), dtype=torch.int64, device=device))
-        for logits in (draft_logits, target_logits)
-    )
-    rows = logit_rows(draft_logits, draft_params)
+    requests = torch.arange(batch, device=device)
+    params = RowParams.of([resolved(spec.sampling, spec.vocabulary)], device).select(torch.zeros_like(requests))
     seeds = torch.randint(2**62, (batch,), generator=generator, device=device)
     positions = torch.randint(POSITIONS, (batch,), generator=generator, device=device)
-    if spec.draft_probabilities:
-        u = Streams(seeds, positions, gamma + 1).uniform(Stream.DRAFT)[:, :gamma].flatten()
-        token_ids = sample_rows(rows, u)
-    else:
-        token_ids = rows.argmax
+    u = Streams(seeds, positions, gamma + 1).uniform(Stream.DRAFT)[:, :gamma]
+    history = some_history(spec, generator) if params.looks_back else None
+
+    def draft_rows(request: Int64[Tensor, " n"], offset: Int64[Tensor, " n"]) -> LogitRows:
+        before = None if history is None else seen_from(history, request, offset)
+        return logit_rows(draft_logits[request * gamma + offset], params.repeated(request), before, in_place=True)
+
+    token_ids = torch.zeros_like(u, dtype=torch.int64)
+    for i in range(gamma):  # one place after the other, since a drafted token counts behind itself
+        rows = draft_rows(requests, torch.full_like(requests, i))
+        token_ids[:, i] = sample_rows(rows, u[:, i]) if spec.draft_probabilities else rows.argmax
+        if history is not None:
+            history.drafted[:, i] = token_ids[:, i]
+    rows = draft_rows(requests.repeat_interleave(gamma), torch.arange(gamma, device=device).repeat(batch))
+    target_params = params.repeated(requests.repeat_interleave(gamma + 1))
     return Case(
         spec=spec,
         target_logits=target_logits,
         target_params=target_params,
         target_cutoff=torch.full_like(target_params.temperature, -torch.inf),
-        token_ids=token_ids,
-        draft_logits=draft_logits,
+        token_ids=token_ids.flatten(),
+        draft_logits=rows.logits,
         draft_temperature=rows.temperature,
         draft_cutoff=rows.cutoff,
         draft_log_normalizer=rows.normalizer,
         num_draft_tokens=torch.full((batch,), gamma, device=device),
         seeds=seeds,
         positions=positions,
+        history=history,
+        raw_logits=None if history is None else target_logits.clone(),
     )
 
 

@@ -63,6 +63,16 @@ class LatencyRow:
     checked: int | None = None  # requests
     rounding: int | None = None  # of these, how many differ from the rule's twin by rounding
 
+    # Its sampler, if that penalises or bans, and the time on the same rows with nothing left to penalise or ban
+    shaping: str | None = None  # the parameters, as JSON
+    context: int | None = None  # tokens of each text
+    plain_us: float | None = None  # median
+    plain_us_low: float | None = None
+    plain_us_high: float | None = None
+    times_plain: float | None = None  # median / plain median
+    times_plain_low: float | None = None
+    times_plain_high: float | None = None
+
 
 @dataclass(frozen=True)
 class LatencySample:
@@ -71,6 +81,7 @@ class LatencySample:
     case: int
     round: int
     microseconds: float
+    plain_microseconds: float | None = None  # with nothing left to penalise or ban; None where nothing is
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,10 @@
 """Timing calls that queue work on a device.
 
 On a GPU a call is captured in a CUDA graph, as serving engines run a step, and the graph is replayed many times; events
-around each replay give the device's own time. Before each replay, outside of the events, the cache is flushed, since in
-a serving engine a forward pass lies between two verifications. A call that waits for the host cannot be captured; it is
-timed call by call, and its row says so. On a CPU the wall clock is read around each call.
+around each replay give the device's own time. Before each replay, outside of the events, what the last one changed of
+its input is restored, and the cache is flushed, since in a serving engine a forward pass lies between two
+verifications. A call that waits for the host cannot be captured; it is timed call by call, and its row says so. On a
+CPU the wall clock is read around each call.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _FLUSH_BYTES = {"cuda": 2**28, "cpu": 2**27}  # several times the cache of a GPU
 _WARMUP = 3
 
 Call = Callable[[], Verification]
+
+
+def nothing() -> None:
+    """Restores the input of a call that does not change it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class DeviceTimer:
         self.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=self._side):  # kernels keep scratch memory for each stream
                 outcome = call()
         except torch.OutOfMemoryError:
             raise
@@ -123,13 +128,20 @@ class DeviceTimer:
             torch.cuda.set_sync_debug_mode(before)
         return None
 
-    def device_times(self, captured: Captured, call: Call, repeats: int) -> list[float]:
-        """Microseconds of each replay of the graph, or of each call where there is none."""
+    def device_times(
+        self, captured: Captured, call: Call, repeats: int, restore: Callable[[], None] = nothing
+    ) -> list[float]:
+        """Microseconds of each replay of the graph, or of each call where there is none.
+
+        Args:
+            restore: makes the input what it was before the call changed it; called before each, untimed.
+        """
         if not self._cuda:
-            return self.host_times(call, repeats)
+            return self.host_times(call, repeats, restore)
         run = call if captured.graph is None else captured.graph.replay
         events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
         for before, after in events:
+            restore()
             self.flush()
             before.record()
             run()
@@ -139,10 +151,15 @@ class DeviceTimer:
         self.synchronize()
         return [1000 * before.elapsed_time(after) for before, after in events]
 
-    def host_times(self, call: Callable[[], Any], repeats: int) -> list[float]:
-        """Microseconds by the wall clock from making a call to the end of its work, the host's part included."""
+    def host_times(self, call: Callable[[], Any], repeats: int, restore: Callable[[], None] = nothing) -> list[float]:
+        """Microseconds by the wall clock from making a call to the end of its work, the host's part included.
+
+        Args:
+            restore: see :meth:`device_times`.
+        """
         times = []
         for _ in range(repeats):
+            restore()
             self.flush()
             self.synchronize()
             started = time.perf_counter()

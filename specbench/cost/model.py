@@ -45,6 +45,7 @@ class CostRow:
     start_tokens: int  # prompt tokens fed, all requests
     start_draft: float  # seconds of feeding the prompts
     start_target: float
+    kernels: int | None  # that a GPU runs in a step; counted in the last round
 
 
 COST_SCHEMA = schema_of(CostRow)

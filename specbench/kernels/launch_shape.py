@@ -17,18 +17,19 @@ from specbench.kernels.launch import check_logits, row_tiles, run
 from specbench.kernels.think import think_kernel as _think_kernel
 
 # A checker of types would read the kernels' parameters as the launches'.
-count_kernel: Any = kernels.count_kernel
 shape_kernel: Any = kernels.shape_kernel
 allow_kernel: Any = kernels.allow_kernel
 think_kernel: Any = _think_kernel
-CHUNK = 1024  # tokens of a text that are looked at together
-FEW = 64  # of biases, bad words and stop tokens, if no text is looked at
+CHUNK = 1024  # tokens of a text that are counted together
+ELEMENTS = 1024  # logits that a program changes together,
+ROWS = 8  # in at most so many rows
+PROGRAMS, PARTS = 512, 8  # programs in all, about, and at most those of a request
 _ALONE = {"allowed_token_ids", "thinking_token_budget"}  # what has a kernel of its own
 
 
 @dataclass
 class Counts:
-    """The counts of texts' tokens, kept from launch to launch on one stream, and grown as needed.
+    """The counts of texts' tokens, all 0 between launches, and lists of them, used on one stream and grown as needed.
 
     A launch inside a CUDA graph uses the memory there was when it was captured: run it once beforehand with the most
     requests and the longest texts.
@@ -36,24 +37,21 @@ class Counts:
 
     vocabulary: int
     counts: Tensor = field(default_factory=lambda: torch.zeros((0, 0), dtype=torch.int32))
-    distinct: Tensor = field(default_factory=lambda: torch.zeros((0, 0), dtype=torch.int32))
-    num_distinct: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
+    listed: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
 
-    def reserve(self, requests: int, capacity: int, device: torch.device) -> None:
-        """Memory for so many requests, whose texts have so many tokens at most.
+    def reserve(self, requests: int, tokens: int, device: torch.device) -> None:
+        """Memory for so many requests, and for lists of so many tokens in all.
 
         Raises:
             ArgumentError: more is needed while a CUDA graph is being captured.
         """
-        held, room = self.distinct.shape
-        if requests <= held and capacity <= room and self.counts.device == device:
+        if requests <= len(self.counts) and tokens <= len(self.listed) and self.counts.device == device:
             return
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise ArgumentError("history: more texts, or longer ones, than before a CUDA graph's capture")
-        requests, capacity = max(requests, held), max(capacity, room)
+        requests, tokens = max(requests, len(self.counts)), max(tokens, len(self.listed))
         self.counts = torch.zeros((requests, self.vocabulary), dtype=torch.int32, device=device)
-        self.distinct = torch.zeros((requests, capacity), dtype=torch.int32, device=device)
-        self.num_distinct = torch.zeros(requests, dtype=torch.int32, device=device)
+        self.listed = torch.empty(tokens, dtype=torch.int32, device=device)
 
 
 @functools.cache
@@ -66,73 +64,76 @@ def shape(
 ) -> Shaped[Tensor, "n V"]:
     """Applies penalties, biases and bans to logits in place, and returns them.
 
-    One launch, and one more each for penalties, allowed_token_ids and thinking_token_budget.
+    One launch, and one more each for allowed_token_ids and thinking_token_budget.
 
     Args:
-        logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride.
-        asked, history: a :class:`specbench.sampling.shaping.Shaping`, a row a row of logits, and the
-            :class:`specbench.sampling.History` of these rows; their room is above this one.
+        logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride; those of a request stand together, as
+            many for each.
+        asked: a :class:`specbench.sampling.shaping.Shaping`, a row a row of logits, alike for all rows of a request, or
+            a row a request.
+        history: the :class:`specbench.sampling.History` of the rows; the room of both is above this one.
         counts: memory; None takes one that is kept for the device's current stream.
 
     Raises:
-        ArgumentError: logits in a dtype or with strides that no kernel can take.
+        ArgumentError: logits in a dtype or with strides that no kernel can take; not as many rows for each request.
     """
     check_logits("logits", logits)
-    (n, vocabulary), wanted = logits.shape, asked.asked
+    n, vocabulary = logits.shape
     if n == 0:
         return logits
+    wanted, requests = asked.asked, len(history.texts)
+    if n % requests:
+        raise ArgumentError(f"history: {requests} requests have {n} rows of logits; as many for each are needed")
+    rows = n // requests
+    step = rows if len(asked.presence) == n else 1
     if "allowed_token_ids" in wanted:
         tile, tiles, _ = row_tiles(vocabulary)
         words = asked.allowed.shape[1]
         run(
             allow_kernel, n * tiles,
-            logits, logits.stride(0), asked.restricted, asked.allowed, words, vocabulary, tiles, TILE=tile,
+            logits, logits.stride(0), asked.restricted, asked.allowed, step, rows, words, vocabulary, tiles, TILE=tile,
         )  # fmt: skip
     if wanted - _ALONE:
-        _shape(logits, asked, history, counts)
+        _shape(logits, asked, history, counts, rows, step)
     if "thinking_token_budget" in wanted:  # last, since it forces a token whatever bans it
         texts, drafted = history.texts, history.drafted
         run(
             think_kernel, n,
-            logits, logits.stride(0), history.request, history.offset,
+            logits, logits.stride(0), history.offset,
             texts, texts.stride(0), history.text_lengths, drafted, drafted.stride(0),
-            asked.thinking_budget, asked.thinking_start, asked.thinking_end, vocabulary,
-            CHUNK=_chunk(texts), TILE=row_tiles(vocabulary)[0], num_warps=4,
+            asked.thinking_budget, asked.thinking_start, asked.thinking_end, step, rows, vocabulary,
+            CHUNK=_chunk(history), TILE=row_tiles(vocabulary)[0], num_warps=4,
         )  # fmt: skip
     return logits
 
 
-def _chunk(texts: Tensor) -> int:
-    return min(CHUNK, triton.next_power_of_2(texts.shape[1]))
+def _chunk(history: Any) -> int:
+    return min(CHUNK, triton.next_power_of_2(history.texts.shape[1] + history.drafted.shape[1]))
 
 
-def _shape(logits: Tensor, asked: Any, history: Any, counts: Counts | None) -> None:
-    """Penalties, biases, bad words and min_tokens."""
+def _shape(logits: Tensor, asked: Any, history: Any, counts: Counts | None, rows: int, step: int) -> None:
+    """Penalties, biases, bad words and min_tokens, of ``rows`` rows a request."""
     (n, vocabulary), device, wanted = logits.shape, logits.device, asked.asked
+    requests = n // rows
     if counts is None:
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         counts = _counts(device, stream, vocabulary)
     texts, drafted = history.texts, history.drafted
-    penalises, chunk = "penalties" in wanted, FEW
-    if penalises:
-        chunk = _chunk(texts)
-        counts.reserve(len(texts), texts.shape[1], device)
-        run(
-            count_kernel, len(texts),
-            texts, texts.stride(0), history.prompt_lengths, history.text_lengths,
-            counts.counts, counts.distinct, counts.num_distinct, vocabulary, counts.distinct.shape[1],
-            CHUNK=chunk, num_warps=4,
-        )  # fmt: skip
+    capacity, parts = texts.shape[1] + drafted.shape[1], 1
+    if penalises := "penalties" in wanted:
+        parts = max(1, min(PARTS, PROGRAMS // requests))
+        # As much as any smaller batch would take: its memory must not be allocated anew behind a captured graph.
+        counts.reserve(requests, max(PROGRAMS, requests) * capacity, device)
     _, sequences, longest = asked.bad_words.shape
+    together = min(ROWS, triton.next_power_of_2(rows))
     run(
-        shape_kernel, n,
-        logits, logits.stride(0), history.request, history.offset,
+        shape_kernel, requests * parts,
+        logits, logits.stride(0), history.offset,
         texts, texts.stride(0), history.prompt_lengths, history.text_lengths, drafted, drafted.stride(0),
-        counts.counts, counts.distinct, counts.num_distinct,
-        asked.presence, asked.frequency, asked.repetition, asked.bias_ids, asked.bias,
+        counts.counts, counts.listed, asked.presence, asked.frequency, asked.repetition, asked.bias_ids, asked.bias,
         asked.bad_words, asked.min_tokens, asked.ending_ids,
-        asked.bias_ids.shape[1], sequences, longest, asked.ending_ids.shape[1],
-        vocabulary, counts.distinct.shape[1], drafted.shape[1],
+        step, rows, drafted.shape[1], asked.bias_ids.shape[1], sequences, longest, asked.ending_ids.shape[1],
+        vocabulary, capacity, parts,
         PENALISE=penalises, BIAS="logit_bias" in wanted, FORBID="bad_words" in wanted, DELAY="min_tokens" in wanted,
-        DRAFTED=max(2, triton.next_power_of_2(drafted.shape[1])), CHUNK=chunk, num_warps=4,
+        ROWS=together, CHUNK=_chunk(history), TOKENS=ELEMENTS // together, num_warps=4,
     )  # fmt: skip

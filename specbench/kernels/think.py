@@ -17,22 +17,26 @@ def before(texts, drafted, length, place, at):
     return tl.where(at < length, written, tl.load(drafted + at - length, mask=(at >= length) & (at < place), other=-2))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["step", "rows"])
 def think_kernel(
-    logits, stride, request_of, offset_of, texts, text_stride, text_lengths, drafted, drafted_stride,
-    thinking_budget, thinking_start, thinking_end, vocabulary,
+    logits, stride, offset_of, texts, text_stride, text_lengths, drafted, drafted_stride,
+    thinking_budget, thinking_start, thinking_end, step, rows, vocabulary,
     CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """logits [n, vocabulary], changed; the others as in Shaping and History. Grid: n."""
+    """logits [B * rows, vocabulary], changed; the others as in Shaping and History, and as shape_kernel has them.
+
+    Grid: B * rows.
+    """
     row, lanes = tl.program_id(0).to(tl.int64), tl.arange(0, CHUNK)
-    budget = tl.load(thinking_budget + row)
+    request = row // rows
+    setting = request * step
+    budget = tl.load(thinking_budget + setting)
     if budget >= 0:
-        request = tl.load(request_of + row)
         length = tl.load(text_lengths + request)
         place = length + tl.load(offset_of + row)
         texts += request * text_stride
         drafted += request * drafted_stride
-        start, end = tl.load(thinking_start + row), tl.load(thinking_end + row)
+        start, end = tl.load(thinking_start + setting), tl.load(thinking_end + setting)
         ended = tl.full((), -1, tl.int64)
         for first in range(0, place, CHUNK):
             at = first + lanes.to(tl.int64)
@@ -47,4 +51,4 @@ def think_kernel(
             for tile in range(0, vocabulary, TILE):
                 id = tile + tl.arange(0, TILE)
                 value = tl.where(id == end, 0.0, float("-inf")).to(tl.float64)
-                store(logits + row * stride, id, value, id < vocabulary)
+                store(logits + row * stride + id, value, id < vocabulary)

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench import trees
+from specbench import ranks, trees
 from specbench.batch import known_max
-from specbench.models import attention, rope
+from specbench.models import attention, joined, rope
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 from specbench.models.sharding import Shards
@@ -201,11 +201,20 @@ class Engine:
         return logits
 
     def compile(self) -> None:
-        """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes."""
+        """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes.
+
+        Of a whole model, layers that are given the same input become one product (models/joined.py). PyTorch chooses
+        kernels by how fast they are here, and so each process may round in its own way: those of a sharded model,
+        which have to agree to the last bit, take kernels that nobody has timed.
+        """
         # Beyond the limit PyTorch would go on without compiling, and say nothing.
         torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
-        self._compiled = torch.compile(self.model, dynamic=False)
+        own_kernels = not ranks.launched()
+        if own_kernels:
+            joined.join(self.model)
+        name = "coordinate_descent_tuning" if own_kernels else "deterministic"
+        self._compiled = torch.compile(self.model, dynamic=False, options={name: True})
 
     def _forward(
         self,

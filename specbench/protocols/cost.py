@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from specbench.benchmark.kernels_run import kernels_run
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.checks import check_count
 from specbench.cost.model import COST, COST_SCHEMA, PHASES, fit
@@ -104,11 +105,11 @@ class CostProtocol:
         settings = list(product(self.batches, self.gammas, self.contexts))
         rounds = [(i, settings[j]) for i in range(self.rounds) for j in rng.permutation(len(settings))]
         self._time(context, *settings[-1])  # lazily built things are built
-        for number, (batch, gamma, length) in track(rounds, "timing steps"):
-            rows.append({"round": number, **self._time(context, batch, gamma, length)})
+        for number, setting in track(rounds, "timing steps"):
+            rows.append({"round": number, **self._time(context, *setting, count=number == self.rounds - 1)})
         return rows
 
-    def _time(self, context: ModelContext, batch: int, gamma: int, length: int) -> dict[str, Any]:
+    def _time(self, context: ModelContext, batch: int, gamma: int, length: int, count: bool = False) -> dict[str, Any]:
         decoder = context.decoder(gamma)
         limit = (self.steps + WARMUP + 1) * (gamma + 1)
         decoder.start(_requests(context, batch, length, limit))
@@ -125,6 +126,7 @@ class CostProtocol:
             timed.append({**phases, "rest": max(total - sum(phases.values()), 0.0), "step": total})
         decoder.flush()
         cached.append(_cached(context, batch))
+        kernels = kernels_run(context.device, decoder.step) if count else None
         medians = pd.DataFrame(timed[WARMUP:]).median()
         return {
             "batch": batch,
@@ -136,6 +138,7 @@ class CostProtocol:
             "start_tokens": batch * (length - 1),
             "start_draft": start.get("draft", 0.0),
             "start_target": start.get("target", 0.0),
+            "kernels": kernels,
         }
 
 

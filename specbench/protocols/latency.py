@@ -4,6 +4,9 @@ Each case is a synthetic step (benchmark/synthetic.py). Rounds go through all ca
 new logits each time: the outcome is checked, the call is captured as a graph and replayed with the cache flushed
 (benchmark/timer.py), what the last replay wrote is checked again, and a few calls are timed with the host's part
 included. Beside the times stands the byte floor (benchmark/floor.py) at the copy bandwidth measured in this very run.
+
+Where the sampler penalises or bans tokens, that is part of the call, and the same call with nothing left to penalise or
+ban is timed right after it, on the rows that come of it: the same tokens are accepted and emitted.
 """
 
 from __future__ import annotations
@@ -12,26 +15,26 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from specbench.benchmark.check import check, check_again
+from specbench.benchmark.check import Checked, check, check_again, check_shaped
 from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import PLAIN, CaseSpec, cases, samplers
+from specbench.benchmark.measured import Measured
 from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
-from specbench.benchmark.timer import DeviceTimer
+from specbench.benchmark.texts import resolved
+from specbench.benchmark.timer import Call, Captured, DeviceTimer
 from specbench.checks import check_count
 from specbench.errors import ArgumentError, ConfigError
-from specbench.metrics.latency import QUANTILES, median
 from specbench.plots import latency as plots
 from specbench.progress import say, track
 from specbench.protocols.base import Outcome, RunContext, Table
-from specbench.protocols.prechecks import check_no_history
+from specbench.protocols.prechecks import check_no_processors
 from specbench.rules import known
 from specbench.rules.cards import floor_card
 from specbench.types import Verification
@@ -39,22 +42,7 @@ from specbench.verifiers.base import offers
 
 _FEWEST = 3  # replays a round
 _POISON = -7  # no verifier writes it
-
-
-@dataclass
-class Measured:
-    """One case of one verifier, as rounds add to it."""
-
-    spec: CaseSpec
-    skipped: str | None = None
-    graph: bool = False
-    why_no_graph: str | None = None
-    repeats: int = 0
-    device_us: list[list[float]] = field(default_factory=list)
-    host_us: list[float] = field(default_factory=list)
-    floor_bytes: list[int] = field(default_factory=list)
-    num_accepted: list[int] = field(default_factory=list)
-    rounding: int = 0
+_NOT_OURS = "its engine penalises and bans in ways of its own, which are not measured"
 
 
 class LatencyProtocol:
@@ -62,6 +50,7 @@ class LatencyProtocol:
 
     Args:
         vocabulary: of the base case; its other axes are the run's own gamma, batch_size, dtype and sampler.
+        context: of the base case: tokens of each text, which penalties and bans look at.
         grid: the cases: a list of {axis: values}, each a cross product over the base case.
         samplers: what the axis ``sampler`` may name: changes to the run's own sampler, and draft_probabilities.
         rounds: times that all cases are gone through, each with new logits.
@@ -82,6 +71,7 @@ class LatencyProtocol:
     def __init__(
         self,
         vocabulary: int,
+        context: int,
         grid: Sequence[Any],
         samplers: Mapping[str, Mapping[str, Any]],
         rounds: int,
@@ -94,7 +84,7 @@ class LatencyProtocol:
     ):
         for name, value, least in (("rounds", rounds, 1), ("replays", replays, _FEWEST), ("host_calls", host_calls, 1)):
             check_count(f"protocol.{name}", value, least)
-        self.vocabulary, self.grid, self.samplers = vocabulary, grid, samplers
+        self.vocabulary, self.context, self.grid, self.samplers = vocabulary, context, grid, samplers
         sized = grid and all(isinstance(entry, Mapping) and "batch_size" in entry for entry in grid)
         self.own_conditions = {"batch_size": "Every entry of protocol.grid has its own."} if sized else {}
         self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
@@ -109,19 +99,23 @@ class LatencyProtocol:
             dtype=str(context.dtype).removeprefix("torch."),
             sampler=PLAIN,
             sampling=context.sampling,
+            context=self.context,
         )
-        return base, cases(base, self.grid, samplers(self.samplers, context.sampling))
+        found = cases(base, self.grid, samplers(self.samplers, context.sampling))
+        for spec in found:
+            resolved(spec.sampling, spec.vocabulary)  # refuses ids beyond the vocabulary
+        return base, found
 
     def run(self, context: RunContext) -> Outcome:
         """Times every case; see :class:`specbench.protocols.base.MeasurementProtocol`.
 
         Raises:
             WrongResultError: a verifier that emits what its rule does not allow.
-            ConfigError: not a single case could be timed; processors, which need texts.
+            ConfigError: not a single case could be timed; processors.
         """
-        check_no_history(context)
+        check_no_processors(context)
         base, specs = self.specs(context)
-        measured = [Measured(spec, self._too_large(spec, context.device)) for spec in specs]
+        measured = [Measured(spec, self._why_not(spec, context)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)
         bandwidth, empty = timer.copy_bandwidth(), timer.empty_graph_us()
         steps = [
@@ -143,13 +137,21 @@ class LatencyProtocol:
             raise ConfigError(
                 "verifier", context.verifier_name, "no case could be timed", f"The first: {measured[0].skipped}"
             )
-        rows = [self._row(context, base, case, each, bandwidth, empty) for case, each in enumerate(measured)]
+        common = {
+            "verifier": context.verifier_name,
+            "rule": rule.name,
+            "device": str(context.device),
+            "comparable": not offers(context.verifier).interpreted,
+            "flush": self.flush,
+            "empty_graph_us": empty,
+            "copy_bandwidth": bandwidth,
+        }
+        rows = []
+        for case, each in enumerate(measured):
+            cutoffs_known = each.spec.sampling.truncates and rule.reference is None
+            rows.append(each.row(base, {**common, "case": case, "cutoffs_known": cutoffs_known}, context.seed))
         samples = [
-            {"case": case, "round": number, "microseconds": float(value)}
-            for case, each in enumerate(measured)
-            if each.skipped is None
-            for number, values in enumerate(each.device_us)
-            for value in values
+            sample for case, each in enumerate(measured) if each.skipped is None for sample in each.samples(case)
         ]
         return Outcome(
             _headline(rows, base),
@@ -158,9 +160,11 @@ class LatencyProtocol:
             {"time_against_batch": plots.time_against_batch(_frame(rows))},
         )
 
-    def _too_large(self, spec: CaseSpec, device: torch.device) -> str | None:
-        if device.type == "cpu" and spec.logits > self.cpu_logits:
+    def _why_not(self, spec: CaseSpec, context: RunContext) -> str | None:
+        if context.device.type == "cpu" and spec.logits > self.cpu_logits:
             return f"more than protocol.cpu_logits={self.cpu_logits} logits, on a CPU"
+        if spec.sampling.shaping and known.of(context.verifier).reference is None:
+            return _NOT_OURS
         return None
 
     def _one_round(self, context: RunContext, timer: DeviceTimer, each: Measured, number: int) -> None:
@@ -175,38 +179,15 @@ class LatencyProtocol:
             torch.cuda.empty_cache()  # a graph's memory is not reused by the next one
 
     def _time(self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case) -> None:
-        verifier = context.verifier
-        # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.
-        cutoffs_known = known.of(verifier).reference is None
-
-        def call() -> Verification:
-            return verifier.verify(*case.inputs(cutoffs_known))
-
-        checked = check(verifier, case, call())
-        captured = timer.capture(call, capturable=offers(verifier).limits.capturable)
-        # Also a warm-up: a graph's first replays are slower.
-        (pilot,) = timer.device_times(captured, call, 1)
-        if pilot < 1e5 * self.seconds:
-            pilot = statistics.median(timer.device_times(captured, call, _FEWEST))
-        if not each.repeats:
-            each.repeats = int(min(max(self.seconds * 1e6 / pilot, _FEWEST), self.replays))
+        checked, captured, call, times = self._replayed(context, timer, each, case)
         each.graph = captured.graph is not None and (each.graph or not each.device_us)
         each.why_no_graph = each.why_no_graph or captured.why_not
-        times = timer.device_times(captured, call, each.repeats)
-        if captured.graph is None:
-            check_again(verifier, case, call(), checked)
-        else:  # the buffers that the replays wrote, and then a replay that must write all of them
-            check_again(verifier, case, captured.outcome, checked)
-            captured.outcome.token_ids.fill_(_POISON)
-            captured.outcome.num_accepted.fill_(_POISON)
-            captured.graph.replay()
-            check_again(verifier, case, captured.outcome, checked)
         each.device_us.append(times)
-        host_calls = self.host_calls if pilot < 1e5 * self.seconds else 1
-        each.host_us += timer.host_times(call, host_calls)
+        host_calls = self.host_calls if statistics.median(times) < 1e5 * self.seconds else 1
+        each.host_us += timer.host_times(call, host_calls, case.restore)
         each.floor_bytes.append(
             floor_bytes(
-                known.of(verifier),
+                known.of(context.verifier),
                 each.spec.vocabulary,
                 case.target_logits.element_size(),
                 case.num_draft_tokens.cpu().numpy(),
@@ -217,73 +198,41 @@ class LatencyProtocol:
         )
         each.num_accepted += checked.num_accepted
         each.rounding += checked.rounding
+        if case.history is not None:
+            each.plain_us.append(self._replayed(context, timer, each, case.shaped_before)[-1])
 
-    def _row(
-        self,
-        context: RunContext,
-        base: CaseSpec,
-        case: int,
-        each: Measured,
-        bandwidth: float,
-        empty: float | None,
-    ) -> dict[str, Any]:
-        spec, rule = each.spec, known.of(context.verifier)
-        row: dict[str, Any] = dict.fromkeys(LATENCY_SCHEMA.names)
-        row |= {
-            "case": case,
-            "variant": spec.variant(base),
-            "verifier": context.verifier_name,
-            "rule": rule.name,
-            "device": str(context.device),
-            "comparable": not offers(context.verifier).interpreted,
-            **{axis: getattr(spec, axis) for axis in ("batch_size", "vocabulary", "gamma", "dtype", "sampler")},
-            **spec.sampling.numbers,
-            "draft_probabilities": spec.draft_probabilities,
-            "cutoffs_known": spec.sampling.truncates and rule.reference is None,
-            "skipped": each.skipped,
-            "flush": self.flush,
-            "empty_graph_us": empty,
-            "copy_bandwidth": bandwidth,
-        }
-        if each.skipped is not None:
-            return row
-        samples = np.array(each.device_us)
-        middle = median(samples, context.seed)
-        bytes_moved = float(np.mean(each.floor_bytes))
-        floor_us = 1e6 * bytes_moved / bandwidth
-        drafted = spec.batch_size * spec.gamma * len(samples)
-        return row | {
-            "graph": each.graph,
-            "why_no_graph": each.why_no_graph,
-            "rounds": len(samples),
-            "replays": int(samples.size),
-            "median_us": middle.value,
-            "median_us_low": middle.low,
-            "median_us_high": middle.high,
-            **{
-                f"q{round(100 * q):02d}_us": float(value)
-                for q, value in zip(QUANTILES, np.quantile(samples, QUANTILES), strict=True)
-            },
-            "eager_us": float(np.median(each.host_us)),
-            "eager_q25_us": float(np.quantile(each.host_us, 0.25)),
-            "eager_q75_us": float(np.quantile(each.host_us, 0.75)),
-            "floor_bytes": bytes_moved,
-            "floor_us": floor_us,
-            "ratio": middle.value / floor_us,
-            "ratio_low": middle.low / floor_us,
-            "ratio_high": middle.high / floor_us,
-            "acceptance_rate": sum(each.num_accepted) / drafted if drafted else None,
-            "token_acceptance": _token_acceptance(each),
-            "checked": len(each.num_accepted),
-            "rounding": each.rounding,
-        }
+    def _replayed(
+        self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case
+    ) -> tuple[Checked, Captured, Call, list[float]]:
+        """What the check found, the call, and the microseconds of its replays; all of them checked."""
+        verifier = context.verifier
+        # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.
+        cutoffs_known = known.of(verifier).reference is None
 
+        def call() -> Verification:
+            return verifier.verify(*case.inputs(cutoffs_known))
 
-def _token_acceptance(each: Measured) -> float | None:
-    """Accepted tokens over those that were decided on one by one: a rejection ends a block."""
-    accepted = sum(each.num_accepted)
-    decided = accepted + sum(count < each.spec.gamma for count in each.num_accepted)
-    return accepted / decided if decided else None
+        checked = check(verifier, case, call())
+        captured = timer.capture(call, capturable=offers(verifier).limits.capturable)
+        # Also a warm-up: a graph's first replays are slower.
+        (pilot,) = timer.device_times(captured, call, 1, case.restore)
+        if pilot < 1e5 * self.seconds:
+            pilot = statistics.median(timer.device_times(captured, call, _FEWEST, case.restore))
+        if not each.repeats:
+            each.repeats = int(min(max(self.seconds * 1e6 / pilot, _FEWEST), self.replays))
+        times = timer.device_times(captured, call, each.repeats, case.restore)
+        if captured.graph is None:
+            case.restore()
+            check_again(verifier, case, call(), checked)
+        else:  # the buffers that the replays wrote, and then a replay that must write all of them
+            check_again(verifier, case, captured.outcome, checked)
+            check_shaped(case, case.target_logits)
+            captured.outcome.token_ids.fill_(_POISON)
+            captured.outcome.num_accepted.fill_(_POISON)
+            case.restore()
+            captured.graph.replay()
+            check_again(verifier, case, captured.outcome, checked)
+        return checked, captured, call, times
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:

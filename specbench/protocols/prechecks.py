@@ -40,6 +40,11 @@ def check_no_history(context: RunContext) -> None:
     for name, value in context.sampling.shaping.items():
         remedy = "Leave it out: only decoded and recorded texts have it."
         raise ConfigError(f"sampler.{name}", value, "steps are made up, without texts", remedy)
+    check_no_processors(context)
+
+
+def check_no_processors(context: RunContext) -> None:
+    """Raises ConfigError for processors if steps are made up."""
     if context.processors:
         remedy = "Leave them out: only decoded and recorded texts have them."
         raise ConfigError("sampler.processors", context.processors, "steps are made up, without texts", remedy)

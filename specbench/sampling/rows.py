@@ -35,7 +35,8 @@ class RowParams:
     Attributes:
         truncates: whether any of them truncates, so that none pays for a sort if not.
         chains: the processors, and the rows that they are for; None stands for all rows. Empty for most.
-        shaping: penalties, biases and bans; None where nobody ever asked for any.
+        shaping: penalties, biases and bans, a row each or, after :meth:`repeated`, a row a request; None where nobody
+            ever asked for any.
     """
 
     temperature: Float64[Tensor, " n"]
@@ -83,6 +84,14 @@ class RowParams:
         shaping = None if self.shaping is None else self.shaping.select(rows)
         parts = (getattr(self, name)[rows] for name in _NUMBERS)
         return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
+
+    def repeated(self, request: Int64[Tensor, " m"]) -> RowParams:
+        """The parameters of rows of these requests, for :func:`logit_rows` with a history that says the same of them.
+
+        What shapes logits stays a row a request, since copying it would take longer than what it does.
+        """
+        plain = dataclasses.replace(self, shaping=None).select(request)
+        return dataclasses.replace(plain, shaping=self.shaping)
 
     def leading(self, n: int) -> RowParams:
         """The first n rows, in the same memory."""
@@ -162,8 +171,7 @@ def logit_rows(
             "of a request for each of its rows"
         )
     logits = _processed(logits, params, history)
-    if params.shaping is not None and params.shapes:
-        logits = _shaped(logits, params.shaping, history, in_place)
+    logits = shape(logits, params, history, in_place)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
         return LogitRows(logits, params.temperature, cutoff, None)
@@ -187,17 +195,21 @@ def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: Histor
     return logits
 
 
-def _shaped(
-    logits: Shaped[Tensor, "n V"], shaping: Shaping, history: History | None, in_place: bool
+def shape(
+    logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None, in_place: bool = False
 ) -> Shaped[Tensor, "n V"]:
+    """The logits after penalties, biases and bans: themselves, if ``params`` ask for none; see :func:`logit_rows`."""
+    if params.shaping is None or not params.shapes:
+        return logits
     if history is None:
-        asked = ", ".join(sorted(shaping.asked))
+        asked = ", ".join(sorted(params.shaping.asked))
         raise ArgumentError(f"history: None; {asked} needs to know what precedes each position")
     if not where.by_kernels(logits):
-        return shaped(logits, shaping, history)
+        a_row_each = len(params.shaping.presence) == len(logits)
+        return shaped(logits, params.shaping if a_row_each else params.shaping.select(history.request), history)
     from specbench.kernels import launch_shape
 
-    return launch_shape.shape(logits if in_place else logits.clone(), shaping, history)
+    return launch_shape.shape(logits if in_place else logits.clone(), params.shaping, history)
 
 
 def _checked(processor: Processor, given: Tensor, made: object) -> Tensor:
