@@ -34,7 +34,6 @@ SAMPLERS = {
     "penalised": {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.3},
     "biased": {"logit_bias": {0: 2.0, 1: -3.0}, "bad_words": ["stop", "never again"], "min_tokens": 99},
     "allowed": {"allowed_token_ids": [0, 1, 2, 5, 64]},
-    "thinking": {"thinking_token_budget": 2},
 }
 EVERY = pytest.mark.parametrize("name", SAMPLERS)
 
@@ -174,8 +173,12 @@ def test_a_verifier_of_raw_rows_fails_the_check():
 
 
 def test_an_id_beyond_a_vocabulary_is_refused_before_anything_is_timed():
-    with pytest.raises(ConfigError, match=r"sampler\.allowed_token_ids=64: id 64 is beyond the vocabulary of 40"):
+    says = r"protocol\.samplers\.allowed=\.\.\.: sampler\.allowed_token_ids=64: id 64 is beyond the vocabulary of 40"
+    with pytest.raises(ConfigError, match=says):
         protocol(vocabulary=40).specs(context(MaskedVerifier()))
+    own = SamplingParams(logit_bias={90: 1.0})
+    with pytest.raises(ConfigError, match=r"^sampler\.logit_bias=90: id 90 is beyond the vocabulary of 67"):
+        protocol().specs(context(MaskedVerifier(), sampling=own))
 
 
 def test_an_engines_own_verifier_is_not_timed_with_penalties():

@@ -5,6 +5,7 @@ import copy
 import pytest
 
 import specbench
+from specbench.benchmark.texts import resolved
 from specbench.errors import ConfigError
 from specbench.models.thinking import thinking_ids
 from specbench.sampling import SamplingParams
@@ -35,6 +36,10 @@ def test_what_is_no_pair_of_tokens_is_refused_before_weights_are_read(named, say
     monkeypatch.setattr("specbench.models.checkpoint.Checkpoint.load", None)
     with pytest.raises(ConfigError, match=rf"pair\.thinking_tokens=.*{says}"):
         specbench.load_pair("embedded:target", thinking_tokens=named)
+
+
+def test_steps_that_are_made_up_have_made_up_ones():
+    assert resolved(SamplingParams(thinking_token_budget=1), 67).thinking_ids == (0, 1)
 
 
 @pytest.mark.usefixtures("unchecked")
