@@ -16,13 +16,14 @@ from transformers import (
 
 import specbench
 from analysis import parameters
+from specbench.batch import Batch
 from specbench.decoding import rows_along
 from specbench.errors import ArgumentError, ConfigError
 from specbench.kernels import launch, launch_shape
 from specbench.models.generate import obstacle
 from specbench.protocols.prechecks import check_no_history
 from specbench.replay.trace import check_sampler
-from specbench.sampling import History, RowParams, SamplingParams, logit_rows, resolve
+from specbench.sampling import History, RowParams, SamplingParams, logit_rows, resolve, where
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
 from specbench.verifiers.masked import MaskedVerifier
@@ -81,7 +82,7 @@ def test_rows_are_those_of_transformers_processors():
 # --- Kernels ---
 
 
-def ragged(dtype: torch.dtype, asked: list[dict]) -> tuple[torch.Tensor, Shaping, History]:
+def ragged(dtype: torch.dtype, asked: list[dict], by_row: bool = True) -> tuple[torch.Tensor, Shaping, History]:
     """Requests of different texts and drafts, each with the parameters of its own, as a padded batch has them."""
     texts, prompts, width = [PROMPT + TEXT, PROMPT, spelled("b"), spelled("ab") * 9], [8, 8, 1, 3], 3
     count = len(asked)
@@ -99,7 +100,7 @@ def ragged(dtype: torch.dtype, asked: list[dict]) -> tuple[torch.Tensor, Shaping
     )  # fmt: skip
     shaping = Shaping.of([params(**each) for each in asked])
     assert shaping is not None
-    return some_logits(len(owner), dtype), shaping.select(owner), history
+    return some_logits(len(owner), dtype), shaping.select(owner) if by_row else shaping, history
 
 
 def on_device(value):
@@ -137,6 +138,40 @@ def test_kernels_write_what_their_twin_does(dtype, chunk, monkeypatch):
         assert made is given
         assert torch.equal(made.cpu(), rounded(shaped(logits.float(), shaping, history), dtype))
         assert (wide[:, VOCABULARY:] == 7).all(), "wrote beyond a row"
+        assert not counts.counts.any(), "counts were left behind"
+
+
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "twin"])
+def test_parameters_may_be_a_row_a_request(kernels, monkeypatch):
+    """As a step has them, which copies none of them for each of its rows."""
+    monkeypatch.setattr(where, "by_kernels", lambda _: kernels)
+    asked = [EACH["all together"], EACH["bias"], EACH["frequency"]]
+    (logits, by_row, history), (_, by_request, _) = (ragged(torch.float32, asked, each) for each in (True, False))
+    given = [on_device(each) for each in (by_request, history)]
+    rows = RowParams.of([params(**each) for each in asked], DEVICE).repeated(given[1].request)
+    assert rows.shaping.layout == given[0].layout
+    made = logit_rows(logits.to(DEVICE), rows, given[1]).logits
+    assert torch.equal(made.cpu(), shaped(logits, by_row, history))
+
+
+def test_a_step_penalises_the_models_own_rows(monkeypatch):
+    """Without a copy of anything of the vocabulary's size."""
+    monkeypatch.setattr(where, "by_kernels", lambda _: True)
+    asked = RowParams.of([params(**{**EACH["frequency"], **EACH["bias"], **EACH["bad words"]})] * 2, DEVICE)
+    texts = torch.tensor([[1, 2, 1, 0, 0], [3, 0, 0, 0, 0]], device=DEVICE)
+    prompts, lengths = torch.tensor([1, 1], device=DEVICE), torch.tensor([3, 1], device=DEVICE)
+    numbers = [torch.zeros_like(lengths) for _ in range(4)]
+    batch = Batch(texts, prompts, lengths, *numbers[:3], asked, numbers[3], torch.zeros((2, 0), dtype=torch.int64))
+    logits = some_logits(4).to(DEVICE)
+    rows = batch.rows(logits, torch.tensor([[1], [3]], device=DEVICE))
+    assert rows.logits.data_ptr() == logits.data_ptr()
+    assert rows.logits[1, 1] != some_logits(4)[1, 1]
+
+
+def test_as_many_rows_for_each_request_are_needed():
+    logits, shaping, history = ragged(torch.float32, [EACH["presence"], {}])
+    with pytest.raises(ArgumentError, match="history: 2 requests have 7 rows of logits; as many for each are needed"):
+        launch_shape.shape(logits[:7].to(DEVICE), on_device(shaping), on_device(history))
 
 
 def test_kernels_leave_what_is_not_asked_for():

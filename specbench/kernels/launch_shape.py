@@ -20,6 +20,7 @@ from specbench.kernels.think import think_kernel as _think_kernel
 shape_kernel: Any = kernels.shape_kernel
 allow_kernel: Any = kernels.allow_kernel
 think_kernel: Any = _think_kernel
+BITS = 32  # of allowed_token_ids, in a word
 CHUNK = 1024  # tokens of a text that are counted together
 ELEMENTS = 1024  # logits that a program changes together,
 ROWS = 8  # in at most so many rows
@@ -91,7 +92,8 @@ def shape(
         words = asked.allowed.shape[1]
         run(
             allow_kernel, n * tiles,
-            logits, logits.stride(0), asked.restricted, asked.allowed, step, rows, words, vocabulary, tiles, TILE=tile,
+            logits, logits.stride(0), asked.restricted, asked.allowed, step, rows, words, vocabulary, tiles,
+            TILE=tile, WORDS=max(1, tile // BITS),
         )  # fmt: skip
     if wanted - _ALONE:
         _shape(logits, asked, history, counts, rows, step)
@@ -132,8 +134,8 @@ def _shape(logits: Tensor, asked: Any, history: Any, counts: Counts | None, rows
         texts, texts.stride(0), history.prompt_lengths, history.text_lengths, drafted, drafted.stride(0),
         counts.counts, counts.listed, asked.presence, asked.frequency, asked.repetition, asked.bias_ids, asked.bias,
         asked.bad_words, asked.min_tokens, asked.ending_ids,
-        step, rows, drafted.shape[1], asked.bias_ids.shape[1], sequences, longest, asked.ending_ids.shape[1],
-        vocabulary, capacity, parts,
+        step, rows, texts.shape[1], drafted.shape[1], asked.bias_ids.shape[1], sequences, longest,
+        asked.ending_ids.shape[1], vocabulary, parts,
         PENALISE=penalises, BIAS="logit_bias" in wanted, FORBID="bad_words" in wanted, DELAY="min_tokens" in wanted,
         ROWS=together, CHUNK=_chunk(history), TOKENS=ELEMENTS // together, num_warps=4,
     )  # fmt: skip

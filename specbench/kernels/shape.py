@@ -24,24 +24,26 @@ def belongs(token, held, vocabulary, part, parts):
 
 @triton.jit
 def count(
-    text, prompt, length, drafted, width, counts, listed, vocabulary, part, parts, CHUNK: tl.constexpr
+    text, columns, prompt, length, drafted, width, counts, listed, vocabulary, part, parts, CHUNK: tl.constexpr
 ):  # fmt: skip
     """Counts the tokens of a text that belong to this program, and lists each of them and of the drafted ones once.
 
     A count is how often the continuation holds the token; GIVEN besides if the prompt does, PROPOSED if the draft does.
     Returns how many are listed.
     """
-    found = tl.zeros((), tl.int32)
+    found, lanes = tl.zeros((), tl.int32), tl.arange(0, CHUNK)
+    ahead = tl.load(text + lanes, mask=lanes < columns, other=-1)  # does not wait until the length is there
     for start in range(0, length + width, CHUNK):
-        at = start + tl.arange(0, CHUNK)
+        at = start + lanes
         behind = at >= length
-        token = tl.load(text + at, mask=at < length, other=-1)
-        token = tl.where(behind, tl.load(drafted + at - length, mask=behind & (at < length + width), other=-1), token)
+        own = tl.load(drafted + at - length, mask=behind & (at < length + width), other=-1)
+        token = tl.where(behind, own, ahead)
+        ahead = tl.load(text + at + CHUNK, mask=at + CHUNK < columns, other=-1)
         held = belongs(token, at < length + width, vocabulary, part, parts)
-        own = held & (at >= prompt) & (at < length)
-        mark = tl.where(behind, PROPOSED, GIVEN)
-        first = held & (own == 0) & (tl.atomic_or(counts + token, mark, mask=held & (own == 0), sem="relaxed") == 0)
-        first = first | (own & (tl.atomic_add(counts + token, 1, mask=own, sem="relaxed") == 0))
+        written = held & (at >= prompt) & (at < length)
+        marked, mark = held & ((at < prompt) | behind), tl.where(behind, PROPOSED, GIVEN)
+        first = marked & (tl.atomic_or(counts + token, mark, mask=marked, sem="relaxed") == 0)
+        first = first | (written & (tl.atomic_add(counts + token, 1, mask=written, sem="relaxed") == 0))
         place = found + tl.cumsum(first.to(tl.int32), 0) - 1
         tl.store(listed + place, token.to(tl.int32), mask=first)
         found += tl.sum(first.to(tl.int32), 0)
@@ -91,20 +93,20 @@ def penalise(
 
 
 @triton.jit(
-    do_not_specialize=["step", "rows", "width", "biases", "sequences", "longest", "endings", "capacity", "parts"]
+    do_not_specialize=["step", "rows", "columns", "width", "biases", "sequences", "longest", "endings", "parts"]
 )
 def shape_kernel(
     logits, stride, offset_of, texts, text_stride, prompt_lengths, text_lengths, drafted, drafted_stride,
     counts, listed, presence, frequency, repetition, bias_ids, bias, bad_words, min_tokens, ending_ids,
-    step, rows, width, biases, sequences, longest, endings, vocabulary, capacity, parts,
+    step, rows, columns, width, biases, sequences, longest, endings, vocabulary, parts,
     PENALISE: tl.constexpr, BIAS: tl.constexpr, FORBID: tl.constexpr, DELAY: tl.constexpr,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """logits [B * rows, vocabulary], changed; the others as in Shaping and History, whose ``request`` is row // rows.
 
-    counts int32 [B, vocabulary], all 0 before and after; listed int32 [B, parts, capacity], scratch. Row ``request *
-    step`` of Shaping is that of a request. CHUNK tokens of a text are counted together, TOKENS changed in ROWS rows
-    together. Grid: B * parts.
+    counts int32 [B, vocabulary], all 0 before and after; listed int32 [B, parts, columns + width], scratch. Row
+    ``request * step`` of Shaping is that of a request. CHUNK tokens of a text are counted together, TOKENS changed
+    together in ROWS rows. Grid: B * parts.
     """
     program = tl.program_id(0).to(tl.int64)
     request, part = program // parts, (program % parts).to(tl.int32)
@@ -119,8 +121,8 @@ def shape_kernel(
     if PENALISE:
         once, each, factor = tl.load(presence + setting), tl.load(frequency + setting), tl.load(repetition + setting)
         counts += request * vocabulary
-        listed += program * capacity
-        found = count(texts, prompt, length, drafted, width, counts, listed, vocabulary, part, parts, CHUNK)
+        listed += program * (columns + width)
+        found = count(texts, columns, prompt, length, drafted, width, counts, listed, vocabulary, part, parts, CHUNK)
         tl.debug_barrier()  # what follows reads what other threads have counted and listed
     if BIAS:  # of tokens that are not listed; the others have it
         for start in range(0, biases, TOKENS):
@@ -176,16 +178,22 @@ def shape_kernel(
 
 
 @triton.jit(do_not_specialize=["step", "rows", "words", "tiles"])
-def allow_kernel(logits, stride, restricted, allowed, step, rows, words, vocabulary, tiles, TILE: tl.constexpr):
+def allow_kernel(
+    logits, stride, restricted, allowed, step, rows, words, vocabulary, tiles, TILE: tl.constexpr, WORDS: tl.constexpr
+):  # fmt: skip
     """logits [B * rows, vocabulary], changed; restricted bool [.], allowed int32 [., words]. Grid: B * rows * tiles.
 
-    Row ``request * step`` of restricted and allowed is that of a request.
+    Row ``request * step`` of restricted and allowed is that of a request. WORDS of allowed hold the bits of a tile.
     """
-    row = (tl.program_id(0) // tiles).to(tl.int64)
+    row, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
     setting = row // rows * step
     if tl.load(restricted + setting):
-        token = (tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE)
-        word = tl.load(allowed + setting * words + token // 32, mask=token // 32 < words, other=0)
-        banned = ((word >> (token % 32)) & 1) == 0
-        value = tl.full((TILE,), float("-inf"), tl.float64)
-        store(logits + row * stride + token, value, banned & (token < vocabulary))
+        token, own = tile * TILE + tl.arange(0, TILE), tile * (TILE // 32) + tl.arange(0, WORDS)
+        some = tl.max(tl.load(allowed + setting * words + own, mask=own < words, other=0) != 0, 0)
+        banned = token < vocabulary
+        if some:  # else all of the tile is banned, and written in wide pieces
+            word = tl.load(allowed + setting * words + token // 32, mask=token // 32 < words, other=0)
+            banned = banned & (((word >> (token % 32)) & 1) == 0)
+            store(logits + row * stride + token, tl.full((TILE,), float("-inf"), tl.float64), banned)
+        else:
+            store(logits + row * stride + token, tl.full((TILE,), float("-inf"), tl.float64), banned)

@@ -204,17 +204,15 @@ class Engine:
         """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes.
 
         Of a whole model, layers that are given the same input become one product (models/joined.py). PyTorch chooses
-        kernels by how fast they are here, and so each process may round in its own way: those of a sharded model,
-        which have to agree to the last bit, take kernels that nobody has timed.
+        some kernels by how fast they are here, and so each process may round in its own way: ranks, which have to agree
+        to the last bit, take kernels that nobody has timed.
         """
         # Beyond the limit PyTorch would go on without compiling, and say nothing.
         torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
-        own_kernels = not ranks.launched()
-        if own_kernels:
+        if not ranks.launched():
             joined.join(self.model)
-        name = "coordinate_descent_tuning" if own_kernels else "deterministic"
-        self._compiled = torch.compile(self.model, dynamic=False, options={name: True})
+        self._compiled = torch.compile(self.model, dynamic=False, options={"deterministic": ranks.launched()})
 
     def _forward(
         self,

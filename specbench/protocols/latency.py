@@ -103,7 +103,7 @@ class LatencyProtocol:
         )
         found = cases(base, self.grid, samplers(self.samplers, context.sampling))
         for spec in found:
-            resolved(spec.sampling, spec.vocabulary)  # refuses ids beyond the vocabulary
+            _check_ids(spec)
         return base, found
 
     def run(self, context: RunContext) -> Outcome:
@@ -233,6 +233,17 @@ class LatencyProtocol:
             captured.graph.replay()
             check_again(verifier, case, captured.outcome, checked)
         return checked, captured, call, times
+
+
+def _check_ids(spec: CaseSpec) -> None:
+    """Raises ConfigError for ids beyond a vocabulary, under the name of the sampler that has them."""
+    try:
+        resolved(spec.sampling, spec.vocabulary)
+    except ConfigError as error:
+        if spec.sampler == PLAIN:
+            raise
+        remedy = "Change it there, or leave that sampler out of protocol.grid."
+        raise ConfigError(f"protocol.samplers.{spec.sampler}", "...", str(error).rstrip("."), remedy) from None
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:
