@@ -17,13 +17,15 @@ from .decoding import exactness, repeats, setting, where_it_ran
 from .folder import read_rows, report_of
 
 QUESTION = """\
-Truncations, penalties and bans change the target's distribution and the draft's alike, position by position along the
-draft. What does each do to the chance that a drafted token is accepted?"""
+Truncations, penalties, bans and constraints change the target's distribution and the draft's alike, position by
+position along the draft; a draft may have a temperature of its own. What does each do to the chance that a drafted
+token is accepted?"""
 BASE = "temperature"  # the sampler that asks for nothing else
 OFF = {
     **{"top_k": 0, "top_p": 1, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1},
     "min_tokens": 0,
 }
+STRUCTURE = "structured_outputs"
 NOTE = """\
 Overlap: mean of sum min(p, q) over the tokens emitted, the chance that one drafted token is accepted; acceptance rate:
 accepted / drafted tokens; acceptance length: accepted + 1, a verification step. Brackets hold 95% intervals by
@@ -37,30 +39,49 @@ Points to the left of the dashed line are samplers under which draft and target 
 
 
 def build(run_dir: Path) -> Report:
-    """The report of a sweep of samplers.
+    """The report of a sweep of samplers, or of temperatures of target and draft.
 
     Raises:
         ConfigError: a folder without results.
     """
     results = read_rows(run_dir, "sampler", "acceptance_length")
-    named = results.assign(series=results["sampler"])  # what sentences call a row
+    results["series"] = labels(results)  # what sentences and the figure call a row
     shown = Table(
         "table",
         table(results),
-        results,
+        results.drop(columns="series"),
         f"Acceptance by sampler. {setting(results)}",
         NOTE,
         left=("sampler", "asks for"),
     )
     question = "Under which parameters do draft and target agree?"
-    picture = Picture("acceptance_by_sampler", plots.acceptance_by_sampler(results, BASE), question, ACCEPTANCE)
+    bases = results["series"][own_bases(results)].tolist()
+    figure = plots.acceptance_by_sampler(results, bases)
+    picture = Picture("acceptance_by_sampler", figure, question, ACCEPTANCE if len(bases) == 1 else "")
     sections = [
-        section("Result", *compared(results), repeats(named), exactness(named), FIRST),
+        section("Result", *compared(results), repeats(results), exactness(results), FIRST),
         section("Table", shown),
         section("Figures", picture),
         where_it_ran(results),
     ]
     return report_of(run_dir, "parameters", "Sampling parameters", QUESTION, sections)
+
+
+def labels(results: pd.DataFrame) -> list[str]:
+    """What each row is called: its sampler, and the temperatures where rows differ in them."""
+    several = results["temperature"].nunique() > 1
+    named = []
+    for _, row in results.iterrows():
+        at = f", T={row['temperature']:g}" if several else ""
+        own = "" if pd.isna(row["draft_temperature"]) else f", drafts at {row['draft_temperature']:g}"
+        named.append(f"{row['sampler']}{at}{own}")
+    return named
+
+
+def own_bases(results: pd.DataFrame) -> pd.Series:
+    """Which rows ask for nothing but a temperature, which drafts share."""
+    shared = results["draft_temperature"].isna() | (results["draft_temperature"] == results["temperature"])
+    return (results["sampler"] == BASE) & shared
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:
@@ -84,25 +105,35 @@ def asked(row: pd.Series) -> str:
     """The parameters of a row that are not off."""
     numbers = {name: row[name] for name, off in OFF.items() if pd.notna(row[name]) and row[name] != off}
     words = [f"T={row['temperature']:g}", *(f"{name}={value:g}" for name, value in numbers.items())]
+    if pd.notna(row["draft_temperature"]):
+        words.append(f"draft T={row['draft_temperature']:g}")
     rules = json.loads(row["token_rules"]) if isinstance(row["token_rules"], str) and row["token_rules"] else {}
-    return " ".join([*words, *(f"{name}={json.dumps(value)}" for name, value in rules.items())])
+    words += [f"{name}={json.dumps(value)}" for name, value in rules.items()]
+    return " ".join([*words, *(f"{kind}={text}" for kind, text in structure(row).items())])
+
+
+def structure(row: pd.Series) -> dict[str, str]:
+    """What the texts of a row have to be, by its kind; empty for anything."""
+    given = json.loads(row["sampling"]) if isinstance(row["sampling"], str) else {}
+    wanted = given.get(STRUCTURE) or {}
+    return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in wanted.items()}
 
 
 def compared(results: pd.DataFrame) -> list[Text]:
-    """Which samplers have an overlap above or below that of the base, by intervals that do not touch."""
+    """Which rows have an overlap above or below that of a temperature alone, by intervals that do not touch."""
     known = results[results["overlap"].notna()]
-    base = known[known["sampler"] == BASE]
-    if base.empty or len(known) < 2:
-        return []
-    own, sentences = base.iloc[0], []
-    others = known[known["sampler"] != BASE]
-    for word, rows in (
-        ("above", others[others["overlap_low"] > own["overlap_high"]]),
-        ("below", others[others["overlap_high"] < own["overlap_low"]]),
-    ):
-        named = ", ".join(f"{row['sampler']} {interval(row, 'overlap')}" for _, row in rows.iterrows())
-        whose = f"that of temperature alone, {interval(own, 'overlap')}"
-        sentences.append(f"Overlap {word} {whose}, by intervals that do not touch: {named or 'none'}.")
+    sentences = []
+    for _, own in known[own_bases(known)].iterrows():
+        others = known[~own_bases(known) & (known["temperature"] == own["temperature"])]
+        if others.empty:
+            continue
+        for word, rows in (
+            ("above", others[others["overlap_low"] > own["overlap_high"]]),
+            ("below", others[others["overlap_high"] < own["overlap_low"]]),
+        ):
+            named = ", ".join(f"{row['series']} {interval(row, 'overlap')}" for _, row in rows.iterrows())
+            whose = f"that of temperature {own['temperature']:g} alone, {interval(own, 'overlap')}"
+            sentences.append(f"Overlap {word} {whose}, by intervals that do not touch: {named or 'none'}.")
     return sentences
 
 

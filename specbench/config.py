@@ -39,6 +39,7 @@ class PairConfig:
     chat: bool | None = None
     system: str | None = None
     thinking: bool | None = None
+    thinking_tokens: list[str] | None = None
     download: bool = False
     vocabularies: str = "same"
 
@@ -62,7 +63,7 @@ class SamplerConfig:
     stop_token_ids: list[int] = field(default_factory=list)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    thinking_budget: int | None = None
+    thinking_token_budget: int | None = None
     max_tokens: int | None = None
     n: int = 1
     seed: int | None = None

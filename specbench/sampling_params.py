@@ -24,10 +24,10 @@ STRUCTURES = ("json", "regex", "grammar", "choice")
 _PLAIN = ("temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 TOKEN_RULES = ("logit_bias", "allowed_token_ids", "bad_words")
-SHAPING = (*PENALTIES, "min_tokens", *TOKEN_RULES)
+SHAPING = (*PENALTIES, "min_tokens", *TOKEN_RULES, "thinking_token_budget")
 _COUNTS = {  # the least and the most of what may be None
     "min_tokens": (0, LARGEST_LENGTH),
-    "thinking_budget": (0, LARGEST_LENGTH),
+    "thinking_token_budget": (0, LARGEST_LENGTH),
     "max_tokens": (1, LARGEST_LENGTH),
     "n": (1, LARGEST_LENGTH),
     "seed": (0, LARGEST_SEED),
@@ -66,7 +66,8 @@ class SamplingParams:
         stop_token_ids: ids that end it, beside the model's own.
         include_stop_str_in_output: whether the text of ``stop`` that ended it is kept.
         ignore_eos: whether the model's own stop tokens end nothing.
-        thinking_budget: tokens of thinking, at most, after which its end is forced. Not yet possible: only None is.
+        thinking_token_budget: tokens between the start and the end of thinking, at most; then the end is forced,
+            whatever else bans it. None is no limit.
         max_tokens: of the continuation, at most; None takes the run's max_new_tokens.
         n: continuations of the prompt, each with a seed of its own.
         seed: of the request; None derives it from the run's.
@@ -101,7 +102,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    thinking_budget: int | None = None
+    thinking_token_budget: int | None = None
     max_tokens: int | None = None
     n: int = 1
     seed: int | None = None
@@ -132,9 +133,9 @@ class SamplingParams:
                 raise _wrong("allowed_token_ids", [], "no token may come", "Name ids, or leave it out.")
         if self.logprobs_mode not in LOGPROBS:
             raise _wrong("logprobs_mode", self.logprobs_mode, "not known", f"Use {' or '.join(LOGPROBS)}.")
-        if self.thinking_budget is not None:
-            remedy = "Leave it out; max_tokens limits the whole text."
-            raise _wrong("thinking_budget", self.thinking_budget, "not supported along drafts yet", remedy)
+        if self.thinking_token_budget is not None and self.structured_outputs is not None:
+            problem = "structured_outputs hold from the first token, and leave no place to think"
+            raise _wrong("thinking_token_budget", self.thinking_token_budget, problem, "Leave one of them out.")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             problem = f"above max_tokens={self.max_tokens}"
             raise _wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_tokens.")
@@ -297,4 +298,4 @@ def _structure(given: object) -> tuple[str, str] | None:
         raise _wrong("structured_outputs", given, "does not name one structure", remedy)
     (kind,) = kinds
     asked = given[kind]
-    return kind, asked if isinstance(asked, str) else json.dumps(asked, sort_keys=True)
+    return kind, asked if isinstance(asked, str) else json.dumps(asked)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from specbench.sampling import SamplingParams
 from specbench.sampling.resolved import ResolvedParams, resolve
 
+THINKING = (3, 9)  # c begins it, and i ends it
+
 
 def spelled(text: str) -> list[int]:
     """Ids of a text in a vocabulary of letters: a is 1, b is 2, ..., and a space 0."""
@@ -16,7 +18,7 @@ def spelled(text: str) -> list[int]:
 
 def params(vocabulary: int = 40, stop_ids: Sequence[int] = (3, 7), **asked: object) -> SamplingParams:
     """Sampling parameters whose texts are spelled in letters."""
-    return resolve(SamplingParams.from_mapping(asked), spelled, stop_ids, vocabulary)
+    return resolve(SamplingParams.from_mapping(asked), spelled, stop_ids, vocabulary, thinking_ids=THINKING)
 
 
 def shaped_logits(
@@ -42,7 +44,25 @@ def shaped_logits(
             if token in given.ending_ids and len(continuation) < given.min_tokens:
                 value = -math.inf
         found.append(value)
+    if thought_enough(given, [*prompt, *continuation]):
+        return [0.0 if token == given.thinking_ids[1] else -math.inf for token in range(len(logits))]
     return found
+
+
+def thought_enough(given: SamplingParams, text: Sequence[int]) -> bool:
+    """Whether the end of thinking has to come: token by token, counted from where thinking began."""
+    if given.thinking_token_budget is None:
+        return False
+    start, end = given.thinking_ids
+    thought = None
+    for token in text:
+        if token == end:
+            thought = None
+        elif thought is not None:
+            thought += 1
+        elif token == start:
+            thought = 0
+    return thought is not None and thought >= given.thinking_token_budget
 
 
 EACH = {
@@ -64,3 +84,12 @@ MIX = {name: value for each in EACH.values() for name, value in each.items()} | 
 }  # fmt: skip
 EACH["all together"] = MIX
 EACH["nothing"] = {}
+# Not among them, since it would hide what the others do. The prompts of tests/test_shaping.py think already.
+THOUGHTS = {
+    "a budget": {"thinking_token_budget": 4},
+    "a budget that the prompt has spent": {"thinking_token_budget": 0, "bad_words": ["ab"]},
+    "a budget beside a ban of the end": {
+        "thinking_token_budget": 9, "allowed_token_ids": [0, 1, 2], "repetition_penalty": 1.4, "logit_bias": {9: -7.0},
+    },
+}  # fmt: skip
+EACH |= THOUGHTS

@@ -86,7 +86,9 @@ BAD_INPUT = [
         ("sampler.stop=['x']", "would ignore it", "leave it out"),
     ),
     Case(
-        "a budget that is not possible", ("sampler.thinking_budget=9",), ("sampler.thinking_budget=9: not supported",)
+        "a negative budget of thinking",
+        ("sampler.thinking_token_budget=-1",),
+        ("sampler.thinking_token_budget=-1", "no whole number from 0", "leave it out"),
     ),
     Case("top_p of 0", ("sampler.top_p=0",), ("sampler.top_p=0.0", "Use 1.0 for off")),
     Case("top_p above 1", ("sampler.top_p=1.5",), ("sampler.top_p=1.5", "Use 1.0 for off")),

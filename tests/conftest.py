@@ -19,6 +19,7 @@ import specbench.kernels.cutoff
 import specbench.kernels.sample
 import specbench.kernels.shape
 import specbench.kernels.stamp
+import specbench.kernels.think
 import specbench.kernels.uniforms
 import specbench.kernels.verify  # noqa: F401
 

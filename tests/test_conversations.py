@@ -84,7 +84,8 @@ def test_what_stopped_a_reply_is_not_told(small):
     reply = plain_decoder(stopping).run([first])[0].token_ids
     assert reply[-1] == stop
     assert len(reply) <= 3
-    turns = turns_of(stopping, [Prompt("a", "def f(x):\n", 1, further=("x",))])
+    asked = dataclasses.replace(GREEDY, include_stop_str_in_output=True)  # of what is shown, not of what is fed
+    turns = turns_of(stopping, [Prompt("a", "def f(x):\n", 1, further=("x",))], asked)
     assert turns[1].prompt == tuple(small.encode(f"def f(x):\n{small.tokenizer.decode(reply[:-1])}\n\nx"))
 
 

@@ -267,3 +267,32 @@ def test_verdicts_on_texts_of_the_pair_under_top_p(pair, verifier, expected):
 def test_a_tolerance_below_the_rounding_is_said(pair):
     outcome = EprocessProtocol(30, 1e-6, 1e-9).run(on_the_pair(pair, MaskedVerifier(), SamplingParams()))
     assert "exceeds the tolerance, so set protocol.tolerance above it" in outcome.headline
+
+
+ASKED = {
+    "penalties and bans": {"repetition_penalty": 1.3, "bad_words": ["self"], "thinking_token_budget": 2},
+    "a structure": {"structured_outputs": {"regex": "[a-z]{2,12}_[0-9]{2}"}},
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_what_parameters_and_structures_ban_is_banned_where_texts_are_scored(pair, asked):
+    """Scored raw, texts under them are evidence against a verifier that is lossless; and those of a verifier that
+    knows nothing of them hold tokens that cannot come. The prompt has begun to think."""
+    if "structured_outputs" in asked:
+        pytest.importorskip("xgrammar")
+    start, end = (pair.tokenizer.encode(text, add_special_tokens=False)[0] for text in (" return", ")"))
+    thinking = dataclasses.replace(pair, thinking_ids=(start, end))
+    sampling = thinking.resolved(SamplingParams(top_p=0.95, **asked))
+    context = on_the_pair(thinking, MaskedVerifier(), sampling)
+    certificate = json.loads(EprocessProtocol(60, 1e-6).run(context).documents["e_certificate.json"])
+    assert certificate["verdict"] == "not rejected"
+    assert certificate["impossible"] == 0
+    target, draft = context.target, context.drafter.engine
+    free = on_the_pair(pair, MaskedVerifier(), SamplingParams(top_p=0.95))
+    impossible = 0
+    for text in free.decoder().run(free.requests[:1]):
+        under = dataclasses.replace(text, request=dataclasses.replace(text.request, sampling=sampling))
+        impossible += sum(token.impossible for token in evidence(target, draft, under, None))
+    assert impossible > 0

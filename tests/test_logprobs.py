@@ -10,6 +10,7 @@ from specbench.decoding import Completion, Request
 from specbench.protocols.logprobs import LOGPROBS, SCHEMA, logprob_table
 from specbench.results import write_rows
 from specbench.sampling import SamplingParams
+from tests.by_definition import shaped_logits
 from tests.test_honest_rows import context
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # tests/test_decoding.py decodes with the checks of shapes
@@ -52,6 +53,15 @@ def test_they_are_those_of_a_target_that_reads_one_token_at_a_time(exact, asked)
     lowest = logits.sort(descending=True).values[:, 7:8]
     drawn_from = (logits / 0.7).masked_fill(logits < lowest, -torch.inf).log_softmax(-1)
     assert_told(processed.logprobs, drawn_from, raw.token_ids, 3)
+
+
+def test_processed_ones_know_what_the_prompt_holds(exact):
+    params = SamplingParams(repetition_penalty=1.5, logprobs=2, logprobs_mode="processed_logprobs")
+    (told,) = specbench.decode(exact, PROMPT, sampling=params, max_new_tokens=3)
+    rows = one_at_a_time(exact, [*told.prompt, *told.token_ids], len(told.prompt)).tolist()
+    shaped = [shaped_logits(row, params, told.prompt, told.token_ids[:i]) for i, row in enumerate(rows)]
+    drawn_from = torch.tensor(shaped).double().log_softmax(-1)  # penalties round to float32
+    assert_told(told.logprobs, drawn_from, told.token_ids, 2)
 
 
 def test_those_of_the_prompt_are_raw_and_its_first_token_has_none(exact, asked):

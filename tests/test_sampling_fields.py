@@ -14,9 +14,8 @@ PLAIN = {"temperature", "top_k", "top_p", "min_p", "processors"}  # tests/test_s
 # What shapes a distribution by the text before has tests of its own.
 BY_HISTORY = {
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "allowed_token_ids", "bad_words"),
-    *("min_tokens", "structured_outputs"),
+    *("min_tokens", "structured_outputs", "thinking_token_budget"),
 }
-NOT_YET = {"thinking_budget": 5}
 ENDS = {"stop": [" "], "stop_token_ids": [*range(1, 4096)], "ignore_eos": True, "max_tokens": 3}
 REQUESTS = {"n": 2, "seed": 3, "truncate_prompt_tokens": 2}
 SHOWN = {
@@ -37,7 +36,7 @@ REFUSED = {
 
 def test_every_parameter_is_tested_somewhere():
     named = {each.name for each in dataclasses.fields(SamplingParams)}
-    assert PLAIN | BY_HISTORY | {*NOT_YET} | {*TEXTS} == named
+    assert PLAIN | BY_HISTORY | {*TEXTS} == named
 
 
 # skip_special_tokens: tests/test_stopping.py
@@ -56,12 +55,6 @@ def test_it_changes_what_is_decoded_or_told(pair, name):
         for more in ({}, {name: TEXTS[name]})
     )
     assert without != given
-
-
-def test_what_is_not_possible_yet_is_refused():
-    for name, value in NOT_YET.items():
-        with pytest.raises(ConfigError, match=rf"sampler\.{name}={value}: not supported"):
-            SamplingParams(**{name: value})
 
 
 def test_every_protocol_says_what_it_refuses():

@@ -14,10 +14,12 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.drafters.tree import TreeDrafter
+from specbench.drafters.tree import TopTreeDrafter, TreeDrafter
+from specbench.kernels import launch
 from specbench.models import Engine
-from specbench.sampling import SamplingParams, resolve
+from specbench.sampling import SamplingParams, resolve, where
 from specbench.verifiers.block import BlockVerifier
+from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier
 from tests.by_definition import shaped_logits
@@ -40,6 +42,8 @@ def asked_of(free):
         {"min_tokens": 9, "logit_bias": {3: 100.0}},
         {},
         {"repetition_penalty": 0.8, "frequency_penalty": 1.5, "bad_words": [f"{free[6][4]}"], "min_tokens": 4},
+        {"thinking_token_budget": 3, "allowed_token_ids": [token for token in range(61) if token != THOUGHT]},
+        {"thinking_token_budget": 5, "presence_penalty": 0.7},
     ]
 
 
@@ -48,7 +52,9 @@ WAYS = {
     "block": (ModelDrafter(), BlockVerifier(), 4),
     "prompt_lookup": (PromptLookupDrafter(), MaskedVerifier(), 4),
     "tree": (TreeDrafter([2]), TreeVerifier(), 2),
+    "top_tree": (TopTreeDrafter([2]), TreeVerifier(), 2),
 }
+THOUGHT = 33  # ends thinking
 ENGINES = {"eager": EagerEngine, "static": StaticEngine}
 
 
@@ -60,12 +66,14 @@ def tiny(pair):
 @pytest.fixture(scope="module")
 def requests(tiny):
     """Greedy ones of various parameters, whose texts go on until min_tokens or a length stops them."""
-    prompts = toy_requests((5, 9, 3, 12, 7, 4, 8))
+    prompts = toy_requests((5, 9, 3, 12, 7, 4, 8, 11, 9))
     made = [dataclasses.replace(each, sampling=GREEDY, max_new_tokens=NEW) for each in prompts]
     free = texts(Decoder(Engine(tiny.target, tiny.vocab_size, "target"), None, None, 0, frozenset()).run(made))
+    # The last two begin to think in their prompts.
+    begins = [free[7][2]] * 8 + [made[8].prompt[-2]]
     sampling = [
-        resolve(dataclasses.replace(GREEDY, **asked), numbers_of, tiny.stop_ids, tiny.vocab_size)
-        for asked in asked_of(free)
+        resolve(dataclasses.replace(GREEDY, **asked), numbers_of, tiny.stop_ids, tiny.vocab_size, (start, THOUGHT))
+        for asked, start in zip(asked_of(free), begins, strict=True)
     ]
     return [dataclasses.replace(each, sampling=given) for each, given in zip(made, sampling, strict=True)]
 
@@ -99,8 +107,11 @@ def test_parameters_change_the_text_and_end_where_they_say(tiny, requests, one_a
     engine = Engine(tiny.target, tiny.vocab_size, "target")
     free = texts(Decoder(engine, None, None, 0, tiny.stop_ids).run(plain))
     differ = [text != other for text, other in zip(one_at_a_time, free, strict=True)]
-    assert differ == [True] * 5 + [False, True]
+    assert differ == [True] * 5 + [False] + [True] * 3
     assert len(one_at_a_time[4]) == 10, "ends as soon as it may"
+    ends = [i for i, token in enumerate(one_at_a_time[7]) if token == THOUGHT]
+    assert ends == [3, 8], "it thinks twice: from its prompt on, and again"
+    assert one_at_a_time[8].index(THOUGHT) == 4, "one token of thinking is in the prompt"
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
@@ -122,7 +133,7 @@ def test_plain_texts_are_too(tiny, requests, one_at_a_time):
 def test_rows_follow_requests_that_come_and_go(tiny, requests, one_at_a_time, engine):
     """Rows are written, moved and freed; parameters that nobody had before come late, and no row keeps another's."""
     decoding = decoder(tiny, "model", engine())
-    order = [5, 3, 0, 6, 2, 5, 1, 4]
+    order = [5, 3, 0, 6, 8, 2, 5, 1, 7, 4]
     again = [dataclasses.replace(requests[i], name=f"{i}/{n}") for n, i in enumerate(order)]
     decoding.run(again[3:5])  # what they leave in memory is found
     found = come_and_go(decoding, again, random.Random(0), most=3)
@@ -137,26 +148,49 @@ def test_a_step_without_such_parameters_looks_at_no_text(tiny, requests, monkeyp
     assert decoding.run([requests[5]])[0].finished
 
 
+@pytest.mark.skipif(not launch.INTERPRETED, reason="tests/test_engines_on_gpu.py decodes on a GPU")
+@pytest.mark.usefixtures("few_programs")
+def test_the_fused_verifier_and_kernels_write_the_texts_of_their_plain_twins(pair, requests, monkeypatch):
+    """Sampled texts in float32: both draw the same uniforms, so that bans of another position show."""
+    small = toy_pair(pair)
+    warm = [
+        dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.9), max_new_tokens=6)
+        for each in (requests[0], requests[2], requests[7])
+    ]
+    target = Engine(small.target, small.vocab_size, "target")
+    found = {}
+    for kernels, verifier in ((False, MaskedVerifier()), (True, FusedVerifier())):
+        monkeypatch.setattr(where, "by_kernels", lambda _, kernels=kernels: kernels)
+        decoding = Decoder(target, bound(ModelDrafter(), small), verifier, 3, small.stop_ids, StaticEngine())
+        found[type(verifier)] = texts(decoding.run(warm))
+    assert found[FusedVerifier] == found[MaskedVerifier]
+
+
 # --- In distribution ---
 
 MIX = {
     "temperature": 0.9, "presence_penalty": 0.3, "frequency_penalty": 0.5, "repetition_penalty": 1.3,
     "logit_bias": {1: 0.6}, "bad_words": ["1 0"], "min_tokens": 2,
 }  # fmt: skip
+THINKS = {"temperature": 0.9, "thinking_token_budget": 1, "logit_bias": {1: -0.5}}
 LENGTH, COUNT, STOP = 4, 6_000, 2
 
 
-@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=["token", "block"])
-def test_texts_have_the_distribution_of_the_definition(verifier):
+@pytest.mark.parametrize(
+    ("verifier", "asked"),
+    [(MaskedVerifier(), MIX), (BlockVerifier(), MIX), (BlockVerifier(), THINKS)],
+    ids=["token", "block", "thinking"],
+)
+def test_texts_have_the_distribution_of_the_definition(verifier, asked):
     """6,000 texts of up to four tokens of a stop token and two others against their tiny probabilities. False alarm
     1e-9. Leaving the drafted tokens out of the counts, of bad words or of min_tokens is found with p below 1e-100."""
     p, q = markov_pair(vocabulary=3, closeness=0.5, seed=1)
-    sampling = resolve(SamplingParams.from_mapping(MIX), numbers_of, [STOP], 3)
-    asked = [Request(str(i), (0, 1), i, sampling, LENGTH) for i in range(COUNT)]
+    sampling = resolve(SamplingParams.from_mapping(asked), numbers_of, [STOP], 3, thinking_ids=(0, 1))
+    made = [Request(str(i), (0, 1), i, sampling, LENGTH) for i in range(COUNT)]
     decoding = Decoder(MarkovEngine(p), MarkovDrafter(q), verifier, 3, frozenset({STOP}))
     found: Counter[tuple[int, ...]] = Counter()
     for start in range(0, COUNT, 3_000):
-        found.update(tuple(each.token_ids) for each in decoding.run(asked[start : start + 3_000]))
+        found.update(tuple(each.token_ids) for each in decoding.run(made[start : start + 3_000]))
     expected = {text: COUNT * prob for text, prob in ended_texts(p, sampling, (0, 1), ()) if prob > 0}
     assert sum(expected.values()) == pytest.approx(COUNT)
     assert set(found) <= set(expected)

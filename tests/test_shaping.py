@@ -27,7 +27,7 @@ from specbench.sampling import History, RowParams, SamplingParams, logit_rows, r
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
 from specbench.verifiers.masked import MaskedVerifier
-from tests.by_definition import EACH, MIX, params, shaped_logits, spelled
+from tests.by_definition import EACH, MIX, THOUGHTS, params, shaped_logits, spelled
 from tests.kernel_cases import DEVICE
 from tests.made_up_rows import make_row, said, write_run
 from tests.markov_pair import markov_pair, trace_of_tokens
@@ -91,6 +91,7 @@ def ragged(dtype: torch.dtype, asked: list[dict], by_row: bool = True) -> tuple[
     for b in range(count):
         tokens[b, : len(texts[b % 4])] = torch.tensor(texts[b % 4])
     drafted = torch.randint(0, 6, (count, width + 3), generator=torch.Generator().manual_seed(1))[:, :width]
+    drafted[2:3] = torch.tensor(spelled("cia"))  # thinking begins and ends in a draft
     owner = torch.arange(count).repeat_interleave(width + 1)
     history = History(
         tokens, torch.tensor([prompts[b % 4] for b in range(count)]),
@@ -123,7 +124,12 @@ def test_kernels_write_what_their_twin_does(dtype, chunk, monkeypatch):
     monkeypatch.setattr(launch_shape, "CHUNK", chunk)
     monkeypatch.setattr(launch_shape, "ELEMENTS", chunk)
     counts, kinds = launch_shape.Counts(VOCABULARY), ("all together", "repetition", "bad words", "nothing")
-    for asked in ([EACH[name] for name in kinds], [MIX, EACH["frequency"]], [EACH["bad words"], EACH["min_tokens"]]):
+    for asked in (
+        [EACH[name] for name in kinds],
+        [MIX, EACH["frequency"]],
+        [EACH["bad words"], EACH["min_tokens"]],
+        [{}, *THOUGHTS.values()],
+    ):
         logits, shaping, history = ragged(dtype, asked)
         wide = torch.full((len(logits), VOCABULARY + 3), 7.0, dtype=dtype, device=DEVICE)
         wide[:, :VOCABULARY] = logits.to(DEVICE)
@@ -201,8 +207,15 @@ def test_bad_words_are_banned_by_themselves_and_after_a_space():
         resolve(SamplingParams(bad_words=["ab"]), lambda text: [], (), VOCABULARY)
 
 
+def test_a_budget_of_thinking_needs_tokens_for_it_and_no_structure():
+    with pytest.raises(ConfigError, match=r"sampler.thinking_token_budget=3: .*pair.thinking_tokens=\[<think>"):
+        resolve(SamplingParams(thinking_token_budget=3), spelled, (), VOCABULARY)
+    with pytest.raises(ConfigError, match="sampler.thinking_token_budget=3: structured_outputs hold from the first"):
+        SamplingParams(thinking_token_budget=3, structured_outputs={"regex": "a"})
+
+
 def test_who_has_no_ids_or_no_text_is_told():
-    for name, value in (("bad_words", ["a"]), ("min_tokens", 3)):
+    for name, value in (("bad_words", ["a"]), ("min_tokens", 3), ("thinking_token_budget", 0)):
         with pytest.raises(ArgumentError, match=f"{name}: needs the ids of a vocabulary; use Pair.resolved"):
             RowParams.of([SamplingParams(), SamplingParams(**{name: value})])
     rows = RowParams.of([SamplingParams(presence_penalty=1.0)])
@@ -254,4 +267,4 @@ def test_the_report_says_what_was_asked_for_and_who_differs(tmp_path):
     ]  # fmt: skip
     text = said(parameters, write_run(tmp_path, rows)).replace("\\", "")
     assert 'T=1 top_k=5 repetition_penalty=1.2 bad_words=["a"]' in text
-    assert "below that of temperature alone, 0.80 [0.77, 0.83], by intervals that do not touch: mine 0.60" in text
+    assert "below that of temperature 1 alone, 0.80 [0.77, 0.83], by intervals that do not touch: mine 0.60" in text

@@ -113,6 +113,8 @@ def test_no_stop_string_is_complete_within_the_first_min_tokens(min_tokens, expe
     for blocks in splits(5):
         assert found_in(pieces, SamplingParams(stop=["e"], min_tokens=min_tokens), blocks)[1] == expected
     assert found_in(pieces, SamplingParams(stop=["st"], min_tokens=4), [5]) is None
+    # Nor later, when a longer one makes the search remember where it stood.
+    assert found_in(["ab", "c", "d"], SamplingParams(stop=["ab", "longer"], min_tokens=1), [3]) is None
     assert found_in(pieces, SamplingParams(stop=[", ste"], min_tokens=4), [5]) == (", ste", 5, "e Lee")
 
 

@@ -46,13 +46,14 @@ def seen_from(history: History, request: Int64[Tensor, " n"], offset: Int64[Tens
 
 
 def resolved(sampling: SamplingParams, vocabulary: int) -> SamplingParams:
-    """The parameters in made-up ids, if they need any: every four characters are a token, and the last two ids end
-    texts.
+    """The parameters in made-up ids, if they need any: every four characters are a token, the last two ids end
+    texts, and the first two begin and end thinking.
 
     Raises:
         ConfigError: an id beyond the vocabulary.
     """
-    return resolve(sampling, lambda text: encode(text, vocabulary), range(vocabulary - 2, vocabulary), vocabulary)
+    stops = range(vocabulary - 2, vocabulary)
+    return resolve(sampling, lambda text: encode(text, vocabulary), stops, vocabulary, thinking_ids=(0, 1))
 
 
 def encode(text: str, vocabulary: int) -> tuple[int, ...]:

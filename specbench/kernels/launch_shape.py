@@ -14,15 +14,18 @@ from torch import Tensor
 from specbench.errors import ArgumentError
 from specbench.kernels import shape as kernels
 from specbench.kernels.launch import check_logits, row_tiles, run
+from specbench.kernels.think import think_kernel as _think_kernel
 
 # A checker of types would read the kernels' parameters as the launches'.
 shape_kernel: Any = kernels.shape_kernel
 allow_kernel: Any = kernels.allow_kernel
+think_kernel: Any = _think_kernel
 BITS = 32  # of allowed_token_ids, in a word
 CHUNK = 1024  # tokens of a text that are counted together
 ELEMENTS = 1024  # logits that a program changes together,
 ROWS = 8  # in at most so many rows
 PROGRAMS, PARTS = 512, 8  # programs in all, about, and at most those of a request
+_ALONE = {"allowed_token_ids", "thinking_token_budget"}  # what has a kernel of its own
 
 
 @dataclass
@@ -62,7 +65,7 @@ def shape(
 ) -> Shaped[Tensor, "n V"]:
     """Applies penalties, biases and bans to logits in place, and returns them.
 
-    One launch, and one more for allowed_token_ids.
+    One launch, and one more each for allowed_token_ids and thinking_token_budget.
 
     Args:
         logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride; those of a request stand together, as
@@ -79,7 +82,7 @@ def shape(
     n, vocabulary = logits.shape
     if n == 0:
         return logits
-    device, wanted, requests = logits.device, asked.asked, len(history.texts)
+    wanted, requests = asked.asked, len(history.texts)
     if n % requests:
         raise ArgumentError(f"history: {requests} requests have {n} rows of logits; as many for each are needed")
     rows = n // requests
@@ -92,8 +95,28 @@ def shape(
             logits, logits.stride(0), asked.restricted, asked.allowed, step, rows, words, vocabulary, tiles,
             TILE=tile, WORDS=max(1, tile // BITS),
         )  # fmt: skip
-    if not wanted - {"allowed_token_ids"}:
-        return logits
+    if wanted - _ALONE:
+        _shape(logits, asked, history, counts, rows, step)
+    if "thinking_token_budget" in wanted:  # last, since it forces a token whatever bans it
+        texts, drafted = history.texts, history.drafted
+        run(
+            think_kernel, n,
+            logits, logits.stride(0), history.offset,
+            texts, texts.stride(0), history.text_lengths, drafted, drafted.stride(0),
+            asked.thinking_budget, asked.thinking_start, asked.thinking_end, step, rows, vocabulary,
+            CHUNK=_chunk(history), TILE=row_tiles(vocabulary)[0], num_warps=4,
+        )  # fmt: skip
+    return logits
+
+
+def _chunk(history: Any) -> int:
+    return min(CHUNK, triton.next_power_of_2(history.texts.shape[1] + history.drafted.shape[1]))
+
+
+def _shape(logits: Tensor, asked: Any, history: Any, counts: Counts | None, rows: int, step: int) -> None:
+    """Penalties, biases, bad words and min_tokens, of ``rows`` rows a request."""
+    (n, vocabulary), device, wanted = logits.shape, logits.device, asked.asked
+    requests = n // rows
     if counts is None:
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         counts = _counts(device, stream, vocabulary)
@@ -114,6 +137,5 @@ def shape(
         step, rows, texts.shape[1], drafted.shape[1], asked.bias_ids.shape[1], sequences, longest,
         asked.ending_ids.shape[1], vocabulary, parts,
         PENALISE=penalises, BIAS="logit_bias" in wanted, FORBID="bad_words" in wanted, DELAY="min_tokens" in wanted,
-        ROWS=together, CHUNK=min(CHUNK, triton.next_power_of_2(capacity)), TOKENS=ELEMENTS // together, num_warps=4,
+        ROWS=together, CHUNK=_chunk(history), TOKENS=ELEMENTS // together, num_warps=4,
     )  # fmt: skip
-    return logits

@@ -13,6 +13,7 @@ from specbench.models import sharding
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
+from specbench.models.thinking import thinking_ids
 from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
 from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
@@ -37,6 +38,7 @@ class Pair:
         stop_ids: ids that end a text (the tokenizer's and the target's generation config's).
         written: how prompts and conversations are: the chat template, a system prompt, thinking.
         translation: between the target's vocabulary and the draft's, if they differ; None if both have the tokenizer.
+        thinking_ids: what begins and what ends thinking; None if no tokens for that are known.
     """
 
     target: PreTrainedModel
@@ -46,6 +48,7 @@ class Pair:
     stop_ids: frozenset[int]
     written: Chat
     translation: Translation | None = None
+    thinking_ids: tuple[int, int] | None = None
 
     @property
     def chat(self) -> bool:
@@ -68,13 +71,13 @@ class Pair:
         return token_ids(self.tokenizer, prompt, self.written, self.vocab_size)
 
     def resolved(self, sampling: SamplingParams) -> SamplingParams:
-        """Sampling parameters in this vocabulary's ids. Raises ConfigError for ids that it does not have, and for a
-        structure that cannot be."""
+        """Sampling parameters in this vocabulary's ids. Raises ConfigError for ids that it does not have, a structure
+        that cannot be, and a budget of thinking where no tokens begin and end it."""
 
         def encode(text: str) -> list[int]:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-        own = resolve(sampling, encode, self.stop_ids, self.vocab_size)
+        own = resolve(sampling, encode, self.stop_ids, self.vocab_size, self.thinking_ids)
         return constrained(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
 
 
@@ -126,6 +129,7 @@ def load_pair(
     chat: bool | None = None,
     system: str | None = None,
     thinking: bool | None = None,
+    thinking_tokens: Sequence[str] | None = None,
     download: bool = False,
     parallel: str = "none",
     vocabularies: str = "same",
@@ -143,6 +147,7 @@ def load_pair(
         chat: use the chat template; None uses it if the target's tokenizer has one.
         system: a system prompt for every prompt that has none of its own.
         thinking: tell the chat template to turn thinking on or off; None leaves it as the template has it.
+        thinking_tokens: the two that begin and end thinking; None takes those that are known, if the target has some.
         download: whether a hub id may be fetched; otherwise only what the local hub cache holds is used.
         parallel: "tensor" shards the target over the processes that torchrun started, a GPU each, and every one of
             them has to call this; "none" keeps it whole.
@@ -184,6 +189,7 @@ def load_pair(
             problem = f"its vocabulary has {of_draft.vocab_size} ids, and that of {target} {of_target.vocab_size}"
             raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
     written = chat_of(tokenizer, chat, system, thinking)
+    thought = thinking_ids(tokenizer, thinking_tokens, of_target.vocab_size)
     if sharded:
         sharding.check_divisible(of_target.config, of_target.source)
         sharding.join(chosen_device)
@@ -192,7 +198,7 @@ def load_pair(
     model = of_target.load(chosen_dtype, chosen_device, sharded)
     draft_model = None if of_draft is None else of_draft.load(dtype_of_draft, chosen_device)
     stops = of_target.stop_ids(model)
-    return Pair(model, draft_model, tokenizer, of_target.vocab_size, stops, written, translation)
+    return Pair(model, draft_model, tokenizer, of_target.vocab_size, stops, written, translation, thought)
 
 
 def _translation(target: Checkpoint | RandomModel, draft: Checkpoint | RandomModel) -> Translation | None:

@@ -40,7 +40,7 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
     """
     wanted = config.pair
     models = (wanted.target, wanted.draft, wanted.draft_dtype)
-    chat = (wanted.chat, wanted.system, wanted.thinking)
+    chat = (wanted.chat, wanted.system, wanted.thinking, tuple(wanted.thinking_tokens or ()))
     key = (*models, *chat, wanted.download, str(device), config.dtype, config.parallel, wanted.vocabularies)
     if key not in _pairs:
         _pairs.clear()
@@ -53,6 +53,7 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
             chat=wanted.chat,
             system=wanted.system,
             thinking=wanted.thinking,
+            thinking_tokens=wanted.thinking_tokens,
             download=wanted.download,
             parallel=config.parallel,
             vocabularies=wanted.vocabularies,

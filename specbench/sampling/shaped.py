@@ -1,12 +1,17 @@
 """What penalties, biases and bans make of logits; the plain twin of kernels/shape.py.
 
 In this order, that of vLLM's sampler (docs.vllm.ai, vllm.v1.sample.sampler, steps 3 to 6): allowed_token_ids,
-bad_words, min_tokens, logit_bias, repetition_penalty, frequency_penalty, presence_penalty. The first three give -inf,
-which no later one changes, so that only the order of the last four matters::
+bad_words, min_tokens, logit_bias, repetition_penalty, frequency_penalty, presence_penalty, thinking_token_budget. The
+first three give -inf, which only the last changes, so that only the order of the others matters::
 
     l <- l + bias
     l <- l / r if l > 0 else l * r          r = repetition_penalty, if prompt or continuation holds the token
     l <- l - frequency_penalty * count - presence_penalty * (count > 0)      count: in the continuation
+    l <- 0 at the end of thinking, -inf elsewhere      if thinking goes on, and as many tokens as its budget came since
+
+Thinking goes on if its start came, in the prompt or the continuation, and its end did not come behind that; a start
+that comes while it goes on is a token of it.
+
 
 The continuation at a place behind drafted tokens ends with them. Computed in float64, and rounded to the logits' dtype.
 """
@@ -20,7 +25,7 @@ from jaxtyping import Bool, Float64, Int32, Int64, Shaped
 from torch import Tensor
 
 from specbench.sampling.history import History
-from specbench.sampling.shaping import BIAS, BITS, DELAY, FORBID, PENALISE, RESTRICT, Shaping
+from specbench.sampling.shaping import BIAS, BITS, DELAY, FORBID, PENALISE, RESTRICT, THINK, Shaping
 from specbench.types import PADDING
 
 
@@ -40,7 +45,22 @@ def shaped(logits: Shaped[Tensor, "n V"], shaping: Shaping, history: History) ->
     if DELAY in shaping.asked:
         early = history.lengths - prompt < shaping.min_tokens
         _ban(banned, shaping.ending_ids, early[:, None].expand(shaping.ending_ids.shape))
-    return values.masked_fill(banned[:, :-1], -math.inf).float().to(logits.dtype)
+    values = values.masked_fill(banned[:, :-1], -math.inf)
+    if THINK in shaping.asked:
+        ids = torch.arange(logits.shape[1], device=logits.device)
+        only_end = torch.where(ids == shaping.thinking_end[:, None], 0.0, -math.inf).double()
+        values = torch.where(thought_enough(shaping, history)[:, None], only_end, values)
+    return values.float().to(logits.dtype)
+
+
+def thought_enough(shaping: Shaping, history: History) -> Bool[Tensor, " n"]:
+    """Whether the end of thinking has to come at each position."""
+    tokens = history.tokens
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    ended = torch.where(tokens == shaping.thinking_end[:, None], places, -1).amax(dim=1)
+    begins = (tokens == shaping.thinking_start[:, None]) & (places > ended[:, None])
+    started = torch.where(begins, places, history.lengths[:, None]).amin(dim=1)
+    return (shaping.thinking_budget >= 0) & (history.lengths - started - 1 >= shaping.thinking_budget)
 
 
 def _penalised(

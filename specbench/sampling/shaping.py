@@ -16,6 +16,7 @@ from specbench.sampling_params import PENALTIES, SamplingParams
 from specbench.types import PADDING
 
 PENALISE, BIAS, RESTRICT, FORBID, DELAY = "penalties", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens"
+THINK = "thinking_token_budget"
 BITS = 32
 _COLUMNS = ("bias_ids", "bias", "allowed", "ending_ids")  # as many as the row that needs most
 _OFF: dict[str, tuple[torch.dtype, float | int]] = {  # of a row that does not ask, and of columns beyond its last
@@ -28,6 +29,8 @@ _OFF: dict[str, tuple[torch.dtype, float | int]] = {  # of a row that does not a
     "bad_words": (torch.int64, PADDING),
     "min_tokens": (torch.int64, 0),
     "ending_ids": (torch.int64, PADDING),
+    "thinking_budget": (torch.int64, -1),
+    **dict.fromkeys(("thinking_start", "thinking_end"), (torch.int64, PADDING)),
 }
 
 
@@ -44,7 +47,10 @@ class Shaping:
             one, two, ... before it in the continuation; -1 behind a sequence's first token, and for no sequence.
         min_tokens: tokens of the continuation before which none of ``ending_ids`` may come.
         ending_ids: -1 behind a row's last.
-        asked: which of PENALISE, BIAS, RESTRICT, FORBID, DELAY any row has asked for; nothing is done for the others.
+        thinking_budget: tokens between ``thinking_start`` and ``thinking_end``, at most; -1 is no limit.
+        thinking_start, thinking_end: the ids that begin and end thinking; -1 for none.
+        asked: which of PENALISE, BIAS, RESTRICT, FORBID, DELAY, THINK any row has asked for; nothing is done for the
+            others.
     """
 
     presence: Float64[Tensor, " n"]
@@ -57,6 +63,9 @@ class Shaping:
     bad_words: Int64[Tensor, "n sequences longest"]
     min_tokens: Int64[Tensor, " n"]
     ending_ids: Int64[Tensor, "n endings"]
+    thinking_budget: Int64[Tensor, " n"]
+    thinking_start: Int64[Tensor, " n"]
+    thinking_end: Int64[Tensor, " n"]
     asked: frozenset[str]
 
     @staticmethod
@@ -64,15 +73,17 @@ class Shaping:
         """One row a request; None if nobody asks for anything.
 
         Raises:
-            ArgumentError: bad words or min_tokens that nobody has turned into ids (Pair.resolved does).
+            ArgumentError: what needs ids of a vocabulary, and nobody has turned into them (Pair.resolved does).
         """
         if not any(each.shaping for each in params):
             return None
         for each in params:
-            if (each.bad_words or each.min_tokens) and not isinstance(each, ResolvedParams):
-                name = "bad_words" if each.bad_words else "min_tokens"
+            name = next((name for name in (FORBID, DELAY, THINK) if name in each.shaping), None)
+            if name is not None and not isinstance(each, ResolvedParams):
                 raise ArgumentError(f"{name}: needs the ids of a vocabulary; use Pair.resolved(sampling)")
         biases = [dict(each.logit_bias or ()) for each in params]
+        budgets = [each.thinking_token_budget for each in params]
+        thinking = [getattr(each, "thinking_ids", None) or (PADDING, PADDING) for each in params]
         rows: dict[str, list] = {
             **{name.removesuffix("_penalty"): [float(getattr(each, name)) for each in params] for name in PENALTIES},
             "bias_ids": [list(each) for each in biases],
@@ -82,6 +93,9 @@ class Shaping:
             "bad_words": [[ids[::-1] for ids in getattr(each, "bad_word_ids", ())] for each in params],
             "min_tokens": [each.min_tokens for each in params],
             "ending_ids": [list(getattr(each, "ending_ids", ())) for each in params],
+            "thinking_budget": [-1 if each is None else each for each in budgets],
+            "thinking_start": [start for start, _ in thinking],
+            "thinking_end": [end for _, end in thinking],
         }
         asked = {PENALISE if name in PENALTIES else name for each in params for name in each.shaping}
         made = {name: _tensor(rows[name], name, device) for name in _OFF}

@@ -16,7 +16,7 @@ from specbench.sampling_params import SamplingParams
 
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # three names of one thing
 PARAMETERS = {each.name for each in dataclasses.fields(SamplingParams)} - {"processors", *LENGTHS}
-RENAMED = {"min_new_tokens": "min_tokens"}
+RENAMED = {"min_new_tokens": "min_tokens", "thinking_budget": "thinking_token_budget"}
 GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "grammar", "choice")}  # vLLM's former names
 SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
 REFUSED = ("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of")

@@ -1,0 +1,69 @@
+"""The report of +exp=structured: texts are judged by what they had to be, and greedy ones beside those of gamma 0."""
+
+import json
+
+from analysis import parameters, structured
+from specbench.results import TEXT_SCHEMA, TEXTS, write_rows
+from specbench.sampling import SamplingParams
+from tests.made_up_rows import make_row, said, table_of, write_run
+
+COMPLETIONS = {  # sampler, temperature, gamma: two texts, and how the second ended
+    ("json", 0.0, 0): ('{"a": 1}', '{"a": 2}', "stop"),
+    ("json", 0.0, 4): ('{"a": 1}', '{"a": 2', "stop"),
+    ("regex", 0.0, 4): ("ab", "abc", "length"),
+    ("choice", 1.0, 4): ("yes", "ye", "stop"),
+    ("temperature", 1.0, 4): ("x", "y", "length"),
+}
+WANTED = {"json": {"json": {"type": "object"}}, "regex": {"regex": "[ab]+"}, "choice": {"choice": ["yes", "no"]}}
+
+
+def test_texts_that_break_their_structure_or_differ_are_counted(tmp_path):
+    rows = [
+        make_row(
+            job=job, exp="structured", sampler=sampler, temperature=temperature, gamma=gamma,
+            sampling=json.dumps({"structured_outputs": WANTED.get(sampler)}),
+        )
+        for job, (sampler, temperature, gamma) in enumerate(COMPLETIONS)
+    ]  # fmt: skip
+    write_run(tmp_path, rows, empirical=False)
+    for job, (first, second, finished) in enumerate(COMPLETIONS.values()):
+        texts = [
+            {"prompt": name, "text": "", "completion": text, "tokens": 3, "finished": how}
+            | {"category": None, "conversation": name, "turn": 1}
+            for name, text, how in (("p", first, "stop"), ("q", second, finished))
+        ]
+        write_rows(tmp_path / str(job) / TEXTS, texts, TEXT_SCHEMA)
+    text = said(structured, tmp_path)
+    found = {(row["sampler"], row["gamma"]): row for row in table_of(text)}
+    held = {key: (row["ended"], row["keep to it"], row["as plain"]) for key, row in found.items()}
+    assert held == {
+        ("choice", "4"): ("2 of 2", "1 of 2", "-"),
+        ("json", "0"): ("2 of 2", "2 of 2", "-"),
+        ("json", "4"): ("2 of 2", "1 of 2", "1 of 2"),
+        ("regex", "4"): ("1 of 2", "1 of 1", "-"),
+        ("temperature", "4"): ("1 of 2", "-", "-"),
+    }
+    assert "5 of 7 texts that ended keep to their structure" in text
+    assert "max_new_tokens cut off 1 others" in text
+    assert "1 of 2 greedy texts are those of plain decoding" in text
+
+
+def test_temperatures_apart_are_compared_with_the_same_temperature(tmp_path):
+    overlaps = {(0.7, 0.7): 0.7, (0.7, 1.3): 0.5, (1.0, 0.5): 0.6, (1.0, None): 0.8}
+    rows = [
+        make_row(
+            job=job, exp="parameters", temperature=target, draft_temperature=own, overlap=value,
+            overlap_low=value - 0.01, overlap_high=value + 0.01,
+        )
+        for job, ((target, own), value) in enumerate(overlaps.items())
+    ]  # fmt: skip
+    text = said(parameters, write_run(tmp_path, rows))
+    assert "not touch: temperature, T=0.7, drafts at 1.3 0.50 [0.49, 0.51]." in text
+    assert "not touch: temperature, T=1, drafts at 0.5 0.60 [0.59, 0.61]." in text
+    assert "T=0.7 draft T=1.3" in text
+
+
+def test_a_schema_keeps_the_order_of_its_properties():
+    """Texts have theirs in the same."""
+    given = {"properties": {"b": {}, "a": {}}}
+    assert list(json.loads(SamplingParams(structured_outputs={"json": given}).structure[1])["properties"]) == ["b", "a"]
