@@ -29,7 +29,7 @@ def test_texts_that_break_their_structure_or_differ_are_counted(tmp_path):
     for job, (first, second, finished) in enumerate(COMPLETIONS.values()):
         texts = [
             {"prompt": name, "text": "", "completion": text, "tokens": 3, "finished": how}
-            | {"category": None, "conversation": name, "turn": 1}
+            | {"stop_reason": None, "category": None, "conversation": name, "turn": 1}
             for name, text, how in (("p", first, "stop"), ("q", second, finished))
         ]
         write_rows(tmp_path / str(job) / TEXTS, texts, TEXT_SCHEMA)
