@@ -214,13 +214,21 @@ def test_forks_are_judged_by_what_the_processors_made_of_the_logits(with_models)
 
 @pytest.mark.parametrize(("tolerance", "cause"), [(None, NEAR_TIE), (1e-3, NEAR_TIE), (1e-9, BUG)])
 def test_a_fork_is_rounding_up_to_the_tolerance(with_models, monkeypatch, tolerance, cause):
-    """Two logits that change places by 1e-6, which float32 may move by 8e-6 at this size."""
+    """Two logits that change places by 1e-6, which float32 may move by 8e-6 at this size. The whole text up to there is
+    fed as it was decoded, since keys and values in the cache are rounded too."""
     scored = {1: torch.tensor([[1.0, 1.0 - 1e-6, 0.0]]), 4: torch.tensor([[1.0 - 1e-6, 1.0, 0.0]])}
-    monkeypatch.setattr(greedy_divergence, "logits_along", lambda _, prompts, texts: [scored[len(texts[0])]])
+    fed = []
+
+    def logits_along(_, prompts, texts, width):
+        fed.append((prompts, [text[:2] for text in texts], width))
+        return [torch.cat([torch.zeros(2, 3), scored[width]])]
+
+    monkeypatch.setattr(greedy_divergence, "logits_along", logits_along)
     made = with_models(MaskedVerifier(), prompts=1)
     request = dataclasses.replace(made.requests[0], sampling=GREEDY)
-    fork = triage(made, Completion(request, [0, 1, 2, 2]), Completion(request, [1, 1, 2, 2]), tolerance)
+    fork = triage(made, Completion(request, [2, 2, 0, 1]), Completion(request, [2, 2, 1, 1]), tolerance)
     assert fork.cause == cause
+    assert fed == [([request.prompt], [[2, 2]], width) for width in (1, made.gamma + 1)]
 
 
 def test_a_wrong_greedy_token_is_no_near_tie(with_models):

@@ -1,13 +1,13 @@
 """What ``protocol=eprocess`` does at temperature 0, where nothing is drawn that one could bet on.
 
-Every text is decoded plainly and speculatively. If two part, the prefix at the fork is scored in both shapes, a token
-alone and a block, so that a near tie can be told from a bug (exactness/texts/forks.py).
+Every text is decoded plainly and speculatively. If two part, the text up to the fork is scored in both shapes, token by
+token and block by block, so that a near tie can be told from a bug (exactness/texts/forks.py). All of it, since what
+stands in the cache was rounded in these shapes too: in 16 bits that alone can move an argmax.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -49,8 +49,8 @@ def triage(context: ModelContext, plain: Completion, speculative: Completion, to
         return Fork(name, len(one))
     if same is None:  # one ends where the other goes on, though both stop by the same rules
         return Fork(name, len(one), min(len(one), len(two)), cause=BUG)
-    single, most = _scored(context, plain, same, [], tolerance)
-    block, _ = _scored(context, plain, same, one[same : same + context.gamma], tolerance)
+    single, most = _scored(context, plain, same, 1, tolerance)
+    block, _ = _scored(context, plain, same, context.gamma + 1, tolerance)
     a, b = one[same], two[same]
     margins = [float(logits[a] - logits[b]) for logits in (single, block)]
     noise = float((single - block).nan_to_num(nan=0.0).abs().max())  # -inf in both, of a banned token, is the same
@@ -58,12 +58,11 @@ def triage(context: ModelContext, plain: Completion, speculative: Completion, to
 
 
 def _scored(
-    context: ModelContext, plain: Completion, place: int, following: Sequence[int], tolerance: float | None
+    context: ModelContext, plain: Completion, place: int, width: int, tolerance: float | None
 ) -> tuple[Float64[Tensor, " V"], float]:
-    """What the token at a place of the plain text is the argmax of, computed as the first row of a block; and by how
-    much rounding may move it."""
-    request, before = plain.request, plain.token_ids[:place]
-    # What would come after the last of them is not asked for, so that any id may stand there.
-    logits = logits_along(context.target, [[*request.prompt, *before]], [[*following, 0]])[0][:1]
-    rows = rows_along(logits, request.sampling, request.prompt, [*before, 0], place)
+    """What the token at a place of the plain text is the argmax of, if the text is fed ``width`` tokens at a time; and
+    by how much rounding may move it."""
+    request, text = plain.request, plain.token_ids[: place + 1]
+    logits = logits_along(context.target, [request.prompt], [text], width)[0][place:]
+    rows = rows_along(logits, request.sampling, request.prompt, text, place)
     return rows.logits[0].double(), float(tolerance_of(logits, tolerance)[0])

@@ -2,7 +2,7 @@
 
 Both are the target's argmax, so they are equal if arithmetic is exact. Matrix products of another shape (one token
 against a block) round differently, and if two logits nearly tie, the argmax may change: the text then goes another way
-without anything being wrong. The prefix at the fork, scored in both shapes, tells that from a bug.
+without anything being wrong. The text up to the fork, scored in both shapes, tells that from a bug.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Fork:
         position: index in the continuation of the first differing token.
         plain_token, speculative_token: the two.
         plain_margin: logit of the plain token over the other's, scored token by token.
-        speculative_margin: the same, scored as the first row of a block of gamma + 1 tokens.
+        speculative_margin: the same, scored in blocks of gamma + 1 tokens.
         logit_noise: the largest difference of any logit between the two scorings.
         cause: see cause_of.
     """
