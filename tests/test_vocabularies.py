@@ -132,6 +132,24 @@ def test_tokens_are_shared_by_their_bytes():
         assert (read == [shared[token]]) == (shared[token] >= 0)
 
 
+def test_of_tokens_that_are_spelled_alike_one_is_shared():
+    """A token of the draft that stood for both would be verified with the probability of one of them."""
+    target, draft = (Spelling(letters(["a", "b", "c"]), 4) for _ in range(2))
+    target.tokens[2] = target.tokens[0]
+    assert Translation(target, draft).draft_ids.tolist() == [0, 1, -1, 3]
+
+
+def test_an_unfinished_character_is_left_out():
+    """Its bytes may be the beginning of a token that the target would write otherwise."""
+    spelling = Spelling(TOKENIZERS["bytes"](), 300)
+    text = Retokenized(Translation(spelling, spelling), spelling.encode(b"x"))
+    first, second = (spelling.ids[bytes([byte])] for byte in "é".encode())
+    letter = spelling.encode(b"b")
+    assert text.read([first]) == []
+    assert text.read([*letter, first]) == letter
+    assert text.read([first, second]) == spelling.encode("é".encode())
+
+
 def test_a_beginning_of_text_is_read_as_the_drafts_own():
     target, draft = letters(["a", "b"]), letters(["b", "c"])
     target.add_special_tokens({"bos_token": "<s>"})
