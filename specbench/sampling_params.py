@@ -21,7 +21,7 @@ LARGEST_BIAS = 100.0  # of logit_bias, as OpenAI's interface has it
 MOST_LOGPROBS = 1000
 LOGPROBS = ("raw_logprobs", "processed_logprobs")
 STRUCTURES = ("json", "regex", "grammar", "choice")
-_PLAIN = ("temperature", "top_k", "top_p", "min_p")
+NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 TOKEN_RULES = ("logit_bias", "allowed_token_ids", "bad_words")
 SHAPING = (*PENALTIES, "min_tokens", *TOKEN_RULES, "thinking_token_budget")
@@ -114,7 +114,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._set("processors", tuple(self.processors))  # a list has no hash
-        for name in (*_PLAIN, *PENALTIES):
+        for name in (*NUMBERS, *PENALTIES):
             _check_number(name, getattr(self, name))
         self._check_distribution()
         for name, (low, high) in _COUNTS.items():

@@ -20,6 +20,7 @@ from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, classify, well_formed
 from specbench.rules.rule import Rule
 from specbench.sampling import RowParams, logit_rows
+from specbench.sampling_params import NUMBERS
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier, batched
 
@@ -173,7 +174,7 @@ def check_cutoffs(case: Case, target: LogitRows) -> None:
         return
     rows = torch.linspace(0, len(target) - 1, min(_CUTOFF_ROWS, len(target))).long().to(target.logits.device)
     params = case.shaped_before.target_params.select(rows)
-    numbers = (getattr(params, name).cpu() for name in ("temperature", "top_k", "top_p", "min_p"))
+    numbers = (getattr(params, name).cpu() for name in NUMBERS)
     cpu = RowParams(*numbers, truncates=True)
     expected = logit_rows(target.logits[rows].cpu(), cpu)
     wrong = cutoff_excess(expected, target.cutoff[rows].cpu().double(), cpu) > TOLERANCE

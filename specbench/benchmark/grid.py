@@ -10,12 +10,11 @@ from typing import Any
 
 from specbench.errors import ConfigError
 from specbench.sampling import SamplingParams
-from specbench.sampling_params import SHAPING
+from specbench.sampling_params import NUMBERS, SHAPING
 
 AXES = ("batch_size", "vocabulary", "gamma", "dtype", "sampler", "context")
 DTYPES = ("bfloat16", "float16", "float32")
 PLAIN = "temperature"  # the sampler of the base case: the run's own, unchanged
-_NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,14 @@ def samplers(settings: Mapping[str, Mapping[str, Any]], own: SamplingParams) -> 
     for name, changes in settings.items():
         given = dict(changes)
         with_probabilities = given.pop("draft_probabilities", True)
-        unknown = set(given) - {*_NUMBERS, *SHAPING}
+        unknown = set(given) - {*NUMBERS, *SHAPING}
         if unknown:
             key = sorted(unknown)[0]
             raise ConfigError(
                 f"protocol.samplers.{name}.{key}",
                 given[key],
                 "unknown key",
-                f"Use {', '.join((*_NUMBERS, *SHAPING))}, draft_probabilities.",
+                f"Use {', '.join((*NUMBERS, *SHAPING))}, draft_probabilities.",
             )
         made[name] = (dataclasses.replace(own, **given), bool(with_probabilities))
     return made

@@ -124,7 +124,7 @@ def columns_of(
         pieces.append(
             {
                 # Probabilities round to a little above 1, and a logarithm above 0 is refused by whoever reads it.
-                "log_p": _emitted(p_rows, tokens[span], sampling).log().clamp(max=0),
+                "log_p": _emitted(p_rows, p, tokens[span], sampling).log().clamp(max=0),
                 "log_q": q_rows.prob(tokens[span]).log().clamp(max=0),
                 "overlap": torch.minimum(p, q).sum(dim=-1).clamp(max=1),
                 "target_entropy": torch.special.entr(p).sum(dim=-1),
@@ -137,8 +137,10 @@ def columns_of(
     return {name: torch.cat([piece[name] for piece in pieces]).float() for name in pieces[0]}
 
 
-def _emitted(rows: LogitRows, tokens: Int64[Tensor, " n"], sampling: SamplingParams) -> Float64[Tensor, " n"]:
-    """The probabilities of tokens that were drawn.
+def _emitted(
+    rows: LogitRows, probs: Tensor, tokens: Int64[Tensor, " n"], sampling: SamplingParams
+) -> Float64[Tensor, " n"]:
+    """The probabilities of tokens that were drawn from rows, whose dense probabilities are known.
 
     Decoding and scoring round logits differently, so that the likeliest token of one may be the second of the other,
     and a token beside the edge of top-k, top-p or min-p be inside for one alone. A token that was drawn, and that
@@ -148,15 +150,14 @@ def _emitted(rows: LogitRows, tokens: Int64[Tensor, " n"], sampling: SamplingPar
     lost = found == 0
     if not lost.any():
         return found
-    params = RowParams.of([sampling] * len(tokens), tokens.device)
     tolerance, logits = default_tolerance(rows.logits), rows.logits
     if sampling.greedy:
         lowest = logits.amax(dim=1).double() - 2 * tolerance
     else:
+        params = RowParams.of([sampling] * len(tokens), tokens.device)
         lowest = support_edge(logits, params, tolerance).lowest
     possible = lost & (logits.gather(1, tokens[:, None])[:, 0].double() >= lowest)
-    probs = rows.probs().double()
-    return torch.where(possible, probs.masked_fill(probs == 0, 1).amin(dim=1), found)
+    return torch.where(possible, probs.double().masked_fill(probs == 0, 1).amin(dim=1), found)
 
 
 def trace_table(

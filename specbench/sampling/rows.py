@@ -21,11 +21,10 @@ from specbench.sampling import where
 from specbench.sampling.history import History, Processor, host_processors
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
-from specbench.sampling_params import SamplingParams
+from specbench.sampling_params import NUMBERS, SamplingParams
 from specbench.types import LogitRows
 
 Chain = tuple[Processor, ...]
-_NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class RowParams:
         """The parameters of the given rows, repeats allowed."""
         chains = tuple((chain, None if its is None else its[rows]) for chain, its in self.chains)
         shaping = None if self.shaping is None else self.shaping.select(rows)
-        parts = (getattr(self, name)[rows] for name in _NUMBERS)
+        parts = (getattr(self, name)[rows] for name in NUMBERS)
         return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
 
     def repeated(self, request: Int64[Tensor, " m"]) -> RowParams:
@@ -96,13 +95,13 @@ class RowParams:
     def leading(self, n: int) -> RowParams:
         """The first n rows, in the same memory."""
         chains = tuple((chain, None if its is None else its[:n]) for chain, its in self.chains)
-        parts = (getattr(self, name)[:n] for name in _NUMBERS)
+        parts = (getattr(self, name)[:n] for name in NUMBERS)
         shaping = None if self.shaping is None else self.shaping.leading(n)
         return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
 
     def put(self, rows: Int64[Tensor, " m"], other: RowParams) -> RowParams:
         """These rows with the other's in some places, in the same memory; what chains of these there were stay."""
-        for name in _NUMBERS:
+        for name in NUMBERS:
             getattr(self, name)[rows] = getattr(other, name)
         chains = dict.fromkeys(chain for each in (self, other) for chain, _ in each.chains)
         kept = tuple((chain, self._rows_of(chain)) for chain in chains)
@@ -116,7 +115,7 @@ class RowParams:
 
     def joined(self, other: RowParams) -> RowParams:
         """These rows, then the other's."""
-        parts = (torch.cat([getattr(each, name) for each in (self, other)]) for name in _NUMBERS)
+        parts = (torch.cat([getattr(each, name) for each in (self, other)]) for name in NUMBERS)
         all_chains = dict.fromkeys(chain for each in (self, other) for chain, _ in each.chains)
         chains = tuple((chain, torch.cat([self._rows_of(chain), other._rows_of(chain)])) for chain in all_chains)
         shaping = None

@@ -12,7 +12,6 @@ first three give -inf, which only the last changes, so that only the order of th
 Thinking goes on if its start came, in the prompt or the continuation, and its end did not come behind that; a start
 that comes while it goes on is a token of it.
 
-
 The continuation at a place behind drafted tokens ends with them. Computed in float64, and rounded to the logits' dtype.
 """
 
