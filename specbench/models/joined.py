@@ -1,7 +1,7 @@
 """Projections of one input as one product: queries, keys and values; gate and up.
 
 A step of few tokens waits for weights, and a small matrix cannot keep all of a GPU busy while it is read: at one
-token, a product of 2048 x 512 takes an H200 as long as one of 2048 x 2048, 5.4 and 5.6 microseconds. The models of
+token, a product with 2048 x 512 takes an H200 as long as one with 2048 x 2048 (experiments/decode_speed.md). Models of
 transformers stay as they are but for these layers, whose weights become views of one matrix: no memory is added, and
 checkpoints, :meth:`PreTrainedModel.state_dict` among them, are the same.
 """
