@@ -48,15 +48,16 @@ class SmokeRun:
     temporary: Path
 
 
-def clean_environment(home: Path) -> dict[str, str]:
+def clean_environment(home: Path, hide_gpus: bool = False) -> dict[str, str]:
     """The environment of a user without a W&B key, whose home is ``home``; this checkout is imported.
 
-    One thread: several processes that each spin on all cores take minutes for seconds of work.
+    One thread: several processes that each spin on all cores take minutes for seconds of work. Processes that are to
+    be forked with everything imported need hidden GPUs: CUDA does not live on in the children.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB", "HYDRA", "XDG"))}
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     ours = {"HOME": str(home), "NETRC": str(home / "netrc"), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return {**kept, **ours}
+    return {**kept, **ours, **({"CUDA_VISIBLE_DEVICES": ""} if hide_gpus else {})}
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

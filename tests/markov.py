@@ -104,6 +104,7 @@ class MarkovPair:
         rare = expected < 5
         observed = torch.cat([counts[~rare], counts[rare].sum()[None]]).numpy()
         wanted = torch.cat([expected[~rare], expected[rare].sum()[None]]).numpy()
+        wanted *= observed.sum() / wanted.sum()  # normalisers in float32 leave sums of 1 + 5e-8, which SciPy refuses
         keep = wanted > 0
         if keep.sum() == 1:  # a greedy step has one outcome
             return float(observed[keep][0] == draws)

@@ -28,6 +28,7 @@ from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams
 from specbench.types import LogitRows
 from specbench.verifiers.block import BlockVerifier
+from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder
 from tests.markov_pair import MarkovEngine, markov_pair, sampled_texts, trace_of_tokens
@@ -204,6 +205,14 @@ DRAFTERS = {
 def test_greedy_texts_are_plain_ones(pair, drafter):
     requests = make_requests(pair, 3, GREEDY, max_new_tokens=10)
     assert texts(decoder(pair, gamma=4, drafter=drafter).run(requests)) == texts(decoder(pair, 0).run(requests))
+
+
+@pytest.mark.usefixtures("unchecked", "few_programs")
+def test_kernels_take_drafts_that_all_end_at_their_first_token(pair):
+    """Their ids were one column of a matrix."""
+    requests = make_requests(pair, 3, SamplingParams(), max_new_tokens=3)
+    found = decoder(pair, gamma=4, drafter=ModelDrafter(None, "probability", 1.0), verifier=FusedVerifier())
+    assert {step.num_draft_tokens for each in found.run(requests) for step in each.steps} <= {0, 1}
 
 
 # --- How long drafts are ---

@@ -17,13 +17,13 @@ from tests.html_pages import Page
 from tests.test_analysis import make_row, table_of, write_run
 from tests.wandb_runs import read_run
 
-SHORT = ("threads=1", "batch_size=4", "workload.limit=3")
+SHORT = ("threads=1", "batch_size=4", "workload.limit=3", "dtype=float32")
 EPROCESS = (
     "+exp=eprocess", *SHORT, "verifier=masked,flawed/raw_target", "sampler=top_p", "protocol.tokens=150",
     "max_new_tokens=48",
 )  # fmt: skip
 GREEDY = (
-    "+exp=greedy_divergence", *SHORT, "dtype=float32", "verifier=masked,flawed/previous_row_bonus", "max_new_tokens=24",
+    "+exp=greedy_divergence", *SHORT, "verifier=masked,flawed/previous_row_bonus", "max_new_tokens=24",
 )  # fmt: skip
 
 

@@ -18,9 +18,8 @@ def ended(tmp_path_factory, request) -> list[dict]:
 
     def make(folder):
         command = [sys.executable, "-m", "tests.fuzz_command_lines", str(folder), str(request.param)]
-        done = subprocess.run(
-            command, cwd=ROOT, env=clean_environment(folder), capture_output=True, text=True, check=False
-        )
+        environment = clean_environment(folder, hide_gpus=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
     return json.loads((once(tmp_path_factory, f"fuzz_{request.param}", make) / "ended.json").read_text())

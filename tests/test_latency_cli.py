@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from specbench.errors import NotInstalledError
 from specbench.results import read_jobs, read_results
@@ -40,7 +41,7 @@ LINES = {
         "protocol.requests=0",
         *BROKEN,
     ),
-    "nothing fits": ("protocol=latency", *SMALL, "protocol.cpu_logits=1"),
+    "nothing fits": ("protocol=latency", *SMALL, "device=cpu", "protocol.cpu_logits=1"),
     "bad axis": ("protocol=latency", *SMALL, "protocol.grid=[{batches:[1]}]"),
     "bad rounds": ("protocol=latency", *SMALL, "protocol.rounds=0"),
 }
@@ -83,7 +84,8 @@ def test_latency_ends_with_rows_and_a_report(ran):
     assert got.ended.status == 0, got.ended.text
     assert not got.ended.loaded
     assert "Report: outputs/verifier_latency/" in got.ended.text
-    assert "**Timed on a CPU" in (got.sweep / "report" / "report.md").read_text(encoding="utf-8")
+    page = (got.sweep / "report" / "report.md").read_text(encoding="utf-8")
+    assert ("**Timed on a CPU" in page) != torch.cuda.is_available()
     assert (got.sweep / "0" / "time_against_batch.png").read_bytes().startswith(b"\x89PNG")
     rows = got.table("latency.parquet")
     assert sorted(set(rows["verifier"])) == ["block", "masked"]

@@ -32,7 +32,8 @@ def found(tmp_path_factory):
     """What tests/parallel_scenarios.py found."""
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "tests.parallel_scenarios", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=clean_environment(folder), capture_output=True, text=True, check=False)
+    environment = clean_environment(folder, hide_gpus=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "found.json").read_text())
 

@@ -4,7 +4,6 @@ tests/sweep_scenarios.py puts them through it, each scenario once, those of one 
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,9 +27,8 @@ def found(factory: pytest.TempPathFactory, name: str) -> dict:
 
     def make(folder: Path) -> None:
         command = [sys.executable, "-m", "tests.sweep_scenarios", str(folder), *names]
-        done = subprocess.run(
-            command, cwd=ROOT, env=clean_environment(folder), capture_output=True, text=True, check=False
-        )
+        environment = clean_environment(folder, hide_gpus=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
     return json.loads((once(factory, f"sweep_{names[0]}", make) / f"{name}.json").read_text())
@@ -217,7 +215,7 @@ def test_times_are_not_taken_side_by_side_unless_asked(tmp_path_factory):
 def test_the_command_answers_before_it_imports_pytorch(tmp_path):
     """A mistyped command is answered in a fraction of the second that PyTorch alone takes."""
     code = "import sys, specbench.__main__; print(sorted({'torch', 'pandas', 'transformers'} & {*sys.modules}))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = clean_environment(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from specbench import results, tracking
 from specbench.journal import AXES
@@ -85,9 +86,10 @@ def test_the_parquet_files_are_an_artifact(smoke, tracked):
 def test_tags_say_what_ran(smoke, tracked):
     for (run,), row in zip(tracked, results.read_results(smoke.sweep).itertuples(), strict=True):
         assert set(run.run.tags) == {
-            "protocol:decode", f"verifier:{row.verifier}", "drafter:model", "pair:embedded", "engine:eager",
-            "rule:token", "device:cpu", "lossless",
+            "protocol:decode", f"verifier:{row.verifier}", "drafter:model", "pair:embedded", f"engine:{row.engine}",
+            "rule:token", f"device:{row.device}", "lossless",
         }  # fmt: skip
+        assert (row.engine, row.device) == (("graph", "cuda") if torch.cuda.is_available() else ("eager", "cpu"))
 
 
 def test_acceptance_is_a_histogram_of_whole_numbers(smoke, tracked):

@@ -76,8 +76,10 @@ class ModelDrafter(Drafter):
             drafted[:, i] = tokens.clamp(min=0)
             counts = cut_behind(policy, q, drafted[:, i], counts, i)
         width = len(all_rows)
-        # The very rows that were sampled from: nothing is normalised twice.
-        return Draft(drafted[:, :width].flatten(), LogitRows.interleave(all_rows), counts, width, padded=True)
+        # The very rows that were sampled from: nothing is normalised twice. Kernels read ids that lie side by side,
+        # which flatten() leaves apart where one column is left.
+        token_ids = drafted[:, :width].flatten().contiguous()
+        return Draft(token_ids, LogitRows.interleave(all_rows), counts, width, padded=True)
 
     @property
     def _model(self) -> Engine:

@@ -1,0 +1,123 @@
+"""Decodes thousands of random requests and compares each text with the eager one: python -m tests.soak --seconds 480.
+
+On a GPU steps are captured ones, elsewhere static ones (``--device cpu``). Requests are of random lengths, samplers,
+gammas, penalties and ends; they come and go in batches of random widths, through the same engines all the time. The
+first text that differs ends the soak with its request. The last line says how many were compared, and by how much
+memory grew from the middle to the end; nothing is asserted about memory, since allocators keep what they once had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+import random
+import resource
+import sys
+import time
+
+import torch
+
+from specbench.decoding import Decoder, EagerEngine, Request
+from specbench.decoding.engines.graph import GraphEngine
+from specbench.decoding.engines.static import StaticEngine
+from specbench.models import Pair, load_pair
+from specbench.sampling import resolve
+from specbench.workloads import load_prompts
+from tests.cases import MIXED, in_float64
+from tests.test_drafters_on_gpu import WAYS, decoder
+from tests.test_engines import logs
+
+ON_GPU = ("token", "block", "masked", "unsure", "layer_skip", "tree", "prompt_lookup", "plain")
+ON_CPU = ("masked", "tree", "plain")  # in float64, which kernels do not take
+WIDEST, LONGEST = 16, 120  # requests side by side; tokens of a prompt
+ASKED = (
+    {},
+    {"presence_penalty": 1.0, "frequency_penalty": 0.5},
+    {"repetition_penalty": 1.3, "logit_bias": {17: 3.0, 40: -100.0}},
+    {"bad_words": ["self", "return"], "min_tokens": 3},
+    {"allowed_token_ids": list(range(10, 3000)), "stop_token_ids": [11, 12, 13, 14]},
+)
+
+
+def random_requests(pair: Pair, prompts: list[list[int]], chance: random.Random, gamma: int) -> list[Request]:
+    """From one to three batches full."""
+    made = []
+    for number in range(chance.randint(1, 3 * WIDEST)):
+        prompt = chance.choice(prompts)
+        begin = chance.randrange(len(prompt))
+        most = chance.choice((1, 2, 5, 17, 40))
+        asked = dict(chance.choice(ASKED))
+        if "min_tokens" in asked:
+            asked["min_tokens"] = min(asked["min_tokens"], most)
+        sampling = dataclasses.replace(chance.choice(MIXED), **asked)
+        made.append(
+            Request(
+                str(number),
+                tuple(prompt[begin : begin + chance.randint(1, LONGEST)]),
+                chance.randrange(2**31),
+                resolve(sampling, pair.encode, pair.stop_ids, pair.vocab_size),
+                most,
+                gamma=chance.choice((None, None, *range(gamma + 1))),
+                stop_ids=chance.choice((None, None, frozenset({*pair.stop_ids, 30, 31, 32}))),
+            )
+        )
+    return made
+
+
+def memory() -> dict[str, int]:
+    """Bytes of tensors, bytes that PyTorch holds of the GPU, and the most that this process had of the host's."""
+    gc.collect()
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if not torch.cuda.is_available():
+        return {"host": host}
+    return {"tensors": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(), "host": host}
+
+
+def soak(pair: Pair, seconds: float, seed: int, ways: list[str]) -> dict[str, object]:
+    """Decodes for that long.
+
+    Raises:
+        AssertionError: a text, or what a step accepted, that is not the eager one.
+    """
+    chance = random.Random(seed)
+    prompts = [pair.encode(prompt.text) for prompt in load_prompts("embedded:embedded.jsonl", 24)]
+    captured: dict[str, Decoder] = {}
+    eager = {way: decoder(pair, way, EagerEngine()) for way in ways}
+    for way in ways:
+        engine = StaticEngine() if pair.target.device.type == "cpu" else GraphEngine()
+        captured[way] = decoder(pair, way, engine)
+    began, middle, requests, tokens, rounds = time.monotonic(), None, 0, 0, 0
+    while time.monotonic() - began < seconds:
+        way = ways[rounds % len(ways)]
+        asked = random_requests(pair, prompts, chance, WAYS[way][2])
+        expected = logs(eager[way].run(asked, chance.randint(1, WIDEST)))
+        shuffled = list(range(len(asked)))
+        chance.shuffle(shuffled)
+        found = logs(captured[way].run([asked[place] for place in shuffled], chance.randint(1, WIDEST)))
+        for place, each in zip(shuffled, found, strict=True):
+            assert each == expected[place], f"round {rounds}, {way}: {asked[place]}\n{each}\nis not\n{expected[place]}"
+        rounds, requests = rounds + 1, requests + len(asked)
+        tokens += sum(len(each[0]) for each in found)
+        if middle is None and time.monotonic() - began > seconds / 2:
+            middle = memory()
+    grown = {name: value - (middle or {}).get(name, value) for name, value in memory().items()}
+    spent = time.monotonic() - began
+    return {"requests": requests, "tokens": tokens, "rounds": rounds, "seconds": round(spent), "grown": grown}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=480)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--ways", nargs="+", choices=ON_GPU)
+    options = parser.parse_args()
+    on_cpu = options.device == "cpu"
+    loaded = load_pair("embedded:target", "embedded:draft", device=options.device, dtype="float32")
+    if on_cpu:  # static steps, whose products have other shapes, would round otherwise in float32
+        loaded = in_float64(loaded)
+    found = soak(loaded, options.seconds, options.seed, options.ways or list(ON_CPU if on_cpu else ON_GPU))
+    json.dump({"device": options.device, "seed": options.seed, **found}, sys.stdout)
+    print()
