@@ -32,6 +32,7 @@ from tests.test_engines import logs
 ON_GPU = ("token", "block", "masked", "unsure", "layer_skip", "tree", "prompt_lookup", "plain")
 ON_CPU = ("masked", "tree", "plain")  # in float64, which kernels do not take
 WIDEST, LONGEST = 16, 120  # requests side by side; tokens of a prompt
+LENGTHS = (1, 2, 5, 17, 40)  # of texts
 ASKED = (
     {},
     {"presence_penalty": 1.0, "frequency_penalty": 0.5},
@@ -47,7 +48,7 @@ def random_requests(pair: Pair, prompts: list[list[int]], chance: random.Random,
     for number in range(chance.randint(1, 3 * WIDEST)):
         prompt = chance.choice(prompts)
         begin = chance.randrange(len(prompt))
-        most = chance.choice((1, 2, 5, 17, 40))
+        most = chance.choice(LENGTHS)
         asked = dict(chance.choice(ASKED))
         if "min_tokens" in asked:
             asked["min_tokens"] = min(asked["min_tokens"], most)

@@ -7,8 +7,9 @@ from tests import soak
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(soak, "WIDEST", 3)
+    monkeypatch.setattr(soak, "WIDEST", 2)
     monkeypatch.setattr(soak, "LONGEST", 8)
+    monkeypatch.setattr(soak, "LENGTHS", (1, 2, 5))
 
 
 @pytest.mark.usefixtures("small", "unchecked")
