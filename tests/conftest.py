@@ -13,8 +13,7 @@ from pathlib import Path
 import jaxtyping
 from jaxtyping import install_import_hook
 
-# Triton compiles or interprets the kernels from their source, which the hook's decorators would hide, and torch.compile
-# goes through what a model calls, with no shape yet that could be checked.
+# Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
 import specbench.kernels.attention
 import specbench.kernels.cutoff
 import specbench.kernels.sample
@@ -22,8 +21,7 @@ import specbench.kernels.shape
 import specbench.kernels.stamp
 import specbench.kernels.think
 import specbench.kernels.uniforms
-import specbench.kernels.verify
-import specbench.models.joined  # noqa: F401
+import specbench.kernels.verify  # noqa: F401
 
 hook = install_import_hook("specbench", "beartype.beartype")
 

@@ -54,7 +54,6 @@ def _child(work: Callable[[int], Any], rank: int, size: int, port: int) -> tuple
         return pid, output
     try:
         os.environ |= environment(rank, size, port)
-        torch.cuda.is_available, torch.cuda.device_count = lambda: False, lambda: 0  # no CUDA in a forked process
         torch.set_num_threads(1)
         try:
             result = work(rank)

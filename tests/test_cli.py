@@ -77,7 +77,7 @@ def test_a_row_says_what_drafted(ran):
     assert pd.isna(row["draft_dtype"])
     assert 0 < row["weight_bytes_draft"] < row["weight_bytes_target"]
     usual = ran[SWEEP.reason].rows.iloc[0]
-    assert (usual["draft"], usual["drafter"], usual["draft_dtype"]) == ("embedded:draft", "model", "float32")
+    assert (usual["draft"], usual["drafter"], usual["draft_dtype"]) == ("embedded:draft", "model", usual["dtype"])
 
 
 def test_a_replay_says_what_it_replayed(ran):

@@ -26,9 +26,8 @@ from specbench.errors import ConfigError
 from specbench.replay.policies import Policy, draft_lengths, try_policy
 from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams
-from specbench.types import LogitRows
+from specbench.types import Draft, LogitRows
 from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder
 from tests.markov_pair import MarkovEngine, markov_pair, sampled_texts, trace_of_tokens
@@ -207,12 +206,25 @@ def test_greedy_texts_are_plain_ones(pair, drafter):
     assert texts(decoder(pair, gamma=4, drafter=drafter).run(requests)) == texts(decoder(pair, 0).run(requests))
 
 
-@pytest.mark.usefixtures("unchecked", "few_programs")
-def test_kernels_take_drafts_that_all_end_at_their_first_token(pair):
-    """Their ids were one column of a matrix."""
-    requests = make_requests(pair, 3, SamplingParams(), max_new_tokens=3)
-    found = decoder(pair, gamma=4, drafter=ModelDrafter(None, "probability", 1.0), verifier=FusedVerifier())
-    assert {step.num_draft_tokens for each in found.run(requests) for step in each.steps} <= {0, 1}
+class Watched(ModelDrafter):
+    """Keeps what it has drafted."""
+
+    def propose(self, batch, limits, streams):
+        proposed.append(super().propose(batch, limits, streams))
+        return proposed[-1]
+
+
+proposed: list[Draft] = []
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_drafts_that_all_end_at_their_first_token_lie_side_by_side(pair):
+    """As kernels read them; they were one column of a matrix."""
+    proposed.clear()
+    requests = make_requests(pair, 3, SamplingParams(), max_new_tokens=4)
+    decoder(pair, gamma=4, drafter=Watched(None, "probability", 1.0)).run(requests)
+    assert 1 in {draft.max_draft_tokens for draft in proposed}
+    assert all(draft.token_ids.is_contiguous() for draft in proposed)
 
 
 # --- How long drafts are ---

@@ -76,6 +76,7 @@ def test_captured_steps_write_what_eager_ones_do(on_gpu, drafter, verifier, gamm
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # PyTorch's own, while it compiles
+@pytest.mark.usefixtures("unchecked")  # checks of shapes would be compiled too
 def test_compiled_steps_write_what_eager_ones_do(on_gpu):
     requests = various(on_gpu, 8)
     compiled = decoder(on_gpu, CompiledEngine())

@@ -31,6 +31,9 @@ from tests.test_decoding import make_requests
 sharded = pytest.mark.skipif(
     Version(transformers.__version__) < Version(sharding.OLDEST), reason=f"transformers older than {sharding.OLDEST}"
 )
+forked = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="forked ranks cannot use CUDA; test_parallel_on_gpus.py has ranks on GPUs"
+)
 # Sums over shards round otherwise: so far from a whole model's logits, in units of their spread. Measured, over the
 # embedded target and all of families.py that transformers has a plan for: at most 3e-6.
 BOUND = 1e-4
@@ -134,6 +137,7 @@ def seen(checkpoints, pair):
 
 
 @sharded
+@forked
 def test_texts_and_step_logs_are_those_of_the_whole_model(seen, pair):
     """A key head too many in the cache, a sum that is missing or a bias added twice moves a token."""
     whole = runs(pair)
@@ -141,6 +145,7 @@ def test_texts_and_step_logs_are_those_of_the_whole_model(seen, pair):
 
 
 @sharded
+@forked
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_of_families_are_near_those_of_the_whole_model(seen, checkpoints, name):
     folder, config = checkpoints[name]
@@ -150,6 +155,7 @@ def test_logits_of_families_are_near_those_of_the_whole_model(seen, checkpoints,
 
 
 @sharded
+@forked
 def test_each_rank_has_its_part_alone(seen, pair):
     """Of two key heads one; half of the target's bytes but for its norms; the whole draft."""
     whole = sum(each.numel() for each in pair.target.parameters()) * 4
@@ -161,6 +167,7 @@ def test_each_rank_has_its_part_alone(seen, pair):
 
 
 @sharded
+@forked
 def test_random_shards_differ_and_make_one_model(seen):
     """One seed on all ranks would make all shards the same; different norms on two ranks would be no model."""
     (up, norm), (other_up, other_norm) = seen[0]["parts"], seen[1]["parts"]
@@ -173,6 +180,7 @@ def test_random_shards_differ_and_make_one_model(seen):
 
 
 @sharded
+@forked
 def test_ranks_that_differ_are_found_out_on_all_of_them(seen, pair):
     """By one bit of a logit, or one token; that request alone is named."""
     assert seen[0]["differing"] == seen[1]["differing"] == [False, True, True]

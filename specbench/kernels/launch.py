@@ -32,12 +32,18 @@ verify_kernel: Any = _verify_kernel  # a checker of types reads its parameters a
 INTERPRETED = isinstance(_verify_kernel, InterpretedFunction)
 
 
+def captures(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured, on the current stream."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 @dataclass
 class Workspace:
     """Scratch memory of the verification kernel on one device, grown as needed.
 
-    Launches that share a workspace must follow one another on one stream. A launch inside a CUDA graph uses the memory
-    there was when it was captured: run it once beforehand with the largest batch, gamma and vocabulary.
+    Launches that share a workspace must follow one another. A launch inside a CUDA graph uses the memory there was when
+    it was captured: run it once beforehand with the largest batch, gamma and vocabulary. That memory is kept as long as
+    the workspace, whatever later launches need, since the graph goes on writing to it.
     """
 
     cells: int = 0
@@ -45,6 +51,8 @@ class Workspace:
     slots: int = 0
     batch: int = 0
     _scratch: Scratch | None = field(default=None, repr=False)
+    _in_graph: bool = field(default=False, repr=False)
+    _kept: list[Scratch] = field(default_factory=list, repr=False)
 
     def scratch(self, batch: int, gamma: int, tiles: int, groups: int, device: torch.device) -> Scratch:
         """Memory for so many requests, drafted tokens a request, tiles a row and groups a request (powers of two).
@@ -54,11 +62,16 @@ class Workspace:
         """
         wanted = (batch * gamma * tiles, batch * groups, batch * gamma, batch)
         held = (self.cells, self.groups, self.slots, self.batch)
+        capturing = captures(device)
         if self._scratch is not None and self._scratch.total.device == device:
             if all(want <= have for want, have in zip(wanted, held, strict=True)):
+                self._in_graph |= capturing
                 return self._scratch
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if capturing:
             raise ArgumentError("workspace: too small inside a CUDA graph capture; call verify once before it")
+        if self._scratch is not None and self._in_graph:
+            self._kept.append(self._scratch)
+        self._in_graph = False
         self.cells, self.groups, self.slots, self.batch = map(max, wanted, held)
 
         def empty(size: int, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specbench.errors import ArgumentError
 from specbench.kernels import shape as kernels
-from specbench.kernels.launch import check_logits, row_tiles, run
+from specbench.kernels.launch import captures, check_logits, row_tiles, run
 from specbench.kernels.think import think_kernel as _think_kernel
 
 # A checker of types would read the kernels' parameters as the launches'.
@@ -33,12 +33,14 @@ class Counts:
     """The counts of texts' tokens, all 0 between launches, and lists of them, used on one stream and grown as needed.
 
     A launch inside a CUDA graph uses the memory there was when it was captured: run it once beforehand with the most
-    requests and the longest texts.
+    requests and the longest texts. That memory is kept as :class:`specbench.kernels.launch.Workspace` keeps its own.
     """
 
     vocabulary: int
     counts: Tensor = field(default_factory=lambda: torch.zeros((0, 0), dtype=torch.int32))
     listed: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
+    _in_graph: bool = field(default=False, repr=False)
+    _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
 
     def reserve(self, requests: int, tokens: int, device: torch.device) -> None:
         """Memory for so many requests, and for lists of so many tokens in all.
@@ -46,10 +48,15 @@ class Counts:
         Raises:
             ArgumentError: more is needed while a CUDA graph is being captured.
         """
+        capturing = captures(device)
         if requests <= len(self.counts) and tokens <= len(self.listed) and self.counts.device == device:
+            self._in_graph |= capturing
             return
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if capturing:
             raise ArgumentError("history: more texts, or longer ones, than before a CUDA graph's capture")
+        if self._in_graph:
+            self._kept.append((self.counts, self.listed))
+        self._in_graph = False
         requests, tokens = max(requests, len(self.counts)), max(tokens, len(self.listed))
         self.counts = torch.zeros((requests, self.vocabulary), dtype=torch.int32, device=device)
         self.listed = torch.empty(tokens, dtype=torch.int32, device=device)

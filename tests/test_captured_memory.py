@@ -1,0 +1,67 @@
+"""Scratch memory that a captured CUDA graph writes to stays where it is when later launches need more."""
+
+import weakref
+
+import pytest
+import torch
+
+from specbench.decoding.engines.graph import GraphEngine
+from specbench.errors import ArgumentError
+from specbench.kernels import launch, launch_shape
+from specbench.sampling import SamplingParams
+from tests.kernel_cases import DEVICE, on_a_gpu
+from tests.test_decoding import make_requests
+from tests.test_drafters_on_gpu import embedded
+from tests.test_engines import logs
+from tests.test_engines_on_gpu import decoder
+
+
+def of_verification():
+    workspace = launch.Workspace()
+    return lambda batch: workspace.scratch(batch, 4, 8, 16, DEVICE).total
+
+
+def of_counts():
+    counts = launch_shape.Counts(300)
+
+    def reserve(batch):
+        counts.reserve(batch, 100 * batch, DEVICE)
+        return counts.counts
+
+    return reserve
+
+
+@pytest.mark.parametrize("made", [of_verification, of_counts])
+@pytest.mark.parametrize("captured", [True, False])
+def test_memory_of_a_graph_outlives_growth_and_no_other_does(monkeypatch, made, captured):
+    take, capturing = made(), []
+    for module in (launch, launch_shape):
+        monkeypatch.setattr(module, "captures", lambda _: bool(capturing))
+    first = weakref.ref(take(2))
+    if captured:
+        capturing.append(True)
+        assert take(2) is first()
+        with pytest.raises(ArgumentError, match="captur"):
+            take(3)
+        capturing.clear()
+    second = weakref.ref(take(3))
+    assert (first() is not None) == captured
+    take(2)
+    take(4)
+    assert (first() is not None) == captured
+    assert second() is None  # no graph has it
+
+
+@on_a_gpu
+def test_a_verifier_that_others_use_for_larger_batches(monkeypatch):
+    """Before, replays wrote to memory that had become another tensor's."""
+    pair, workspace = embedded(), launch.Workspace()
+    requests = make_requests(pair, 16, SamplingParams(temperature=0.8, presence_penalty=0.5))
+    small, large = decoder(pair, GraphEngine()), decoder(pair, GraphEngine())
+    for each in (small, large):
+        monkeypatch.setattr(each.parts.verifier, "_workspace", workspace)
+    expected = logs(small.run(requests[:2]))
+    large.run(requests)
+    taken = [torch.full((size,), 2**30, dtype=torch.int32, device="cuda") for size in range(64, 2**16, 64)]
+    assert logs(small.run(requests[:2])) == expected
+    assert all((each == 2**30).all() for each in taken)
