@@ -104,6 +104,23 @@ def with_memory(folder, config):
         yield model, shared
 
 
+def refused(model, rank):
+    """What becomes of memory that works on rank 0 alone, and what is said of it here."""
+    said = []
+
+    def tried(device, dtype):
+        if rank == 1:
+            raise RuntimeError("no room")
+        return torch.zeros(1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summed, "say", said.append)
+        nowhere = summed.shared_memory(model)
+        patch.setattr(summed, "_check", lambda device, dtype: None)
+        patch.setattr(summed, "_tried", tried)
+        return [nowhere, summed.shared_memory(model)], said
+
+
 def traced(model):
     """Whether a compiled model computes the same, and the sums in each of its graphs, by what they go through."""
     jaxtyping.config.update("jaxtyping_disable", True)  # what checks shapes cannot be traced
@@ -128,8 +145,9 @@ def seen(tmp_path_factory):
         found = {name: of_family(*checkpoints[name]) for name in FAMILIES}
         found["unjoined"] = texts(pair)
         found["counts"] = [joined.join(each) for each in (pair.target, pair.draft)]
-        found["said"] = summed.install(pair.target, "auto")
+        found["installed"] = summed.install(pair.target, "auto")
         found["texts"] = texts(pair)
+        found["refused"] = refused(pair.target, rank)
         with with_memory(*checkpoints["gpt-neox"]) as (model, shared):
             found["biases"] = logits(model)
             found["sizes"] = [size / model.config.hidden_size for size in shared.sizes]
@@ -150,7 +168,7 @@ def test_texts_are_those_of_shards_that_are_not_joined_and_of_the_whole_model(se
     for each in seen[0]:
         assert each["unjoined"] == each["texts"] == whole
         assert min(each["counts"]) > 0
-        assert each["said"] > 0
+        assert each["installed"] > 0
 
 
 @sharded
@@ -174,6 +192,16 @@ def test_small_sums_go_through_the_shared_memory(seen):
     for each in found:
         assert (each["biases"] - whole).abs().max() < NEAR * whole.std()
         assert each["sizes"] == [4] * (2 * config.num_hidden_layers)
+
+
+@sharded
+def test_memory_that_one_rank_cannot_use_is_used_by_none(seen):
+    """Ranks that add up in two ways would wait for each other for ever."""
+    (first, said), (second, silence) = (each["refused"] for each in seen[0])
+    assert first == second == [None, None]
+    start = "parallel=tensor: sums over ranks go through gloo, not through shared memory: "
+    assert said == [start + "device is cpu", start + "rank 1: no room"]
+    assert silence == []
 
 
 @sharded
