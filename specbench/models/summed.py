@@ -75,12 +75,13 @@ def _(x: Tensor, weight: Tensor, shared: Tensor, group: str) -> Tensor:
 
 
 def _added_up(part: Tensor, group: str) -> Tensor:
-    """New memory with the sum over ranks.
+    """New memory with the sum over ranks of memory that they share.
 
     PyTorch's kernel that copies to the shared memory too is not used: its warps do not wait for each other between
     copying and saying that they have.
     """
-    return torch.ops.symm_mem.one_shot_all_reduce(part, "sum", group)
+    with torch.cuda.device(part.device):  # PyTorch launches it on the current one
+        return torch.ops.symm_mem.one_shot_all_reduce(part, "sum", group)
 
 
 def install(model: PreTrainedModel, sums: str) -> int:
@@ -123,7 +124,7 @@ def _check(device: torch.device, dtype: torch.dtype) -> None:
         raise ModelError(f"device is {device.type}")
     if dtype not in _DTYPES:
         raise ModelError(f"PyTorch adds no {dtype} there")
-    own, others = torch.cuda.current_device(), range(ranks.size())
+    own, others = device.index, range(torch.cuda.device_count())
     if apart := [other for other in others if other != own and not torch.cuda.can_device_access_peer(own, other)]:
         raise ModelError(f"GPU {own} cannot read the memory of GPU {apart[0]}")
 
