@@ -124,7 +124,7 @@ def _check(device: torch.device, dtype: torch.dtype) -> None:
         raise ModelError(f"device is {device.type}")
     if dtype not in _DTYPES:
         raise ModelError(f"PyTorch adds no {dtype} there")
-    own, others = device.index, range(torch.cuda.device_count())
+    own, others = device.index, range(ranks.size())  # a rank has the number of its GPU
     if apart := [other for other in others if other != own and not torch.cuda.can_device_access_peer(own, other)]:
         raise ModelError(f"GPU {own} cannot read the memory of GPU {apart[0]}")
 
