@@ -64,23 +64,24 @@ def logits(model):
     return torch.cat([first, engine.extend(torch.tensor([[7, 8], [9, 10]]), torch.tensor([2, 2]))], dim=1)
 
 
+def saved(name, folder):
+    """A tiny model of a family of families.py, in a folder, and its configuration."""
+    config = families.CONFIGS[name]()
+    config.vocab_size = 64  # which divides
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if not weight.any():
+                weight.normal_(0, 0.5)  # a bias of 0 may be added as often as one likes
+    model.save_pretrained(folder)
+    return folder, config
+
+
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
     """Tiny models of several families: (folder, configuration)."""
-    made = {}
-    for name in FAMILIES:
-        config = families.CONFIGS[name]()
-        config.vocab_size = 64  # which divides
-        torch.manual_seed(0)
-        model = transformers.AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():
-            for weight in model.parameters():
-                if not weight.any():
-                    weight.normal_(0, 0.5)  # a bias of 0 may be added as often as one likes
-        folder = tmp_path_factory.mktemp(name)
-        model.save_pretrained(folder)
-        made[name] = (folder, config)
-    return made
+    return {name: saved(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
 
 
 class SkewedOnOne(MaskedVerifier):

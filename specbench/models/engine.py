@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench import ranks, trees
 from specbench.batch import known_max
-from specbench.models import attention, joined, rope
+from specbench.models import attention, joined, rope, summed
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 from specbench.models.sharding import Shards
@@ -200,18 +200,22 @@ class Engine:
         self._longest += n
         return logits
 
-    def compile(self) -> None:
+    def compile(self, sums: str = "auto") -> None:
         """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes.
 
-        Of a whole model, layers that are given the same input become one product (models/joined.py). PyTorch chooses
-        some kernels by how fast they are here, and so each process may round in its own way: ranks, which have to agree
-        to the last bit, take kernels that nobody has timed.
+        Layers that are given the same input become one product (models/joined.py). PyTorch chooses some kernels by how
+        fast they are here, and so each process may round in its own way: ranks, which have to agree to the last bit,
+        take kernels that nobody has timed.
+
+        Args:
+            sums: how a sharded model adds up over ranks (models/summed.py).
         """
         # Beyond the limit PyTorch would go on without compiling, and say nothing.
         torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
-        if not ranks.launched():
-            joined.join(self.model)
+        joined.join(self.model)
+        if self.shards is not None:
+            summed.install(self.model, sums)
         self._compiled = torch.compile(self.model, dynamic=False, options={"deterministic": ranks.launched()})
 
     def _forward(

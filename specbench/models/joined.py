@@ -4,10 +4,14 @@ A step of few tokens waits for weights, and a small matrix cannot keep all of a 
 token, a product with 2048 x 512 takes an H200 as long as one with 2048 x 2048 (experiments/decode_speed.md). Models of
 transformers stay as they are but for these layers, whose weights become views of one matrix: no memory is added, and
 checkpoints, :meth:`PreTrainedModel.state_dict` among them, are the same.
+
+Layers of a sharded model are joined on each rank: those that are cut by their outputs are given the same whole input,
+and each of their outputs is this rank's own. So the product of the joined shards has what each would have computed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+from specbench.models import sharding
 
 # By the names that transformers has for them: layers of one module that are given the same tensor.
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -25,6 +31,7 @@ class Product:
     """One product and the layers that share it.
 
     Attributes:
+        weight, bias, sizes: of a sharded model what this rank has of them.
         of, parts: while some layers have not asked yet: the input, and what each is to get.
     """
 
@@ -46,15 +53,20 @@ class Product:
 
 
 class JoinedLinear(nn.Module):
-    """In place of a linear layer: its output is a part of a shared product."""
+    """In place of a linear layer: its output is a part of a shared product.
 
-    def __init__(self, product: Product, place: int):
+    Args:
+        layer: the one that it replaces; parameters are cut between ranks as that one's.
+        place: which part of the product is its own.
+    """
+
+    def __init__(self, layer: nn.Linear, product: Product, place: int):
         super().__init__()
         weight = product.weight.split(product.sizes)[place]
         bias = None if product.bias is None else product.bias.split(product.sizes)[place]
-        self.out_features, self.in_features = weight.shape
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.out_features, self.in_features = layer.out_features, layer.in_features
+        self.weight = _parameter(layer.weight, weight)
+        self.bias = None if bias is None else _parameter(layer.bias, bias)
         self.product, self.place = product, place
 
     def forward(self, input: Float[Tensor, "*n in"]) -> Float[Tensor, "*n part"]:
@@ -65,31 +77,37 @@ class JoinedLinear(nn.Module):
 def join(model: nn.Module) -> int:
     """Joins what can be joined in a model, in place, and says how many products there are now; again does nothing.
 
-    Layers are left alone that are no plain nn.Linear (quantised, adapted or sharded ones), that have hooks, or of which
-    some have a bias and others none. No gradients flow through those that are joined.
+    Layers are left alone that are no plain nn.Linear (quantised or adapted ones), that have hooks, that are cut in
+    another way than by their outputs, or of which some have a bias and others none. No gradients flow through those
+    that are joined.
     """
-    products = 0
+    products, cuts = 0, sharding.cuts(model)
     for module in list(model.modules()):
         for names in SIBLINGS:
             layers: list[Any] = [getattr(module, name, None) for name in names]
-            if _can_be_joined(layers):
+            if _can_be_joined(layers, cuts):
                 for name, joined in zip(names, _joined(layers), strict=True):
                     setattr(module, name, joined)
                 products += 1
     return products
 
 
-def _can_be_joined(layers: list[Any]) -> bool:
+def _can_be_joined(layers: list[Any], cuts: Mapping[nn.Module, str]) -> bool:
     if any(type(each) is not nn.Linear or each._forward_hooks or each._forward_pre_hooks for each in layers):
         return False
     kinds = {(type(each.weight), each.weight.dtype, each.weight.device, each.bias is None) for each in layers}
-    return len(kinds) == 1 and type(layers[0].weight) is nn.Parameter
+    ways = {cuts.get(each) if sharding.is_shard(each.weight) else None for each in layers}
+    plain = ways == {None} and type(layers[0].weight) is nn.Parameter
+    return len(kinds) == 1 and (plain or ways == {sharding.COLUMNWISE})
 
 
 @torch.no_grad()
 def _joined(layers: list[nn.Linear]) -> list[JoinedLinear]:
-    sizes = [each.out_features for each in layers]
-    weight = torch.cat([each.weight for each in layers])
-    bias = None if layers[0].bias is None else torch.cat([each.bias for each in layers])
-    product = Product(weight, bias, sizes)
-    return [JoinedLinear(product, place) for place in range(len(sizes))]
+    weight = torch.cat([sharding.local(each.weight) for each in layers])
+    bias = None if layers[0].bias is None else torch.cat([sharding.local(each.bias) for each in layers])
+    product = Product(weight, bias, [len(sharding.local(each.weight)) for each in layers])
+    return [JoinedLinear(each, product, place) for place, each in enumerate(layers)]
+
+
+def _parameter(before: Tensor, held: Tensor) -> nn.Parameter:
+    return nn.Parameter(sharding.in_place_of(before, held), requires_grad=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import torch.distributed as dist
 import transformers
 from jaxtyping import Bool, Int64, Shaped
 from packaging.version import Version
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench import ranks
@@ -31,6 +32,8 @@ from specbench.files import Source
 PATIENCE = 60.0  # seconds after which a rank that waits for the others gives up
 OLDEST = "5.17"  # transformers whose ``from_pretrained`` takes a DistributedConfig of tensor parallelism
 _KEYS = ("k_proj", "qkv_proj", "query_key_value")  # layers that make the keys of attention
+COLUMNWISE, ROWWISE = "colwise", "rowwise"  # transformers' names for a matrix cut by its outputs, and by its inputs
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")  # of a layer, in the name of a module
 _WITHOUT_PLAN = "Use a Llama, Qwen, Mistral or Gemma, or parallel=none."
 
 
@@ -142,6 +145,29 @@ def local(tensor: Tensor) -> Tensor:
     """What this rank has of a tensor: its shard, or the tensor itself."""
     held: Any = tensor
     return held.to_local() if hasattr(held, "to_local") else tensor
+
+
+def in_place_of(tensor: Tensor, held: Tensor) -> Tensor:
+    """A tensor that is cut as another one, of which this rank has ``held``; ``held`` itself if the other is whole."""
+    cut: Any = tensor
+    if not hasattr(cut, "to_local"):
+        return held
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        held, cut.device_mesh, cut.placements, run_check=False, shape=cut.shape, stride=cut.stride()
+    )
+
+
+def cuts(model: nn.Module) -> dict[nn.Module, str]:
+    """How the linear layers of a sharded model are cut, by transformers' names; empty for a whole model.
+
+    Layers that are cut in another way than COLUMNWISE and ROWWISE gather their output or split their input first.
+    """
+    if not isinstance(model, PreTrainedModel) or Shards.of(model) is None:
+        return {}
+    named = ((module, model.tp_plan.get(_NUMBER.sub(".*", name))) for name, module in model.named_modules())
+    return {module: style for module, style in named if style is not None and type(module) is nn.Linear}
 
 
 @dataclass(frozen=True)

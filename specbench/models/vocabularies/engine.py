@@ -204,9 +204,9 @@ class IntersectionEngine(Engine):
         """See :class:`specbench.models.engine.Engine`."""
         return (self.lengths, *self._inner.state())
 
-    def compile(self) -> None:
+    def compile(self, sums: str = "auto") -> None:
         """See :class:`specbench.models.engine.Engine`."""
-        self._inner.compile()
+        self._inner.compile(sums)
 
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
