@@ -153,7 +153,8 @@ def split_kernel(
         cell = (pair.to(tl.int64) * splits + part) * n * GROUP + row
         some = total > 0
         acc /= tl.where(some, total, 1.0)[:, None]
-        tl.store(parts + cell[:, None] * VALUE_DIM + d[None, :], acc, mask=held)
+        # A part without weight is not read.
+        tl.store(parts + cell[:, None] * VALUE_DIM + d[None, :], acc, mask=held & some[:, None])
         tl.store(exponents + cell, tl.where(some, most + tl.log2(total), MINUS_INF), mask=used)
 
 
