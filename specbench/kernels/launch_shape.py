@@ -15,6 +15,7 @@ from specbench.errors import ArgumentError
 from specbench.kernels import shape as kernels
 from specbench.kernels.launch import check_logits, row_tiles, run
 from specbench.kernels.think import think_kernel as _think_kernel
+from specbench.masked_rows import Mask
 
 # A checker of types would read the kernels' parameters as the launches'.
 shape_kernel: Any = kernels.shape_kernel
@@ -88,13 +89,7 @@ def shape(
     rows = n // requests
     step = rows if len(asked.presence) == n else 1
     if "allowed_token_ids" in wanted:
-        tile, tiles, _ = row_tiles(vocabulary)
-        words = asked.allowed.shape[1]
-        run(
-            allow_kernel, n * tiles,
-            logits, logits.stride(0), asked.restricted, asked.allowed, step, rows, words, vocabulary, tiles,
-            TILE=tile, WORDS=max(1, tile // BITS),
-        )  # fmt: skip
+        allow(logits, mask_of(asked, n))
     if wanted - _ALONE:
         _shape(logits, asked, history, counts, rows, step)
     if "thinking_token_budget" in wanted:  # last, since it forces a token whatever bans it
@@ -105,6 +100,29 @@ def shape(
             texts, texts.stride(0), history.text_lengths, drafted, drafted.stride(0),
             asked.thinking_budget, asked.thinking_start, asked.thinking_end, step, rows, vocabulary,
             CHUNK=_chunk(history), TILE=row_tiles(vocabulary)[0], num_warps=4,
+        )  # fmt: skip
+    return logits
+
+
+def mask_of(asked: Any, n: int) -> Mask:
+    """What allowed_token_ids leaves to n rows of logits; the arguments are those of :func:`shape`."""
+    return Mask(asked.restricted, asked.allowed, n // len(asked.restricted))
+
+
+def allow(logits: Shaped[Tensor, "n V"], mask: Mask) -> Shaped[Tensor, "n V"]:
+    """Writes -inf in place to what a mask bans, and returns the logits; one launch.
+
+    Raises:
+        ArgumentError: see :func:`shape`.
+    """
+    check_logits("logits", logits)
+    n, vocabulary = logits.shape
+    tile, tiles, _ = row_tiles(vocabulary)
+    if n > 0:
+        run(
+            allow_kernel, n * tiles,
+            logits, logits.stride(0), mask.restricted, mask.bits, mask.rows, mask.bits.shape[1], vocabulary, tiles,
+            TILE=tile, WORDS=max(1, tile // BITS),
         )  # fmt: skip
     return logits
 

@@ -177,16 +177,16 @@ def shape_kernel(
                 store(at, tl.full((ROWS, TOKENS), float("-inf"), tl.float64), banned)
 
 
-@triton.jit(do_not_specialize=["step", "rows", "words", "tiles"])
+@triton.jit(do_not_specialize=["rows", "words", "tiles"])
 def allow_kernel(
-    logits, stride, restricted, allowed, step, rows, words, vocabulary, tiles, TILE: tl.constexpr, WORDS: tl.constexpr
+    logits, stride, restricted, allowed, rows, words, vocabulary, tiles, TILE: tl.constexpr, WORDS: tl.constexpr
 ):  # fmt: skip
-    """logits [B * rows, vocabulary], changed; restricted bool [.], allowed int32 [., words]. Grid: B * rows * tiles.
+    """logits [n, vocabulary], changed; restricted bool [m], allowed int32 [m, words]. Grid: n * tiles.
 
-    Row ``request * step`` of restricted and allowed is that of a request. WORDS of allowed hold the bits of a tile.
+    A row of restricted and allowed is for ``rows`` rows of logits. WORDS of allowed hold the bits of a tile.
     """
     row, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
-    setting = row // rows * step
+    setting = row // rows
     if tl.load(restricted + setting):
         token, own = tile * TILE + tl.arange(0, TILE), tile * (TILE // 32) + tl.arange(0, WORDS)
         some = tl.max(tl.load(allowed + setting * words + own, mask=own < words, other=0) != 0, 0)
