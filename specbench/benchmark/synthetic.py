@@ -26,7 +26,7 @@ from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.texts import resolved, seen_from, some_history
 from specbench.provenance import request_seed
 from specbench.rng import Stream, Streams
-from specbench.sampling import History, RowParams, logit_rows, sample, whole_rows
+from specbench.sampling import History, RowParams, logit_rows, sample, tally, whole_rows
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import RESTRICT, Shaping
 from specbench.types import Draft, LogitRows
@@ -161,6 +161,9 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
     positions = torch.randint(POSITIONS, (batch,), generator=generator, device=device)
     u = Streams(seeds, positions, gamma + 1).uniform(Stream.DRAFT)[:, :gamma]
     history = some_history(spec, generator) if params.looks_back else None
+    if history is not None:  # counted as a step counts, once and before it drafts
+        texts = (history.texts, history.prompt_lengths, history.text_lengths)
+        history = dataclasses.replace(history, tally=tally(params, *texts, spec.vocabulary))
 
     def draft_rows(request: Int64[Tensor, " n"], offset: Int64[Tensor, " n"]) -> LogitRows:
         before = None if history is None else seen_from(history, request, offset)

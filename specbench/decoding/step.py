@@ -122,6 +122,7 @@ def step(batch: Batch, parts: Parts) -> tuple[Batch, Happened]:
     """One block for every running request."""
     stamps = Stamps(len(PHASES) + 1, batch.lengths.device)
     stamps.mark()
+    batch = batch.counted(parts.target.vocab_size)
     room = batch.room()
     streams = streams_of(batch.seeds, batch.lengths, batch.at_most(room, parts.gamma) + 1)
     if parts.drafter is None:
@@ -207,7 +208,7 @@ def _commit(
         parts.drafter.commit(agreed)
     numbers = (draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, bad)
     tokens = _written(batch, emitted, kept & ~nothing)
-    after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished)
+    after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished, tally=None)
     stamps.mark()
     return after, Happened(emitted, *numbers, stamps=stamps.tensor())
 

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
@@ -21,7 +22,7 @@ from specbench.masked_rows import MaskedRows
 from specbench.sampling import where
 from specbench.sampling.history import History, Processor, host_processors
 from specbench.sampling.shaped import shaped
-from specbench.sampling.shaping import RESTRICT, THINK, Shaping
+from specbench.sampling.shaping import PENALISE, RESTRICT, THINK, Shaping
 from specbench.sampling_params import NUMBERS, SamplingParams
 from specbench.types import LogitRows
 
@@ -233,6 +234,26 @@ def shape(
     from specbench.kernels import launch_shape
 
     return launch_shape.shape(logits if in_place else logits.clone(), params.shaping, history)
+
+
+def tally(
+    params: RowParams,
+    texts: Int64[Tensor, "B capacity"],
+    prompt_lengths: Int64[Tensor, " B"],
+    text_lengths: Int64[Tensor, " B"],
+    vocabulary: int,
+) -> Any:
+    """The tokens of texts, counted for all rows of a step at once, if kernels will penalise them; else None.
+
+    Args:
+        params: a row a text.
+    """
+    shaping = params.shaping
+    if shaping is None or PENALISE not in shaping.asked or not where.by_kernels(texts):
+        return None
+    from specbench.kernels import launch_tally
+
+    return launch_tally.tally(texts, prompt_lengths, text_lengths, shaping.bias_ids, vocabulary)
 
 
 def _checked(processor: Processor, given: Tensor, made: object) -> Tensor:
