@@ -127,7 +127,7 @@ def test_kernels_write_what_their_twin_does(dtype, chunk, monkeypatch):
     counts, kinds = launch_tally.Counts(VOCABULARY), ("all together", "repetition", "bad words", "nothing")
     for asked in (
         [EACH[name] for name in kinds],
-        [MIX, EACH["frequency"]],
+        [MIX, EACH["frequency"], {"frequency_penalty": 0.5, "logit_bias": {20: 3.0, 1: -1.0}}],
         [EACH["bad words"], EACH["min_tokens"]],
         [{}, *THOUGHTS.values()],
     ):
