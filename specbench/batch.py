@@ -6,14 +6,16 @@ the device. What only the host can know of lengths is a bound: :meth:`Batch.at_m
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specbench.sampling import History, RowParams, logit_rows
+from specbench.sampling import History, RowParams, logit_rows, tally
 from specbench.types import PADDING, LogitRows
 
 # Batch.finished: by a stop token, by max_new_tokens, by logits that nothing can be drawn from
@@ -36,6 +38,7 @@ class Batch:
         finished: RUNNING, STOPPED, FULL or FAILED.
         stop_ids: the ids that end each text; PADDING fills up rows that have fewer than others.
         fixed: no shape may depend on what the tensors hold, as a captured CUDA graph wants it.
+        tally: what :meth:`counted` found in the texts as they are now; None for nothing.
     """
 
     tokens: Int64[Tensor, "B capacity"]
@@ -48,6 +51,7 @@ class Batch:
     finished: Int64[Tensor, " B"]
     stop_ids: Int64[Tensor, "B stops"]
     fixed: bool = False
+    tally: Any = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -61,6 +65,11 @@ class Batch:
         """Tokens to draft for each request: its gamma, or fewer near the limit, since a step emits one token more."""
         left = (self.limits - self.lengths - 1).clamp(min=0).minimum(self.gammas)
         return torch.where(self.running, left, 0)
+
+    def counted(self, vocabulary: int) -> Batch:
+        """The same, with the tokens of the texts counted for all penalties of a step, if kernels apply any."""
+        given = (self.params, self.tokens, self.prompt_lengths, self.lengths, vocabulary)
+        return dataclasses.replace(self, tally=tally(*given))
 
     def span(self, first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
         """``width`` tokens of each text from its position ``first``; what lies beyond a text's end is any valid id."""
@@ -83,7 +92,7 @@ class Batch:
         if not params.looks_back:
             return logit_rows(logits, params)
         places = torch.arange(first, first + width, device=drafted.device).repeat(len(self))
-        history = History(self.tokens, self.prompt_lengths, self.lengths, drafted, owner, places)
+        history = History(self.tokens, self.prompt_lengths, self.lengths, drafted, owner, places, self.tally)
         return logit_rows(logits, params, history, in_place=True)
 
     def at_most(self, values: Int64[Tensor, " B"], bound: int) -> int:

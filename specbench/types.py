@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
@@ -49,7 +50,17 @@ class LogitRows:
     log_normalizer: Float[Tensor, " n"] | None
 
     def __len__(self) -> int:
-        return self.logits.shape[0]
+        return self.raw.shape[0]
+
+    @property
+    def mask(self) -> Any:
+        """The specbench.masked_rows.Mask that readers of ``raw`` still have to apply; None for none."""
+        return None
+
+    @property
+    def raw(self) -> Tensor:
+        """The logits as they lie in memory: ``logits``, unless there is a mask."""
+        return self.logits
 
     def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
         """The rows at the given indices, in that order (copies them)."""
@@ -61,12 +72,20 @@ class LogitRows:
     @staticmethod
     def interleave(steps: Sequence[LogitRows]) -> LogitRows:
         """Steps of [B] rows each, as [B * len(steps)] rows in which those of one request follow one another."""
+        return steps[0].followed_by(steps[1:])
+
+    def followed_by(self, others: Sequence[LogitRows]) -> LogitRows:
+        """:meth:`interleave` of these and the others."""
         return LogitRows(
             *(
-                torch.stack([getattr(rows, name) for rows in steps], dim=1).flatten(0, 1)
+                torch.stack([getattr(rows, name) for rows in (self, *others)], dim=1).flatten(0, 1)
                 for name in ("logits", "temperature", "cutoff", "normalizer")
             )
         )
+
+    def normalized(self, log_normalizer: Float[Tensor, " n"]) -> LogitRows:
+        """The same rows, whose normaliser somebody has found."""
+        return LogitRows(self.logits, self.temperature, self.cutoff, log_normalizer)
 
     @cached_property
     def normalizer(self) -> Float[Tensor, " n"]:

@@ -62,7 +62,7 @@ class MarkovEngine(Engine):
 
     def __init__(self, table: np.ndarray):
         self.table = torch.from_numpy(np.log(table)).float()
-        self.layout = 0
+        self.layout, self.vocab_size = 0, table.shape[1]
         self._lengths = torch.zeros(0, dtype=torch.int64)
         self.show(0)
 

@@ -7,7 +7,7 @@ import torch
 
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.errors import ArgumentError
-from specbench.kernels import launch, launch_shape
+from specbench.kernels import launch, launch_tally
 from specbench.sampling import SamplingParams
 from tests.kernel_cases import DEVICE, on_a_gpu
 from tests.test_decoding import make_requests
@@ -22,10 +22,10 @@ def of_verification():
 
 
 def of_counts():
-    counts = launch_shape.Counts(300)
+    counts = launch_tally.Counts(300)
 
     def reserve(batch):
-        counts.reserve(batch, 100 * batch, DEVICE)
+        counts.reserve(batch, DEVICE)
         return counts.counts
 
     return reserve
@@ -35,7 +35,7 @@ def of_counts():
 @pytest.mark.parametrize("captured", [True, False])
 def test_memory_of_a_graph_outlives_growth_and_no_other_does(monkeypatch, made, captured):
     take, capturing = made(), []
-    for module in (launch, launch_shape):
+    for module in (launch, launch_tally):
         monkeypatch.setattr(module, "captures", lambda _: bool(capturing))
     first = weakref.ref(take(2))
     if captured:

@@ -150,12 +150,13 @@ def test_a_step_without_such_parameters_looks_at_no_text(tiny, requests, monkeyp
 
 @pytest.mark.skipif(not launch.INTERPRETED, reason="tests/test_engines_on_gpu.py decodes on a GPU")
 @pytest.mark.usefixtures("few_programs")
-def test_the_fused_verifier_and_kernels_write_the_texts_of_their_plain_twins(pair, requests, monkeypatch):
+@pytest.mark.parametrize("chosen", [(0, 2, 7), (0, 3)], ids=["in place", "with a mask beside the logits"])
+def test_the_fused_verifier_and_kernels_write_the_texts_of_their_plain_twins(pair, requests, chosen, monkeypatch):
     """Sampled texts in float32: both draw the same uniforms, so that bans of another position show."""
     small = toy_pair(pair)
     warm = [
         dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.9), max_new_tokens=6)
-        for each in (requests[0], requests[2], requests[7])
+        for each in (requests[i] for i in chosen)
     ]
     target = Engine(small.target, small.vocab_size, "target")
     found = {}

@@ -104,8 +104,9 @@ def test_a_replay_begins_with_what_the_last_one_changed_restored():
 def test_a_call_changes_its_logits_as_a_step_does_until_they_are_restored(name, in_place):
     case = make_case(spec_of(name), 0, 0, DEVICE)
     case.inputs()
-    assert torch.equal(case.target_logits, case.shaped_before.target_logits)
-    assert not torch.equal(case.target_logits, case.raw_logits)
+    assert torch.equal(case.left(), case.shaped_before.target_logits)
+    beside = name == "allowed"  # a mask, which verifiers read themselves
+    assert torch.equal(case.target_logits, case.raw_logits) == beside
     case.restore()
     assert torch.equal(case.target_logits, case.raw_logits)
 
@@ -126,9 +127,10 @@ def test_the_same_call_without_penalties_is_timed_beside():
         assert row["times_plain_low"] <= row["times_plain"] <= row["times_plain_high"]
 
 
-def test_the_fused_verifier_is_timed_on_rows_that_kernels_have_penalised_in_place(in_place):
+@pytest.mark.parametrize("name", ["penalised", "allowed"])
+def test_the_fused_verifier_is_timed_on_rows_that_kernels_have_penalised_in_place(name, in_place):
     asked = context(FusedVerifier(), device=DEVICE, dtype=torch.float32, gamma=1)
-    (row,) = protocol(rounds=1, grid=[{"sampler": ["penalised"], "batch_size": [1]}]).run(asked).tables[LATENCY].rows
+    (row,) = protocol(rounds=1, grid=[{"sampler": [name], "batch_size": [1]}]).run(asked).tables[LATENCY].rows
     assert row["skipped"] is None
     assert row["checked"] == 1
     assert row["times_plain"] > 0

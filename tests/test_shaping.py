@@ -19,7 +19,7 @@ from analysis import parameters
 from specbench.batch import Batch
 from specbench.decoding import rows_along
 from specbench.errors import ArgumentError, ConfigError
-from specbench.kernels import launch, launch_shape
+from specbench.kernels import launch, launch_shape, launch_tally
 from specbench.models.generate import obstacle
 from specbench.protocols.prechecks import check_no_history
 from specbench.replay.trace import check_sampler
@@ -121,12 +121,13 @@ def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def test_kernels_write_what_their_twin_does(dtype, chunk, monkeypatch):
     """All kinds of requests in one launch; then others with the same memory, which the first must not have left dirty.
     In small pieces, tokens that occur twice are counted by different steps of a loop."""
+    monkeypatch.setattr(launch_tally, "CHUNK", chunk)
     monkeypatch.setattr(launch_shape, "CHUNK", chunk)
     monkeypatch.setattr(launch_shape, "ELEMENTS", chunk)
-    counts, kinds = launch_shape.Counts(VOCABULARY), ("all together", "repetition", "bad words", "nothing")
+    counts, kinds = launch_tally.Counts(VOCABULARY), ("all together", "repetition", "bad words", "nothing")
     for asked in (
         [EACH[name] for name in kinds],
-        [MIX, EACH["frequency"]],
+        [MIX, EACH["frequency"], {"frequency_penalty": 0.5, "logit_bias": {20: 3.0, 1: -1.0}}],
         [EACH["bad words"], EACH["min_tokens"]],
         [{}, *THOUGHTS.values()],
     ):

@@ -26,8 +26,9 @@ from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.texts import resolved, seen_from, some_history
 from specbench.provenance import request_seed
 from specbench.rng import Stream, Streams
-from specbench.sampling import History, RowParams, logit_rows, sample, shape
+from specbench.sampling import History, RowParams, logit_rows, sample, tally, whole_rows
 from specbench.sampling.shaped import shaped
+from specbench.sampling.shaping import RESTRICT, Shaping
 from specbench.types import Draft, LogitRows
 
 SHARPNESS = (1.0, 2.2)
@@ -75,13 +76,19 @@ class Case:
         """
         if self.target_params.truncates:
             return logit_rows(self.target_logits, self.target_params, self.history, in_place=True)
-        logits = shape(self.target_logits, self.target_params, self.history, in_place=True)
-        return LogitRows(logits, self.target_params.temperature, self.target_cutoff, None)
+        return whole_rows(self.target_logits, self.target_params, self.target_cutoff, self.history, in_place=True)
 
     def restore(self) -> None:
         """Makes the target's logits raw again after a call. This is not part of the work that is timed."""
         if self.raw_logits is not None:
             self.target_logits.copy_(self.raw_logits)
+
+    def left(self) -> Shaped[Tensor, "m V"]:
+        """The target's logits as a call on a GPU left them, with -inf where a mask beside them bans a token."""
+        history, shaping = self.history, self.target_params.shaping
+        if history is None or shaping is None or RESTRICT not in shaping.asked:
+            return self.target_logits
+        return _shaped(self.target_logits, dataclasses.replace(shaping, asked=frozenset({RESTRICT})), history)
 
     @cached_property
     def shaped_before(self) -> Case:
@@ -90,10 +97,7 @@ class Case:
         history, shaping = self.history, self.target_params.shaping
         if self.raw_logits is None or history is None or shaping is None:
             return self
-        logits = torch.empty_like(self.raw_logits)
-        for rows in torch.arange(len(logits), device=logits.device).split(_AT_ONCE):
-            of_rows = seen_from(history, history.request[rows], history.offset[rows])
-            logits[rows] = shaped(self.raw_logits[rows], shaping.select(of_rows.request), of_rows)
+        logits = _shaped(self.raw_logits, shaping, history)
         params = dataclasses.replace(self.target_params, shaping=None)
         return dataclasses.replace(self, target_logits=logits, target_params=params, history=None, raw_logits=None)
 
@@ -113,6 +117,15 @@ class Case:
         draft = Draft(self.token_ids, rows if self.spec.draft_probabilities else None, self.num_draft_tokens, gamma)
         target = self.target() if not cutoffs_known else self.target_with_cutoffs
         return draft, target, Streams(self.seeds, self.positions, gamma + 1)
+
+
+def _shaped(logits: Shaped[Tensor, "m V"], shaping: Shaping, history: History) -> Shaped[Tensor, "m V"]:
+    """What the plain twin makes of rows, a few at a time."""
+    made = torch.empty_like(logits)
+    for rows in torch.arange(len(logits), device=logits.device).split(_AT_ONCE):
+        of_rows = seen_from(history, history.request[rows], history.offset[rows])
+        made[rows] = shaped(logits[rows], shaping.select(of_rows.request), of_rows)
+    return made
 
 
 def pair_of_logits(
@@ -148,6 +161,9 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
     positions = torch.randint(POSITIONS, (batch,), generator=generator, device=device)
     u = Streams(seeds, positions, gamma + 1).uniform(Stream.DRAFT)[:, :gamma]
     history = some_history(spec, generator) if params.looks_back else None
+    if history is not None:  # counted as a step counts, once and before it drafts
+        texts = (history.texts, history.prompt_lengths, history.text_lengths)
+        history = dataclasses.replace(history, tally=tally(params, *texts, spec.vocabulary))
 
     def draft_rows(request: Int64[Tensor, " n"], offset: Int64[Tensor, " n"]) -> LogitRows:
         before = None if history is None else seen_from(history, request, offset)

@@ -42,7 +42,7 @@ def some_history(spec: CaseSpec, generator: torch.Generator) -> History:
 def seen_from(history: History, request: Int64[Tensor, " n"], offset: Int64[Tensor, " n"]) -> History:
     """The same texts and drafts, looked at from other places."""
     parts = (history.texts, history.prompt_lengths, history.text_lengths, history.drafted)
-    return History(*parts, request, offset)
+    return History(*parts, request, offset, history.tally)
 
 
 def resolved(sampling: SamplingParams, vocabulary: int) -> SamplingParams:

@@ -122,6 +122,7 @@ def step(batch: Batch, parts: Parts) -> tuple[Batch, Happened]:
     """One block for every running request."""
     stamps = Stamps(len(PHASES) + 1, batch.lengths.device)
     stamps.mark()
+    batch = batch.counted(parts.target.vocab_size)
     room = batch.room()
     streams = streams_of(batch.seeds, batch.lengths, batch.at_most(room, parts.gamma) + 1)
     if parts.drafter is None:
@@ -192,7 +193,7 @@ def _commit(
     nothing, bad = block & (emitted == PADDING), _bad(draft, rows)
     if parts.target.shards is not None:
         drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
-        differ = parts.target.shards.differing(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
+        differ = parts.target.shards.differing(rows.raw.unflatten(0, (len(batch), -1)), drafted, emitted)
         bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     finished = torch.where(batch.running, ended, batch.finished)
@@ -207,7 +208,7 @@ def _commit(
         parts.drafter.commit(agreed)
     numbers = (draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, bad)
     tokens = _written(batch, emitted, kept & ~nothing)
-    after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished)
+    after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished, tally=None)
     stamps.mark()
     return after, Happened(emitted, *numbers, stamps=stamps.tensor())
 
@@ -215,14 +216,15 @@ def _commit(
 def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
     """Whose logits are NaN or +inf for each request: one read of them, since a NaN in a row counts as its largest.
 
-    Rows that nothing was drawn from count too. All -inf is no error there: a grammar may have come to its end.
+    Rows that nothing was drawn from count too, and so do tokens that a mask bans, if they are still as the model gave
+    them. All -inf is no error there: a grammar may have come to its end.
     """
     counts, bad = draft.num_draft_tokens, torch.full_like(draft.num_draft_tokens, FINITE)
     for name, rows, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, target, 1)):
         width = draft.max_draft_tokens + more
         if rows is not None and width > 0:
             used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
-            finite = (rows.logits.amax(dim=-1) < torch.inf).view(-1, width)
+            finite = (rows.raw.amax(dim=-1) < torch.inf).view(-1, width)
             bad = torch.where((~finite & used).any(dim=1), name, bad)
     return bad
 

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from specbench.kernels import masks
 from specbench.kernels import tiles as on_tiles
 from specbench.kernels.tiles import NO_INDEX
 
@@ -40,7 +41,10 @@ def drafted_ids(block, rows, valid, vocabulary):
 @triton.jit
 def _logit(source, rows, x):
     """Each row's logit of its drafted token, float64; -inf where there is none."""
-    return tl.load(source.logits + rows * source.stride + x, mask=x >= 0, other=float("-inf")).to(tl.float64)
+    logit = tl.load(source.logits + rows * source.stride + x, mask=x >= 0, other=float("-inf")).to(tl.float64)
+    if source.mask is not None:
+        logit = tl.where(masks.allows(source.mask, rows, x), logit, float("-inf"))
+    return logit
 
 
 @triton.jit
@@ -55,17 +59,17 @@ def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, voc
         row, begin = first + request + i, (item % chunks) * chunk
         end = tl.minimum(begin + chunk, tiles)
         cells = (request * GAMMA + i) * TILES
-        logits = p.logits + row * p.stride
+        logits, mask = p.logits + row * p.stride, masks.mask_of(p.mask, row)
         temperature = tl.load(p.temperature + row).to(tl.float64)
         # The drafted token's logit is rarely far below the largest, and spares looking for that.
         logit = _logit(p, row, drafted_ids(block, first + i, i < drafted, vocabulary)).to(tl.float32)
         if temperature == 0:
-            on_tiles.leave_largest(logits, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
+            on_tiles.leave_largest(logits, mask, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
         elif not KNOWN:
             scale = on_tiles.exp2_scale(temperature)
             on_tiles.leave_sums(
-                logits, begin, end, scale, logit * scale, vocabulary, ws.reference + cells, ws.total + cells, TILE
-            )
+                logits, mask, begin, end, scale, logit * scale, vocabulary, ws.reference + cells, ws.total + cells, TILE
+            )  # fmt: skip
         before = tl.atomic_add(ws.scored + request, 1, sem="acq_rel")
     return before
 

@@ -8,6 +8,7 @@ for the bonus row and where the residual has no mass.
 import triton
 import triton.language as tl
 
+from specbench.kernels import masks
 from specbench.kernels import tiles as on_tiles
 from specbench.kernels.accept import ACCEPT, drafted_ids
 from specbench.kernels.tiles import NO_INDEX, STAGES
@@ -21,8 +22,8 @@ GROUP = tl.constexpr(64)  # tokens among which the last level chooses
 def row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, HAS_Q, GAMMA):
     """The form of the drafted row ``tau`` of a request; p's alone without ``subtract``.
 
-    (p's, q's, drafted token, whether q is dense, whether p is greedy, p's argmax, pi); p's and q's are (row, cutoff,
-    scale, reference, factor). All loads come first, so that they cost one trip to memory.
+    (p's, q's, drafted token, whether q is dense, whether p is greedy, p's argmax, pi); p's and q's are (row, mask,
+    cutoff, scale, reference, factor). All loads come first, so that they cost one trip to memory.
     """
     row, slot, draft = first + request + tau, request * GAMMA + tau, first + tau
     scale = tl.load(ws.form + 8 * slot, cache_modifier=".cg")
@@ -41,31 +42,35 @@ def row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, 
         greedy = tl.load(p.temperature + row) == 0
         pi = tl.load(ws.pi + slot - 1, mask=subtract & (tau > 0), other=1.0, cache_modifier=".cg").to(tl.float32)
         argmax = tl.load(ws.argmax + slot, mask=greedy, other=NO_INDEX, cache_modifier=".cg")
-    p_form = (p.logits + row * p.stride, cutoff, scale, reference, factor * pi)
-    q_form = (q.logits + draft * q.stride, q_cutoff, q_scale, q_reference, q_factor)
+    p_form = (p.logits + row * p.stride, masks.mask_of(p.mask, row), cutoff, scale, reference, factor * pi)
+    q_form = (q.logits + draft * q.stride, None, q_cutoff, q_scale, q_reference, q_factor)
     return p_form, q_form, x, dense, greedy, argmax, pi
 
 
 @triton.jit
-def _probs(form, offsets, vocabulary, WHOLE):
-    """Probabilities, times pi, of some tokens of a row, float32."""
-    row, cutoff, scale, reference, factor = form
-    logits = on_tiles.load(row, offsets, vocabulary, WHOLE)
+def _probs(form, start, vocabulary, WHOLE, N: tl.constexpr):
+    """Probabilities, times pi, of N tokens of a row from ``start`` on, float32."""
+    row, mask, cutoff, scale, reference, factor = form
+    logits = on_tiles.load(row, mask, start, vocabulary, WHOLE, N)
     probs = on_tiles.exp2(tl.fma(logits, scale, -reference)) * factor
     return tl.where(logits < cutoff, 0.0, probs)
 
 
 @triton.jit
-def weigh(form, offsets, vocabulary, BLOCK, HAS_Q, WHOLE):
-    """The weights of some tokens of a row, float32."""
+def weigh(form, start, vocabulary, BLOCK, HAS_Q, WHOLE, N: tl.constexpr):
+    """The weights of N tokens of a row from ``start`` on, float32.
+
+    The draft's logits are read without its mask, which is the target's: it leaves no weight to what it bans, by p.
+    """
     p_form, q_form, x, dense, greedy, argmax, pi = form
-    weights = _probs(p_form, offsets, vocabulary, WHOLE)
+    offsets = start + tl.arange(0, N)
+    weights = _probs(p_form, start, vocabulary, WHOLE, N)
     if BLOCK:
         weights = tl.where(greedy, tl.where(offsets == argmax, pi, 0.0), weights)
     taken = tl.where(offsets == x, 1.0, 0.0)
     if HAS_Q:
         if dense:
-            taken = _probs(q_form, offsets, vocabulary, WHOLE)
+            taken = _probs(q_form, start, vocabulary, WHOLE, N)
     return tl.maximum(weights - taken, 0.0)
 
 
@@ -79,43 +84,79 @@ def leave_masses(
     row = first + request + tau
     temperature = tl.load(p.temperature + row).to(tl.float64)
     if tau == drafted:
-        logits = p.logits + row * p.stride
+        logits, mask = p.logits + row * p.stride, masks.mask_of(p.mask, row)
         if temperature > 0:
             _leave_bonus_masses(
-                logits, begin, end, on_tiles.exp2_scale(temperature), tl.load(p.cutoff + row).to(tl.float32),
+                logits, mask, begin, end, on_tiles.exp2_scale(temperature), tl.load(p.cutoff + row).to(tl.float32),
                 vocabulary, ws.reference + cells, ws, groups, TILE,
             )  # fmt: skip
         else:
-            on_tiles.leave_largest(logits, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
+            on_tiles.leave_largest(logits, mask, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
     elif BLOCK | (temperature > 0):  # the token rule's recovered token at temperature 0 is the argmax, known already
         form = row_form(p, q, block, ws, request, first, tau, tau < drafted, vocabulary, BLOCK, HAS_Q, GAMMA)
-        whole = tl.minimum(end, vocabulary // TILE)
-        for t in tl.range(begin, whole, num_stages=STAGES):
-            _leave_mass(form, t, ws, cells, groups, vocabulary, BLOCK, HAS_Q, True, TILE)
-        for t in range(tl.maximum(begin, whole), end):
-            _leave_mass(form, t, ws, cells, groups, vocabulary, BLOCK, HAS_Q, False, TILE)
+        every = True
+        if p.mask is not None:
+            some = masks.tiles_with_tokens(masks.mask_of(p.mask, row), begin, end, TILE)
+            every = masks.is_every(some, begin, end)
+            if not every:
+                for t in range(begin, end):
+                    if masks.has_tokens(some, t - begin):
+                        _leave_mass(form, t, ws, cells, groups, vocabulary, BLOCK, HAS_Q, False, TILE)
+                    else:
+                        _leave_no_mass(t, ws, cells, groups, BLOCK, TILE)
+        if every:
+            whole = tl.minimum(end, vocabulary // TILE)
+            for t in tl.range(begin, whole, num_stages=STAGES):
+                _leave_mass(form, t, ws, cells, groups, vocabulary, BLOCK, HAS_Q, True, TILE)
+            for t in range(tl.maximum(begin, whole), end):
+                _leave_mass(form, t, ws, cells, groups, vocabulary, BLOCK, HAS_Q, False, TILE)
 
 
 @triton.jit
 def _leave_mass(form, t, ws, cells, groups, vocabulary, BLOCK, HAS_Q, WHOLE, TILE):
     """Leaves the group masses of tile t of a row; for the block rule the tile's mass too, which every row needs."""
-    weights = weigh(form, t * TILE + tl.arange(0, TILE), vocabulary, BLOCK, HAS_Q, WHOLE)
+    weights = weigh(form, t * TILE, vocabulary, BLOCK, HAS_Q, WHOLE, TILE)
     on_tiles.leave_group_masses(weights, ws.group + (groups + t) * (TILE // GROUP), TILE, GROUP)
     if BLOCK:
         tl.store(ws.total + cells + t, tl.sum(weights, axis=0))
 
 
 @triton.jit
-def _leave_bonus_masses(row, begin, end, scale, cutoff, vocabulary, references, ws, groups, TILE):
+def _leave_no_mass(t, ws, cells, groups, BLOCK, TILE):
+    """What _leave_mass() leaves of a tile whose tokens the mask bans, all of them."""
+    on_tiles.leave_no_group_masses(ws.group + (groups + t) * (TILE // GROUP), TILE, GROUP)
+    if BLOCK:
+        tl.store(ws.total + cells + t, 0.0)
+
+
+@triton.jit
+def _leave_bonus_masses(row, mask, begin, end, scale, cutoff, vocabulary, references, ws, groups, TILE):
     """Leaves, of tiles [begin, end) of a row, the largest kept logit * scale and the group masses relative to it."""
-    for t in tl.range(begin, end, num_stages=STAGES):
-        logits = on_tiles.load(row, t * TILE + tl.arange(0, TILE), vocabulary, False)
-        logits = tl.where(logits < cutoff, float("-inf"), logits)
-        reference = tl.max(logits, axis=0) * scale
-        weights = on_tiles.exp2(tl.fma(logits, scale, -reference))
-        weights = tl.where(logits == float("-inf"), 0.0, weights)  # all may be -inf, or all but a NaN
-        tl.store(references + t, reference)
-        on_tiles.leave_group_masses(weights, ws.group + (groups + t) * (TILE // GROUP), TILE, GROUP)
+    every = True
+    if mask is not None:
+        some = masks.tiles_with_tokens(mask, begin, end, TILE)
+        every = masks.is_every(some, begin, end)
+        if not every:
+            for t in range(begin, end):
+                if masks.has_tokens(some, t - begin):
+                    _leave_bonus_mass(row, mask, t, scale, cutoff, vocabulary, references, ws, groups, TILE)
+                else:
+                    tl.store(references + t, float("-inf"))
+                    on_tiles.leave_no_group_masses(ws.group + (groups + t) * (TILE // GROUP), TILE, GROUP)
+    if every:
+        for t in tl.range(begin, end, num_stages=STAGES):
+            _leave_bonus_mass(row, mask, t, scale, cutoff, vocabulary, references, ws, groups, TILE)
+
+
+@triton.jit
+def _leave_bonus_mass(row, mask, t, scale, cutoff, vocabulary, references, ws, groups, TILE):
+    logits = on_tiles.load(row, mask, t * TILE, vocabulary, False, TILE)
+    logits = tl.where(logits < cutoff, float("-inf"), logits)
+    reference = tl.max(logits, axis=0) * scale
+    weights = on_tiles.exp2(tl.fma(logits, scale, -reference))
+    weights = tl.where(logits == float("-inf"), 0.0, weights)  # all may be -inf, or all but a NaN
+    tl.store(references + t, reference)
+    on_tiles.leave_group_masses(weights, ws.group + (groups + t) * (TILE // GROUP), TILE, GROUP)
 
 
 @triton.jit
@@ -172,7 +213,7 @@ def draw(
         if (tau < drafted) & (total == 0):  # p equals q but for rounding: drawn from p
             form = row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, HAS_Q, GAMMA)
             for k in range(0, tiles):
-                weights = weigh(form, k * TILE + tl.arange(0, TILE), vocabulary, BLOCK, HAS_Q, False)
+                weights = weigh(form, k * TILE, vocabulary, BLOCK, HAS_Q, False, TILE)
                 on_tiles.leave_group_masses(weights, groups + k * (TILE // GROUP), TILE, GROUP)
                 masses = tl.where(t == k, tl.sum(weights, axis=0).to(tl.float64), masses)
             total = tl.sum(masses, axis=0)
@@ -182,15 +223,15 @@ def draw(
         few = tl.load(groups + tile * (TILE // GROUP) + g, cache_modifier=".cg").to(tl.float64)
         group, rest = on_tiles.pick(tl.where(bonus, few * shift, few), rest, TILE // GROUP)
         start = tile * TILE + group * GROUP
-        offsets = start + tl.arange(0, GROUP)
         if bonus:  # relative to the row's largest logit: the draw normalises itself
             row = first + request + tau
-            logits = on_tiles.load(p.logits + row * p.stride, offsets, vocabulary, False)
+            mask = masks.mask_of(p.mask, row)
+            logits = on_tiles.load(p.logits + row * p.stride, mask, start, vocabulary, False, GROUP)
             kept = logits >= tl.load(p.cutoff + row).to(tl.float32)
             weights = tl.where(kept, on_tiles.exp2(tl.fma(logits, on_tiles.exp2_scale(temperature), -most)), 0.0)
         else:
             form = row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, HAS_Q, GAMMA)
-            weights = weigh(form, offsets, vocabulary, BLOCK, HAS_Q, False)
+            weights = weigh(form, start, vocabulary, BLOCK, HAS_Q, False, GROUP)
         place, _ = on_tiles.pick(weights.to(tl.float64), rest, GROUP)
         token = tl.where((total > 0) & (total < float("inf")), start + place, -1)
     return token, total, most

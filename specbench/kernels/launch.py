@@ -15,7 +15,8 @@ from triton.runtime.interpreter import InterpretedFunction
 from specbench import arguments
 from specbench.errors import ArgumentError
 from specbench.kernels.emit import GROUP
-from specbench.kernels.layout import Block, Rows, Scratch
+from specbench.kernels.layout import Block, Mask, Rows, Scratch
+from specbench.kernels.masks import MOST_TILES
 from specbench.kernels.verify import verify_kernel as _verify_kernel
 from specbench.rng import Streams
 from specbench.types import Draft, LogitRows, Verification
@@ -126,31 +127,33 @@ def verify(
         ArgumentError: names the argument whose shape, dtype, device or stride does not fit.
     """
     check(draft, target, streams)
-    batch, gamma, vocabulary = len(draft.num_draft_tokens), draft.max_draft_tokens, target.logits.shape[1]
-    device = target.logits.device
+    batch, gamma, vocabulary = len(draft.num_draft_tokens), draft.max_draft_tokens, target.raw.shape[1]
+    device = target.raw.device
     if out is None:
         out = Verification(
             torch.empty((batch, gamma + 1), dtype=torch.int64, device=device),
             torch.empty(batch, dtype=torch.int64, device=device),
         )
     else:
-        check_array("out.token_ids", out.token_ids, torch.int64, (batch, gamma + 1), target.logits)
-        check_array("out.num_accepted", out.num_accepted, torch.int64, (batch,), target.logits)
+        check_array("out.token_ids", out.token_ids, torch.int64, (batch, gamma + 1), target.raw)
+        check_array("out.num_accepted", out.num_accepted, torch.int64, (batch,), target.raw)
     if batch == 0:
         return out
     tile, tiles, tile_lanes = row_tiles(vocabulary)
     lanes = max(GAMMA_LANES, triton.next_power_of_2(gamma))
     known = target.log_normalizer is not None
+    most = MOST_TILES.value if target.mask is not None else tiles
     slots = max(gamma, 1) if block else 1
-    score_chunk = tiles if known else chunk_of(tiles, batch * gamma, SCORE_CHUNK)
-    emit_chunk = chunk_of(tiles, batch * slots, EMIT_CHUNK)
+    score_chunk = tiles if known else min(most, chunk_of(tiles, batch * gamma, SCORE_CHUNK))
+    emit_chunk = min(most, chunk_of(tiles, batch * slots, EMIT_CHUNK))
     programs = gamma * triton.cdiv(tiles, score_chunk) + slots * triton.cdiv(tiles, emit_chunk)
     p_rows = rows_of(target, target.log_normalizer)
+    q_rows = p_rows if draft.rows is None else _draft_rows(draft.rows, target)
     run(
         verify_kernel,
         batch * programs,
         p_rows,
-        p_rows if draft.rows is None else rows_of(draft.rows, draft.rows.normalizer),
+        q_rows,
         Block(
             draft.token_ids,
             draft.num_draft_tokens,
@@ -210,13 +213,24 @@ def chunk_of(tiles: int, rows: int, most: int) -> int:
 def rows_of(rows: LogitRows, normalizer: Tensor | None = None) -> Rows:
     """Rows on the device; without a normaliser a pointer that no kernel follows stands in its place."""
     known = rows.temperature if normalizer is None else normalizer
-    return Rows(rows.logits, rows.logits.stride(0), rows.temperature, rows.cutoff, known)
+    mask = rows.mask
+    if mask is not None:
+        mask = Mask(mask.restricted, mask.bits, mask.bits.shape[1], mask.rows)
+    return Rows(rows.raw, rows.raw.stride(0), rows.temperature, rows.cutoff, known, mask)
+
+
+def _draft_rows(rows: LogitRows, target: LogitRows) -> Rows:
+    """The draft's rows. Their mask may be left out if it is the target's too, since no weight is left there then."""
+    given = rows_of(rows, rows.normalizer)
+    if rows.mask is not None and not rows.mask.same_sets(target.mask):
+        given = given._replace(logits=rows.logits, stride=rows.logits.stride(0))
+    return given._replace(mask=None)
 
 
 def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
     """Raises ArgumentError for what the kernel cannot take, as far as the host knows it. Reads no device data."""
     arguments.check(draft, target, streams, values=False)
-    device = target.logits.device
+    device = target.raw.device
     if (device.type == "cpu") != INTERPRETED:
         remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
         raise ArgumentError(f"target: logits on {device}; to run the kernels there, {remedy}")
@@ -235,7 +249,7 @@ def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
 
 def check_layout(name: str, rows: LogitRows) -> None:
     """Raises ArgumentError for rows in a dtype or with strides that no kernel can take."""
-    check_logits(name, rows.logits)
+    check_logits(name, rows.raw)
     for part in ("temperature", "cutoff", "log_normalizer"):
         tensor = getattr(rows, part)
         if tensor is not None and not tensor.is_contiguous():

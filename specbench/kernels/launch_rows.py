@@ -29,6 +29,7 @@ from specbench.kernels.launch import (
     run,
 )
 from specbench.kernels.layout import Block
+from specbench.kernels.masks import MOST_TILES
 from specbench.rng import Stream
 from specbench.types import LogitRows
 
@@ -104,16 +105,16 @@ def sample(
     Raises:
         ArgumentError: names the argument whose shape, dtype, device or stride does not fit.
     """
-    arguments.check_rows("rows", rows, rows.logits.device)
+    arguments.check_rows("rows", rows, rows.raw.device)
     check_layout("rows", rows)
-    check_array("u", u, torch.float64, (len(rows),), rows.logits)
-    n, vocabulary = rows.logits.shape
+    check_array("u", u, torch.float64, (len(rows),), rows.raw)
+    n, vocabulary = rows.raw.shape
     tile, tiles, lanes = row_tiles(vocabulary)
-    device = rows.logits.device
+    device = rows.raw.device
     tokens = torch.empty(n, dtype=torch.int64, device=device)
     normalizers = torch.empty(n, dtype=torch.float64, device=device)
     if n > 0:
-        chunk = chunk_of(tiles, n, EMIT_CHUNK)
+        chunk = chunk_of(tiles, n, min(EMIT_CHUNK, MOST_TILES.value))
         if workspace is None:
             workspace = _workspace(
                 device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0

@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 import triton
 from jaxtyping import Shaped
 from torch import Tensor
 
 from specbench.errors import ArgumentError
 from specbench.kernels import shape as kernels
-from specbench.kernels.launch import captures, check_logits, row_tiles, run
+from specbench.kernels.launch import check_logits, row_tiles, run
+from specbench.kernels.launch_tally import Counts, tally
 from specbench.kernels.think import think_kernel as _think_kernel
+from specbench.masked_rows import Mask
 
 # A checker of types would read the kernels' parameters as the launches'.
 shape_kernel: Any = kernels.shape_kernel
 allow_kernel: Any = kernels.allow_kernel
 think_kernel: Any = _think_kernel
 BITS = 32  # of allowed_token_ids, in a word
-CHUNK = 1024  # tokens of a text that are counted together
+CHUNK = 1024  # tokens of a text that are looked through together
 ELEMENTS = 1024  # logits that a program changes together,
 ROWS = 8  # in at most so many rows
-PROGRAMS, PARTS = 512, 8  # programs in all, about, and at most those of a request
 _ALONE = {"allowed_token_ids", "thinking_token_budget"}  # what has a kernel of its own
-
-
-@dataclass
-class Counts:
-    """The counts of texts' tokens, all 0 between launches, and lists of them, used on one stream and grown as needed.
-
-    A launch inside a CUDA graph uses the memory there was when it was captured: run it once beforehand with the most
-    requests and the longest texts. That memory is kept as :class:`specbench.kernels.launch.Workspace` keeps its own.
-    """
-
-    vocabulary: int
-    counts: Tensor = field(default_factory=lambda: torch.zeros((0, 0), dtype=torch.int32))
-    listed: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int32))
-    _in_graph: bool = field(default=False, repr=False)
-    _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
-
-    def reserve(self, requests: int, tokens: int, device: torch.device) -> None:
-        """Memory for so many requests, and for lists of so many tokens in all.
-
-        Raises:
-            ArgumentError: more is needed while a CUDA graph is being captured.
-        """
-        capturing = captures(device)
-        if requests <= len(self.counts) and tokens <= len(self.listed) and self.counts.device == device:
-            self._in_graph |= capturing
-            return
-        if capturing:
-            raise ArgumentError("history: more texts, or longer ones, than before a CUDA graph's capture")
-        if self._in_graph:
-            self._kept.append((self.counts, self.listed))
-        self._in_graph = False
-        requests, tokens = max(requests, len(self.counts)), max(tokens, len(self.listed))
-        self.counts = torch.zeros((requests, self.vocabulary), dtype=torch.int32, device=device)
-        self.listed = torch.empty(tokens, dtype=torch.int32, device=device)
-
-
-@functools.cache
-def _counts(device: torch.device, stream: int, vocabulary: int) -> Counts:
-    return Counts(vocabulary)
 
 
 def shape(
@@ -72,7 +31,8 @@ def shape(
 ) -> Shaped[Tensor, "n V"]:
     """Applies penalties, biases and bans to logits in place, and returns them.
 
-    One launch, and one more each for allowed_token_ids and thinking_token_budget.
+    One launch, and one more each for allowed_token_ids, for thinking_token_budget, and, if the history has no tally and
+    there are penalties, for that.
 
     Args:
         logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride; those of a request stand together, as
@@ -80,7 +40,7 @@ def shape(
         asked: a :class:`specbench.sampling.shaping.Shaping`, a row a row of logits, alike for all rows of a request, or
             a row a request.
         history: the :class:`specbench.sampling.History` of the rows; the room of both is above this one.
-        counts: memory; None takes one that is kept for the device's current stream.
+        counts: memory to count in; None takes some that is kept for the device's current stream.
 
     Raises:
         ArgumentError: logits in a dtype or with strides that no kernel can take; not as many rows for each request.
@@ -95,13 +55,7 @@ def shape(
     rows = n // requests
     step = rows if len(asked.presence) == n else 1
     if "allowed_token_ids" in wanted:
-        tile, tiles, _ = row_tiles(vocabulary)
-        words = asked.allowed.shape[1]
-        run(
-            allow_kernel, n * tiles,
-            logits, logits.stride(0), asked.restricted, asked.allowed, step, rows, words, vocabulary, tiles,
-            TILE=tile, WORDS=max(1, tile // BITS),
-        )  # fmt: skip
+        allow(logits, mask_of(asked, n))
     if wanted - _ALONE:
         _shape(logits, asked, history, counts, rows, step)
     if "thinking_token_budget" in wanted:  # last, since it forces a token whatever bans it
@@ -116,33 +70,58 @@ def shape(
     return logits
 
 
+def mask_of(asked: Any, n: int) -> Mask:
+    """What allowed_token_ids leaves to n rows of logits; the arguments are those of :func:`shape`."""
+    return Mask(asked.restricted, asked.allowed, n // len(asked.restricted))
+
+
+def allow(logits: Shaped[Tensor, "n V"], mask: Mask) -> Shaped[Tensor, "n V"]:
+    """Writes -inf in place to what a mask bans, and returns the logits; one launch.
+
+    Raises:
+        ArgumentError: see :func:`shape`.
+    """
+    check_logits("logits", logits)
+    n, vocabulary = logits.shape
+    tile, tiles, _ = row_tiles(vocabulary)
+    if n > 0:
+        run(
+            allow_kernel, n * tiles,
+            logits, logits.stride(0), mask.restricted, mask.bits, mask.rows, mask.bits.shape[1], vocabulary, tiles,
+            TILE=tile, WORDS=max(1, tile // BITS),
+        )  # fmt: skip
+    return logits
+
+
 def _chunk(history: Any) -> int:
     return min(CHUNK, triton.next_power_of_2(history.texts.shape[1] + history.drafted.shape[1]))
 
 
 def _shape(logits: Tensor, asked: Any, history: Any, counts: Counts | None, rows: int, step: int) -> None:
     """Penalties, biases, bad words and min_tokens, of ``rows`` rows a request."""
-    (n, vocabulary), device, wanted = logits.shape, logits.device, asked.asked
-    requests = n // rows
-    if counts is None:
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        counts = _counts(device, stream, vocabulary)
-    texts, drafted = history.texts, history.drafted
-    capacity, parts = texts.shape[1] + drafted.shape[1], 1
-    if penalises := "penalties" in wanted:
-        parts = max(1, min(PARTS, PROGRAMS // requests))
-        # As much as any smaller batch would take: its memory must not be allocated anew behind a captured graph.
-        counts.reserve(requests, max(PROGRAMS, requests) * capacity, device)
+    (n, vocabulary), wanted = logits.shape, asked.asked
+    texts, drafted, tallied = history.texts, history.drafted, history.tally
+    penalises, unused = "penalties" in wanted, history.offset
+    parts, lists, room = 1, (unused, unused, unused), 0
+    if penalises:
+        if tallied is None or not tallied.is_of(history, vocabulary):
+            given = (texts, history.prompt_lengths, history.text_lengths, asked.bias_ids, vocabulary)
+            tallied = tally(*given, counts)
+        lists, parts, room = (
+            (tallied.found, tallied.listed, tallied.times),
+            tallied.listed.shape[1],
+            tallied.listed.shape[2],
+        )
     _, sequences, longest = asked.bad_words.shape
-    together = min(ROWS, triton.next_power_of_2(rows))
+    together, width = min(ROWS, triton.next_power_of_2(rows)), triton.next_power_of_2(max(1, drafted.shape[1]))
     run(
-        shape_kernel, requests * parts,
+        shape_kernel, n // rows * parts,
         logits, logits.stride(0), history.offset,
         texts, texts.stride(0), history.prompt_lengths, history.text_lengths, drafted, drafted.stride(0),
-        counts.counts, counts.listed, asked.presence, asked.frequency, asked.repetition, asked.bias_ids, asked.bias,
+        *lists, asked.presence, asked.frequency, asked.repetition, asked.bias_ids, asked.bias,
         asked.bad_words, asked.min_tokens, asked.ending_ids,
-        step, rows, texts.shape[1], drafted.shape[1], asked.bias_ids.shape[1], sequences, longest,
+        step, rows, room, drafted.shape[1], asked.bias_ids.shape[1], sequences, longest,
         asked.ending_ids.shape[1], vocabulary, parts,
         PENALISE=penalises, BIAS="logit_bias" in wanted, FORBID="bad_words" in wanted, DELAY="min_tokens" in wanted,
-        ROWS=together, CHUNK=_chunk(history), TOKENS=ELEMENTS // together, num_warps=4,
+        ROWS=together, TOKENS=ELEMENTS // together, WIDTH=width, num_warps=4,
     )  # fmt: skip

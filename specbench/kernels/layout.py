@@ -6,14 +6,24 @@ import triton
 import triton.language as tl
 
 
+class Mask(NamedTuple):
+    """masked_rows.Mask on the device: restricted bool [m], bits int32 [m, words]; ``rows`` rows share a set."""
+
+    restricted: Any
+    bits: Any
+    words: Any
+    rows: Any
+
+
 class Rows(NamedTuple):
-    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]."""
+    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]; mask: a Mask, or None."""
 
     logits: Any
     stride: Any
     temperature: Any
     cutoff: Any
     log_normalizer: Any
+    mask: Any = None
 
 
 class Block(NamedTuple):

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
+from specbench.kernels import masks
+
 LOG2_E, LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 NO_INDEX = tl.constexpr(2**31 - 1)
 STAGES = tl.constexpr(3)  # tiles on their way while one is worked on
@@ -42,26 +44,33 @@ def exp2(x):
 
 
 @triton.jit
-def load(row, offsets, vocabulary, WHOLE):
-    """Logits [TILE] as float32; WHOLE: all of them lie in the vocabulary, else those beyond it are -inf."""
+def load(row, mask, start, vocabulary, WHOLE, N: tl.constexpr):
+    """N logits of a row from ``start`` on, float32, -inf where its mask (masks.py) bans one.
+
+    WHOLE: all of them lie in the vocabulary, else those beyond it are -inf too.
+    """
+    offsets = start + tl.arange(0, N)
     if WHOLE:
         logits = tl.load(row + offsets)
     else:
         logits = tl.load(row + offsets, mask=offsets < vocabulary, other=float("-inf"))
-    return logits.to(tl.float32)
+    logits = logits.to(tl.float32)
+    if mask is not None:
+        logits = tl.where(masks.allowed(mask, start, N), logits, float("-inf"))
+    return logits
 
 
 @triton.jit
-def leave_sum(row, t, scale, reference, vocabulary, references, totals, WHOLE, TILE):
+def leave_sum(row, mask, t, scale, reference, vocabulary, references, totals, WHOLE, TILE):
     """Leaves the reference and the sum of exp2(logit * scale - reference) of tile t of a row.
 
     Where the reference given is so far below the tile's largest logit that the sum is no number, it is taken again with
     the largest; NaN and +inf logits then leave NaN.
     """
-    offsets = t * TILE + tl.arange(0, TILE)
-    total = tl.sum(exp2(tl.fma(load(row, offsets, vocabulary, WHOLE), scale, -reference)), axis=0)
+    logits = load(row, mask, t * TILE, vocabulary, WHOLE, TILE)
+    total = tl.sum(exp2(tl.fma(logits, scale, -reference)), axis=0)
     if (total < HUGE) == 0:
-        logits = load(row, offsets, vocabulary, WHOLE)
+        logits = load(row, mask, t * TILE, vocabulary, WHOLE, TILE)
         reference = tl.max(logits, axis=0) * scale
         weights = tl.where(logits == float("-inf"), 0.0, exp2(tl.fma(logits, scale, -reference)))  # all may be -inf
         total = tl.sum(weights, axis=0)
@@ -70,14 +79,26 @@ def leave_sum(row, t, scale, reference, vocabulary, references, totals, WHOLE, T
 
 
 @triton.jit
-def leave_sums(row, begin, end, scale, reference, vocabulary, references, totals, TILE):
+def leave_sums(row, mask, begin, end, scale, reference, vocabulary, references, totals, TILE):
     """leave_sum() of tiles [begin, end) of a row; a reference of no use (-inf) becomes each tile's largest logit."""
     reference = tl.where(reference > float("-inf"), reference, float("nan"))
-    whole = tl.minimum(end, vocabulary // TILE)
-    for t in tl.range(begin, whole, num_stages=STAGES):
-        leave_sum(row, t, scale, reference, vocabulary, references, totals, True, TILE)
-    for t in range(tl.maximum(begin, whole), end):
-        leave_sum(row, t, scale, reference, vocabulary, references, totals, False, TILE)
+    every = True
+    if mask is not None:
+        some = masks.tiles_with_tokens(mask, begin, end, TILE)
+        every = masks.is_every(some, begin, end)
+        if not every:
+            for t in range(begin, end):
+                if masks.has_tokens(some, t - begin):
+                    leave_sum(row, mask, t, scale, reference, vocabulary, references, totals, False, TILE)
+                else:
+                    tl.store(references + t, float("-inf"))
+                    tl.store(totals + t, 0.0)
+    if every:
+        whole = tl.minimum(end, vocabulary // TILE)
+        for t in tl.range(begin, whole, num_stages=STAGES):
+            leave_sum(row, mask, t, scale, reference, vocabulary, references, totals, True, TILE)
+        for t in range(tl.maximum(begin, whole), end):
+            leave_sum(row, mask, t, scale, reference, vocabulary, references, totals, False, TILE)
 
 
 @triton.jit
@@ -90,12 +111,11 @@ def first_largest(logits, offsets):
 
 
 @triton.jit
-def leave_largest(row, begin, end, vocabulary, largest, places, TILE):
+def leave_largest(row, mask, begin, end, vocabulary, largest, places, TILE):
     """Leaves first_largest() of tiles [begin, end) of a row."""
     lanes = tl.arange(0, TILE)
     for t in tl.range(begin, end, num_stages=STAGES):
-        offsets = t * TILE + lanes
-        most, place = first_largest(load(row, offsets, vocabulary, False), offsets)
+        most, place = first_largest(load(row, mask, t * TILE, vocabulary, False, TILE), t * TILE + lanes)
         tl.store(largest + t, most)
         tl.store(places + t, place)
 
@@ -136,6 +156,12 @@ def leave_group_masses(weights, groups, TILE: tl.constexpr, GROUP: tl.constexpr)
     """Leaves the sums of a tile's groups of GROUP neighbouring weights, float32 [TILE / GROUP]."""
     sums = tl.sum(tl.reshape(weights, (TILE // GROUP, GROUP)), axis=1)
     tl.store(groups + tl.arange(0, TILE // GROUP), sums)
+
+
+@triton.jit
+def leave_no_group_masses(groups, TILE: tl.constexpr, GROUP: tl.constexpr):
+    """leave_group_masses() of a tile without any."""
+    tl.store(groups + tl.arange(0, TILE // GROUP), tl.zeros((TILE // GROUP,), tl.float32))
 
 
 @triton.jit

@@ -226,7 +226,7 @@ class LatencyProtocol:
             check_again(verifier, case, call(), checked)
         else:  # the buffers that the replays wrote, and then a replay that must write all of them
             check_again(verifier, case, captured.outcome, checked)
-            check_shaped(case, case.target_logits)
+            check_shaped(case, case.left())
             captured.outcome.token_ids.fill_(_POISON)
             captured.outcome.num_accepted.fill_(_POISON)
             case.restore()

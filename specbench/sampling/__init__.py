@@ -4,7 +4,7 @@ from specbench.sampling.categorical import draw, inverse_cdf, sample, streams_of
 from specbench.sampling.constraint import Constraint, constrained
 from specbench.sampling.history import History, Processor, on_host
 from specbench.sampling.resolved import resolve
-from specbench.sampling.rows import RowParams, logit_rows, shape
+from specbench.sampling.rows import RowParams, logit_rows, shape, tally, whole_rows
 from specbench.sampling_params import SamplingParams
 
 __all__ = [
@@ -22,4 +22,6 @@ __all__ = [
     "sample",
     "shape",
     "streams_of",
+    "tally",
+    "whole_rows",
 ]

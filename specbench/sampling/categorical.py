@@ -32,13 +32,13 @@ def sample(rows: LogitRows, u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:
 
 def draw(rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Int64[Tensor, " n"], LogitRows]:
     """sample(), and the same rows with the log_normalizer that drawing brings to light."""
-    if where.by_kernels(rows.logits):
+    if where.by_kernels(rows.raw):
         from specbench.kernels import launch_rows
 
         tokens, normalizer = launch_rows.sample(rows, u.contiguous())  # u may be a column of a block's uniforms
     else:
         tokens, normalizer = inverse_cdf(rows.probs(), u), rows.normalizer
-    return tokens, LogitRows(rows.logits, rows.temperature, rows.cutoff, normalizer)
+    return tokens, rows.normalized(normalizer)
 
 
 def streams_of(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int) -> Streams:

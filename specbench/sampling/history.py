@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
@@ -28,6 +28,7 @@ class History:
         request: the request of each position; for kernels those of a request stand together, as many for each, in the
             order of the requests.
         offset: how many of the drafted tokens precede each position.
+        tally: what :func:`specbench.sampling.tally` made of the texts, so that kernels need not count them again.
     """
 
     texts: Int64[Tensor, "B capacity"]
@@ -36,6 +37,7 @@ class History:
     drafted: Int64[Tensor, "B width"]
     request: Int64[Tensor, " n"]
     offset: Int64[Tensor, " n"]
+    tally: Any = None
 
     @cached_property
     def lengths(self) -> Int64[Tensor, " n"]:

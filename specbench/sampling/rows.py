@@ -11,16 +11,18 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.errors import ArgumentError
+from specbench.masked_rows import MaskedRows
 from specbench.sampling import where
 from specbench.sampling.history import History, Processor, host_processors
 from specbench.sampling.shaped import shaped
-from specbench.sampling.shaping import Shaping
+from specbench.sampling.shaping import PENALISE, RESTRICT, THINK, Shaping
 from specbench.sampling_params import NUMBERS, SamplingParams
 from specbench.types import LogitRows
 
@@ -170,10 +172,10 @@ def logit_rows(
             "of a request for each of its rows"
         )
     logits = _processed(logits, params, history)
-    logits = shape(logits, params, history, in_place)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
-        return LogitRows(logits, params.temperature, cutoff, None)
+        return whole_rows(logits, params, cutoff, history, in_place)
+    logits = shape(logits, params, history, in_place)
     if where.by_kernels(logits):
         from specbench.kernels import launch_rows
 
@@ -194,6 +196,29 @@ def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: Histor
     return logits
 
 
+def whole_rows(
+    logits: Shaped[Tensor, "n V"],
+    params: RowParams,
+    cutoff: Float[Tensor, " n"],
+    history: History | None = None,
+    in_place: bool = False,
+) -> LogitRows:
+    """:func:`logit_rows` where nothing truncates and no processor is left: ``cutoff`` is -inf.
+
+    Where kernels may change the logits, allowed_token_ids stay a mask beside them (masked_rows.py).
+    """
+    asked = None if params.shaping is None else params.shaping.asked
+    beside = in_place and asked is not None and RESTRICT in asked and THINK not in asked and where.by_kernels(logits)
+    if not beside:
+        return LogitRows(shape(logits, params, history, in_place), params.temperature, cutoff, None)
+    from specbench.kernels import launch_shape
+
+    assert params.shaping is not None
+    others = dataclasses.replace(params, shaping=dataclasses.replace(params.shaping, asked=asked - {RESTRICT}))
+    logits, mask = shape(logits, others, history, in_place), launch_shape.mask_of(params.shaping, len(logits))
+    return MaskedRows.of(logits, params.temperature, cutoff, None, mask, launch_shape.allow)
+
+
 def shape(
     logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None, in_place: bool = False
 ) -> Shaped[Tensor, "n V"]:
@@ -209,6 +234,26 @@ def shape(
     from specbench.kernels import launch_shape
 
     return launch_shape.shape(logits if in_place else logits.clone(), params.shaping, history)
+
+
+def tally(
+    params: RowParams,
+    texts: Int64[Tensor, "B capacity"],
+    prompt_lengths: Int64[Tensor, " B"],
+    text_lengths: Int64[Tensor, " B"],
+    vocabulary: int,
+) -> Any:
+    """The tokens of texts, counted for all rows of a step at once, if kernels will penalise them; else None.
+
+    Args:
+        params: a row a text.
+    """
+    shaping = params.shaping
+    if shaping is None or PENALISE not in shaping.asked or not where.by_kernels(texts):
+        return None
+    from specbench.kernels import launch_tally
+
+    return launch_tally.tally(texts, prompt_lengths, text_lengths, shaping.bias_ids, vocabulary)
 
 
 def _checked(processor: Processor, given: Tensor, made: object) -> Tensor:
