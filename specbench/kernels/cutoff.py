@@ -43,7 +43,7 @@ def survey_kernel(
 ):
     """Leaves maxima [n, TILES, TILE / GROUP], references and totals [n, TILES], all float32. Grid: n * tiles."""
     row, t = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
-    values = on_tiles.load(logits + row * stride, None, t * TILE, vocabulary, False, TILE)
+    values = on_tiles.load(logits + row * stride, (), t * TILE, vocabulary, False, TILE)
     given = tl.load(temperature + row).to(tl.float64)
     scale = on_tiles.exp2_scale(tl.where(given == 0, 1.0, given))
     groups: tl.constexpr = TILE // GROUP
@@ -62,7 +62,7 @@ def _row_sum(row, key, vocabulary, tiles, scale, reference, COUNT, SHIFT, TILE):
     total = tl.zeros((), tl.float64)
     for t in range(0, tiles):
         offsets = t * TILE + tl.arange(0, TILE)
-        logits = on_tiles.load(row, None, t * TILE, vocabulary, False, TILE)
+        logits = on_tiles.load(row, (), t * TILE, vocabulary, False, TILE)
         above = (_keys(logits, SHIFT) >= key) & (offsets < vocabulary)
         weights = tl.where(above, 1.0, 0.0)
         if not COUNT:

@@ -43,7 +43,7 @@ def row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, 
         pi = tl.load(ws.pi + slot - 1, mask=subtract & (tau > 0), other=1.0, cache_modifier=".cg").to(tl.float32)
         argmax = tl.load(ws.argmax + slot, mask=greedy, other=NO_INDEX, cache_modifier=".cg")
     p_form = (p.logits + row * p.stride, masks.mask_of(p.mask, row), cutoff, scale, reference, factor * pi)
-    q_form = (q.logits + draft * q.stride, None, q_cutoff, q_scale, q_reference, q_factor)
+    q_form = (q.logits + draft * q.stride, (), q_cutoff, q_scale, q_reference, q_factor)
     return p_form, q_form, x, dense, greedy, argmax, pi
 
 
@@ -133,7 +133,7 @@ def _leave_no_mass(t, ws, cells, groups, BLOCK, TILE):
 def _leave_bonus_masses(row, mask, begin, end, scale, cutoff, vocabulary, references, ws, groups, TILE):
     """Leaves, of tiles [begin, end) of a row, the largest kept logit * scale and the group masses relative to it."""
     every = True
-    if mask is not None:
+    if len(mask) > 0:
         some = masks.tiles_with_tokens(mask, begin, end, TILE)
         every = masks.is_every(some, begin, end)
         if not every:

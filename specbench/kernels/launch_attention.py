@@ -20,10 +20,13 @@ LOG2_E = attention.LOG2_E.value
 ROWS = 64  # at most so many rows (queries times the heads of a group) a program,
 ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers
 TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once; half of that in float32
-STAGES = 3  # tiles on their way while one is worked on
+STAGES = 3  # tiles on their way while one is worked on,
+STAGES_OF_FEW = 2  # where there are few, so that more programs fit on a multiprocessor
 WARPS = 4
 SMALLEST_SPLIT = 128  # keys; with fewer a program starts and ends for too little
-ONE_SPLIT = 256  # up to so many keys a second kernel costs more than reading them one after the other
+ONE_SPLIT = 256  # up to so many keys a second kernel costs more than reading them one after the other,
+ONE_SPLIT_OF_MANY = 1024  # and up to so many if the programs are MANY without a split:
+MANY = 2 * 132  # two for each multiprocessor of an H100 or H200
 PROGRAMS = 8 * 132  # enough to keep every multiprocessor of an H100 or H200 busy, with some to spare at the end
 MOST_NODES = 64  # of a tree: its nodes are the bits of one integer
 LARGEST_DIM = 256
@@ -32,14 +35,15 @@ LARGEST_DIM = 256
 def keys_per_split(pairs: int, visible: int) -> int:
     """How many keys a program reads, from shapes alone: the fewest that need no more than PROGRAMS programs.
 
-    Programs that a last, short split adds do not count.
+    Programs that a last, short split adds do not count. Few keys are not split (experiments/decode_speed.md).
 
     Args:
         pairs: requests times key heads (times tiles of rows).
         visible: leading places of the cache that may be read.
     """
-    if visible <= ONE_SPLIT:
-        return ONE_SPLIT
+    unsplit = ONE_SPLIT if pairs < MANY else ONE_SPLIT_OF_MANY
+    if visible <= unsplit:
+        return unsplit
     split = SMALLEST_SPLIT
     while pairs * (visible // split) > PROGRAMS:
         split *= 2
@@ -117,7 +121,8 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split):
         query if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E,
         softcap, n, visible, window, split, splits, row_tiles,
         HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
-        VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES, WINDOW=window > 0, SOFTCAP=softcap > 0,
+        VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES_OF_FEW if visible <= ONE_SPLIT else STAGES,
+        WINDOW=window > 0, SOFTCAP=softcap > 0,
         SINKS=sinks is not None, WHOLE=splits == 1, num_warps=WARPS,
     )  # fmt: skip
     if splits > 1:

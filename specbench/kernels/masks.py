@@ -1,7 +1,7 @@
 """Which tokens of a row may come: the bits of masked_rows.Mask, read beside the logits.
 
-A row's mask is a tuple (words, how many of them there are, what stands for a word beyond them), or None where rows have
-no mask: then no code is made for it. A row that nothing is banned from has no words, and all bits beyond them are set.
+A row's mask is a tuple (words, how many of them there are, what stands for a word beyond them), empty where rows have no
+mask: then no code is made for it. A row that nothing is banned from has no words, and all bits beyond them are set.
 """
 
 import triton
@@ -15,7 +15,7 @@ MOST_TILES = tl.constexpr(32)  # that a program looks through at once
 def mask_of(mask, row):
     """The mask of a row."""
     if mask is None:
-        return None
+        return ()
     else:
         own = row // mask.rows
         beyond = tl.where(tl.load(mask.restricted + own), 0, -1)

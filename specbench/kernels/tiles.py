@@ -55,7 +55,7 @@ def load(row, mask, start, vocabulary, WHOLE, N: tl.constexpr):
     else:
         logits = tl.load(row + offsets, mask=offsets < vocabulary, other=float("-inf"))
     logits = logits.to(tl.float32)
-    if mask is not None:
+    if len(mask) > 0:
         logits = tl.where(masks.allowed(mask, start, N), logits, float("-inf"))
     return logits
 
@@ -83,7 +83,7 @@ def leave_sums(row, mask, begin, end, scale, reference, vocabulary, references, 
     """leave_sum() of tiles [begin, end) of a row; a reference of no use (-inf) becomes each tile's largest logit."""
     reference = tl.where(reference > float("-inf"), reference, float("nan"))
     every = True
-    if mask is not None:
+    if len(mask) > 0:
         some = masks.tiles_with_tokens(mask, begin, end, TILE)
         every = masks.is_every(some, begin, end)
         if not every:
