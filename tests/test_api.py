@@ -408,6 +408,20 @@ def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
     assert plain.identity.processors == processors_text({"processors": []}) == ""
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_decode_says_what_a_pair_is():
+    with pytest.raises(ArgumentError, match=r"pair: a str; give what specbench\.load_pair returns"):
+        specbench.decode("embedded", PROMPTS[:1])
+
+
+@pytest.mark.parametrize("gammas", [[], [4, -1], [1.5], [65]], ids=str)
+@pytest.mark.usefixtures("unchecked")
+def test_replay_names_wrong_gammas(gammas):
+    """A negative one beside others would be replayed as something else: only the largest was looked at."""
+    with pytest.raises((ArgumentError, ConfigError), match="gammas"):
+        specbench.replay("no file", "token", gammas)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -415,6 +429,12 @@ def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
         ({"prompts": [[1], []]}, "prompts[1]: no tokens"),
         ({"prompts": [[1, -1]]}, "prompts[0]: ids outside"),
         ({"prompts": [[1, 10**6]]}, "prompts[0]: ids outside"),
+        ({"prompts": [1, 2]}, "prompts[0]: 1 is neither a text nor a list of token ids"),
+        ({"prompts": [[1.5, 2]]}, "prompts[0]: [1.5, 2] is neither a text nor a list of token ids"),
+        ({"prompts": [b"ab"]}, "prompts[0]: b'ab' is neither"),
+        ({"prompts": b"ab"}, "prompts: a bytes; give a text"),
+        ({"prompts": None}, "prompts: a NoneType; give a text"),
+        ({"sampling": {"temperature": 0.0}}, "sampling: a dict; give specbench.SamplingParams"),
         ({"max_new_tokens": 10**6}, "prompts[0]: 9 tokens and max_new_tokens=1000000 are more than the pair's context"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"gamma": 65}, "gamma=65: outside 0..64"),
