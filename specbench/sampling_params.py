@@ -25,6 +25,7 @@ NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 TOKEN_RULES = ("logit_bias", "allowed_token_ids", "bad_words")
 SHAPING = (*PENALTIES, "min_tokens", *TOKEN_RULES, "thinking_token_budget")
+BANS = ("allowed_token_ids", "bad_words", "min_tokens", "structured_outputs", "processors")  # those that ban tokens
 _COUNTS = {  # the least and the most of what may be None
     "min_tokens": (0, LARGEST_LENGTH),
     "thinking_token_budget": (0, LARGEST_LENGTH),

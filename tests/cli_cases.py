@@ -55,6 +55,11 @@ BAD_INPUT = [
     # Hydra's own messages
     Case("unknown key", ("gama=3",), ("gama=3: no such key. Did you mean gamma?", "--help")),
     Case(
+        "a text for a list of texts",
+        ("sampler.stop=abc",),
+        ("sampler.stop=abc", "It takes a list: write key=[a,b]"),
+    ),
+    Case(
         "unknown key of a group",
         ("sampler.topp=0.5",),
         ("sampler.topp=0.5: no such key", "Did you mean sampler.top_p?"),

@@ -63,6 +63,19 @@ def test_csv_is_unrounded_and_latex_is_whole(folder: Path) -> None:
     assert [line.count("&") for line in latex if line.endswith("\\\\")] == [10] * 7
 
 
+def test_lists_in_the_csv_are_json(folder: Path) -> None:
+    table = pd.read_csv(folder / "table.csv").set_index("job")
+    for job, row in enumerate(gamma_rows()):
+        for name in ("acceptance_histogram", "joint_rates", "batch_seconds"):
+            assert json.loads(table.loc[job, name]) == getattr(row, name)
+
+
+def test_a_rate_that_is_missing_is_null_in_the_csv(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row(gamma=2, joint_rates=[0.5, None])])
+    table = pd.read_csv(write(gamma_sweep.build(run), run).parent / "table.csv")
+    assert json.loads(table["joint_rates"][0]) == [0.5, None]
+
+
 def test_every_figure_is_written_and_linked(folder: Path) -> None:
     report = (folder / "report.md").read_text(encoding="utf-8")
     stems = GAMMA_FIGURES | COMMON_FIGURES | {"empirical_against_target"}
