@@ -112,12 +112,19 @@ def where_it_ran(results: pd.DataFrame) -> Section:
         f"sampler {values('sampler')}: temperature {values('temperature')}, top_k {values('top_k')}, "
         f"top_p {values('top_p')}, min_p {values('min_p')}{_further(results)}; seed {values('seed')}",
         f"workload {values('workload')}: {values('prompts')} prompts in batches of {values('batch_size')}, at most "
-        f"{values('max_new_tokens')} new tokens each; gamma {values('gamma')}",
+        f"{values('max_new_tokens')} new tokens each; gamma {values('gamma')}{_of_lines(results)}",
         *([f"timed in {values('rounds')} rounds of plain and speculative decoding"] if timed else []),
         f"{len(results)} runs, {results['created'].min()} to {results['created'].max()}",
     ]
     mixed = (Strong("Rows come from different hardware: compare speedups with care, speeds not at all."),)
     return Section(WHERE, (Bullets((*lines, *([mixed] if results["hardware"].nunique() > 1 else []))),))
+
+
+def _of_lines(results: pd.DataFrame) -> str:
+    """That some prompts were sampled otherwise than the row says; empty where none was."""
+    if not results["own_sampling"].fillna(0).any():
+        return ""
+    return f"; {cells.values(results, 'own_sampling')} of the prompts have sampling parameters of their own"
 
 
 def _further(results: pd.DataFrame) -> str:

@@ -18,7 +18,7 @@ from specbench.sampling_params import NUMBERS, PENALTIES, TOKEN_RULES, SamplingP
 # In the order in which they are told. The sampler's name is left out: its parameters say what it does.
 SETTINGS = (
     *("pair", "target", "draft", "drafter", "draft_temperature", "verifier", "engine", "prompt_chunk"),
-    *(*NUMBERS, *PENALTIES, "min_tokens", "token_rules", "workload", "gamma", "batch_size", "group"),
+    *(*NUMBERS, *PENALTIES, "min_tokens", "token_rules", "workload", "own_sampling", "gamma", "batch_size", "group"),
     *("max_new_tokens", "seed", "parallel", "ranks", "device", "dtype", "draft_dtype", "threads", "hardware"),
 )
 # What follows from another setting, unless rows show that it does not.

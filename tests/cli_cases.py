@@ -330,6 +330,13 @@ GOOD_INPUT = [
         needs_model=True,
     ),
     Case(
+        "lines with parameters of their own",
+        (*QUICK[:1], *QUICK[2:], "protocol.check.draws=0", "workload=file", "workload.path=log.jsonl"),
+        ("1 with sampling parameters of their own", "Results: "),
+        True,
+        {"log.jsonl": '{"prompt": "import os", "temperature": 0}\n{"text": "import re", "max_tokens": 2}\n'},
+    ),
+    Case(
         "recording",
         (*TINY, "protocol=record", "protocol.samples=2", "sampler=chat"),
         ("tokens recorded in", "Results: "),

@@ -224,6 +224,13 @@ def test_where_it_ran_names_every_sampling_parameter(tmp_path: Path) -> None:
     assert 'min_p 0, frequency_penalty 0.5, stop ["def "], off; seed 0' in report.replace("\\", "")
 
 
+def test_prompts_that_were_sampled_otherwise_are_spoken_of(tmp_path: Path) -> None:
+    report = said(gamma_sweep, write_run(tmp_path / "own", [make_row(own_sampling=6)]))
+    assert "gamma 4; 6 of the prompts have sampling parameters of their own" in report
+    for run, count in (("none", 0), ("older", None)):
+        assert "of their own" not in said(gamma_sweep, write_run(tmp_path / run, [make_row(own_sampling=count)]))
+
+
 def test_temperatures_are_ordered_and_their_extremes_named(tmp_path: Path) -> None:
     overlaps = {1.2: 0.7, 0.0: 0.9, 0.85: 0.8}
     rows = [
