@@ -168,7 +168,7 @@ BAD_INPUT = [
     file_case("missing file", None, "cannot be read", "Give a UTF-8 file of JSON lines"),
     file_case("empty file", "\n\n", "no prompts in the file", "Each line must be a JSON object"),
     file_case("malformed line", '{"prompt": "a"}\n\n{"prompt": \n', "line 3 is not JSON", "Each line must be"),
-    file_case("line without a prompt", '{"prompt": "a"}\n{"text": "b"}\n', "line 2 has no usable prompt", "Each line"),
+    file_case("line without a prompt", '{"prompt": "a"}\n{"words": "b"}\n', "line 2 has no usable prompt", "Each line"),
     file_case(
         "duplicate prompt_id",
         '{"prompt": "a", "prompt_id": "x"}\n{"prompt": "b", "prompt_id": "x"}\n',
