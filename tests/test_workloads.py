@@ -270,6 +270,9 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"max_tokens": 0}, "max_tokens 0 is no whole number from 1"),
         ({"seed": -1}, "seed -1 is no whole number from 0"),
         ({"tools": [{}]}, "tools [{}] of the request cannot be run"),
+        ({"use_beam_search": True}, "use_beam_search True of the request cannot be run"),
+        ({"sampling_params": {"stop_regex": "a+"}}, "stop_regex 'a+' of the request cannot be run"),
+        ({"reasoning_effort": "low"}, "reasoning_effort 'low' of the request cannot be run"),
         ({"response_format": {"type": "odd"}}, "response_format"),
     ):
         told = refusal(tmp_path, {"prompt": "p"}, {"prompt": "q", **line})
