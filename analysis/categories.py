@@ -41,7 +41,9 @@ def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[str
         return found
     later = columns("drafted_per_step", None)  # which tables of earlier versions lack
     found = found.reindex(columns=list(dict.fromkeys([*found, *later])))
-    rows = results[["job", *settings]].merge(found.replace({"category": {"": NO_CATEGORY}}), on="job")
+    rows = results[list(dict.fromkeys(["job", *settings]))].merge(
+        found.replace({"category": {"": NO_CATEGORY}}), on="job"
+    )
     places = {name: place for place, name in enumerate(rows["category"].unique())}
     return rows.sort_values("category", key=lambda names: names.map(places), kind="stable", ignore_index=True)
 

@@ -13,9 +13,10 @@ from specbench.plots import engines as plots
 from specbench.reports import Code, Link, Picture, Report, Strong, Table, Text
 from specbench.reports.cells import number, plain
 from specbench.reports.text import section
+from specbench.varying import varying, with_sampling
 
 from .command import main
-from .decoding import RULES, setting, synthetic, varying, where_it_ran
+from .decoding import RULES, setting, synthetic, where_it_ran
 from .folder import read_rows, report_of
 
 BASELINES = "baselines.parquet"
@@ -110,8 +111,8 @@ def floor_ms(row: pd.Series) -> float:
 
 def table(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """One line a run, and below those of each batch size one for each of transformers' decoders, as text."""
-    more = [*(["target"] if rows["target"].nunique() > 1 else []), *varying(rows, "gamma")]
-    settings = [name for name in more if name not in ("batch_size", "engine")]
+    rows = with_sampling(rows)
+    settings = varying(rows, "batch_size", "engine", "gamma")
     lines = []
     for group, beside in batches(rows, others):
         lines += [_line(row, settings) for _, row in group.iterrows()]

@@ -14,18 +14,15 @@ from specbench.plots import decode as plots
 from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.text import section
-from specbench.results import EMPIRICAL, read_jobs
+from specbench.results import EMPIRICAL, RESULT_SCHEMA, read_jobs
 from specbench.rules.cards import BLOCK, TOKEN
+from specbench.sampling_params import NUMBERS
+from specbench.varying import as_text, asked, varying, with_sampling
 
 from .categories import by_category, read_categories
 from .command import main
 from .folder import read_rows, report_of
 
-# What a sweep may vary beside its axis. The sampler's name is left out: its numbers say what it does.
-SETTINGS = (
-    *("pair", "drafter", "gamma", "temperature", "top_k", "top_p", "min_p", "workload", "batch_size", "max_new_tokens"),
-    *("engine", "seed", "device", "dtype", "threads", "hardware"),
-)
 # Implementations of token verification that read the same uniforms: they promise the same tokens, not just one law.
 SAME_TOKENS = frozenset({"naive", "masked", "fused"})
 WHERE = "Where it ran"
@@ -61,21 +58,16 @@ def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results.
     """
-    results = read_rows(run_dir, axis, "verifier", "acceptance_histogram", "speedup")
+    results = with_sampling(read_rows(run_dir, axis, "verifier", "acceptance_histogram", "speedup"))
     results["series"] = results["verifier"]
-    for column in varying(results, axis):
+    for column in varying(results, axis, "verifier"):
         results["series"] += f", {column} " + results[column].map(plain)
     return results.sort_values([axis, "job"], kind="stable", ignore_index=True)
 
 
-def varying(results: pd.DataFrame, axis: str) -> list[str]:
-    """The settings, axis and verifier aside, in which the rows differ."""
-    return [column for column in SETTINGS if column != axis and results[column].nunique() > 1]
-
-
 def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
     """The rows of read_run as text, ready to be printed."""
-    settings = [axis, "verifier", *varying(results, axis)]
+    settings = [axis, "verifier", *varying(results, axis, "verifier")]
     if not results["lossless"].all():
         settings.append("lossless")
     return pd.DataFrame(
@@ -118,14 +110,29 @@ def where_it_ran(results: pd.DataFrame) -> Section:
         f"PyTorch {values('torch')}, transformers {values('transformers')}",
         f"pair {values('pair')}: target {values('target')}, draft {values('draft')}; drafter {values('drafter')}",
         f"sampler {values('sampler')}: temperature {values('temperature')}, top_k {values('top_k')}, "
-        f"top_p {values('top_p')}, min_p {values('min_p')}; seed {values('seed')}",
+        f"top_p {values('top_p')}, min_p {values('min_p')}{_further(results)}; seed {values('seed')}",
         f"workload {values('workload')}: {values('prompts')} prompts in batches of {values('batch_size')}, at most "
-        f"{values('max_new_tokens')} new tokens each; gamma {values('gamma')}",
+        f"{values('max_new_tokens')} new tokens each; gamma {values('gamma')}{_of_lines(results)}",
         *([f"timed in {values('rounds')} rounds of plain and speculative decoding"] if timed else []),
         f"{len(results)} runs, {results['created'].min()} to {results['created'].max()}",
     ]
     mixed = (Strong("Rows come from different hardware: compare speedups with care, speeds not at all."),)
     return Section(WHERE, (Bullets((*lines, *([mixed] if results["hardware"].nunique() > 1 else []))),))
+
+
+def _of_lines(results: pd.DataFrame) -> str:
+    """That some prompts were sampled otherwise than the row says; empty where none was."""
+    if not results["own_sampling"].fillna(0).any():
+        return ""
+    return f"; {cells.values(results, 'own_sampling')} of the prompts have sampling parameters of their own"
+
+
+def _further(results: pd.DataFrame) -> str:
+    """The sampling parameters that any row asks for beside the four numbers, each with its values."""
+    every = [asked(row) for _, row in results.iterrows()]
+    names = sorted({name for each in every for name in each} - set(NUMBERS))
+    told = [(name, dict.fromkeys(as_text(each.get(name)) or "off" for each in every)) for name in names]
+    return "".join(f", {name} {', '.join(values)}" for name, values in told)
 
 
 def fastest(results: pd.DataFrame, axis: str) -> Text:
@@ -176,7 +183,7 @@ def agreement(results: pd.DataFrame, axis: str) -> Text:
     """Whether verifiers that promise the same tokens accepted the same; empty where fewer than two of them ran."""
     family = results[results["verifier"].isin(SAME_TOKENS)]
     compared, differing = 0, []
-    for _, rows in family.groupby([axis, *varying(results, axis)], sort=False):
+    for _, rows in family.groupby([axis, *varying(results, axis, "verifier")], sort=False, dropna=False):
         if rows["verifier"].nunique() > 1:
             compared += 1
             if len({tuple(histogram) for histogram in rows["acceptance_histogram"]}) > 1:
@@ -221,12 +228,12 @@ def build_sweep(
     shown = Table(
         "table",
         table(results, axis),
-        raw=results.drop(columns="series"),
+        raw=results[RESULT_SCHEMA.names],
         caption=f"Acceptance and speed by {axis} and verifier. {setting(results)}",
         note=TABLE_NOTE,
         left=("verifier", "pair", "drafter", "workload"),
     )
-    settings = [axis, "verifier", *varying(results, axis)]
+    settings = [axis, "verifier", *varying(results, axis, "verifier")]
     pictures = [*illustrate(results), *_common_pictures(run_dir, results, axis)]
     sections = [
         section("Result", *answer),

@@ -12,10 +12,11 @@ from specbench.errors import ConfigError, SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
 from specbench.metrics.ratios import StepLog
 from specbench.reports import Bullets, Report, Section, Strong, Table, Text, markdown
+from specbench.reports.cells import plain
 from specbench.reports.text import section
 from specbench.results import STEPS, read_jobs
+from specbench.varying import varying, with_sampling
 
-from .decoding import varying
 from .folder import read_rows
 
 DEFINITIONS = (*METRICS, *POSITION_METRICS)
@@ -30,13 +31,13 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
     Raises:
         ConfigError: none of its jobs left a step log.
     """
-    rows, steps = read_rows(run_dir), read_jobs(run_dir, STEPS)
+    rows, steps = with_sampling(read_rows(run_dir)), read_jobs(run_dir, STEPS)
     if steps.empty:
         raise ConfigError("RUN_DIR", run_dir, "no steps.parquet in its jobs", "Give a run of protocol=decode.")
-    settings = ["verifier", *varying(rows, "job")]
+    settings = varying(rows, "job")
     runs = []
     for _, row in rows[rows["job"].isin(steps["job"])].iterrows():
-        name = ", ".join(f"{key} {row[key]}" for key in settings if rows[key].nunique() > 1) or f"job {row['job']}"
+        name = ", ".join(f"{key} {plain(row[key])}" for key in settings) or f"job {row['job']}"
         runs.append((name, int(row["gamma"]), steps[steps["job"] == row["job"]]))
     return runs
 

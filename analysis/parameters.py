@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench import varying
 from specbench.plots import parameters as plots
 from specbench.reports import Picture, Report, Table, Text
 from specbench.reports.cells import interval, number
@@ -68,20 +69,23 @@ def build(run_dir: Path) -> Report:
 
 
 def labels(results: pd.DataFrame) -> list[str]:
-    """What each row is called: its sampler, and the temperatures where rows differ in them."""
+    """What each row is called: its sampler, and the temperatures where rows differ in them; all that it asks for, if
+    another row has that name too."""
     several = results["temperature"].nunique() > 1
     named = []
     for _, row in results.iterrows():
         at = f", T={row['temperature']:g}" if several else ""
         own = "" if pd.isna(row["draft_temperature"]) else f", drafts at {row['draft_temperature']:g}"
         named.append(f"{row['sampler']}{at}{own}")
-    return named
+    asks = [f"{name} ({asked(row)})" for name, (_, row) in zip(named, results.iterrows(), strict=True)]
+    return [ask if named.count(name) > 1 else name for name, ask in zip(named, asks, strict=True)]
 
 
 def own_bases(results: pd.DataFrame) -> pd.Series:
     """Which rows ask for nothing but a temperature, which drafts share."""
     shared = results["draft_temperature"].isna() | (results["draft_temperature"] == results["temperature"])
-    return (results["sampler"] == BASE) & shared
+    alone = results.apply(lambda row: not set(varying.asked(row)) - {"temperature"}, axis=1)
+    return (results["sampler"] == BASE) & shared & alone
 
 
 def table(results: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +113,10 @@ def asked(row: pd.Series) -> str:
         words.append(f"draft T={row['draft_temperature']:g}")
     rules = json.loads(row["token_rules"]) if isinstance(row["token_rules"], str) and row["token_rules"] else {}
     words += [f"{name}={json.dumps(value)}" for name, value in rules.items()]
-    return " ".join([*words, *(f"{kind}={text}" for kind, text in structure(row).items())])
+    words += [f"{kind}={text}" for kind, text in structure(row).items()]
+    told = {*varying.OWN_COLUMNS, STRUCTURE}
+    others = {name: value for name, value in varying.asked(row).items() if name not in told}
+    return " ".join([*words, *(f"{name}={varying.as_text(value)}" for name, value in others.items())])
 
 
 def structure(row: pd.Series) -> dict[str, str]:

@@ -119,6 +119,7 @@ class RunRow:
     ranks: int | None = None  # processes that decoded together, a GPU each; the row is of rank 0
     workload: str | None
     prompts: int | None
+    own_sampling: int | None = None  # of them, how many have sampling parameters of their own beside the columns above
     gamma: int | None  # of prompts that have none of their own, and so is max_new_tokens
     batch_size: int | None
     max_new_tokens: int | None
@@ -212,7 +213,7 @@ COLUMNS_OF = {
     "verifier": ("verifier", "lossless", "synthetic"),
     "engine": ("engine", "prompt_chunk"),
     "parallel": ("parallel", "ranks"),
-    "workload": ("workload", "prompts"),
+    "workload": ("workload", "prompts", "own_sampling"),
     **{key: (key,) for key in ("gamma", "batch_size", "max_new_tokens", "seed", "dtype")},
 }
 

@@ -25,6 +25,7 @@ NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 TOKEN_RULES = ("logit_bias", "allowed_token_ids", "bad_words")
 SHAPING = (*PENALTIES, "min_tokens", *TOKEN_RULES, "thinking_token_budget")
+BANS = ("allowed_token_ids", "bad_words", "min_tokens", "structured_outputs", "processors")  # those that ban tokens
 _COUNTS = {  # the least and the most of what may be None
     "min_tokens": (0, LARGEST_LENGTH),
     "thinking_token_budget": (0, LARGEST_LENGTH),
@@ -276,7 +277,10 @@ def _biases(given: object) -> tuple[tuple[int, float], ...] | None:
     found: dict[int, float] = {}
     try:
         for key, bias in pairs:  # ty: ignore[not-iterable]
-            found[int(key)] = float(bias)  # keys of JSON are texts
+            token = int(key) if isinstance(key, str) else key  # keys of JSON are texts
+            if token in found:
+                raise _wrong("logit_bias", given, f"token {token} is named twice", "Leave one of them out.")
+            found[token] = float(bias)
     except (TypeError, ValueError):
         raise _wrong("logit_bias", given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
     _ids("logit_bias", tuple(found))
@@ -298,4 +302,6 @@ def _structure(given: object) -> tuple[str, str] | None:
         raise _wrong("structured_outputs", given, "does not name one structure", remedy)
     (kind,) = kinds
     asked = given[kind]
+    if kind in ("regex", "grammar") and not isinstance(asked, str):
+        raise _wrong("structured_outputs", given, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
     return kind, asked if isinstance(asked, str) else json.dumps(asked)

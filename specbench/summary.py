@@ -7,33 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.progress import console, say
+from specbench.reports.cells import plain
 from specbench.reports.text import literal
 from specbench.rounding import interval
+from specbench.varying import varying, with_sampling
 from specbench.winner import fastest, machine
-
-VARYING = (
-    "pair",
-    "target",
-    "draft",
-    "drafter",
-    "verifier",
-    "engine",
-    "sampler",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "min_tokens",
-    "token_rules",
-    "gamma",
-    "batch_size",
-    "group",
-    "prompt_chunk",
-    "seed",
-)
 
 
 def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
@@ -45,13 +23,14 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
     """
     if categories.empty:
         return
-    shown = [name for name in VARYING if rows[name].nunique() > 1]
+    rows = with_sampling(rows)
+    shown = _told(rows)
     table = Table(title=Text("by category"))
     for name in [*shown, "category", "prompts", "texts", "tokens a step", "acceptance rate", "speedup"]:
         table.add_column(name, justify="right")
     for _, row in categories.merge(rows[["job", *shown]], on="job").iterrows():
         cells = (
-            *(f"{row[name]}" for name in shown),
+            *(plain(row[name]) for name in shown),
             row["category"] or "(none)",
             f"{row['prompts']}",
             f"{row['texts']}",
@@ -74,15 +53,15 @@ def print_summary(rows: pd.DataFrame) -> None:
     """
     # None among numbers makes them floats.
     chunks = ["whole" if pd.isna(each) else str(each).removesuffix(".0") for each in rows["prompt_chunk"]]
-    rows = rows.assign(prompt_chunk=chunks)
-    shown = [name for name in VARYING if rows[name].nunique() > 1] or ["gamma", "verifier"]
+    rows = with_sampling(rows).assign(prompt_chunk=chunks)
+    shown = _told(rows) or ["gamma", "verifier"]
     # Text as it is: in plain strings rich takes [red] for a colour.
     table = Table(title=Text(f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}"))
     for name in [*shown, "tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)"]:
         table.add_column(name, justify="right")
     for _, row in rows.iterrows():
         cells = (
-            *(f"{row[name]}" for name in shown),
+            *(plain(row[name]) for name in shown),
             f"{row['acceptance_length']:.2f}",
             "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
             f"{row['tokens_per_second']:.0f}",
@@ -92,6 +71,11 @@ def print_summary(rows: pd.DataFrame) -> None:
         )
         table.add_row(*map(Text, cells))
     console.print(table)
-    names = [", ".join(f"{name} {row[name]}" for name in shown) for _, row in rows.iterrows()]
+    names = [", ".join(f"{name} {plain(row[name])}" for name in shown) for _, row in rows.iterrows()]
     for text in filter(None, [machine(rows), literal(fastest(rows, names)) if len(rows) > 1 else ""]):
         say(text)
+
+
+def _told(rows: pd.DataFrame) -> list[str]:
+    """The columns that tell rows of with_sampling apart; the sampler's name is short, so it is told as well."""
+    return [*(["sampler"] if rows["sampler"].nunique() > 1 else []), *varying(rows)]

@@ -55,6 +55,11 @@ BAD_INPUT = [
     # Hydra's own messages
     Case("unknown key", ("gama=3",), ("gama=3: no such key. Did you mean gamma?", "--help")),
     Case(
+        "a text for a list of texts",
+        ("sampler.stop=abc",),
+        ("sampler.stop=abc", "It takes a list: write key=[a,b]"),
+    ),
+    Case(
         "unknown key of a group",
         ("sampler.topp=0.5",),
         ("sampler.topp=0.5: no such key", "Did you mean sampler.top_p?"),
@@ -163,7 +168,7 @@ BAD_INPUT = [
     file_case("missing file", None, "cannot be read", "Give a UTF-8 file of JSON lines"),
     file_case("empty file", "\n\n", "no prompts in the file", "Each line must be a JSON object"),
     file_case("malformed line", '{"prompt": "a"}\n\n{"prompt": \n', "line 3 is not JSON", "Each line must be"),
-    file_case("line without a prompt", '{"prompt": "a"}\n{"text": "b"}\n', "line 2 has no usable prompt", "Each line"),
+    file_case("line without a prompt", '{"prompt": "a"}\n{"words": "b"}\n', "line 2 has no usable prompt", "Each line"),
     file_case(
         "duplicate prompt_id",
         '{"prompt": "a", "prompt_id": "x"}\n{"prompt": "b", "prompt_id": "x"}\n',
@@ -323,6 +328,13 @@ GOOD_INPUT = [
         ),
         ("times plain decoding", "Results: "),
         needs_model=True,
+    ),
+    Case(
+        "lines with parameters of their own",
+        (*QUICK[:1], *QUICK[2:], "protocol.check.draws=0", "workload=file", "workload.path=log.jsonl"),
+        ("1 with sampling parameters of their own", "Results: "),
+        True,
+        {"log.jsonl": '{"prompt": "import os", "temperature": 0}\n{"text": "import re", "max_tokens": 2}\n'},
     ),
     Case(
         "recording",

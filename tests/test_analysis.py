@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import subprocess
 import sys
 import types
@@ -59,6 +61,19 @@ def test_csv_is_unrounded_and_latex_is_whole(folder: Path) -> None:
     marks = [line for line in latex if line.startswith("\\")]
     assert marks == ["\\begin{tabular}{@{}rlrrrrrrrrr@{}}", "\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}"]
     assert [line.count("&") for line in latex if line.endswith("\\\\")] == [10] * 7
+
+
+def test_lists_in_the_csv_are_json(folder: Path) -> None:
+    table = pd.read_csv(folder / "table.csv").set_index("job")
+    for job, row in enumerate(gamma_rows()):
+        for name in ("acceptance_histogram", "joint_rates", "batch_seconds"):
+            assert json.loads(table.loc[job, name]) == getattr(row, name)
+
+
+def test_a_rate_that_is_missing_is_null_in_the_csv(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row(gamma=2, joint_rates=[0.5, None])])
+    table = pd.read_csv(write(gamma_sweep.build(run), run).parent / "table.csv")
+    assert json.loads(table["joint_rates"][0]) == [0.5, None]
 
 
 def test_every_figure_is_written_and_linked(folder: Path) -> None:
@@ -187,6 +202,33 @@ def test_agreement_of_verifiers_that_promise_the_same_tokens(tmp_path: Path) -> 
     rows[4] = dataclasses.replace(rows[4], acceptance_histogram=[239, 21, 20, 20])
     report = said(gamma_sweep, write_run(tmp_path / "other", rows))
     assert "their acceptance histograms differ at gamma 3: rounding" in report
+
+
+def test_agreement_is_asked_of_runs_of_the_same_sampling(tmp_path: Path) -> None:
+    """Under other penalties verifiers accept otherwise, which is no finding about them."""
+    rows = [
+        make_row(
+            job=i, verifier=verifier, frequency_penalty=penalty, acceptance_histogram=[300 - many, many, 50, 25, 9]
+        )
+        for i, (verifier, (penalty, many)) in enumerate(itertools.product(("naive", "masked"), ((0.0, 90), (1.5, 70))))
+    ]
+    report = said(gamma_sweep, write_run(tmp_path, rows))
+    assert "identical in all 2 settings" in report
+    assert [line["frequency_penalty"] for line in table_of(report)] == ["0", "1.5"] * 2
+
+
+def test_where_it_ran_names_every_sampling_parameter(tmp_path: Path) -> None:
+    asked = [{"frequency_penalty": 0.5, "stop": ["def "]}, {"frequency_penalty": 0.5}]
+    rows = [make_row(job=i, gamma=1 + i, sampling=json.dumps(each)) for i, each in enumerate(asked)]
+    report = said(gamma_sweep, write_run(tmp_path, rows))
+    assert 'min_p 0, frequency_penalty 0.5, stop ["def "], off; seed 0' in report.replace("\\", "")
+
+
+def test_prompts_that_were_sampled_otherwise_are_spoken_of(tmp_path: Path) -> None:
+    report = said(gamma_sweep, write_run(tmp_path / "own", [make_row(own_sampling=6)]))
+    assert "gamma 4; 6 of the prompts have sampling parameters of their own" in report
+    for run, count in (("none", 0), ("older", None)):
+        assert "of their own" not in said(gamma_sweep, write_run(tmp_path / run, [make_row(own_sampling=count)]))
 
 
 def test_temperatures_are_ordered_and_their_extremes_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import specbench
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.errors import ArgumentError, ConfigError
+from specbench.errors import ArgumentError, ConfigError, ModelError
 from specbench.models import Engine, Pair
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.record import record as record_requests
@@ -26,6 +26,7 @@ from specbench.results import write_rows
 from specbench.rules.token import TOKEN
 from specbench.runs.building import processors_text
 from specbench.runs.choices import chosen, names
+from specbench.sampling_params import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.command_lines import ROOT
@@ -408,6 +409,30 @@ def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
     assert plain.identity.processors == processors_text({"processors": []}) == ""
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_decode_says_what_a_pair_is():
+    with pytest.raises(ArgumentError, match=r"pair: a str; give what specbench\.load_pair returns"):
+        specbench.decode("embedded", PROMPTS[:1])
+
+
+@pytest.mark.parametrize(("gamma", "checked"), [(0, "token that may come."), (2, "come, and the verifier, MaskedV")])
+@pytest.mark.usefixtures("unchecked")
+def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked):
+    sampling = SamplingParams(allowed_token_ids=sorted(pair.stop_ids), min_tokens=2)
+    with pytest.raises(ModelError) as raised:
+        specbench.decode(pair, PROMPTS[:1], gamma=gamma, sampling=sampling, max_new_tokens=4)
+    assert "Check whether sampler.allowed_token_ids and sampler.min_tokens leave a token" in str(raised.value)
+    assert checked in str(raised.value)
+
+
+@pytest.mark.parametrize("gammas", [[], [4, -1], [1.5], [65]], ids=str)
+@pytest.mark.usefixtures("unchecked")
+def test_replay_names_wrong_gammas(gammas):
+    """A negative one beside others would be replayed as something else: only the largest was looked at."""
+    with pytest.raises((ArgumentError, ConfigError), match="gammas"):
+        specbench.replay("no file", "token", gammas)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -415,6 +440,12 @@ def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
         ({"prompts": [[1], []]}, "prompts[1]: no tokens"),
         ({"prompts": [[1, -1]]}, "prompts[0]: ids outside"),
         ({"prompts": [[1, 10**6]]}, "prompts[0]: ids outside"),
+        ({"prompts": [1, 2]}, "prompts[0]: 1 is neither a text nor a list of token ids"),
+        ({"prompts": [[1.5, 2]]}, "prompts[0]: [1.5, 2] is neither a text nor a list of token ids"),
+        ({"prompts": [b"ab"]}, "prompts[0]: b'ab' is neither"),
+        ({"prompts": b"ab"}, "prompts: a bytes; give a text"),
+        ({"prompts": None}, "prompts: a NoneType; give a text"),
+        ({"sampling": {"temperature": 0.0}}, "sampling: a dict; give specbench.SamplingParams"),
         ({"max_new_tokens": 10**6}, "prompts[0]: 9 tokens and max_new_tokens=1000000 are more than the pair's context"),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"gamma": 65}, "gamma=65: outside 0..64"),

@@ -107,6 +107,12 @@ def test_a_row_has_all_sampling_parameters_beside_the_readable_ones(ran):
     assert (found["sampler"], found["max_new_tokens"]) == ("chat", 7)
 
 
+def test_a_row_counts_the_prompts_that_it_does_not_speak_of(ran):
+    found = conditions(ran["lines with parameters of their own"])
+    assert (found["prompts"], found["own_sampling"], found["temperature"]) == (2, 1, 1.0)
+    assert conditions(ran["greedy"])["own_sampling"] == 0
+
+
 def test_a_row_has_empty_columns_for_what_was_not_used(ran):
     """Nothing verifies while a trace is recorded; what is decoded greedily is asked for by the sampler, and used."""
     found = conditions(ran["recording"])

@@ -104,8 +104,15 @@ def test_inverse_cdf_inverts_at_the_thresholds():
         ("min_p", 1.0),
         ("min_p", -0.1),
         ("top_k", True),
+        ("logit_bias", {True: 2.0}),
+        ("logit_bias", {1.7: 2.0}),
+        ("logit_bias", {"1": 2.0, 1: 3.0}),
+        ("logit_bias", [(1, 2.0), (1, 3.0)]),
+        ("structured_outputs", {"regex": ["a"]}),
+        ("structured_outputs", {"grammar": {"root": "a"}}),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_parameters_name_the_key(key, value):
     with pytest.raises(ConfigError, match=f"sampler.{key}="):
         SamplingParams(**{key: value})

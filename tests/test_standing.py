@@ -122,6 +122,35 @@ def test_plain_decoding_that_changed():
     assert not plain_changed(sweep(0, [0.1], drift=0.3))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampling": ('{"structured_outputs": null}', '{"structured_outputs": {"regex": "a+"}}')},
+        {"sampling": ('{"thinking_token_budget": 2}', '{"thinking_token_budget": 8}')},
+        {"batch_plain_tokens": ([32] * 12, [30] * 12)},  # another file of prompts: the column workload may be the same
+    ],
+)
+def test_plain_decoding_of_other_texts_is_not_the_same_work(changes):
+    """Half of the runs decode other texts, at half of the speed; within either half nothing changed."""
+    rows = sweep(0, [0.1] * 6, drift=0.0)
+    assert not plain_changed(rows)
+    for name, (one, other) in changes.items():
+        rows[name] = [one, one, one, other, other, other]
+    rows.loc[3:, "plain_tokens_per_second"] /= 2
+    assert not plain_changed(rows)
+    rows.loc[5, "plain_tokens_per_second"] /= 2
+    assert plain_changed(rows)
+
+
+def test_constrained_decoding_is_no_drift_of_the_machine():
+    """Its masks take time on the host, so that plain decoding under a grammar is other work than without."""
+    rows = sweep(0, [0.1] * 6, drift=0.0)
+    rows.loc[3:, "plain_tokens_per_second"] /= 2
+    assert standing(rows).drift.value > 0.1
+    rows["sampling"] = [f'{{"temperature": {t}}}' for t in (0.5, 1, 1)] + ['{"structured_outputs": {"regex": "a"}}'] * 3
+    assert standing(rows).drift.value < 0.01
+
+
 # --- What is said ---
 
 

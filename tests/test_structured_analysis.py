@@ -5,7 +5,7 @@ import json
 from analysis import parameters, structured
 from specbench.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.sampling import SamplingParams
-from tests.made_up_rows import make_row, said, table_of, write_run
+from tests.made_up_rows import frame, make_row, said, table_of, write_run
 
 COMPLETIONS = {  # sampler, temperature, gamma: two texts, and how the second ended
     ("json", 0.0, 0): ('{"a": 1}', '{"a": 2}', "stop"),
@@ -67,3 +67,14 @@ def test_a_schema_keeps_the_order_of_its_properties():
     """Texts have theirs in the same."""
     given = {"properties": {"b": {}, "a": {}}}
     assert list(json.loads(SamplingParams(structured_outputs={"json": given}).structure[1])["properties"]) == ["b", "a"]
+
+
+def test_parameters_without_a_column_tell_samplers_apart() -> None:
+    """A run with a budget of thinking has the sampler's name, and is no run of a temperature alone."""
+    budgets = (None, 2, 8)
+    rows = [make_row(job=i, sampling=json.dumps({"thinking_token_budget": each})) for i, each in enumerate(budgets)]
+    results = frame(rows)
+    assert parameters.labels(results) == ["temperature (T=1)"] + [
+        f"temperature (T=1 thinking_token_budget={each})" for each in (2, 8)
+    ]
+    assert parameters.own_bases(results).tolist() == [True, False, False]

@@ -5,7 +5,8 @@ import pytest
 
 from specbench.progress import console, say
 from specbench.results import RESULT_SCHEMA
-from specbench.summary import VARYING, print_summary
+from specbench.summary import print_summary
+from specbench.varying import SETTINGS
 
 ODD = ["[red]a[/red] :smile:", "[/nothing]", "[bold", ":warning:b", "[link=x]c"]
 
@@ -18,7 +19,7 @@ def row(name: str) -> dict[str, object]:
     absent = {column: None for column in RESULT_SCHEMA.names}
     return {
         **absent,
-        **dict.fromkeys(VARYING, "x"),
+        **dict.fromkeys((*SETTINGS, "sampler"), "x"),
         **measured,
         "exp": name,
         "hardware": name,
@@ -43,6 +44,14 @@ def test_runs_that_differ_in_how_prompts_are_fed_are_told_apart():
     with console.capture() as shown:
         print_summary(pd.DataFrame([row("a") | {"prompt_chunk": 512}, row("a") | {"prompt_chunk": None}]))
     assert {"prompt_chunk", "512", "whole"} <= set(shown.get().split())
+
+
+def test_runs_that_differ_in_a_parameter_without_a_column_are_told_apart():
+    sampled = [row("a") | {"sampling": f'{{"thinking_token_budget": {budget}}}'} for budget in (2, 8)]
+    with console.capture() as shown:
+        print_summary(pd.DataFrame(sampled))
+    assert {"2", "8"} <= set(shown.get().split())
+    assert "sampler.thinking_token_budget 2" in shown.get()  # in the sentence on the fastest setting
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -146,6 +146,26 @@ def test_columns_that_are_named_go_before_those_that_are_guessed(tmp_path):
     assert "workload.columns" in said
 
 
+def test_a_log_may_mix_requests_of_several_kinds(tmp_path):
+    """Each line as an engine takes it, together as the guide shows them."""
+    lines = [
+        {"prompt": "a", "max_tokens": 3},
+        {"messages": [{"role": "user", "content": "b"}]},
+        {"custom_id": "r-3", "body": {"prompt": "c"}},
+        {"text": "d", "sampling_params": {"temperature": 0.7}},
+    ]
+    found = load(written(tmp_path, *lines))
+    assert [(each.name, each.text) for each in found.prompts] == [
+        ("line-1", "a"), ("line-2", "b"), ("r-3", "c"), ("line-4", "d"),
+    ]  # fmt: skip
+    assert "prompt from prompt, messages from messages, id from custom_id, prompt from text" in found.description
+
+
+def test_an_empty_cell_is_not_looked_for_in_another_column(tmp_path):
+    said = refusal(tmp_path, {"prompt": "a", "text": "b"}, {"prompt": None, "text": "c"})
+    assert 'line 2 has no usable prompt (no "prompt")' in said
+
+
 def message(role: str, content: Any) -> dict[str, Any]:
     return {"role": role, "content": content}
 
@@ -250,6 +270,9 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"max_tokens": 0}, "max_tokens 0 is no whole number from 1"),
         ({"seed": -1}, "seed -1 is no whole number from 0"),
         ({"tools": [{}]}, "tools [{}] of the request cannot be run"),
+        ({"use_beam_search": True}, "use_beam_search True of the request cannot be run"),
+        ({"sampling_params": {"stop_regex": "a+"}}, "stop_regex 'a+' of the request cannot be run"),
+        ({"reasoning_effort": "low"}, "reasoning_effort 'low' of the request cannot be run"),
         ({"response_format": {"type": "odd"}}, "response_format"),
     ):
         told = refusal(tmp_path, {"prompt": "p"}, {"prompt": "q", **line})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
 
+from specbench.api.prompts import Prompts, listed, token_ids
 from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
 from specbench.decoding import Decoder, DecodingEngine, Request, Step
@@ -27,8 +28,6 @@ from specbench.runs.choices import chosen
 from specbench.sampling import Constraint, SamplingParams, on_host
 from specbench.sampling_params import processors_named
 from specbench.verifiers import Verifier
-
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -196,13 +195,17 @@ def _requests(
 ) -> list[Request]:
     check_count("seed", seed, 0)
     check_count("max_new_tokens", max_new_tokens)
-    each = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not isinstance(pair, Pair):
+        raise ArgumentError(f"pair: a {type(pair).__name__}; give what specbench.load_pair returns")
+    if sampling is not None and not isinstance(sampling, SamplingParams):
+        raise ArgumentError(f"sampling: a {type(sampling).__name__}; give specbench.SamplingParams(...), or None")
+    each = listed(prompts)
     if not each:
         raise ArgumentError("prompts: empty; give a text, or a list of texts or of token ids")
     sampling = pair.resolved(sampling or SamplingParams())
     requests = []
     for i, prompt in enumerate(each):
-        ids = tuple(pair.encode(prompt) if isinstance(prompt, str) else (int(token) for token in prompt))
+        ids = tuple(pair.encode(prompt)) if isinstance(prompt, str) else token_ids(f"prompts[{i}]", prompt)
         if not ids:
             raise ArgumentError(f"prompts[{i}]: no tokens")
         if min(ids) < 0 or max(ids) >= pair.vocab_size:

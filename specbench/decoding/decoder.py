@@ -22,6 +22,7 @@ from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, right_padded
 from specbench.sampling import RowParams
+from specbench.sampling_params import BANS
 from specbench.stopwatch import Stopwatch
 from specbench.types import PADDING
 from specbench.verifiers import Verifier
@@ -253,6 +254,16 @@ class Decoder:
         return request.gamma
 
 
+def _nothing_drawn(request: Request, number: int, verifier: Verifier | None) -> str:
+    """Why no token may have come at a step: what bans tokens, or else the verifier."""
+    bans = [f"sampler.{name}" for name in BANS if getattr(request.sampling, name)]
+    banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
+    checked = "" if verifier is None else f"{'and' if bans else 'Check'} the verifier, {type(verifier).__name__}"
+    remedy = ", ".join(filter(None, [banned, checked])) or "Check the target's logits"
+    found = f"Nothing could be drawn for prompt {request.name!r} at step {number}, though no logit is NaN or +inf."
+    return f"{found} {remedy}."
+
+
 def _record(completion: Completion, line: Line, verifier: Verifier | None) -> None:
     name, number = completion.request.name, len(completion.steps)
     if line.finished == FAILED:
@@ -267,10 +278,7 @@ def _record(completion: Completion, line: Line, verifier: Verifier | None) -> No
                 f"step {number}, so that their texts would part. Check that all GPUs are of one kind, and that "
                 f"{type(verifier).__name__} draws its random numbers from its streams."
             )
-        raise ModelError(
-            f"Nothing could be drawn for prompt {name!r} at step {number} ({type(verifier).__name__}), though no logit "
-            "is NaN or +inf. Check whether sampler.processors ban every token, or the verifier."
-        )
+        raise ModelError(_nothing_drawn(completion.request, number, verifier))
     tokens, accepted = line.token_ids[: line.num_emitted], line.num_accepted
     completion.finished = _FINISHED[line.finished]
     by_token = line.finished == STOPPED

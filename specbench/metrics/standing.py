@@ -20,6 +20,7 @@ A difference of log(speedup) has three sources of error, which are added:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,14 +35,17 @@ from specbench.metrics.speed import Variance, batch_variance, half_width, parts
 FALSE_NAME = 1 - CONFIDENCE  # how often a setting that is not the only fastest one may be called that
 CHANGED = 0.01  # the p-value below which plain decoding is said to have changed from run to run
 BATCHES = ("batch_tokens", "batch_seconds", "batch_plain_tokens", "batch_plain_seconds")
-# What plain decoding's speed depends on; samplers and seeds change its texts, but hardly its time a token.
+# What plain decoding's speed depends on; most sampling parameters and seeds change its texts, but hardly its time a
+# token. Those in ASKED_WORK change what is done for one, or how many are fed and decoded.
 PLAIN_WORK = (
     *("target", "engine", "prompt_chunk", "workload", "prompts", "batch_size", "group", "max_new_tokens"),
     *("hardware", "device", "dtype", "threads"),
 )
+ASKED_WORK = ("processors", "structured_outputs", "truncate_prompt_tokens", "max_tokens", "n")
+# What its texts depend on. Texts of another file under the same name of a workload have other lengths.
 PLAIN_TEXTS = (
     *("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("min_tokens", "token_rules", "seed"),
+    *("min_tokens", "token_rules", "sampling", "seed", "batch_plain_tokens"),
 )
 
 
@@ -109,9 +113,21 @@ def plain_changed(rows: pd.DataFrame) -> bool:
 def _scatter(rows: pd.DataFrame, same: Sequence[str]) -> Variance | None:
     speeds = np.log(rows["plain_tokens_per_second"].astype(float))
     # Rows of earlier sweeps lack some of these, all alike.
-    works = speeds.groupby([rows[name].astype(str) for name in same], dropna=False)
+    keys = [*(rows[name].map(_key) for name in same), rows["sampling"].map(_asked_work)]
+    works = speeds.groupby(keys, dropna=False)
     freedom = len(speeds) - works.ngroups
     return Variance(float(((speeds - works.transform("mean")) ** 2).sum() / freedom), freedom) if freedom else None
+
+
+def _key(value: object) -> str:
+    """A cell as what rows are grouped by; lists, which pandas cannot group by, are arrays in rows that were read."""
+    return str(list(value)) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else str(value)
+
+
+def _asked_work(sampling: object) -> str:
+    """What a row's sampling parameters, in JSON, say of ASKED_WORK; nothing, in rows older than the column."""
+    asked = json.loads(sampling) if isinstance(sampling, str) else {}
+    return json.dumps([asked.get(name) for name in ASKED_WORK], sort_keys=True)
 
 
 @dataclass(frozen=True)

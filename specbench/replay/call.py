@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from specbench.checks import check_count
+from specbench.errors import ArgumentError
 from specbench.replay import renewal
 from specbench.replay.imports import read_any
 from specbench.replay.renewal import Replayed
+from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
 from specbench.rules.cards import Card
 
@@ -27,14 +30,20 @@ def replay(trace: Trace | str | Path, rule: Card | str, gammas: Sequence[int]) -
         ``accepted``.
 
     Raises:
-        ArgumentError: an unknown rule, or a gamma outside 0 to 64.
-        ConfigError: a file that is no trace.
+        ArgumentError: an unknown rule, no gamma at all, or one outside 0 to 64.
+        ConfigError: a file that is no trace, or a gamma that is no whole number from 0.
 
     Example:
         >>> import specbench
         >>> for each in specbench.replay("trace.parquet", "block", [1, 2, 4, 8]):  # doctest: +SKIP
         ...     print(each.gamma, each.acceptance_length)
     """
+    gammas = list(gammas)
+    if not gammas:
+        raise ArgumentError("gammas: empty; give numbers from 0 to 64, such as [1, 2, 4]")
+    for gamma in gammas:
+        if check_count("gammas", gamma, 0) > LARGEST_GAMMA:
+            raise ArgumentError(f"gammas: {gamma} is outside 0..{LARGEST_GAMMA}")
     if not isinstance(trace, Trace):
         trace = read_any(Path(trace))
     return renewal.replay(trace, rule, gammas)

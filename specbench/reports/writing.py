@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.plots.style import style
@@ -29,7 +33,7 @@ def write(report: Report, run_dir: Path) -> Path:
     for table in report.tables:
         _write_table(folder, table)
     for name, frame in report.data.items():
-        frame.to_csv(folder / f"{name}.csv", index=False)
+        write_csv(frame, folder / f"{name}.csv")
     for picture in report.pictures:
         save(picture.figure, folder / "figures", picture.name)
     path = folder / "report.md"
@@ -47,9 +51,26 @@ def save(figure: Figure, folder: Path, name: str) -> None:
         figure.savefig(folder / f"{name}.png")
 
 
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """A table as CSV, unrounded. A list is written as JSON, which any program reads; numpy's form has no commas."""
+    held = [name for name in frame if frame[name].map(_is_list).any()]
+    frame.assign(**{str(name): frame[name].map(_as_json) for name in held}).to_csv(path, index=False)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | np.ndarray)
+
+
+def _as_json(value: object) -> object:
+    if not isinstance(value, list | np.ndarray):
+        return value
+    each = value.tolist() if isinstance(value, np.ndarray) else value
+    return json.dumps([None if isinstance(item, float) and math.isnan(item) else item for item in each])
+
+
 def _write_table(folder: Path, table: Table) -> None:
     (folder / f"{table.name}.md").write_text(markdown.table(table.shown) + "\n", encoding="utf-8")
     latex = tabular(table, table.name, Typed())
     (folder / f"{table.name}.tex").write_text(f"% \\usepackage{{booktabs}}\n{latex}\n", encoding="utf-8")
     if table.raw is not None:
-        table.raw.to_csv(folder / f"{table.name}.csv", index=False)
+        write_csv(table.raw, folder / f"{table.name}.csv")

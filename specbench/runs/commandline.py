@@ -169,6 +169,8 @@ def explained(error: HydraException | OmegaConfBaseException, arguments: Sequenc
     if unknown and names:
         group = names.group(1).rpartition(".")[0]
         text += f"\nSee conf/{group.partition('.')[0]}/*.yaml for what {group} has; a plus before the key adds to it."
+    if "is not a ListConfig" in text:
+        text += "\nIt takes a list: write key=[a,b], and 'key=[\"a, b\"]' for a text with special characters."
     named = any(key_of(each) in text for each in arguments)
     return text if named else f"{' '.join(arguments)}: {text}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from specbench import config as configuration
 from specbench import ranks, results, tracking
 from specbench.config import Config
+from specbench.decoding import Request
 from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.journal import Journal
@@ -230,6 +231,15 @@ def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
     return warnings
 
 
+def _prompts(requests: Iterable[Request]) -> int:
+    return len({request.prompt_name for request in requests})
+
+
+def _own_sampling(context: ModelContext) -> int:
+    """How many prompts the row's sampling parameters are not those of: their lines have some of their own."""
+    return _prompts(each for each in context.requests if each.sampling != context.sampling)
+
+
 def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The row's columns of what was asked for."""
     draft_dtype = choose_dtype(config.pair.draft_dtype or config.dtype, context.device)
@@ -257,7 +267,8 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         "parallel": config.parallel,
         "ranks": ranks.size(),
         "workload": config.workload.name,
-        "prompts": len({r.prompt_name for r in context.requests}) if isinstance(context, ModelContext) else None,
+        "prompts": _prompts(context.requests) if isinstance(context, ModelContext) else None,
+        "own_sampling": _own_sampling(context) if isinstance(context, ModelContext) else None,
         "gamma": config.gamma,
         "batch_size": config.batch_size,
         "max_new_tokens": config.max_new_tokens,

@@ -58,6 +58,19 @@ class Columns:
 
         return Columns(*(chosen(role) for role in ("turns", "prompt", "messages", "id", "category")))
 
+    def of_line(self, asked: ColumnsConfig, row: Mapping[str, Any]) -> Columns:
+        """These, but that a guess goes by the row itself where it lacks the column: logs mix requests of several kinds.
+
+        Args:
+            self: of the first row. What it has and this row has as null is not looked for elsewhere.
+        """
+        own = Columns.of(asked, row)
+        known = any(getattr(self, role) in row for role in CONTENT)
+        kept = {role: getattr(self if known else own, role) for role in CONTENT}
+        named = {role: getattr(self, role) for role in ("id", "category")}
+        kept |= {role: name if name is None or name in row else getattr(own, role) for role, name in named.items()}
+        return Columns(**kept)
+
     def content(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
         """The role and the name of the column that a row's text is in; None if it has none of them."""
         named = ((role, getattr(self, role)) for role in CONTENT)

@@ -86,11 +86,12 @@ def _requests(found: Iterator[Row]) -> Iterator[Row]:
 
 
 def _prompts(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Prompt]:
-    columns, names = None, set()
+    first, names = None, set()
     for row in found:
         if not isinstance(row.value, dict):
             raise source.wrong(f"{row.place} has no usable prompt (not a JSON object)")
-        columns = columns or Columns.of(settings.columns, row.value)
+        first = first or Columns.of(settings.columns, row.value)
+        columns = first.of_line(settings.columns, row.value)
         for name in (settings.columns.id, settings.columns.category):
             if name not in (AUTO, None, *row.value):
                 raise source.wrong(f"{row.place} has no {shown(name)}; it has {shown(', '.join(row.value))}", NAMED)

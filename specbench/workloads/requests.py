@@ -19,7 +19,11 @@ PARAMETERS = {each.name for each in dataclasses.fields(SamplingParams)} - {"proc
 RENAMED = {"min_new_tokens": "min_tokens", "thinking_budget": "thinking_token_budget"}
 GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "grammar", "choice")}  # vLLM's former names
 SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
-REFUSED = ("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of")
+REFUSED = (
+    *("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of"),
+    *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
+    *("continue_final_message", "prompt_embeds"),
+)
 _WRAPPERS = ("body", "request")
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
 

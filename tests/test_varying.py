@@ -1,0 +1,69 @@
+"""What tells the runs of a sweep apart: whatever was asked for, and nothing that follows from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from specbench.results import COLUMNS_OF, RESULT_SCHEMA
+from specbench.varying import SETTINGS, asked, varying, with_sampling
+from tests.made_up_rows import frame, make_row
+
+
+def told(*changes: dict[str, Any]) -> list[str]:
+    return varying(with_sampling(frame([make_row(job=i, **each) for i, each in enumerate(changes)])))
+
+
+def sampling(**given: Any) -> dict[str, str]:
+    """The column as runs write it: every parameter, most of them off."""
+    return {"sampling": json.dumps({"temperature": 1.0, "stop": [], "seed": None, "n": 1, **given})}
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("frequency_penalty", (0.0, 1.5)), ("token_rules", ("", '{"bad_words": ["self"]}')), ("min_tokens", (0, 3)),
+        ("draft_temperature", (None, 0.7)), ("prompt_chunk", (None, 512)), ("target", ("hf:a", "hf:b")),
+        ("draft", ("hf:a", "hf:b")), ("workload", ("file", "embedded")), ("max_new_tokens", (16, 64)),
+    ],
+)  # fmt: skip
+def test_a_setting_in_which_rows_differ_is_told(column: str, values: tuple[Any, Any]) -> None:
+    assert told(*({column: value} for value in values)) == [column]
+
+
+def test_every_column_of_what_is_asked_for_is_told() -> None:
+    """A column of results.COLUMNS_OF is a setting, or a name or a count of what others say."""
+    left_out = {"sampler", "sampling", "lossless", "synthetic", "prompts"}
+    assert {column for columns in COLUMNS_OF.values() for column in columns} - left_out <= set(SETTINGS)
+    assert set(SETTINGS) <= set(RESULT_SCHEMA.names)
+
+
+def test_sampling_parameters_without_a_column_are_told() -> None:
+    rows = [make_row(job=i, **sampling(thinking_token_budget=each)) for i, each in enumerate((None, 2, 8))]
+    rows = with_sampling(frame(rows))
+    assert varying(rows) == ["sampler.thinking_token_budget"]
+    assert rows["sampler.thinking_token_budget"].tolist() == ["", "2", "8"]
+    assert told(sampling(seed=1), sampling(seed=2)) == ["sampler.seed"]  # which is not the run's
+    assert told(sampling(stop=["a"]), sampling()) == ["sampler.stop"]
+
+
+def test_what_is_off_is_not_asked_for() -> None:
+    row = frame([make_row(**sampling(stop=["a"], temperature=0.5))]).iloc[0]
+    assert asked(row) == {"stop": ["a"], "temperature": 0.5}
+    assert asked(frame([make_row()]).iloc[0]) == {}  # older than the column
+
+
+def test_what_follows_from_another_setting_is_not_told() -> None:
+    assert told({"pair": "a", "target": "a", "draft": "b"}, {"pair": "c", "target": "c", "draft": "d"}) == ["pair"]
+    assert told({"batch_size": 1, "group": 1}, {"batch_size": 8, "group": 8}) == ["batch_size"]
+    assert told({"batch_size": 8, "group": 8}, {"batch_size": 8, "group": 16}) == ["group"]
+
+
+def test_rows_that_settings_do_not_tell_apart_have_their_jobs_number() -> None:
+    assert told({}, {}) == ["job"]
+    assert told({"gamma": 2}, {"gamma": 4}, {"gamma": 4}) == ["gamma", "job"]
+    rows = with_sampling(frame([make_row(job=0, gamma=2), make_row(job=1, gamma=4)]))
+    assert varying(rows, "gamma", "verifier") == []
+    assert told({}) == []
