@@ -1,13 +1,14 @@
 """Runs many command lines in one process, since importing torch costs seconds: python -m tests.command_lines CASES OUT.
 
-CASES is a JSON list of {"arguments", "folder", "may_load"}; OUT gets a list of {"status", "text", "loaded"}. This is a
-process of its own, so that specbench runs without the type checks of the tests, which would change its errors.
+CASES is a JSON list of {"arguments", "folder", "may_load"}; OUT gets a list of Ended. This is a process of its own, so
+that specbench runs without the type checks of the tests, which would change its errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import io
 import json
 import os
@@ -17,21 +18,27 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 
 ROOT = Path(__file__).parent.parent
 NO_HOME = Path("/dev/null/home")  # which nobody can make, root neither
+HEAVY = ("transformers", "wandb", "torch._dynamo", "torch._inductor")  # half a second or more to import, each
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command line ended: exit status, everything it printed, and whether it loaded a model."""
+    """How a command line ended: exit status, everything it printed, and whether it loaded a model.
+
+    ``heavy`` are those of HEAVY that had been imported by then, by this or an earlier one of its process.
+    """
 
     status: int
     text: str
     loaded: bool
+    heavy: list[str]
 
 
 @dataclass(frozen=True)
@@ -110,15 +117,22 @@ def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str,
 def _main(plan: Path, out: Path) -> None:
     from hydra.core.global_hydra import GlobalHydra
 
+    import specbench.runs.execute  # noqa: F401  # which a job would import
     from specbench.__main__ import main
-    from specbench.runs import building
 
-    load_pair = functools.cache(building.load_pair)
+    cases = json.loads(plan.read_text())
+    building: Any = None
+    if any(case["may_load"] for case in cases):  # otherwise specbench shall not need transformers, which come with it
+        from specbench.runs import building
+
+        load_pair = functools.cache(building.load_pair)
+    gc.freeze()  # what is imported stays: a tenth of most lines' time went into looking for garbage there
     ended = []
-    for case in json.loads(plan.read_text()):
+    for case in cases:
         loads: list[str] = []
-        building._pairs.clear()
-        building.load_pair = functools.partial(_recorded, load_pair, case["may_load"], loads)
+        if building is not None:
+            building._pairs.clear()
+            building.load_pair = functools.partial(_recorded, load_pair, case["may_load"], loads)
         os.chdir(case["folder"])
         sys.argv = ["specbench", *case["arguments"]]
         GlobalHydra.instance().clear()
@@ -131,7 +145,9 @@ def _main(plan: Path, out: Path) -> None:
             except Exception:  # what Python itself would show
                 traceback.print_exc()
                 status = 1
-        ended.append({"status": status, "text": text.getvalue(), "loaded": bool(loads)})
+        loads += getattr(sys.modules.get("specbench.runs.building"), "_pairs", ())
+        heavy = [name for name in HEAVY if name in sys.modules]
+        ended.append({"status": status, "text": text.getvalue(), "loaded": bool(loads), "heavy": heavy})
     out.write_text(json.dumps(ended))
 
 

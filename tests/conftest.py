@@ -9,38 +9,42 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers that each use all cores wait 
 import json
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jaxtyping
-from jaxtyping import install_import_hook
+import pytest
 
-# Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
-import specbench.kernels.attention
-import specbench.kernels.cutoff
-import specbench.kernels.sample
-import specbench.kernels.shape
-import specbench.kernels.stamp
-import specbench.kernels.think
-import specbench.kernels.uniforms
-import specbench.kernels.verify  # noqa: F401
+from tests.command_lines import NO_HOME, SmokeRun, clean_environment, once
+from tests.without_network import without_network
 
-hook = install_import_hook("specbench", "beartype.beartype")
+if TYPE_CHECKING:
+    from specbench.models import Pair
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
 
-from specbench.exactness import suite  # noqa: E402
-from specbench.exactness.fixtures import small_fixtures  # noqa: E402
-from specbench.kernels import launch  # noqa: E402
-from specbench.models import Pair, load_pair  # noqa: E402
-from tests import independent, interpreter  # noqa: E402
-from tests.cases import in_float64  # noqa: E402
-from tests.command_lines import NO_HOME, SmokeRun, clean_environment, once  # noqa: E402
-from tests.without_network import without_network  # noqa: E402
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Imports what is tested: not in the process that only hands tests to workers, which wait until it is ready."""
+    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
+        return
+    # Triton compiles or interprets the kernels from their source, which the hook's decorators would hide.
+    from jaxtyping import install_import_hook
 
-independent.fill_lists_of_torch()
-independent.draw_the_same_examples()
-if os.environ.get("TRITON_INTERPRET") == "1":
-    interpreter.replace_once_a_launch()
+    import specbench.kernels.attention
+    import specbench.kernels.cutoff
+    import specbench.kernels.sample
+    import specbench.kernels.shape
+    import specbench.kernels.stamp
+    import specbench.kernels.think
+    import specbench.kernels.uniforms
+    import specbench.kernels.verify  # noqa: F401
+
+    install_import_hook("specbench", "beartype.beartype")
+
+    from tests import independent, interpreter
+
+    independent.fill_lists_of_torch()
+    independent.draw_the_same_examples()
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        interpreter.replace_once_a_launch()
 
 
 LEFT_OUT = pytest.StashKey[int]()
@@ -72,8 +76,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 # Files that take longest begin first, by their CPU time, so that no worker is left with one at the end.
 LONGEST = (
-    *("test_exactness", "test_sweeps", "test_cli", "test_exactness_mutants", "test_exactness_cli", "test_own_verifier"),
-    *("test_own_rule", "test_evidence_reports", "test_golden", "test_smoke", "test_latency_cli", "test_parallel_runs"),
+    *("test_exactness", "test_sweeps", "test_cli", "test_exactness_mutants", "test_own_verifier", "test_exactness_cli"),
+    *("test_own_rule", "test_evidence_reports", "test_latency_cli", "test_golden", "test_smoke", "test_parallel_runs"),
     "test_fuzz",
 )
 
@@ -99,14 +103,18 @@ def _encodable(text: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def pair() -> Pair:
+def pair() -> "Pair":
     """The embedded pair, in float32 on the CPU."""
+    from specbench.models import load_pair
+
     return load_pair("embedded:target", "embedded:draft", device="cpu")
 
 
 @pytest.fixture(scope="session")
-def exact(pair: Pair) -> Pair:
+def exact(pair: "Pair") -> "Pair":
     """The same in float64, where shapes of matrix products move no token."""
+    from tests.cases import in_float64
+
     return in_float64(pair)
 
 
@@ -130,6 +138,9 @@ def smoke(tmp_path_factory) -> SmokeRun:
 @pytest.fixture
 def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small fixtures: locating a flawed verifier's thresholds takes half a second on each."""
+    from specbench.exactness import suite
+    from specbench.exactness.fixtures import small_fixtures
+
     kept = tuple(fixture for fixture in small_fixtures() if fixture.name in ("chain", "ties"))
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
 
@@ -137,12 +148,16 @@ def few_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds are looked for as in slow code: a tenth of the time, and the same on every machine."""
+    from specbench.exactness import suite
+
     monkeypatch.setattr(suite._Examination, "_effort", lambda _: 0.1)
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Without the checks of shapes, which take most of the time of many small calls; others test with them."""
+    import jaxtyping
+
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -151,6 +166,8 @@ def unchecked() -> Iterator[None]:
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.empty gives NaN, and integers that are no index."""
+    import torch
+
     empty = torch.empty
 
     def poisoned(*args: object, **kwargs: object) -> torch.Tensor:
@@ -163,6 +180,8 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted programs cost milliseconds each, so that tiles are shared out among few."""
+    from specbench.kernels import launch
+
     if launch.INTERPRETED:
         monkeypatch.setattr(launch, "PROGRAMS", 16)
         monkeypatch.setattr(launch, "SCORE_CHUNK", 128)
@@ -171,6 +190,8 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
+    import torch
+
     torch.manual_seed(0)
 
 

@@ -24,8 +24,8 @@ from specbench.protocols.record import record as record_requests
 from specbench.provenance import request_seed
 from specbench.results import write_rows
 from specbench.rules.token import TOKEN
-from specbench.runs.building import processors_text
 from specbench.runs.choices import chosen, names
+from specbench.runs.samplings import processors_text
 from specbench.sampling_params import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier

@@ -20,7 +20,7 @@ from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.models import Engine
-from specbench.runs.building import processors_text, sampling_params
+from specbench.runs.samplings import processors_text, sampling_params
 from specbench.sampling import Constraint, History, RowParams, SamplingParams, on_host
 from specbench.sampling.structures import grammar_of
 from specbench.verifiers.block import BlockVerifier

@@ -1,8 +1,16 @@
-"""Every room of specbench/ has its place in the layers of pyproject.toml, which `lint-imports` holds imports to."""
+"""Every room of specbench/ has its place in the layers of pyproject.toml, which `lint-imports` holds imports to.
+
+And what functions say of shapes and dtypes is checked while the tests run.
+"""
 
 import re
 import tomllib
 
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from specbench.sampling import inverse_cdf
 from tests.command_lines import ROOT
 
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -30,3 +38,9 @@ def test_what_only_some_may_import_is_forbidden_to_every_room():
     for library in ("hydra", "omegaconf", "wandb", "transformers"):
         sources = [each["source_modules"] for each in CONTRACTS if library in each.get("forbidden_modules", ())]
         assert ["specbench.*", "analysis"] in sources, library
+
+
+@pytest.mark.parametrize("u", [torch.rand(3, dtype=torch.float64), torch.rand(2)], ids=["shape", "dtype"])
+def test_shapes_and_dtypes_are_checked_while_the_tests_run(u: torch.Tensor):
+    with pytest.raises(TypeCheckError):
+        inverse_cdf(torch.ones(2, 4, dtype=torch.float64), u)

@@ -4,8 +4,8 @@ import torch
 
 from specbench.drafters.model import ModelDrafter
 from specbench.models import Engine
-from specbench.protocols.base import ModelContext
 from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
+from specbench.protocols.model_context import ModelContext
 from specbench.sampling import SamplingParams
 from specbench.types import Verification
 from specbench.verifiers.masked import MaskedVerifier

@@ -20,8 +20,8 @@ from specbench.exactness.texts import eprocess
 from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
 from specbench.exactness.zoo.state import ReturnsArgmax
 from specbench.models import Engine, Pair
-from specbench.protocols.base import ModelContext
 from specbench.protocols.eprocess import EprocessProtocol
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.text_evidence import evidence, rounding
 from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows

@@ -100,6 +100,11 @@ def ran(tmp_path_factory) -> dict[str, tuple[Ended, Path]]:
     return {case.reason: (each, folder / str(number)) for number, (case, each) in enumerate(ended)}
 
 
+def test_no_line_here_imports_what_only_models_need(ran):
+    """A second or more of each command; the last line's process has run all the others."""
+    assert ran[NAMELESS.reason][0].heavy == []
+
+
 def certificate(folder: Path) -> dict:
     return json.loads((folder / "outputs" / "adhoc" / "latest" / "0" / "certificate.json").read_text())
 

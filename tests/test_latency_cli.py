@@ -10,6 +10,7 @@ import pytest
 
 from specbench.errors import NotInstalledError
 from specbench.results import read_jobs, read_results
+from tests.cli_cases import TRACE
 from tests.command_lines import Ended, once, read_all, run_all
 
 OFF = "tracking.mode=disabled"
@@ -25,6 +26,7 @@ LINES = {
         *("+exp=verifier_agreement", "protocol.vocabulary=97", "protocol.draws=300", "protocol.steps=3"),
         *("protocol.requests=1", "batch_size=4", OFF, VERIFIERS),
     ),
+    "replay": ("protocol=replay", "protocol.trace=../trace.jsonl", "protocol.gammas=[1,2]", OFF),
     "absent": ("-m", "protocol=latency", *SMALL, "protocol.budget=0", f"verifier._target_={MASKED},{ABSENT}"),
     "absent alone": ("protocol=latency", *SMALL, f"verifier._target_={ABSENT}"),
     "broken": (
@@ -71,11 +73,19 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     def run(folder: Path) -> None:
+        (folder / "trace.jsonl").write_text(TRACE["trace.jsonl"])
         run_all([(arguments, False) for arguments in LINES.values()], folder)
 
     folder = once(tmp_path_factory, "latency_lines", run)
     every = zip(LINES, read_all(folder), strict=True)
     return {name: Ran(ended, folder / str(number)) for number, (name, ended) in enumerate(every)}
+
+
+def test_latency_agreement_and_replay_import_nothing_that_only_models_need(ran):
+    """Which takes seconds. Later lines of their process have verifiers of tests, which import more."""
+    for name in ("latency", "agreement", "replay"):
+        assert ran[name].ended.status == 0, ran[name].ended.text
+        assert ran[name].ended.heavy == []
 
 
 def test_latency_ends_with_rows_and_a_report(ran):

@@ -6,10 +6,10 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from specbench.decoding import Decoder, Request
+from specbench.devices import choose_device
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, load_pair
-from specbench.models.loading import choose_device
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import load_prompts

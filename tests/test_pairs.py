@@ -15,7 +15,7 @@ from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.generate import ASSISTED, PLAIN, generate, obstacle
-from specbench.protocols.base import ModelContext
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_fixed_lengths, check_survival
 from specbench.protocols.scoring import score_texts
 from specbench.protocols.text_evidence import evidence

@@ -14,7 +14,7 @@ import time
 import pytest
 import torch
 
-from specbench import ranks
+from specbench import devices, ranks
 from specbench.errors import ConfigError, ModelError
 from specbench.files import Source
 from specbench.models import load_pair, sharding
@@ -122,14 +122,14 @@ def test_every_rank_has_the_gpu_of_its_number(two_ranks, monkeypatch):
     count = [4]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count[0])
     monkeypatch.setenv("RANK", "1")
-    assert sharding.device_of_rank("auto") == sharding.device_of_rank("cuda") == "cuda:1"
+    assert devices.device_of_rank("auto") == devices.device_of_rank("cuda") == "cuda:1"
     with pytest.raises(ConfigError, match="device=cpu: .*CUDA_VISIBLE_DEVICES"):
-        sharding.device_of_rank("cpu")
+        devices.device_of_rank("cpu")
     count[0] = 1
     with pytest.raises(ConfigError, match="parallel=tensor: 2 processes, and 1 GPUs here. Use --nproc-per-node=1"):
-        sharding.device_of_rank("auto")
+        devices.device_of_rank("auto")
     count[0] = 0
-    assert sharding.device_of_rank("auto") == "auto"
+    assert devices.device_of_rank("auto") == "auto"
 
 
 @pytest.mark.parametrize(

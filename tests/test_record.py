@@ -10,7 +10,7 @@ import torch
 
 from specbench.drafters.model import ModelDrafter
 from specbench.models import Engine, Pair
-from specbench.protocols.base import ModelContext
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.record import record, repeated
 from specbench.protocols.scoring import columns_of, score_texts
 from specbench.sampling import SamplingParams

@@ -9,11 +9,11 @@ import torch
 
 from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
 from specbench.checks import check_count
+from specbench.devices import choose_device, choose_dtype
 from specbench.errors import ArgumentError
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import settings_of
-from specbench.models.loading import choose_device, choose_dtype
 from specbench.rules.cards import Card
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier

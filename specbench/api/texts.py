@@ -16,7 +16,7 @@ from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
 from specbench.errors import ArgumentError
 from specbench.models import Engine, Pair
-from specbench.protocols.base import ModelContext
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests

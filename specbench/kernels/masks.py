@@ -1,7 +1,8 @@
 """Which tokens of a row may come: the bits of masked_rows.Mask, read beside the logits.
 
-A row's mask is a tuple (words, how many of them there are, what stands for a word beyond them), empty where rows have no
-mask: then no code is made for it. A row that nothing is banned from has no words, and all bits beyond them are set.
+A row's mask is a tuple (words, how many of them there are, what stands for a word beyond them), empty where rows have
+no mask: then no code is made for it. A row that nothing is banned from has no words, and all bits beyond them are set.
+None would do in Triton 3.7, but functions of 3.6 cannot return it.
 """
 
 import triton

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from specbench.devices import choose_device, choose_dtype, device_of_rank
 from specbench.errors import ConfigError
 from specbench.models import sharding
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
@@ -21,10 +21,9 @@ from specbench.models.vocabulary import check_same_vocabulary, differences
 from specbench.progress import say
 from specbench.sampling import SamplingParams, constrained, resolve
 
-__all__ = ["EMBEDDED", "Pair", "choose_device", "choose_dtype", "load_pair", "locate"]
+__all__ = ["EMBEDDED", "Pair", "load_pair", "locate"]
 
 VOCABULARIES = SAME, DIFFERENT = ("same", "different")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DRAFT_DTYPE = "pair.draft_dtype"
 
 
@@ -81,44 +80,6 @@ class Pair:
         return constrained(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
 
 
-def choose_device(device: str) -> torch.device:
-    """The device by its name; ``auto`` is the GPU where there is one, and a GPU without a number is the first.
-
-    Raises:
-        ConfigError: a device that torch does not know or that is not here.
-    """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError("device", device, "not a device", "Use auto, cpu, cuda or cuda:N.") from error
-    if chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
-        raise ConfigError("device", device, "not supported", "Use auto, cpu, cuda or cuda:N.")
-    if chosen.type == "cpu":
-        return chosen
-    number = chosen.index or 0
-    if number >= torch.cuda.device_count():
-        raise ConfigError("device", device, f"{torch.cuda.device_count()} GPUs here", "Use device=auto or device=cpu.")
-    return torch.device("cuda", number)  # torch.cuda.set_device takes none without a number
-
-
-def choose_dtype(dtype: str, device: torch.device, key: str = "dtype") -> torch.dtype:
-    """``auto`` is bfloat16 on a GPU and float32 on a CPU, where reduced precision is slower and less exact.
-
-    Args:
-        key: of the configuration, which asks for it.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    if dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    if dtype not in DTYPES:
-        raise ConfigError(key, dtype, "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
-    return DTYPES[dtype]
-
-
 def load_pair(
     target: str,
     draft: str | None = None,
@@ -171,7 +132,7 @@ def load_pair(
         4096
     """
     sharded = sharding.asked(parallel)
-    chosen_device = choose_device(sharding.device_of_rank(device) if sharded else device)
+    chosen_device = choose_device(device_of_rank(device) if sharded else device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
     dtype_of_draft = chosen_dtype if draft_dtype is None else choose_dtype(draft_dtype, chosen_device, DRAFT_DTYPE)
     of_target = _opened("pair.target", target, download)

@@ -64,24 +64,6 @@ def asked(parallel: str) -> bool:
     return ranks.size() > 1
 
 
-def device_of_rank(device: str) -> str:
-    """The device by its name; with several ranks ``auto`` and ``cuda`` become the GPU of this one.
-
-    Raises:
-        ConfigError: fewer GPUs than ranks.
-    """
-    gpus = torch.cuda.device_count() if ranks.size() > 1 else 0
-    if gpus == 0 or device.startswith("cuda:"):
-        return device
-    if device == "cpu":
-        remedy = "Hide them: CUDA_VISIBLE_DEVICES= torchrun ..."
-        raise ConfigError("device", device, f"shards are put on GPUs, and here are {gpus}", remedy)
-    if ranks.size() > gpus:
-        problem, remedy = f"{ranks.size()} processes, and {gpus} GPUs here", f"Use --nproc-per-node={gpus} or fewer."
-        raise ConfigError("parallel", "tensor", problem, remedy)
-    return f"cuda:{ranks.rank()}"
-
-
 def check_divisible(config: PreTrainedConfig, source: Source) -> None:
     """Whether a model can be cut into as many shards as there are ranks; needs its config.json alone.
 

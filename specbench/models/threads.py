@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
+from specbench.devices import PYTORCH_THREADS
 from specbench.models.loading import Pair
 
-PYTORCH_THREADS = torch.get_num_threads()
 SMALL_MODEL = 50_000_000  # parameters
 
 

@@ -1,8 +1,9 @@
 """Protocols: what a run measures. One a file, chosen by ``protocol=<yaml name>``."""
 
+from typing import TYPE_CHECKING
+
 from specbench.protocols.base import (
     MeasurementProtocol,
-    ModelContext,
     Outcome,
     OwnConditions,
     Prechecked,
@@ -10,4 +11,16 @@ from specbench.protocols.base import (
     Table,
 )
 
+if TYPE_CHECKING:
+    from specbench.protocols.model_context import ModelContext
+
 __all__ = ["MeasurementProtocol", "ModelContext", "Outcome", "OwnConditions", "Prechecked", "RunContext", "Table"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports ModelContext when it is first used: transformers comes with it, and most protocols need no model."""
+    if name != "ModelContext":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from specbench.protocols.model_context import ModelContext
+
+    return ModelContext

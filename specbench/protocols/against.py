@@ -19,7 +19,7 @@ from specbench.errors import ConfigError
 from specbench.files import reason
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
 from specbench.progress import track
-from specbench.protocols.base import ModelContext
+from specbench.protocols.model_context import ModelContext
 from specbench.results import schema_of
 
 BASELINES = "baselines.parquet"

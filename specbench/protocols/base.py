@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 import torch
 from matplotlib.figure import Figure
 
-from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
-from specbench.drafters import Drafter
 from specbench.journal import Journal
-from specbench.models import Engine, Pair
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
+
+if TYPE_CHECKING:  # drafters import transformers, which takes seconds, and most protocols need no model
+    from specbench.drafters import Drafter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,34 +50,10 @@ class RunContext:
     processors: str = ""
     journal: Journal = field(default_factory=Journal)
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelContext(RunContext):
-    """What a run with models is made of.
-
-    Attributes:
-        drafter: bound to the pair.
-        names: of the target and the draft, as they were asked for.
-        engine: how steps are taken.
-    """
-
-    pair: Pair
-    target: Engine
-    drafter: Drafter
-    requests: Sequence[Request]
-    names: tuple[str, str] = ("target", "draft")
-    engine: DecodingEngine = field(default_factory=EagerEngine)
-
-    def decoder(self, gamma: int | None = None) -> Decoder:
-        """Decodes with the run's pair, drafter, verifier and engine.
-
-        Args:
-            gamma: tokens drafted a step; None is the run's, 0 decodes plainly.
-        """
-        gamma = self.gamma if gamma is None else gamma
-        drafter, verifier = (self.drafter, self.verifier) if gamma > 0 else (None, None)
-        pair = self.pair
-        return Decoder(self.target, drafter, verifier, gamma, pair.stop_ids, self.engine, pair.tokenizer)
+    @property
+    def of_models(self) -> dict[str, Any]:
+        """Fields of results.RunRow that only a run with models fills."""
+        return {"engine": None, "prompt_chunk": None, "prompts": None}
 
 
 @dataclass(frozen=True)

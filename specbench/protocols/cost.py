@@ -25,7 +25,8 @@ from specbench.decoding import Request
 from specbench.errors import ConfigError
 from specbench.plots import cost as plots
 from specbench.progress import track
-from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import NO_TEXTS, Ignored
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
 from specbench.protocols.settings import check_gammas

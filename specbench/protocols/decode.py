@@ -29,10 +29,11 @@ from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.speed import speed_of
 from specbench.plots import decode as plots
 from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
-from specbench.protocols.base import ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.empirical import CheckSettings, check_first_tokens
 from specbench.protocols.logprobs import logprob_table
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import NOTHING, Ignored
 from specbench.protocols.record import recorded
 from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Timed, TimedRounds, timed_rounds

@@ -17,7 +17,7 @@ from specbench.checks import check_count
 from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.metrics.empirical import distance_check
 from specbench.progress import track
-from specbench.protocols.base import ModelContext
+from specbench.protocols.model_context import ModelContext
 from specbench.provenance import request_seed
 
 

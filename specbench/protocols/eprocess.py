@@ -25,9 +25,10 @@ from specbench.exactness.texts.eprocess import TokenEvidence, bets, e_value, log
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.plots import evidence as plots
 from specbench.progress import progress
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import Outcome, Table
 from specbench.protocols.greedy_divergence import greedy_divergence
 from specbench.protocols.live import LiveSpeed
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import NOTHING_SHOWN, Ignored
 from specbench.protocols.text_evidence import evidence, rounding
 from specbench.provenance import environment, request_seed

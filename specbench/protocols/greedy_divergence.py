@@ -18,7 +18,8 @@ from specbench.exactness.texts.forks import BUG, Fork, cause_of, headline
 from specbench.exactness.texts.support import tolerance_of
 from specbench.plots import evidence as plots
 from specbench.progress import track
-from specbench.protocols.base import ModelContext, Outcome, Table
+from specbench.protocols.base import Outcome, Table
+from specbench.protocols.model_context import ModelContext
 
 
 def greedy_divergence(context: ModelContext, tolerance: float | None) -> Outcome:

@@ -24,8 +24,9 @@ from specbench.errors import ConfigError
 from specbench.metrics.speed import speed_of
 from specbench.plots import cost as plots
 from specbench.progress import track
-from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated

@@ -18,7 +18,8 @@ from specbench.checks import check_count
 from specbench.decoding import Completion, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
-from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table

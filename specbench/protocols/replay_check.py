@@ -22,7 +22,8 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import track
-from specbench.protocols.base import Conditions, ModelContext, Outcome, RunContext, Table
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated

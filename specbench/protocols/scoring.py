@@ -16,7 +16,7 @@ from specbench.errors import ConfigError
 from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.models import Engine
 from specbench.progress import track
-from specbench.protocols.base import ModelContext
+from specbench.protocols.model_context import ModelContext
 from specbench.replay.trace import LIMIT, Identity, trace_schema
 from specbench.sampling import RowParams, SamplingParams
 from specbench.types import LogitRows

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.decoding import Completion, logits_along, rows_along
 from specbench.metrics.intervals import columns, ratio_of_sums
-from specbench.protocols.base import ModelContext
+from specbench.protocols.model_context import ModelContext
 
 
 def shared_fields(

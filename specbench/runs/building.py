@@ -1,4 +1,4 @@
-"""Configuration -> objects: components, the pair, the requests of a job."""
+"""Configuration -> objects of a job with models: the pair, the drafter, the requests. Imports transformers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from specbench.models.loading import locate
 from specbench.models.sharding import check_installed
 from specbench.models.threads import default_threads
 from specbench.progress import say
-from specbench.protocols import MeasurementProtocol, ModelContext, Prechecked, RunContext
+from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
+from specbench.protocols.model_context import ModelContext
 from specbench.protocols.settings import unused, unused_of_lines
 from specbench.provenance import request_seed
 from specbench.results import NO_DRAFT
 from specbench.runs.choices import build, explained
 from specbench.runs.conversations import all_turns
+from specbench.runs.samplings import all_samplings, own_sampling
 from specbench.sampling import SamplingParams, on_host
-from specbench.sampling.structures import grammar_of
-from specbench.sampling_params import processors_named
 from specbench.workloads import EMBEDDED, Prompt, load_workload
 
 _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
@@ -148,26 +148,6 @@ def check_own(prompts: list[Prompt], config: Config, ignored: Mapping[str, str |
             raise ConfigError("gamma", config.gamma, problem, f"Use gamma={prompt.gamma}, or lower the line's.")
 
 
-def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParams, mixed: bool) -> list[SamplingParams]:
-    """The sampling parameters of each prompt, checked.
-
-    Args:
-        sampling: the run's.
-        mixed: whether the protocol goes by each request's own.
-
-    Raises:
-        ConfigError: a parameter that is unknown or outside its range, or a protocol that takes one sampler for all.
-    """
-    found = [own_sampling(prompt, sampling, config) for prompt in prompts]
-    for prompt, own in zip(prompts, found, strict=True):
-        if own != sampling and not mixed:
-            problem = f"{prompt.place}: prompt {prompt.name!r} has sampling parameters of its own, and the protocol "
-            problem += "takes one sampler for all"
-            remedy = "Use protocol=decode, or workload.parameters=false to sample all by the run's."
-            raise ConfigError("workload.path", config.workload.path, problem, remedy)
-    return found
-
-
 def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParams, config: Config) -> list[Request]:
     """Tokenised prompts with their seeds; ``sampling.n`` requests of each.
 
@@ -203,45 +183,3 @@ def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParam
         labels = {"category": prompt.category, "conversation": prompt.name, "turn": prompt.turn}
         requests += [dataclasses.replace(each, **labels) for each in made]
     return requests
-
-
-def own_sampling(prompt: Prompt, sampling: SamplingParams, config: Config) -> SamplingParams:
-    """The run's sampling parameters, with those of the prompt's line in their places.
-
-    Raises:
-        ConfigError: one that is unknown or outside its range, or at odds with the text's length; names file, line,
-            prompt and parameter.
-    """
-    if not prompt.sampling and prompt.max_new_tokens is None:
-        return sampling
-    run = {each.name: getattr(sampling, each.name) for each in dataclasses.fields(sampling)}
-    longest = prompt.max_new_tokens or config.max_new_tokens
-    try:
-        made = _compiled(SamplingParams.from_mapping({**prompt.sampling, "max_tokens": longest}, **run))
-        return dataclasses.replace(made, max_tokens=sampling.max_tokens)  # a request has its length beside them
-    except ConfigError as error:
-        problem = f"{prompt.place}: prompt {prompt.name!r}: {str(error).removeprefix('sampler.').removesuffix('.')}"
-        remedy = "Mend the line, or ignore what lines say of sampling: workload.parameters=false."
-        raise ConfigError("workload.path", config.workload.path, problem, remedy) from error
-
-
-def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
-    """The run's sampling parameters, with its processors built. Raises ConfigError."""
-    made = tuple(build("sampler.processors", node) for node in sampler["processors"])
-    for processor in made:
-        if not callable(processor):
-            remedy = "Give it __call__(logits, history); see specbench.sampling.Processor."
-            raise ConfigError("sampler.processors", type(processor).__name__, "not callable", remedy)
-    return _compiled(SamplingParams.from_mapping({**sampler, "processors": made}))
-
-
-def _compiled(params: SamplingParams) -> SamplingParams:
-    """The same, if what a text has to be can be compiled, which is known before any model. Raises ConfigError."""
-    if params.structure is not None:
-        grammar_of(*params.structure)
-    return params
-
-
-def processors_text(sampler: Mapping[str, Any]) -> str:
-    """What sampler.processors says, as JSON, with what the text has to be at its end; empty for none."""
-    return processors_named(sampler["processors"], SamplingParams.from_mapping({**sampler, "processors": ()}))

@@ -22,8 +22,8 @@ def convert(arguments: Sequence[str]) -> int:
         ConfigError: see :func:`specbench.models.gguf.convert`.
     """
     asked = _parser().parse_args(arguments)
+    from specbench.devices import DTYPES as OF_TORCH
     from specbench.models import gguf  # which imports PyTorch
-    from specbench.models.loading import DTYPES as OF_TORCH
 
     gguf.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
     say(f"Checkpoint: {asked.out}. To use it: pair=hf pair.target={asked.out} pair.draft=...")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,19 +15,15 @@ from omegaconf import OmegaConf
 from specbench import config as configuration
 from specbench import ranks, results, tracking
 from specbench.config import Config
-from specbench.decoding import Request
+from specbench.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
 from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.journal import Journal
-from specbench.models.loading import choose_device, choose_dtype
-from specbench.models.sharding import device_of_rank
-from specbench.models.threads import PYTORCH_THREADS
 from specbench.progress import say
-from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.protocols import Outcome, RunContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
 from specbench.provenance import environment
-from specbench.runs.building import processors_text, sampling_params, with_models
 from specbench.runs.choices import build
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
@@ -35,6 +31,7 @@ from specbench.runs.job import JobInfo, component_name
 from specbench.runs.launchers import check_parallel
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest
+from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.signals import interruptible
 from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
 from specbench.runs.tracked import describe, job_run, track
@@ -196,6 +193,10 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     )
     check_parameters(sampling, protocol)
     if protocol.needs_models:
+        from specbench.runs.building import (
+            with_models,  # and with it transformers: 3 seconds that other jobs are spared
+        )
+
         context = with_models(context, config, protocol)
     if tracked is not None:
         describe(tracked, job, context, ignored)
@@ -231,15 +232,6 @@ def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
     return warnings
 
 
-def _prompts(requests: Iterable[Request]) -> int:
-    return len({request.prompt_name for request in requests})
-
-
-def _own_sampling(context: ModelContext) -> int:
-    """How many prompts the row's sampling parameters are not those of: their lines have some of their own."""
-    return _prompts(each for each in context.requests if each.sampling != context.sampling)
-
-
 def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The row's columns of what was asked for."""
     draft_dtype = choose_dtype(config.pair.draft_dtype or config.dtype, context.device)
@@ -262,15 +254,12 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
         "synthetic": offers(context.verifier).synthetic,
-        "engine": context.engine.name if isinstance(context, ModelContext) else None,
-        "prompt_chunk": context.engine.prompt_chunk if isinstance(context, ModelContext) else None,
         "parallel": config.parallel,
         "ranks": ranks.size(),
         "workload": config.workload.name,
-        "prompts": _prompts(context.requests) if isinstance(context, ModelContext) else None,
-        "own_sampling": _own_sampling(context) if isinstance(context, ModelContext) else None,
         "gamma": config.gamma,
         "batch_size": config.batch_size,
         "max_new_tokens": config.max_new_tokens,
         "seed": config.seed,
+        **context.of_models,
     }

@@ -1,0 +1,56 @@
+"""What a protocol with models gets. It alone knows of models here, since importing transformers takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
+from specbench.drafters import Drafter
+from specbench.models import Engine, Pair
+from specbench.protocols.base import RunContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelContext(RunContext):
+    """What a run with models is made of.
+
+    Attributes:
+        drafter: bound to the pair.
+        names: of the target and the draft, as they were asked for.
+        engine: how steps are taken.
+    """
+
+    pair: Pair
+    target: Engine
+    drafter: Drafter
+    requests: Sequence[Request]
+    names: tuple[str, str] = ("target", "draft")
+    engine: DecodingEngine = field(default_factory=EagerEngine)
+
+    @property
+    def of_models(self) -> dict[str, Any]:
+        """See RunContext."""
+        own = [request for request in self.requests if request.sampling != self.sampling]
+        return {
+            "engine": self.engine.name,
+            "prompt_chunk": self.engine.prompt_chunk,
+            "prompts": _prompts(self.requests),
+            "own_sampling": _prompts(own),  # whose lines have sampling parameters that are not the row's
+        }
+
+    def decoder(self, gamma: int | None = None) -> Decoder:
+        """Decodes with the run's pair, drafter, verifier and engine.
+
+        Args:
+            gamma: tokens drafted a step; None is the run's, 0 decodes plainly.
+        """
+        gamma = self.gamma if gamma is None else gamma
+        drafter, verifier = (self.drafter, self.verifier) if gamma > 0 else (None, None)
+        pair = self.pair
+        return Decoder(self.target, drafter, verifier, gamma, pair.stop_ids, self.engine, pair.tokenizer)
+
+
+def _prompts(requests: Sequence[Request]) -> int:
+    return len({request.prompt_name for request in requests})
