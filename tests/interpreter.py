@@ -74,3 +74,21 @@ def only_within(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
         mock.patch.object(builder, "create_atomic_rmw", watched_atomic),
     ):
         yield
+
+
+def watched(run: Callable[..., None]) -> Callable[..., None]:
+    """A module's ``run`` that holds each launch to the memory of its own arguments."""
+
+    def inside(kernel: object, programs: int, *args: object, **options: object) -> None:
+        with only_within(list(_tensors(args))):
+            run(kernel, programs, *args, **options)
+
+    return inside
+
+
+def _tensors(given: object) -> Iterator[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        yield given if given.dim() == 2 else given.view(-1)
+    elif isinstance(given, tuple):
+        for each in given:
+            yield from _tensors(each)

@@ -14,7 +14,7 @@ from specbench.kernels import launch, launch_attention
 from specbench.kernels.launch_attention import attend, keys_per_split
 from specbench.models import plain_attention
 from specbench.models.plain_attention import places
-from tests.interpreter import only_within
+from tests.interpreter import watched
 
 DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
 on_a_gpu = pytest.mark.skipif(launch.INTERPRETED, reason="CUDA graphs need a GPU")
@@ -182,13 +182,7 @@ def test_places_out_of_range_read_nothing_else(name, monkeypatch):
     """Whatever lengths and positions are, no program leaves the tensors."""
     (query, key, value, at), options = made(CASES[name])
     at[0, :, :, :2], at[1, :, :, :2] = 2**31 - 5, -(2**31)
-    run = launch_attention.run
-
-    def watched(kernel: object, programs: int, *args: object, **constants: object) -> None:
-        with only_within([each.view(-1) for each in args if isinstance(each, torch.Tensor)]):
-            run(kernel, programs, *args, **constants)
-
-    monkeypatch.setattr(launch_attention, "run", watched)
+    monkeypatch.setattr(launch_attention, "run", watched(launch_attention.run))
     attend(query.contiguous(), key.contiguous(), value.contiguous(), at, **options)
 
 

@@ -37,7 +37,8 @@ def allows(mask, rows, x):
     """Whether each row's own token may come; False for one below 0. Both [m] or scalars."""
     own = rows // mask.rows
     word = tl.load(mask.bits + own * mask.words + x // BITS, mask=(x >= 0) & (x // BITS < mask.words), other=0)
-    return (x >= 0) & ((((word >> (x % BITS)) & 1) != 0) | (tl.load(mask.restricted + own) == 0))
+    free = tl.load(mask.restricted + own, mask=x >= 0, other=1) == 0  # rows without a token may lie beyond the last
+    return (x >= 0) & (free | (((word >> (x % BITS)) & 1) != 0))
 
 
 @triton.jit
