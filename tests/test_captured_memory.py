@@ -9,11 +9,14 @@ from specbench.decoding.engines.graph import GraphEngine
 from specbench.errors import ArgumentError
 from specbench.kernels import launch, launch_tally
 from specbench.sampling import SamplingParams
-from tests.kernel_cases import DEVICE, on_a_gpu
+from tests import kernel_cases
+from tests.kernel_cases import on_a_gpu
 from tests.test_decoding import make_requests
 from tests.test_drafters_on_gpu import embedded
 from tests.test_engines import logs
 from tests.test_engines_on_gpu import decoder
+
+DEVICE = torch.empty(0, device=kernel_cases.DEVICE).device  # with its number, as tensors have it
 
 
 def of_verification():

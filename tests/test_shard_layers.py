@@ -26,7 +26,9 @@ from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.forked_ranks import on_ranks
 from tests.test_decoding import make_requests
-from tests.test_parallel import logits, saved, sharded
+from tests.test_parallel import forked, logits, saved, sharded
+
+pytestmark = forked
 
 # Products a layer, and layers that add up: norms of heads; biases; fused layers, with biases; fused ones that gather
 # their output; queries and keys that do.

@@ -53,7 +53,7 @@ class RunContext:
     @property
     def of_models(self) -> dict[str, Any]:
         """Fields of results.RunRow that only a run with models fills."""
-        return {"engine": None, "prompt_chunk": None, "prompts": None}
+        return {"engine": None, "prompt_chunk": None, "prompts": None, "own_sampling": None}
 
 
 @dataclass(frozen=True)

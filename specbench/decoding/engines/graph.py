@@ -83,6 +83,8 @@ class GraphEngine(StaticEngine):
         if layout != self._layout:
             self._graphs.clear()
             self._layout = layout
+            # PyTorch takes no pool again whose graphs are all gone while a tensor of them is left.
+            self._pool = torch.cuda.graph_pool_handle()
 
     def _show(self) -> None:
         super()._show()
