@@ -214,5 +214,5 @@ def test_shards_are_traced_whole(seen):
 
 
 def test_unknown_sums_are_refused():
-    with pytest.raises(ConfigError, match=r"engine\.sums=mpi: not known\. Use auto or nccl\."):
+    with pytest.raises(ConfigError, match=r"engine\.sums=mpi: not known\. Use nccl or auto\."):
         CompiledEngine(sums="mpi")

@@ -200,7 +200,7 @@ class Engine:
         self._longest += n
         return logits
 
-    def compile(self, sums: str = "auto") -> None:
+    def compile(self, sums: str = "nccl") -> None:
         """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes.
 
         Layers that are given the same input become one product (models/joined.py). PyTorch chooses some kernels by how

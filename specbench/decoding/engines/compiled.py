@@ -9,7 +9,7 @@ from specbench.decoding.step import Parts
 from specbench.errors import ConfigError
 from specbench.stopwatch import Stopwatch
 
-SUMS = ("auto", "nccl")
+SUMS = ("nccl", "auto")
 
 
 class CompiledEngine(GraphEngine):
@@ -23,7 +23,7 @@ class CompiledEngine(GraphEngine):
 
     name: ClassVar[str] = "compiled"
 
-    def __init__(self, batch_sizes: object = None, prompt_chunk: object = None, sums: object = "auto"):
+    def __init__(self, batch_sizes: object = None, prompt_chunk: object = None, sums: object = "nccl"):
         super().__init__(batch_sizes, prompt_chunk)
         if sums not in SUMS:
             raise ConfigError("engine.sums", sums, "not known", f"Use {' or '.join(SUMS)}.")
