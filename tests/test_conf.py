@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from specbench import config, rng
+from specbench import config, devices, rng
 from specbench.__main__ import CONF
 from specbench.drafters import Drafter
 from specbench.models import loading
@@ -124,7 +124,7 @@ def test_every_experiment_begins_with_its_command(name):
 def test_what_is_checked_without_pytorch_is_what_pytorch_is_given():
     """config.py may not import the modules that these values are of, which need PyTorch."""
     assert config.LARGEST_SEED == rng.MAX_SEED
-    assert tuple(loading.DTYPES) == config.DTYPES
+    assert tuple(devices.DTYPES) == config.DTYPES
 
 
 def test_the_schema_of_samplers_has_the_sampling_parameters():
