@@ -86,7 +86,7 @@ PROMPTS: dict[str, tuple[Make, tuple[str, ...]]] = {
     "deep": (lines(GOOD, DEEP), ("line 2 is not JSON (nested too deeply)",)),
     "digits": (lines(GOOD, f'{{"prompt": {DIGITS}}}'), ("line 2 is not JSON (Exceeds the limit",)),
     "list": (lines(GOOD, "[]"), ("line 2 has no usable prompt (not a JSON object)",)),
-    "no prompt": (lines(GOOD, {"text": "b"}), ('line 2 has no usable prompt (no "prompt")',)),
+    "no prompt": (lines(GOOD, {"words": "b"}), ('line 2 has no usable prompt (no "prompt")',)),
     "number": (lines(GOOD, {"prompt": 7}), ("line 2 has no usable prompt (prompt is 7, not a string)",)),
     "deep list": (
         lines(GOOD, f'{{"prompt": {"[" * 500}{"]" * 500}}}'),
