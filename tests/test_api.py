@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ArgumentError, ConfigError, ModelError
+from specbench.exactness.statistics import small
 from specbench.models import Engine, Pair
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.record import record as record_requests
@@ -259,7 +261,8 @@ def bare(certificate: Any) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
-def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line(tmp_path):
+def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line(monkeypatch):
+    monkeypatch.setattr(small, "QUICK", math.inf)  # batches grow whatever the clock says, which the page has
     run = run_context(MaskedVerifier(), gamma=4, batch_size=1)
     protocol = ExactnessProtocol(suite="quick", **SMALL)
     expected = protocol._question(run).answer(protocol._question(run).examine())
