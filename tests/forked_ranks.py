@@ -46,6 +46,14 @@ def on_ranks(work: Callable[[int], Any], size: int = 2) -> list[Any]:
     return results
 
 
+def returned(results: list[Any]) -> list[Any]:
+    """The results of on_ranks(); raises what a rank has raised."""
+    for each in results:
+        if isinstance(each, Exception):
+            raise each
+    return results
+
+
 def _child(work: Callable[[int], Any], rank: int, size: int, port: int) -> tuple[int, int]:
     output, into = os.pipe()
     pid = os.fork()

@@ -25,7 +25,7 @@ from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier
 from tests import families
 from tests.cases import bound
-from tests.forked_ranks import on_ranks
+from tests.forked_ranks import on_ranks, returned
 from tests.test_decoding import make_requests
 
 sharded = pytest.mark.skipif(
@@ -130,11 +130,7 @@ def seen(checkpoints, pair):
         found["random"] = logits(tiny)
         return found
 
-    found = on_ranks(work)
-    for each in found:
-        if isinstance(each, Exception):
-            raise each
-    return found
+    return returned(on_ranks(work))
 
 
 @sharded

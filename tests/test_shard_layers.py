@@ -24,7 +24,7 @@ from specbench.models import Engine, joined, load_pair, sharding, summed
 from specbench.models.weights import load_weights
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
-from tests.forked_ranks import on_ranks
+from tests.forked_ranks import on_ranks, returned
 from tests.test_decoding import make_requests
 from tests.test_parallel import forked, logits, saved, sharded
 
@@ -157,11 +157,7 @@ def seen(tmp_path_factory):
             found["traced"] = traced(model)
         return found
 
-    found = on_ranks(work)
-    for each in found:
-        if isinstance(each, Exception):
-            raise each
-    return found, checkpoints
+    return returned(on_ranks(work)), checkpoints
 
 
 @sharded

@@ -39,6 +39,24 @@ def captures(device: torch.device) -> bool:
 
 
 @dataclass
+class OfGraphs:
+    """Memory that launches inside CUDA graphs go on writing to when more is taken for later ones."""
+
+    kept: list[object] = field(default_factory=list)
+    used: bool = False  # whether a graph has what is in use now
+
+    def use(self, device: torch.device) -> None:
+        """Memory is used as it is."""
+        self.used |= captures(device)
+
+    def replace(self, memory: object) -> None:
+        """Other memory takes the place of this, which is kept if a graph has it."""
+        if self.used:
+            self.kept.append(memory)
+        self.used = False
+
+
+@dataclass
 class Workspace:
     """Scratch memory of the verification kernel on one device, grown as needed.
 
@@ -52,8 +70,7 @@ class Workspace:
     slots: int = 0
     batch: int = 0
     _scratch: Scratch | None = field(default=None, repr=False)
-    _in_graph: bool = field(default=False, repr=False)
-    _kept: list[Scratch] = field(default_factory=list, repr=False)
+    _of_graphs: OfGraphs = field(default_factory=OfGraphs, repr=False)
 
     def scratch(self, batch: int, gamma: int, tiles: int, groups: int, device: torch.device) -> Scratch:
         """Memory for so many requests, drafted tokens a request, tiles a row and groups a request (powers of two).
@@ -63,16 +80,13 @@ class Workspace:
         """
         wanted = (batch * gamma * tiles, batch * groups, batch * gamma, batch)
         held = (self.cells, self.groups, self.slots, self.batch)
-        capturing = captures(device)
         if self._scratch is not None and self._scratch.total.device == device:
             if all(want <= have for want, have in zip(wanted, held, strict=True)):
-                self._in_graph |= capturing
+                self._of_graphs.use(device)
                 return self._scratch
-        if capturing:
+        if captures(device):
             raise ArgumentError("workspace: too small inside a CUDA graph capture; call verify once before it")
-        if self._scratch is not None and self._in_graph:
-            self._kept.append(self._scratch)
-        self._in_graph = False
+        self._of_graphs.replace(self._scratch)
         self.cells, self.groups, self.slots, self.batch = map(max, wanted, held)
 
         def empty(size: int, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specbench.errors import ArgumentError
 from specbench.kernels import tally as kernels
-from specbench.kernels.launch import captures, run
+from specbench.kernels.launch import OfGraphs, captures, run
 
 tally_kernel: Any = kernels.tally_kernel  # a checker of types would read the kernel's parameters as the launch's
 CHUNK = 2048  # tokens of a text that are counted together
@@ -30,8 +30,7 @@ class Counts:
 
     vocabulary: int
     counts: Tensor = field(default_factory=lambda: torch.zeros((0, 0), dtype=torch.int32))
-    _in_graph: bool = field(default=False, repr=False)
-    _kept: list[Tensor] = field(default_factory=list, repr=False)
+    _of_graphs: OfGraphs = field(default_factory=OfGraphs, repr=False)
 
     def reserve(self, requests: int, device: torch.device) -> None:
         """Memory for so many requests.
@@ -39,15 +38,12 @@ class Counts:
         Raises:
             ArgumentError: more is needed while a CUDA graph is being captured.
         """
-        capturing = captures(device)
         if requests <= len(self.counts) and self.counts.device == device:
-            self._in_graph |= capturing
+            self._of_graphs.use(device)
             return
-        if capturing:
+        if captures(device):
             raise ArgumentError("history: more texts than before a CUDA graph's capture")
-        if self._in_graph:
-            self._kept.append(self.counts)
-        self._in_graph = False
+        self._of_graphs.replace(self.counts)
         self.counts = torch.zeros((max(requests, len(self.counts)), self.vocabulary), dtype=torch.int32, device=device)
 
 
