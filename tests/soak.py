@@ -4,8 +4,9 @@ On a GPU steps are captured ones, elsewhere static ones (``--device cpu``). Requ
 gammas, penalties and ends; they come and go in batches of random widths, through the same engines all the time. Models
 compute in float64, since products of other widths round otherwise, which in float32 moves one token of some thousands
 to a neighbour; logits are float32, as kernels take them. The first text that differs ends the soak with its request.
-The last line says how many were compared, and by how much memory grew from the middle to the end; nothing is asserted
-about memory, since allocators keep what they once had.
+Each way begins with the widest batch of the longest texts, so that what it keeps is as large as it gets. The last line
+says how many requests were compared, and by how much memory grew from the middle to the end; nothing is asserted about
+memory, since allocators keep what they once had, and a graph is kept for each of the last ways to shape distributions.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ ASKED = (
 )
 
 
-def random_requests(pair: Pair, prompts: list[list[int]], chance: random.Random, gamma: int) -> list[Request]:
-    """From one to three batches full."""
+def random_requests(
+    pair: Pair, prompts: list[list[int]], chance: random.Random, gamma: int, largest: bool = False
+) -> list[Request]:
+    """From one to three batches full; one that is full, of the longest texts, if ``largest``."""
     made = []
-    for number in range(chance.randint(1, 3 * WIDEST)):
+    for number in range(WIDEST if largest else chance.randint(1, 3 * WIDEST)):
         prompt = chance.choice(prompts)
-        begin = chance.randrange(len(prompt))
-        most = chance.choice(LENGTHS)
+        begin = 0 if largest else chance.randrange(len(prompt))
+        most = max(LENGTHS) if largest else chance.choice(LENGTHS)
         asked = dict(chance.choice(ASKED))
         if "min_tokens" in asked:
             asked["min_tokens"] = min(asked["min_tokens"], most)
@@ -58,7 +61,7 @@ def random_requests(pair: Pair, prompts: list[list[int]], chance: random.Random,
         made.append(
             Request(
                 str(number),
-                tuple(prompt[begin : begin + chance.randint(1, LONGEST)]),
+                tuple(prompt[begin : begin + (LONGEST if largest else chance.randint(1, LONGEST))]),
                 chance.randrange(2**31),
                 resolve(sampling, pair.encode, pair.stop_ids, pair.vocab_size),
                 most,
@@ -79,12 +82,15 @@ def with_float32_logits(made: Decoder) -> Decoder:
 
 
 def memory() -> dict[str, int]:
-    """Bytes of tensors, bytes that PyTorch holds of the GPU, and the most that this process had of the host's."""
+    """Bytes of tensors, that PyTorch holds of the GPU, that are taken there, and the most that this process had of the
+    host's."""
     gc.collect()
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if not torch.cuda.is_available():
         return {"host": host}
-    return {"tensors": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(), "host": host}
+    free, whole = torch.cuda.mem_get_info()
+    held = {"tensors": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(), "taken": whole - free}
+    return {**held, "host": host}
 
 
 def soak(pair: Pair, seconds: float, seed: int, ways: list[str]) -> dict[str, object]:
@@ -101,12 +107,14 @@ def soak(pair: Pair, seconds: float, seed: int, ways: list[str]) -> dict[str, ob
     began, middle, requests, tokens, rounds = time.monotonic(), None, 0, 0, 0
     while time.monotonic() - began < seconds:
         way = ways[rounds % len(ways)]
-        asked = random_requests(pair, prompts, chance, WAYS[way][2])
+        first = rounds < len(ways)
+        asked = random_requests(pair, prompts, chance, WAYS[way][2], first)
         shuffled = list(range(len(asked)))
         chance.shuffle(shuffled)
         try:
-            expected = logs(eager[way].run(asked, chance.randint(1, WIDEST)))
-            found = logs(captured[way].run([asked[place] for place in shuffled], chance.randint(1, WIDEST)))
+            widths = [WIDEST] * 2 if first else [chance.randint(1, WIDEST) for _ in range(2)]
+            expected = logs(eager[way].run(asked, widths[0]))
+            found = logs(captured[way].run([asked[place] for place in shuffled], widths[1]))
         except Exception as error:
             error.add_note(f"in round {rounds}, {way}, seed {seed}, after {requests} requests")
             raise

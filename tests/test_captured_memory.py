@@ -5,6 +5,8 @@ import weakref
 import pytest
 import torch
 
+from specbench.decoding.engines import graph
+from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.errors import ArgumentError
 from specbench.kernels import launch, launch_tally
@@ -68,3 +70,18 @@ def test_a_verifier_that_others_use_for_larger_batches(monkeypatch):
     taken = [torch.full((size,), 2**30, dtype=torch.int32, device="cuda") for size in range(64, 2**16, 64)]
     assert logs(small.run(requests[:2])) == expected
     assert all((each == 2**30).all() for each in taken)
+
+
+@on_a_gpu
+def test_graphs_of_many_ways_to_shape_distributions(monkeypatch):
+    """Those used last are kept, and what was forgotten is captured again."""
+    monkeypatch.setattr(graph, "SHAPINGS", 2)
+    pair, engine = embedded(), GraphEngine([2])
+    captured = decoder(pair, engine)
+    asked = [SamplingParams(presence_penalty=0.5), SamplingParams(logit_bias={17: 3.0}), SamplingParams(top_k=5)]
+    texts = []
+    for sampling in (*asked, *asked):
+        texts.append(logs(captured.run(make_requests(pair, 2, sampling))))
+        assert len(captured.engine._graphs) <= 2
+    assert texts[:3] == texts[3:]
+    assert texts[:3] == [logs(decoder(pair, EagerEngine()).run(make_requests(pair, 2, each))) for each in asked]

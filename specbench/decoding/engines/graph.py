@@ -1,6 +1,7 @@
 """Each step as one CUDA graph: the GPU runs from draft to commit without the host.
 
-A step of another size, or of another way to shape distributions, is another graph; all share their memory.
+A step of another size, or of another way to shape distributions, is another graph; all share their memory. Of ways to
+shape distributions the last few are kept: requests may ask for any mix, and each graph takes memory of the driver's.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int64
@@ -20,13 +21,14 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import Parts, Report
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
-from specbench.models import Engine
 from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 
 TRIALS = 2  # steps before one is captured, in which kernels are compiled and memory is taken
 BUFFERS = 2  # on the host: one is read while the other is written
+SHAPINGS = 16  # ways to shape distributions whose graphs are kept
+Captured = tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]  # a step, and where it leaves Happened.packed()
 
 
 class GraphEngine(StaticEngine):
@@ -69,8 +71,8 @@ class GraphEngine(StaticEngine):
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         super()._attach(parts, stopwatch)
-        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]] = {}
-        self._layout: Any = None
+        self._graphs: dict[tuple[object, ...], dict[int, Captured]] = {}  # by shaping, used last at the end, and size
+        self._of_layout: tuple[object, ...] = ()
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(parts.target.device)
         self._buffers: dict[int, list[Tensor]] = {}
@@ -78,37 +80,33 @@ class GraphEngine(StaticEngine):
 
     def _make_room(self) -> None:
         super()._make_room()
-        drafter = 0 if self.parts.drafter is None else self.parts.drafter.layout
-        layout = (id(self._slots), drafter, *(engine.layout for engine in self._engines))
-        if layout != self._layout:
+        if self.layout != self._of_layout:
             self._graphs.clear()
-            self._layout = layout
+            self._of_layout = self.layout
             # PyTorch takes no pool again whose graphs are all gone while a tensor of them is left.
             self._pool = torch.cuda.graph_pool_handle()
 
     def _show(self) -> None:
         super()._show()
-        if self._key(self._size) not in self._graphs:
-            self._capture_all()
+        graphs = self._graphs.pop(self.shaping, None) or self._captured_all()
+        self._graphs[self.shaping] = graphs
+        if len(self._graphs) > SHAPINGS:
+            del self._graphs[next(iter(self._graphs))]
 
-    def _key(self, size: int) -> Any:
-        params = self._slots_now.batch.params
-        shaping = None if params.shaping is None else params.shaping.layout
-        return size, params.truncates, tuple(chain for chain, _ in params.chains), shaping
-
-    def _capture_all(self) -> None:
-        began, shown = time.perf_counter(), self._size
+    def _captured_all(self) -> dict[int, Captured]:
+        began, shown, graphs = time.perf_counter(), self._size, {}
         for size in sorted(self.batch_sizes, reverse=True):
             for each in self.followers.values():
                 each.show(size, fixed=True)
-            self._graphs[self._key(size)] = self._captured(size)
+            graphs[size] = self._captured(size)
         for each in self.followers.values():
             each.show(shown, fixed=True)
         torch.cuda.synchronize(self.parts.target.device)
         self.preparation += time.perf_counter() - began
+        return graphs
 
     @torch.inference_mode()
-    def _captured(self, size: int) -> tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]:
+    def _captured(self, size: int) -> Captured:
         graph, device = torch.cuda.CUDAGraph(), self.parts.target.device
         batch = self._slots_now.batch
         states = [batch.tokens, batch.lengths, batch.finished, self.parts.target.lengths]
@@ -141,7 +139,7 @@ class GraphEngine(StaticEngine):
     def step(self) -> Reading:
         """See :class:`specbench.decoding.engines.base.DecodingEngine`."""
         size = self._size
-        graph, numbers = self._graphs[self._key(size)]
+        graph, numbers = self._graphs[self.shaping][size]
         graph.replay()
         if size not in self._buffers:
             self._buffers[size] = [torch.empty_like(numbers, device="cpu", pin_memory=True) for _ in range(BUFFERS)]
@@ -155,11 +153,6 @@ class GraphEngine(StaticEngine):
             return Report.of(copy.tolist(), size)
 
         return read
-
-    @property
-    def _engines(self) -> list[Engine]:
-        own = None if self.parts.drafter is None else self.parts.drafter.own
-        return [engine for engine in (self.parts.target, own) if engine is not None]
 
 
 def _place(error: BaseException) -> str:

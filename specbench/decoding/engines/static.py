@@ -50,6 +50,7 @@ class StaticEngine(DecodingEngine):
         super()._attach(parts, stopwatch)
         self._most, self._capacity, self._stops, self._size = 0, 0, 0, 0
         self._slots: Slots | None = None
+        self._made = 0  # slots so far
         self._taken: set[int] = set()  # rows with requests
 
     def check(
@@ -143,6 +144,21 @@ class StaticEngine(DecodingEngine):
         return moved
 
     @property
+    def layout(self) -> tuple[object, ...]:
+        """Changes whenever memory that every step reads is allocated anew."""
+        drafter = self.parts.drafter
+        own = None if drafter is None else drafter.own
+        engines = (engine for engine in (self.parts.target, own) if engine is not None)
+        return self._made, 0 if drafter is None else drafter.layout, *(engine.layout for engine in engines)
+
+    @property
+    def shaping(self) -> tuple[object, ...]:
+        """What a step does to distributions: one that does the same, of the same layout, reads the same memory."""
+        params = self._slots_now.batch.params
+        shaping = None if params.shaping is None else params.shaping.layout
+        return params.truncates, tuple(chain for chain, _ in params.chains), shaping
+
+    @property
     def _texts(self) -> Batch:
         return self._slots_now.batch
 
@@ -160,6 +176,7 @@ class StaticEngine(DecodingEngine):
                 index = self._index(sorted(self._taken))
                 grown.put(index, old.batch.select(index))
             self._slots = grown
+            self._made += 1
         for each in self.followers.values():
             each.reserve(rows, capacity)
 
