@@ -70,6 +70,7 @@ def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, voc
             on_tiles.leave_sums(
                 logits, mask, begin, end, scale, logit * scale, vocabulary, ws.reference + cells, ws.total + cells, TILE
             )  # fmt: skip
+        tl.debug_barrier()  # every thread's sums, before one thread counts this chunk
         before = tl.atomic_add(ws.scored + request, 1, sem="acq_rel")
     return before
 

@@ -29,6 +29,7 @@ def sample_kernel(
         p, p, block, ws, request, none, none, 0, none, begin, tl.minimum(begin + chunk, tiles), vocabulary,
         False, False, TILE, TILES, GAMMA, 1,
     )  # fmt: skip
+    tl.debug_barrier()  # every thread's masses, before one thread counts this program
     if tl.atomic_add(ws.emitted + request, 1, sem="acq_rel") == chunks - 1:
         token, total, reference = draw(
             p, p, block, ws, tl.load(uniforms + request), request, none, none, 0, none, tiles, vocabulary,

@@ -90,6 +90,7 @@ def verify_kernel(
                     p, q, block, ws, request, drafted, first, slot, tau, begin, end, vocabulary,
                     BLOCK, HAS_Q, TILE, TILES, GAMMA, SLOTS,
                 )  # fmt: skip
+            tl.debug_barrier()  # every thread's masses, before one thread counts this program
             if tl.atomic_add(ws.emitted + request, 1, sem="acq_rel") == used * emit_chunks - 1:
                 slot = 0
                 if outcome == BY_MASS:
