@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from specbench.errors import ConfigError
 from specbench.kernels import launch, launch_attention
 from specbench.models import plain_attention
 from specbench.protocols import Outcome
-from specbench.protocols.attention_latency import AttentionLatencyProtocol
+from specbench.protocols.attention_latency import AttentionLatencyProtocol, last_result
 from tests.kernel_cases import on_a_gpu
 from tests.test_honest_rows import QUICK, context
 
@@ -243,6 +244,30 @@ def test_a_way_that_turns_wrong_while_it_is_timed_has_no_time(monkeypatch):
     rows = rows_of(run())
     assert rows["sdpa"]["median_us"] is None
     assert "what was timed is off by" in rows["sdpa"]["wrong"]
+
+
+@dataclass
+class PartialReplay:
+    """Stands for a graph whose replays leave something out."""
+
+    written: Tensor
+    right: Tensor
+    all_of_it: bool = False
+
+    def replay(self) -> None:
+        """Writes all but the last request."""
+        b = len(self.right) if self.all_of_it else len(self.right) - 1
+        self.written[:b] = self.right[:b]
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_what_a_replay_does_not_write_is_noticed(all_of_it):
+    """Not seen otherwise: what an earlier replay wrote there was right."""
+    case = made()
+    right = WAYS["ours"](case)()
+    written = right.clone()
+    again = last_result(written, PartialReplay(written, right, all_of_it), WAYS["ours"](case))
+    assert (off_by(case, again) < 1) == all_of_it
 
 
 def test_a_way_that_is_wrong_in_a_later_round_loses_its_times(monkeypatch):

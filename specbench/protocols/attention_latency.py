@@ -167,7 +167,7 @@ class AttentionLatencyProtocol:
         repeats = timer.repeats(captured, call, self.seconds, self.replays)
         each.repeats = each.repeats or repeats
         times = timer.device_times(captured, call, each.repeats)
-        if not each.note(largest_error(_again(captured.outcome, captured.graph, call), right), "what was timed"):
+        if not each.note(largest_error(last_result(captured.outcome, captured.graph, call), right), "what was timed"):
             return
         each.graph = captured.graph is not None and (each.graph or not each.device_us)
         each.why_no_graph = each.why_no_graph or captured.why_not
@@ -203,8 +203,8 @@ class AttentionLatencyProtocol:
         )
 
 
-def _again(written: Tensor, graph: Any, call: Callable[[], Tensor]) -> Tensor:
-    """What one more replay of the graph writes, over what is no number; without a graph, what one more call gives."""
+def last_result(written: Tensor, graph: Any, call: Callable[[], Tensor]) -> Tensor:
+    """What one more replay of the graph writes over NaN; without a graph, what one more call gives."""
     if graph is None:
         return call()
     written.fill_(math.nan)
