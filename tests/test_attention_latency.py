@@ -382,6 +382,9 @@ def test_on_a_gpu_every_way_is_timed_by_graphs_or_left_out_by_name(changes):
         ({"ways": ["ours", "ours"]}, "empty or repeated"),
         ({"ways": ["fast"]}, r"\['fast'\] are no ways\. Use some of ours, plain, sdpa"),
         ({"rounds": 0}, r"protocol\.rounds=0: not a count"),
+        ({"seconds": -1.0}, r"protocol\.seconds=-1\.0: no time in seconds\. Use a number from 0"),
+        ({"budget": "long"}, r"protocol\.budget=long: no time in seconds"),
+        ({"cpu_numbers": 1.5}, r"protocol\.cpu_numbers=1\.5: not a count"),
         ({"replays": 2}, r"protocol\.replays=2: not a count\. Use a whole number from 3"),
     ],
 )

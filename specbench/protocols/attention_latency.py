@@ -87,6 +87,10 @@ class AttentionLatencyProtocol:
     ):
         for name, value, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
             check_count(f"protocol.{name}", value, least)
+        check_count("protocol.cpu_numbers", cpu_numbers)
+        for name, value in (("seconds", seconds), ("budget", budget)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ConfigError(f"protocol.{name}", value, "no time in seconds", "Use a number from 0.")
         self.shape: dict[str, Any] = {
             **{"heads": heads, "key_heads": key_heads, "head_size": head_size, "window": window, "softcap": softcap},
             **{"tree": tree, "shortest": shortest},
