@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 from specbench.errors import ArgumentError, ModelError
 from specbench.files import Source
 from specbench.kernels import launch, launch_attention
-from specbench.models import Engine, attention, engine
+from specbench.models import Engine, attention, engine, plain_attention
 from specbench.models.architecture import load_config
 from specbench.models.plain_attention import places, seen
 from specbench.models.trial import check_engine
@@ -31,7 +31,7 @@ def test_steps_give_the_logits_of_whole_passes(name):
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss"])
 def test_steps_by_the_kernel_give_the_logits_of_whole_passes(name, monkeypatch):
     """Groups; a window and softcapping; sinks."""
-    monkeypatch.setattr(attention, "_function", lambda *_: launch_attention.attend)
+    monkeypatch.setattr(plain_attention, "chosen", lambda *_: launch_attention.attend)
     assert families.apart(name) < TOLERANCE
 
 

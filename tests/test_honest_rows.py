@@ -31,6 +31,10 @@ TINY_COST = {"batches": [1, 2], "gammas": [2], "contexts": [8], "steps": 2, "rou
 # What makes each protocol quick, its vocabulary and its number of requests in particular.
 QUICK: dict[str, dict[str, Any]] = {
     "agreement": {"vocabulary": 50, "draws": 20, "steps": 2, "requests": 20},
+    "attention_latency": {
+        **{"batches": [2], "gammas": [1], "contexts": [8], "heads": 2, "key_heads": 1, "head_size": 8, "rounds": 1},
+        **{"replays": 3, "seconds": 0.001, "host_calls": 1, "budget": 0.0},
+    },
     "cost": TINY_COST,
     "decode": {"max_rounds": 2, "warmup": 0, "check": {"prefixes": 1, "draws": 4, "batch_size": 4}},
     "eprocess": {"tokens": 20},
@@ -80,13 +84,14 @@ class NotedRequest(Noting, Request):
     pass
 
 
-def context(pair: Pair, needs_models: bool) -> RunContext:
+def context(pair: Pair | None, needs_models: bool) -> RunContext:
     own = {
         "verifier": MaskedVerifier(), "verifier_name": "masked", "sampling": SAMPLING, "gamma": 2, "batch_size": 2,
         "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "", "command": "",
     }  # fmt: skip
     if not needs_models:
         return NotedRun(**own)
+    assert pair is not None
     prompts = [tuple(pair.encode(text)) for text in ("def add(a, b):\n    return", "import os\nimport", "class A:\n")]
     requests = [NotedRequest(str(i), prompt, i, SAMPLING, 6) for i, prompt in enumerate(prompts)]
     engine = Engine(pair.target, pair.vocab_size, "target")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,25 +68,11 @@ class Measured:
 
     def _times(self, bandwidth: float, seed: int) -> dict[str, Any]:
         samples = np.array(self.device_us)
-        floor_us = 1e6 * float(np.mean(self.floor_bytes)) / bandwidth
         drafted = self.spec.batch_size * self.spec.gamma * len(samples)
-        times = _with_interval("median_us", median(samples, seed))
         return {
             "graph": self.graph,
             "why_no_graph": self.why_no_graph,
-            "rounds": len(samples),
-            "replays": int(samples.size),
-            **times,
-            **{
-                f"q{round(100 * q):02d}_us": float(value)
-                for q, value in zip(QUANTILES, np.quantile(samples, QUANTILES), strict=True)
-            },
-            "eager_us": float(np.median(self.host_us)),
-            "eager_q25_us": float(np.quantile(self.host_us, 0.25)),
-            "eager_q75_us": float(np.quantile(self.host_us, 0.75)),
-            "floor_bytes": float(np.mean(self.floor_bytes)),
-            "floor_us": floor_us,
-            **{name.replace("median_us", "ratio"): value / floor_us for name, value in times.items()},
+            **time_columns(samples, self.host_us, self.floor_bytes, bandwidth, seed),
             "acceptance_rate": sum(self.num_accepted) / drafted if drafted else None,
             "token_acceptance": self._token_acceptance(),
             "checked": len(self.num_accepted),
@@ -99,7 +85,7 @@ class Measured:
             return {}
         plain = np.array(self.plain_us)
         times = ratio_of_medians(samples, plain, seed)
-        return _with_interval("plain_us", median(plain, seed)) | _with_interval("times_plain", times)
+        return with_interval("plain_us", median(plain, seed)) | with_interval("times_plain", times)
 
     def _token_acceptance(self) -> float | None:
         """Accepted tokens over those that were decided on one by one: a rejection ends a block."""
@@ -108,5 +94,37 @@ class Measured:
         return accepted / decided if decided else None
 
 
-def _with_interval(name: str, estimate: Estimate) -> dict[str, float]:
+def time_columns(
+    samples: np.ndarray, host_us: Sequence[float], floor_bytes: Sequence[int], bandwidth: float, seed: int
+) -> dict[str, float | int]:
+    """The columns of what was timed, beside its byte floor.
+
+    Args:
+        samples: microseconds [rounds, replays].
+        host_us: of calls by the wall clock.
+        floor_bytes: of each round.
+        bandwidth: bytes a second.
+        seed: of the bootstrap.
+    """
+    floor_us = 1e6 * float(np.mean(floor_bytes)) / bandwidth
+    middle = with_interval("median_us", median(samples, seed))
+    return {
+        "rounds": len(samples),
+        "replays": int(samples.size),
+        **middle,
+        **{
+            f"q{round(100 * q):02d}_us": float(value)
+            for q, value in zip(QUANTILES, np.quantile(samples, QUANTILES), strict=True)
+        },
+        "eager_us": float(np.median(host_us)),
+        "eager_q25_us": float(np.quantile(host_us, 0.25)),
+        "eager_q75_us": float(np.quantile(host_us, 0.75)),
+        "floor_bytes": float(np.mean(floor_bytes)),
+        "floor_us": floor_us,
+        **{name.replace("median_us", "ratio"): value / floor_us for name, value in middle.items()},
+    }
+
+
+def with_interval(name: str, estimate: Estimate) -> dict[str, float]:
+    """An estimate as three columns."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

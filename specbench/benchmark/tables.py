@@ -1,4 +1,4 @@
-"""The typed tables of the protocols latency and agreement; analysis reads them without loading PyTorch."""
+"""The typed tables of the protocols latency, agreement and attention_latency; reading them needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from specbench.results import schema_of
 
 LATENCY, LATENCY_SAMPLES = "latency.parquet", "latency_samples.parquet"
+ATTENTION, ATTENTION_SAMPLES = "attention.parquet", "attention_samples.parquet"
 AGREEMENT, DIFFERENCES = "agreement.parquet", "differences.parquet"
 
 
@@ -129,7 +130,74 @@ class DifferenceRow:
     rounding: bool | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionRow:
+    """One way to compute attention in one case. What follows ``error`` is None if it was left out or wrong."""
+
+    case: int
+    way: str  # a name of protocol.ways
+    code: str | None  # of ours: kernel, or plain where the kernel cannot run; None for other ways
+    device: str
+    batch_size: int
+    gamma: int
+    tokens: int  # new ones of a request: gamma + 1
+    context: int  # places of the cache that the longest request fills, its new tokens among them
+    shortest: float  # the least length, as a share of context
+    heads: int  # of queries
+    key_heads: int
+    head_size: int
+    window: int | None
+    softcap: float | None
+    tree: bool
+    dtype: str
+    skipped: str | None  # why it was left out
+    wrong: str | None  # what was wrong with what it gave, so that it has no time
+    tolerance: float  # of error
+    flush: str
+    empty_graph_us: float | None  # replaying a graph without work; none on a CPU
+    copy_bandwidth: float  # bytes a second, read and written
+    error: float | None = None  # the largest of a token and head, relative (benchmark/attention/check.py)
+
+    # Its time, of graph replays where ``graph``, else of calls
+    graph: bool | None = None
+    why_no_graph: str | None = None
+    rounds: int | None = None
+    replays: int | None = None  # of all rounds
+    median_us: float | None = None
+    median_us_low: float | None = None
+    median_us_high: float | None = None
+    q05_us: float | None = None
+    q25_us: float | None = None
+    q75_us: float | None = None
+    q95_us: float | None = None
+    eager_us: float | None = None  # median of single calls by the wall clock, the host's part included
+    eager_q25_us: float | None = None
+    eager_q75_us: float | None = None
+    floor_bytes: float | None = (
+        None  # keys and values that the lengths need; mean over the rounds, whose lengths differ
+    )
+    floor_us: float | None = None
+    ratio: float | None = None  # median / floor
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    times_ours: float | None = None  # median / median of ours in the same case and run; None of ours itself
+    times_ours_low: float | None = None
+    times_ours_high: float | None = None
+
+
+@dataclass(frozen=True)
+class AttentionSample:
+    """One time that was taken."""
+
+    case: int
+    way: str
+    round: int
+    microseconds: float
+
+
 LATENCY_SCHEMA = schema_of(LatencyRow)
 LATENCY_SAMPLES_SCHEMA = schema_of(LatencySample)
 AGREEMENT_SCHEMA = schema_of(AgreementRow)
 DIFFERENCES_SCHEMA = schema_of(DifferenceRow)
+ATTENTION_SCHEMA = schema_of(AttentionRow)
+ATTENTION_SAMPLES_SCHEMA = schema_of(AttentionSample)

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from specbench.errors import ConfigError
-from specbench.types import Verification
 
 FLUSHES = ("write", "read")
 _FLUSH_BYTES = {"cuda": 2**28, "cpu": 2**27}  # several times the cache of a GPU, or of a group of CPU cores
 _WARMUP = 3
+FEWEST = 3  # replays a round
 
-Call = Callable[[], Verification]
+Call = Callable[[], Any]  # gives the tensors that it wrote
 
 
 def nothing() -> None:
@@ -43,7 +43,7 @@ class Captured:
     """
 
     graph: Any
-    outcome: Verification
+    outcome: Any
     why_not: str | None = None
 
 
@@ -151,6 +151,18 @@ class DeviceTimer:
         self.synchronize()
         return [1000 * before.elapsed_time(after) for before, after in events]
 
+    def repeats(
+        self, captured: Captured, call: Call, seconds: float, most: int, restore: Callable[[], None] = nothing
+    ) -> int:
+        """How many replays take about so many seconds, at least FEWEST and at most ``most``.
+
+        Also a warm-up: a graph's first replays are slower.
+        """
+        (pilot,) = self.device_times(captured, call, 1, restore)
+        if is_quick(pilot, seconds):
+            pilot = statistics.median(self.device_times(captured, call, FEWEST, restore))
+        return int(min(max(seconds * 1e6 / pilot, FEWEST), most))
+
     def host_times(self, call: Callable[[], Any], repeats: int, restore: Callable[[], None] = nothing) -> list[float]:
         """Microseconds by the wall clock from making a call to the end of its work, the host's part included.
 
@@ -177,8 +189,7 @@ class DeviceTimer:
             warnings.simplefilter("ignore")  # that the graph is empty
             with torch.cuda.graph(graph):
                 pass
-        nothing = Verification(torch.zeros(0, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-        return statistics.median(self.device_times(Captured(graph, nothing), lambda: nothing, repeats))
+        return statistics.median(self.device_times(Captured(graph, None), nothing, repeats))
 
     def copy_bandwidth(self, repeats: int = 20) -> float:
         """Bytes a second of the device's own large copy, bytes read and bytes written both counted; the median."""
@@ -203,6 +214,11 @@ class DeviceTimer:
         started = time.perf_counter()
         call()
         return time.perf_counter() - started
+
+
+def is_quick(microseconds: float, seconds: float) -> bool:
+    """Whether ten calls are done in so many seconds, so that a few more do not matter."""
+    return microseconds < 1e5 * seconds
 
 
 def _first_line(error: Exception) -> str:

@@ -8,7 +8,7 @@ generate) go to PyTorch's attention, as they would without us.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,19 +84,9 @@ def attention(
         # PyTorch's fastest way; in float32 on a GPU it would be its slowest, which holds all products at once.
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         return out.transpose(1, 2).contiguous(), None
-    return _function(query, value)(
+    return plain_attention.chosen(query, value)(
         query, key, value, attention_mask, scale=scale, window=window, softcap=softcap, sinks=s_aux
     ), None
-
-
-def _function(query: Tensor, value: Tensor) -> Callable[..., Tensor]:
-    """The kernel where it can run, its twin elsewhere."""
-    if query.is_cuda:
-        from specbench.kernels import launch_attention  # here: without a GPU Triton need not be installed
-
-        if launch_attention.takes(query, value):
-            return launch_attention.attend
-    return plain_attention.attend
 
 
 def _without_places(

@@ -6,6 +6,8 @@ no key is repeated: PyTorch's own attention repeats them over the whole cache if
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -79,6 +81,16 @@ def attend(
     """Attention in the dtype of the query; arguments as in :func:`specbench.kernels.launch_attention.attend`."""
     mask = _mask(places, key.shape[2], window, query.shape[1] // key.shape[1])
     return masked(query, key, value, mask, scale=scale, softcap=softcap, sinks=sinks)
+
+
+def chosen(query: Tensor, value: Tensor) -> Callable[..., Tensor]:
+    """What models run: the kernel where it has code for such tensors, its twin elsewhere."""
+    if query.is_cuda:
+        from specbench.kernels import launch_attention  # here: without a GPU Triton need not be installed
+
+        if launch_attention.takes(query, value):
+            return launch_attention.attend
+    return attend
 
 
 def _mask(

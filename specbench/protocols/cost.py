@@ -29,7 +29,7 @@ from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import NO_TEXTS, Ignored
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
-from specbench.protocols.settings import check_gammas
+from specbench.protocols.settings import check_counts, check_gammas
 from specbench.provenance import request_seed
 
 WARMUP = 2  # steps of each setting before the clock counts
@@ -56,9 +56,9 @@ class CostProtocol:
     }
 
     def __init__(self, batches: Sequence[int], gammas: Sequence[int], contexts: Sequence[int], steps: int, rounds: int):
-        self.batches = _counts("protocol.batches", batches)
+        self.batches = check_counts("protocol.batches", batches)
         self.gammas = sorted({0, *check_gammas("protocol.gammas", gammas)})
-        self.contexts = _counts("protocol.contexts", contexts, least=2)
+        self.contexts = check_counts("protocol.contexts", contexts, least=2)
         self.steps = check_count("protocol.steps", steps)
         self.rounds = check_count("protocol.rounds", rounds)
 
@@ -165,13 +165,3 @@ def _requests(context: ModelContext, batch: int, length: int, limit: int) -> lis
         )
         for i in range(batch)
     ]
-
-
-def _counts(key: str, values: object, least: int = 1) -> list[int]:
-    remedy = f"Give different whole numbers from {least}, such as [1,2,4]."
-    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
-        raise ConfigError(key, values, "not a list of counts", remedy)
-    counts = sorted({check_count(key, value, least) for value in values})
-    if len(counts) < len(values):
-        raise ConfigError(key, list(values), "repeated", remedy)
-    return counts

@@ -28,7 +28,7 @@ from specbench.benchmark.measured import Measured
 from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
 from specbench.benchmark.texts import resolved
-from specbench.benchmark.timer import Call, Captured, DeviceTimer
+from specbench.benchmark.timer import FEWEST, Call, Captured, DeviceTimer, is_quick
 from specbench.checks import check_count
 from specbench.errors import ArgumentError, ConfigError
 from specbench.plots import latency as plots
@@ -40,7 +40,6 @@ from specbench.rules.cards import floor_card
 from specbench.types import Verification
 from specbench.verifiers.base import offers
 
-_FEWEST = 3  # replays a round
 _POISON = -7  # no verifier writes it
 _NOT_OURS = "its engine penalises and bans in ways of its own, which are not measured"
 
@@ -82,7 +81,7 @@ class LatencyProtocol:
         flush: str,
         cpu_logits: int,
     ):
-        for name, value, least in (("rounds", rounds, 1), ("replays", replays, _FEWEST), ("host_calls", host_calls, 1)):
+        for name, value, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
             check_count(f"protocol.{name}", value, least)
         self.vocabulary, self.context, self.grid, self.samplers = vocabulary, context, grid, samplers
         sized = grid and all(isinstance(entry, Mapping) and "batch_size" in entry for entry in grid)
@@ -183,7 +182,7 @@ class LatencyProtocol:
         each.graph = captured.graph is not None and (each.graph or not each.device_us)
         each.why_no_graph = each.why_no_graph or captured.why_not
         each.device_us.append(times)
-        host_calls = self.host_calls if statistics.median(times) < 1e5 * self.seconds else 1
+        host_calls = self.host_calls if is_quick(statistics.median(times), self.seconds) else 1
         each.host_us += timer.host_times(call, host_calls, case.restore)
         each.floor_bytes.append(
             floor_bytes(
@@ -214,12 +213,8 @@ class LatencyProtocol:
 
         checked = check(verifier, case, call())
         captured = timer.capture(call, capturable=offers(verifier).limits.capturable)
-        # Also a warm-up: a graph's first replays are slower.
-        (pilot,) = timer.device_times(captured, call, 1, case.restore)
-        if pilot < 1e5 * self.seconds:
-            pilot = statistics.median(timer.device_times(captured, call, _FEWEST, case.restore))
-        if not each.repeats:
-            each.repeats = int(min(max(self.seconds * 1e6 / pilot, _FEWEST), self.replays))
+        repeats = timer.repeats(captured, call, self.seconds, self.replays, case.restore)
+        each.repeats = each.repeats or repeats
         times = timer.device_times(captured, call, each.repeats, case.restore)
         if captured.graph is None:
             case.restore()

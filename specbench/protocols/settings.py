@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from specbench.checks import check_count
 from specbench.errors import ConfigError
 from specbench.protocols.base import MeasurementProtocol, OwnConditions
 from specbench.replay.survival import LARGEST_GAMMA
@@ -26,6 +27,21 @@ def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
     if wrong or len(set(gammas)) < len(gammas) or len(gammas) < least:
         raise ConfigError(key, gammas, f"{wrong} are no draft lengths" if wrong else "empty or repeated", remedy)
     return gammas
+
+
+def check_counts(key: str, values: object, least: int = 1) -> list[int]:
+    """A list of different counts, in order.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    remedy = f"Give different whole numbers from {least}, such as [1,2,4]."
+    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+        raise ConfigError(key, values, "not a list of counts", remedy)
+    counts = sorted({check_count(key, value, least) for value in values})
+    if len(counts) < len(values):
+        raise ConfigError(key, list(values), "repeated", remedy)
+    return counts
 
 
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:

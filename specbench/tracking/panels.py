@@ -31,7 +31,7 @@ OWN_FILES = (
 # No tables of these: they are shown otherwise, or have a line a token or a time. All are in the artifact.
 NOT_AS_TABLES = (
     *(RESULTS, TEXTS, EMPIRICAL, "rounds.parquet", "eprocess.parquet", "joint_cells.parquet"),
-    *("trace.parquet", "latency_samples.parquet", "logprobs.parquet"),
+    *("trace.parquet", "latency_samples.parquet", "attention_samples.parquet", "logprobs.parquet"),
 )
 
 
@@ -96,10 +96,9 @@ def _speeds(rows: Rows) -> Rows:
     ]
 
 
-def _timed(rows: Rows) -> Rows:
-    """A bar a case that was timed, named by what tells it from the others."""
-    said = ("variant", "batch_size", "vocabulary", "gamma")
-    return [
+def _timed(*said: str) -> Callable[[Rows], Rows]:
+    """A bar a row that was timed, named by its values of the columns that tell it from the others."""
+    return lambda rows: [
         {"case": " ".join(str(row[name]) for name in said), "median_us": row["median_us"]}
         for row in rows
         if row["median_us"] is not None
@@ -145,7 +144,13 @@ CHARTS = (
     ),
     Chart(
         "latency", "Median microseconds of a verification", "bar",
-        {"label": "case", "value": "median_us"}, "latency.parquet", _timed,
+        {"label": "case", "value": "median_us"}, "latency.parquet",
+        _timed("variant", "batch_size", "vocabulary", "gamma"),
+    ),
+    Chart(
+        "attention", "Median microseconds of attention", "bar",
+        {"label": "case", "value": "median_us"}, "attention.parquet",
+        _timed("way", "batch_size", "tokens", "context"),
     ),
     Chart(
         "agreement", "Verifications whose tokens differ, by size of the vocabulary", "scatter",
