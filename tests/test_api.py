@@ -418,7 +418,7 @@ def test_decode_says_what_a_pair_is():
         specbench.decode("embedded", PROMPTS[:1])
 
 
-@pytest.mark.parametrize(("gamma", "checked"), [(0, "token that may come."), (2, "come, and the verifier, MaskedV")])
+@pytest.mark.parametrize(("gamma", "checked"), [(0, "token that may come."), (2, "come, and verifier=masked.")])
 @pytest.mark.usefixtures("unchecked")
 def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked):
     sampling = SamplingParams(allowed_token_ids=sorted(pair.stop_ids), min_tokens=2)
