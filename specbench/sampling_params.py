@@ -178,6 +178,19 @@ class SamplingParams:
         if self.repetition_penalty <= 0:
             raise _wrong("repetition_penalty", self.repetition_penalty, "not above 0", "Use 1.0 for off.")
 
+    def check_length(self, most: int) -> None:
+        """Checks them against the length of a text.
+
+        Args:
+            most: max_new_tokens, which max_tokens replaces.
+
+        Raises:
+            ConfigError: min_tokens above it.
+        """
+        if self.max_tokens is None and self.min_tokens > most:
+            problem = f"above max_new_tokens={most}"
+            raise _wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_new_tokens.")
+
     def ids_that_end(self, own: frozenset[int]) -> frozenset[int]:
         """The ids that end a text; ``own`` are the model's, which ``ignore_eos`` drops."""
         return (frozenset() if self.ignore_eos else own) | frozenset(self.stop_token_ids)

@@ -428,6 +428,15 @@ def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked):
     assert checked in str(raised.value)
 
 
+@pytest.mark.parametrize("call", [specbench.decode, specbench.record])
+@pytest.mark.usefixtures("unchecked")
+def test_texts_that_can_never_be_long_enough_are_refused_as_the_command_refuses_them(pair: Pair, call):
+    with pytest.raises(ConfigError, match=r"^sampler\.min_tokens=5: above max_new_tokens=4\. Lower it, or raise"):
+        call(pair, PROMPTS[:1], sampling=SamplingParams(min_tokens=5), max_new_tokens=4)
+    own = SamplingParams(min_tokens=5, max_tokens=6)  # which max_new_tokens says nothing of
+    assert call(pair, PROMPTS[:1], sampling=own, max_new_tokens=4)
+
+
 @pytest.mark.parametrize("gammas", [[], [4, -1], [1.5], [65]], ids=str)
 @pytest.mark.usefixtures("unchecked")
 def test_replay_names_wrong_gammas(gammas):
