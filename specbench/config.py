@@ -188,10 +188,7 @@ def check(given: Mapping[str, Any]) -> None:
         remedy = f"Use null, or a whole number from 0 to {LARGEST_SEED}."
         raise ConfigError("workload.shuffle", given["workload"]["shuffle"], "not a seed", remedy)
     sampler, longest = given["sampler"], given["max_new_tokens"]
-    SamplingParams.from_mapping({**sampler, "processors": ()})
-    if sampler["max_tokens"] is None and sampler["min_tokens"] > longest:
-        problem, remedy = f"above max_new_tokens={longest}", "Lower it, or raise max_new_tokens."
-        raise ConfigError("sampler.min_tokens", sampler["min_tokens"], problem, remedy)
+    SamplingParams.from_mapping({**sampler, "processors": ()}).check_length(longest)
     for processor in sampler["processors"]:
         if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
             remedy = "Give a list of {_target_: module.Class, argument: value, ...}."

@@ -45,56 +45,58 @@ class Mask:
 class MaskedRows(LogitRows):
     """LogitRows whose mask is not applied until somebody asks for ``logits``; it is then applied in their memory.
 
-    Attributes:
-        raw: the logits, in which what the mask bans does not count.
-        mask: which tokens are allowed.
+    Args:
+        logits: what the mask bans does not count in them; afterwards they are ``raw``.
+        temperature, cutoff, log_normalizer: see LogitRows.
+        mask: which tokens are allowed. None: all, as in what dataclasses.replace makes, which knows of no mask.
         write: writes -inf in place to what a mask bans, and returns the logits.
     """
 
-    write: Callable[[Tensor, Mask], Tensor]
+    _write: Callable[[Tensor, Mask], Tensor]
 
-    @staticmethod
-    def of(
-        raw: Shaped[Tensor, "n V"],
+    def __init__(
+        self,
+        logits: Shaped[Tensor, "n V"],
         temperature: Float[Tensor, " n"],
         cutoff: Float[Tensor, " n"],
         log_normalizer: Float[Tensor, " n"] | None,
-        mask: Mask,
-        write: Callable[[Tensor, Mask], Tensor],
-    ) -> MaskedRows:
-        """See the class. A constructor would have to be given ``logits``, which are not there yet."""
-        made = object.__new__(MaskedRows)
-        parts = {"temperature": temperature, "cutoff": cutoff, "log_normalizer": log_normalizer}
-        made.__dict__.update(parts, _raw=raw, _mask=mask, write=write)
-        return made
+        mask: Mask | None = None,
+        write: Callable[[Tensor, Mask], Tensor] | None = None,
+    ):
+        super().__init__(logits, temperature, cutoff, log_normalizer)
+        if mask is not None:
+            self.__dict__["_raw"] = self.__dict__.pop("logits")  # so that ``logits`` are made when asked for
+        self.__dict__.update(_mask=mask, _write=write)  # attributes of frozen rows cannot be set
 
     @property
     def mask(self) -> Mask | None:
         """See LogitRows."""
-        return self.__dict__.get("_mask")
+        return self.__dict__["_mask"]
 
     @property
     def raw(self) -> Tensor:
-        """See LogitRows. dataclasses.replace gives rows without a mask, which have no others than ``logits``."""
+        """See LogitRows."""
         return self.logits if self.mask is None else self.__dict__["_raw"]
 
     @cached_property
     def logits(self) -> Shaped[Tensor, "n V"]:  # type: ignore[override]
         """With -inf where the mask bans a token."""
         assert self.mask is not None
-        return self.write(self.raw, self.mask)
+        return self._write(self.raw, self.mask)
 
     def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
         """See LogitRows. The copies have the mask beside them too."""
-        assert self.mask is not None
+        if self.mask is None:
+            return super().select(rows)
         known = self.__dict__.get("normalizer", self.log_normalizer)
         parts = (self.raw[rows], self.temperature[rows], self.cutoff[rows], None if known is None else known[rows])
-        return MaskedRows.of(*parts, self.mask.select(rows), self.write)
+        return MaskedRows(*parts, self.mask.select(rows), self._write)
 
     def normalized(self, log_normalizer: Float[Tensor, " n"]) -> LogitRows:
         """See LogitRows."""
-        assert self.mask is not None
-        return MaskedRows.of(self.raw, self.temperature, self.cutoff, log_normalizer, self.mask, self.write)
+        if self.mask is None:
+            return super().normalized(log_normalizer)
+        return MaskedRows(self.raw, self.temperature, self.cutoff, log_normalizer, self.mask, self._write)
 
     def followed_by(self, others: Sequence[LogitRows]) -> LogitRows:
         """See LogitRows. Steps that share a mask, a row a set, have it in common afterwards."""
@@ -103,4 +105,4 @@ class MaskedRows(LogitRows):
             return super().followed_by(others)
         parts = [[getattr(rows, name) for rows in steps] for name in ("raw", "temperature", "cutoff", "normalizer")]
         raw, *rest = (torch.stack(each, dim=1).flatten(0, 1) for each in parts)
-        return MaskedRows.of(raw, *rest, Mask(mask.restricted, mask.bits, len(steps)), self.write)
+        return MaskedRows(raw, *rest, Mask(mask.restricted, mask.bits, len(steps)), self._write)

@@ -24,9 +24,10 @@ def about(value: float | None) -> str:
     return _digits(value, round)
 
 
-def interval(value: float, low: float, high: float, form: str = ".2f") -> str:
-    """An estimate with its interval: ``0.61 [0.58, 0.64]``; alone where it has none."""
-    return f"{value:{form}}" if low == high else f"{value:{form}} [{low:{form}}, {high:{form}}]"
+def interval(value: float, low: float | None, high: float | None, form: str = ".2f") -> str:
+    """An estimate with its interval: ``0.61 [0.58, 0.64]``; alone where it has none, or one of width 0."""
+    known = low is not None and high is not None and low != high and not math.isnan(low)
+    return f"{value:{form}} [{low:{form}}, {high:{form}}]" if known else f"{value:{form}}"
 
 
 def _digits(value: float | None, to_whole: Callable[[float], int]) -> str:

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.errors import ConfigError
+from specbench.sampling_values import (
+    LARGEST_VOCABULARY,
+    biases_of,
+    check_number,
+    check_whole,
+    ids_of,
+    structure_of,
+    texts_of,
+    wrong,
+)
 
-LARGEST_VOCABULARY = 2**31 - 1
 LARGEST_LENGTH = 1_000_000
 LARGEST_SEED = 2**63 - 1  # what rng.py takes
-LARGEST_BIAS = 100.0  # of logit_bias, as OpenAI's interface has it
 MOST_LOGPROBS = 1000
 LOGPROBS = ("raw_logprobs", "processed_logprobs")
-STRUCTURES = ("json", "regex", "grammar", "choice")
 NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 TOKEN_RULES = ("logit_bias", "allowed_token_ids", "bad_words")
@@ -116,30 +121,30 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._set("processors", tuple(self.processors))  # a list has no hash
         for name in (*NUMBERS, *PENALTIES):
-            _check_number(name, getattr(self, name))
+            check_number(name, getattr(self, name))
         self._check_distribution()
         for name, (low, high) in _COUNTS.items():
-            _check_count(name, getattr(self, name), low, high, name not in _NEEDED)
+            check_whole(name, getattr(self, name), low, high, name not in _NEEDED)
         for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
-                raise _wrong(name, getattr(self, name), "neither true nor false", "Use true or false.")
-        self._set("stop", _texts("stop", (self.stop,) if isinstance(self.stop, str) else self.stop))
-        self._set("bad_words", _texts("bad_words", self.bad_words))
-        self._set("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
-        self._set("logit_bias", _biases(self.logit_bias))
-        self._set("structured_outputs", _structure(self.structured_outputs))
+                raise wrong(name, getattr(self, name), "neither true nor false", "Use true or false.")
+        self._set("stop", texts_of("stop", (self.stop,) if isinstance(self.stop, str) else self.stop))
+        self._set("bad_words", texts_of("bad_words", self.bad_words))
+        self._set("stop_token_ids", ids_of("stop_token_ids", self.stop_token_ids))
+        self._set("logit_bias", biases_of(self.logit_bias))
+        self._set("structured_outputs", structure_of(self.structured_outputs))
         if self.allowed_token_ids is not None:
-            self._set("allowed_token_ids", _ids("allowed_token_ids", self.allowed_token_ids))
+            self._set("allowed_token_ids", ids_of("allowed_token_ids", self.allowed_token_ids))
             if not self.allowed_token_ids:
-                raise _wrong("allowed_token_ids", [], "no token may come", "Name ids, or leave it out.")
+                raise wrong("allowed_token_ids", [], "no token may come", "Name ids, or leave it out.")
         if self.logprobs_mode not in LOGPROBS:
-            raise _wrong("logprobs_mode", self.logprobs_mode, "not known", f"Use {' or '.join(LOGPROBS)}.")
+            raise wrong("logprobs_mode", self.logprobs_mode, "not known", f"Use {' or '.join(LOGPROBS)}.")
         if self.thinking_token_budget is not None and self.structured_outputs is not None:
             problem = "structured_outputs hold from the first token, and leave no place to think"
-            raise _wrong("thinking_token_budget", self.thinking_token_budget, problem, "Leave one of them out.")
+            raise wrong("thinking_token_budget", self.thinking_token_budget, problem, "Leave one of them out.")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             problem = f"above max_tokens={self.max_tokens}"
-            raise _wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_tokens.")
+            raise wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_tokens.")
 
     @staticmethod
     def from_mapping(given: Mapping[str, Any], **defaults: Any) -> SamplingParams:
@@ -154,7 +159,7 @@ class SamplingParams:
         known = {each.name for each in dataclasses.fields(SamplingParams)}
         for name, value in given.items():
             if name not in known:
-                raise _wrong(name, value, "unknown parameter", f"Known are {', '.join(sorted(known))}.")
+                raise wrong(name, value, "unknown parameter", f"Known are {', '.join(sorted(known))}.")
         return SamplingParams(**{**defaults, **{name: value for name, value in given.items() if value is not None}})
 
     def _set(self, name: str, value: object) -> None:
@@ -162,21 +167,34 @@ class SamplingParams:
 
     def _check_distribution(self) -> None:
         if self.temperature < 0:
-            raise _wrong("temperature", self.temperature, "below 0", "Use 0 for greedy, or a positive number.")
+            raise wrong("temperature", self.temperature, "below 0", "Use 0 for greedy, or a positive number.")
         if 0 < self.temperature < 1e-3:
             remedy = "Use 0 for greedy, or 0.001 and more."
-            raise _wrong("temperature", self.temperature, "so small that logits overflow", remedy)
+            raise wrong("temperature", self.temperature, "so small that logits overflow", remedy)
         if self.top_k != int(self.top_k) or not -1 <= self.top_k <= LARGEST_VOCABULARY:
-            raise _wrong("top_k", self.top_k, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
+            raise wrong("top_k", self.top_k, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
         if not 0 < self.top_p <= 1:
-            raise _wrong("top_p", self.top_p, "outside (0, 1]", "Use 1.0 for off.")
+            raise wrong("top_p", self.top_p, "outside (0, 1]", "Use 1.0 for off.")
         if not 0 <= self.min_p < 1:
-            raise _wrong("min_p", self.min_p, "outside [0, 1)", "Use 0.0 for off.")
+            raise wrong("min_p", self.min_p, "outside [0, 1)", "Use 0.0 for off.")
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2 <= getattr(self, name) <= 2:
-                raise _wrong(name, getattr(self, name), "outside [-2, 2]", "Use 0.0 for off.")
+                raise wrong(name, getattr(self, name), "outside [-2, 2]", "Use 0.0 for off.")
         if self.repetition_penalty <= 0:
-            raise _wrong("repetition_penalty", self.repetition_penalty, "not above 0", "Use 1.0 for off.")
+            raise wrong("repetition_penalty", self.repetition_penalty, "not above 0", "Use 1.0 for off.")
+
+    def check_length(self, most: int) -> None:
+        """Checks them against the length of a text.
+
+        Args:
+            most: max_new_tokens, which max_tokens replaces.
+
+        Raises:
+            ConfigError: min_tokens above it.
+        """
+        if self.max_tokens is None and self.min_tokens > most:
+            problem = f"above max_new_tokens={most}"
+            raise wrong("min_tokens", self.min_tokens, problem, "Lower it, or raise max_new_tokens.")
 
     def ids_that_end(self, own: frozenset[int]) -> frozenset[int]:
         """The ids that end a text; ``own`` are the model's, which ``ignore_eos`` drops."""
@@ -234,74 +252,3 @@ def processors_named(processors: Sequence[Any], params: SamplingParams) -> str:
     """
     named = [*processors, *([] if params.structure is None else [{"structured_outputs": dict([params.structure])}])]
     return json.dumps(named, sort_keys=True, default=lambda value: type(value).__name__) if named else ""
-
-
-def _wrong(name: str, value: object, problem: str, remedy: str) -> ConfigError:
-    return ConfigError(f"sampler.{name}", value, problem, remedy)
-
-
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _wrong(name, value, "not a finite number", "Give a number.")
-
-
-def _check_count(name: str, value: object, low: int, high: int, optional: bool) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _wrong(name, value, f"no whole number from {low} to {high}", "Change it, or leave it out.")
-
-
-def _texts(name: str, given: object) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise _wrong(name, given, "not a list of texts", 'Give texts, such as ["\\n\\n"].')
-    for each in given:
-        if not isinstance(each, str) or not each:
-            raise _wrong(name, given, f"{each!r} is no text, or an empty one", "Remove it.")
-    return tuple(given)
-
-
-def _ids(name: str, given: object) -> tuple[int, ...]:
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise _wrong(name, given, "not a list of token ids", "Give whole numbers.")
-    for each in given:
-        if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each <= LARGEST_VOCABULARY:
-            raise _wrong(name, given, f"{each!r} is no token id", "Give whole numbers from 0.")
-    return tuple(dict.fromkeys(given))
-
-
-def _biases(given: object) -> tuple[tuple[int, float], ...] | None:
-    if given is None:
-        return None
-    pairs = given.items() if isinstance(given, Mapping) else given
-    found: dict[int, float] = {}
-    try:
-        for key, bias in pairs:  # ty: ignore[not-iterable]
-            token = int(key) if isinstance(key, str) else key  # keys of JSON are texts
-            if token in found:
-                raise _wrong("logit_bias", given, f"token {token} is named twice", "Leave one of them out.")
-            found[token] = float(bias)
-    except (TypeError, ValueError):
-        raise _wrong("logit_bias", given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
-    _ids("logit_bias", tuple(found))
-    for bias in found.values():
-        if not abs(bias) <= LARGEST_BIAS:
-            raise _wrong("logit_bias", given, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
-    return tuple(sorted(found.items())) or None
-
-
-def _structure(given: object) -> tuple[str, str] | None:
-    """The kind and its text, in JSON if it is a schema or a list."""
-    if given is None:
-        return None
-    if isinstance(given, tuple) and len(given) == 2:
-        given = {given[0]: given[1]}
-    kinds = [kind for kind in STRUCTURES if isinstance(given, Mapping) and given.get(kind) is not None]
-    if not isinstance(given, Mapping) or len(kinds) != 1 or set(given) - set(STRUCTURES):
-        remedy = f"Give one of {', '.join(STRUCTURES)}, such as {{regex: '[0-9]+'}}."
-        raise _wrong("structured_outputs", given, "does not name one structure", remedy)
-    (kind,) = kinds
-    asked = given[kind]
-    if kind in ("regex", "grammar") and not isinstance(asked, str):
-        raise _wrong("structured_outputs", given, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
-    return kind, asked if isinstance(asked, str) else json.dumps(asked)

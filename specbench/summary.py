@@ -44,6 +44,11 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
         say(
             "No speedup where a batch held several categories: batch_size=1 or protocol.group=category keep them apart."
         )
+    if (categories["speedup"].notna() & categories["speedup_low"].isna()).any():
+        say(
+            "A speedup without an interval is of one batch: a smaller batch_size or protocol.group or more prompts "
+            "give it one."
+        )
 
 
 def print_summary(rows: pd.DataFrame) -> None:

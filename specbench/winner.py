@@ -32,7 +32,7 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
     )
     sentences = _named(found, names, measured)
-    if low == high:
+    if pd.isna(low) or low == high:  # the latter in rows of earlier versions
         sentences.append(ONE_BATCH)
     elif high < 1:
         sentences.append("That is slower than plain decoding.")

@@ -123,7 +123,7 @@ BAD_INPUT = [
     Case(
         "no draft",
         ("pair=hf", "pair.target=embedded:target"),
-        ("pair.draft=null: drafter ModelDrafter drafts with a model", "Give one, or use drafter=layer_skip"),
+        ("pair.draft=null: drafter=model drafts with a model", "Give one, or use drafter=layer_skip"),
     ),
     Case(
         "dtype of no draft",

@@ -119,6 +119,7 @@ def widened(folder: Path) -> dict[str, object]:
         "plan": plan,
         "kept": before == (sweep / "0" / "results.parquet").stat().st_mtime_ns,
         "nothing": nothing.text,
+        "workloads": sorted(set(results.read_results(sweep)["workload"])),
         "changed": asdict(more),
         "other": asdict(other),
         "gammas": results.read_results(sweep)["gamma"].tolist(),

@@ -147,10 +147,14 @@ def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
         [make_row(job=i, gamma=gamma, check_draws=0, **UNCHECKED) for i, gamma in enumerate((2, 5))],
         [make_row(job=0), make_row(job=1, verifier="naive", check_draws=0, **UNCHECKED, **NO_OVERLAP)],
         [make_row(job=0, overlap=1 + 1e-9, overlap_high=1 + 1e-9, speedup_low=1.25, speedup_high=1.25 - 1e-15)],
+        [make_row(job=i, gamma=i + 2, speedup_low=None, speedup_high=None) for i in range(2)],
         [make_row(job=0, gamma=2, joint_rates=[0.5, None], conditional_rates=[0.5, None])],
         [make_row(job=i, gamma=2, verifier=f"rule_{i}") for i in range(9)],
     ],
-    ids=["one row", "gamma 0", "no overlap", "no check", "mixed", "rounding", "position not reached", "many verifiers"],
+    ids=[
+        *("one row", "gamma 0", "no overlap", "no check", "mixed", "rounding", "one batch", "position not reached"),
+        "many verifiers",
+    ],
 )
 @pytest.mark.parametrize("module", [gamma_sweep, temperature_sweep])
 def test_any_part_of_a_sweep_is_reported(module: Any, rows: list[RunRow], tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
-"""The Python API: names that import nothing heavy, batches of plain tensors, certificates of functions, texts."""
+"""The Python API: names that import nothing heavy, batches of plain tensors, certificates of functions."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +13,11 @@ import pytest
 import torch
 
 import specbench
-from specbench.decoding import Decoder, Request
-from specbench.drafters.model import ModelDrafter
-from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.errors import ArgumentError, ConfigError, ModelError
+from specbench.errors import ArgumentError, ConfigError
 from specbench.exactness.statistics import small
-from specbench.models import Engine, Pair
 from specbench.protocols.exactness import ExactnessProtocol
-from specbench.protocols.record import record as record_requests
-from specbench.provenance import request_seed
-from specbench.results import write_rows
 from specbench.rules.token import TOKEN
 from specbench.runs.choices import chosen, names
-from specbench.runs.samplings import processors_text
-from specbench.sampling_params import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.command_lines import ROOT
@@ -306,165 +295,4 @@ def test_what_a_function_does_wrong_is_said_and_not_raised():
 def test_certify_names_a_wrong_argument(given, error, says):
     with pytest.raises(error) as raised:
         specbench.certify(**given)
-    assert says in str(raised.value)
-
-
-# decode, record, replay
-
-PROMPTS = ["def add(a, b):\n", "import os\nimport ", "class A"]
-
-
-def test_decode_is_the_loop_with_seeds_of_its_own(pair: Pair):
-    sampling = specbench.SamplingParams(temperature=0.8)
-    found = specbench.decode(pair, PROMPTS, gamma=3, verifier="block", sampling=sampling, max_new_tokens=12, seed=5)
-    requests = [
-        Request(str(i), tuple(pair.encode(text)), request_seed(5, str(i)), sampling, 12)
-        for i, text in enumerate(PROMPTS)
-    ]
-    target = Engine(pair.target, pair.vocab_size, "target")
-    decoder = Decoder(target, ModelDrafter().bind(pair, target), BlockVerifier(), 3, pair.stop_ids)
-    for each, expected in zip(found, decoder.run(requests), strict=True):
-        assert each.token_ids == expected.token_ids
-        assert each.prompt == expected.request.prompt
-        assert [dataclasses.astuple(step) for step in each.steps] == [dataclasses.astuple(s) for s in expected.steps]
-        assert each.text == pair.tokenizer.decode(expected.token_ids, skip_special_tokens=True)
-        accepted = sum(step.num_accepted for step in each.steps)
-        assert each.acceptance_length == 1 + accepted / len(each.steps)
-    steps = sum(len(each.steps) for each in found)
-    accepted = sum(step.num_accepted for each in found for step in each.steps)
-    assert found.acceptance_length == pytest.approx((accepted + steps) / steps)
-
-
-def test_a_drafter_is_given_by_name_or_as_an_object(pair: Pair):
-    given = {"prompts": ["a b c a b c a b", "x = 1\nx = 1\nx ="], "max_new_tokens": 8, "gamma": 3}
-    found = specbench.decode(pair, drafter="prompt_lookup", **given)
-    assert found == specbench.decode(pair, drafter=PromptLookupDrafter(3, 1), **given)
-    drafted = [step.num_draft_tokens for each in found for step in each.steps]
-    assert drafted != [step.num_draft_tokens for each in specbench.decode(pair, **given) for step in each.steps]
-
-
-def test_each_prompt_may_have_a_gamma_of_its_own(pair: Pair):
-    """And all continuations of it; each text is the one that it is with that gamma alone."""
-    given = {"sampling": specbench.SamplingParams(n=2), "max_new_tokens": 8}
-    found = specbench.decode(pair, PROMPTS, gamma=[2, 0, 4], **given)
-    for place, gamma in enumerate((2, 0, 4)):
-        alone = specbench.decode(pair, PROMPTS, gamma=gamma, **given)
-        for each in range(2 * place, 2 * place + 2):
-            assert (found[each].token_ids, found[each].steps) == (alone[each].token_ids, alone[each].steps)
-
-
-def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair):
-    found = specbench.decode(pair, PROMPTS, max_new_tokens=6)
-    ids = [pair.encode(text) for text in PROMPTS]
-    assert specbench.decode(pair, ids, max_new_tokens=6, batch_size=2) == found
-    assert specbench.decode(pair, PROMPTS[0], max_new_tokens=6) == found[:1]
-
-
-def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_path: Path):
-    """The same seeds; so a trace and a decoded text may be laid side by side."""
-    sampling = specbench.SamplingParams(temperature=0.9, top_k=40)
-    given = {"sampling": sampling, "max_new_tokens": 8, "seed": 3}
-    trace = specbench.record(pair, PROMPTS, samples=2, **given)
-    plain = specbench.decode(pair, PROMPTS, gamma=0, **given)
-    texts = [trace.tokens[start:end].tolist() for start, end in zip(trace.starts, trace.starts[1:], strict=False)]
-    assert texts[::2] == [each.token_ids for each in plain]
-    assert len(texts) == 6
-    assert {len(each.steps) for each in plain} == {len(each.token_ids) for each in plain}
-    assert trace.identity.sampler == {"temperature": 0.9, "top_k": 40, "top_p": 1, "min_p": 0}
-
-    from specbench.api.texts import _context, _requests
-
-    requests = _requests(pair, PROMPTS, sampling, 8, 3)
-    kept = record_requests(_context(pair, ModelDrafter(), requests, 3, 8), requests).table
-    write_rows(tmp_path / "trace.parquet", kept.rows, kept.schema)
-    one, two = (
-        specbench.replay(each, "token", gammas=[0, 3])
-        for each in (specbench.record(pair, PROMPTS, **given), tmp_path / "trace.parquet")
-    )
-    assert [each.acceptance_length for each in one] == [
-        each.acceptance_length for each in specbench.replay(tmp_path / "trace.parquet", TOKEN, [0, 3])
-    ]
-    assert [each.gamma for each in one] == [0, 3]
-    assert [each.acceptance_length for each in one] == [each.acceptance_length for each in two]
-
-
-class Penalty:
-    """Takes a number from the logits of tokens that came before."""
-
-    def __init__(self, penalty: float):
-        self.penalty = penalty
-
-    def __call__(self, logits: torch.Tensor, history: Any) -> torch.Tensor:
-        return logits - self.penalty * history.counts(logits.shape[1]).to(logits.dtype)
-
-
-def doubled(logits: torch.Tensor, history: Any) -> torch.Tensor:
-    return 2 * logits
-
-
-def test_a_recording_names_its_processors_as_the_command_line_would(pair: Pair):
-    """So that it is not taken for a recording without them; the replay of the command line compares the two texts."""
-    sampling = specbench.SamplingParams(processors=[Penalty(0.5), doubled])
-    trace = specbench.record(pair, PROMPTS[:1], sampling=sampling, max_new_tokens=3)
-    nodes = [{"_target_": f"{__name__}.Penalty", "penalty": 0.5}, {"_target_": f"{__name__}.doubled"}]
-    assert trace.identity.processors == processors_text({"processors": nodes})
-    plain = specbench.record(pair, PROMPTS[:1], max_new_tokens=3)
-    assert plain.identity.processors == processors_text({"processors": []}) == ""
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_decode_says_what_a_pair_is():
-    with pytest.raises(ArgumentError, match=r"pair: a str; give what specbench\.load_pair returns"):
-        specbench.decode("embedded", PROMPTS[:1])
-
-
-@pytest.mark.parametrize(("gamma", "checked"), [(0, "token that may come."), (2, "come, and the verifier, MaskedV")])
-@pytest.mark.usefixtures("unchecked")
-def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked):
-    sampling = SamplingParams(allowed_token_ids=sorted(pair.stop_ids), min_tokens=2)
-    with pytest.raises(ModelError) as raised:
-        specbench.decode(pair, PROMPTS[:1], gamma=gamma, sampling=sampling, max_new_tokens=4)
-    assert "Check whether sampler.allowed_token_ids and sampler.min_tokens leave a token" in str(raised.value)
-    assert checked in str(raised.value)
-
-
-@pytest.mark.parametrize("gammas", [[], [4, -1], [1.5], [65]], ids=str)
-@pytest.mark.usefixtures("unchecked")
-def test_replay_names_wrong_gammas(gammas):
-    """A negative one beside others would be replayed as something else: only the largest was looked at."""
-    with pytest.raises((ArgumentError, ConfigError), match="gammas"):
-        specbench.replay("no file", "token", gammas)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"prompts": []}, "prompts: empty"),
-        ({"prompts": [[1], []]}, "prompts[1]: no tokens"),
-        ({"prompts": [[1, -1]]}, "prompts[0]: ids outside"),
-        ({"prompts": [[1, 10**6]]}, "prompts[0]: ids outside"),
-        ({"prompts": [1, 2]}, "prompts[0]: 1 is neither a text nor a list of token ids"),
-        ({"prompts": [[1.5, 2]]}, "prompts[0]: [1.5, 2] is neither a text nor a list of token ids"),
-        ({"prompts": [b"ab"]}, "prompts[0]: b'ab' is neither"),
-        ({"prompts": b"ab"}, "prompts: a bytes; give a text"),
-        ({"prompts": None}, "prompts: a NoneType; give a text"),
-        ({"sampling": {"temperature": 0.0}}, "sampling: a dict; give specbench.SamplingParams"),
-        ({"max_new_tokens": 10**6}, "prompts[0]: 9 tokens and max_new_tokens=1000000 are more than the pair's context"),
-        ({"max_new_tokens": 0}, "max_new_tokens=0"),
-        ({"gamma": 65}, "gamma=65: outside 0..64"),
-        ({"gamma": -1}, "gamma=-1"),
-        ({"gamma": [65]}, "gamma=65: outside 0..64"),
-        ({"gamma": [4, 4]}, "gamma: 2 numbers for 1 prompts; give one number, or one for each"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"seed": -1}, "seed=-1"),
-        ({"verifier": "nonsense"}, "verifier='nonsense'"),
-        ({"drafter": "nonsense"}, "drafter='nonsense': not one of conf/drafter. Use layer_skip, model"),
-        ({"drafter": ModelDrafter}, "drafter: a type; a name of conf/drafter or a Drafter needed"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-@pytest.mark.usefixtures("unchecked")
-def test_decode_names_a_wrong_argument(pair: Pair, given, says):
-    with pytest.raises((ArgumentError, ConfigError)) as raised:
-        specbench.decode(pair, **{"prompts": PROMPTS[:1], **given})
     assert says in str(raised.value)

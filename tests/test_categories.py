@@ -112,6 +112,10 @@ def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
     said = console.export_text()
     assert "[red]" in said
     assert "protocol.group=category" in said
+    assert "without an interval" not in said
+    alone = dataclasses.asdict(make_category("b", 1.25)) | {"speedup_low": None, "speedup_high": None}
+    summary.print_categories(rows, pd.DataFrame([alone]).assign(job=0))
+    assert "A speedup without an interval is of one batch" in console.export_text()
 
 
 def test_wandb_gets_a_table_and_a_chart(run):

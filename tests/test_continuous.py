@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 
 from specbench.decoding import Request
+from specbench.disturbance import Disturbance
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
+from specbench.metrics.speed import Rounds
 from specbench.models import Engine, Pair
 from specbench.protocols import ModelContext, Outcome, RunContext
-from specbench.protocols.decode import DecodeProtocol
+from specbench.protocols.decode import DecodeProtocol, headline
+from specbench.protocols.rounds import TimedRounds
 from specbench.reports.text import literal
 from specbench.results import STEPS, TEXTS, RunRow
 from specbench.sampling import SamplingParams
@@ -93,6 +97,14 @@ def test_a_group_that_fills_no_batch_is_refused():
 
 def test_one_group_has_no_interval_and_the_table_says_what_gives_it_one():
     one = {"batch_tokens": [1000], "batch_plain_tokens": [1000], "batch_seconds": [4.0], "batch_plain_seconds": [5.0]}
-    row = make_row(**one, speedup_low=1.25, speedup_high=1.25, group=16)
+    row = make_row(**one, speedup_low=None, speedup_high=None, group=16)
     assert ONE_BATCH in literal(fastest(frame([row]), ["gamma 4"]))
     assert "protocol.group" in ONE_BATCH
+
+
+def test_the_line_of_a_job_says_why_its_speedup_has_no_interval():
+    quiet = TimedRounds([], Rounds(*[np.ones((1, 1))] * 4), 0, Disturbance(None, None, None))
+    measured = {"acceptance_length": 2.0, "speedup": 1.5, "speedup_low": None, "speedup_high": None}
+    said = "2.00 tokens a step, 1.50 times plain decoding; no interval, since all was timed in one batch"
+    assert headline(measured, quiet) == said
+    assert "interval" not in headline(measured | {"speedup_low": 1.25, "speedup_high": 1.75}, quiet)

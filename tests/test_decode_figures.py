@@ -46,6 +46,14 @@ def test_speedup_figure_shows_rows_intervals_and_the_best() -> None:
     assert not plots.speedup_against_gamma(rows).axes[0].texts  # no winner, no circle
 
 
+def test_the_best_of_one_batch_is_named_at_its_point() -> None:
+    rows = frame(gamma_rows()).assign(speedup_low=None, speedup_high=None)
+    figure = plots.speedup_against_gamma(rows, int(rows["speedup"].argmax()))
+    (name,) = figure.axes[0].texts
+    assert name.xy[1] == 1.6
+    figure.draw_without_rendering()
+
+
 def test_verifiers_of_equal_acceptance_are_both_visible() -> None:
     lines = lines_of(plots.acceptance_length_against_gamma(frame(gamma_rows())))
     assert (lines["naive"][:, 1] == lines["masked"][:, 1]).all()

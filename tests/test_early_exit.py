@@ -8,6 +8,7 @@ import transformers as t
 from torch import nn
 
 from specbench.batch import RUNNING, Batch
+from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine
@@ -86,6 +87,16 @@ def test_no_token_is_drafted_from_twice(pair, monkeypatch):
     steps = running.run([dataclasses.replace(request, max_new_tokens=50)])[0].steps
     assert {step.num_accepted for step in steps} >= {0, 3}
     assert sum(fed) == sum(step.num_draft_tokens for step in steps)
+
+
+def test_no_token_is_fed_for_which_no_place_is_needed(pair, monkeypatch):
+    """Steps of one shape have the width of the most that can be pending, of which an exit's texts have one token."""
+    running, widths = toy_decoder(toy_pair(pair), "layer_skip", StaticEngine()), set()
+    extend = running.parts.drafter.engine.extend
+    noting = lambda ids, counts: (widths.add(ids.shape[1]), extend(ids, counts))[1]  # noqa: E731
+    monkeypatch.setattr(running.parts.drafter.engine, "extend", noting)
+    running.run(toy_requests((9, 4)))
+    assert widths == {1}
 
 
 def test_texts_scored_by_an_exit_leave_the_target_s_cache(pair):

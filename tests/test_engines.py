@@ -146,7 +146,7 @@ class Keeps(Drafter):
 
 def test_what_cannot_be_captured_is_refused_by_name(pair):
     target = Engine(pair.target, pair.vocab_size, "target")
-    with pytest.raises(ConfigError, match=r"drafter Keeps keeps something .*place\(\)"):
+    with pytest.raises(ConfigError, match=r"drafter=Keeps keeps something .*place\(\)"):
         Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), StaticEngine())
     with pytest.raises(ConfigError, match=r"engine=graph.*device is cpu.*engine=auto"):
         Decoder(target, None, None, 0, frozenset(), GraphEngine())
@@ -156,7 +156,7 @@ def test_what_cannot_be_captured_is_refused_by_name(pair):
         with pytest.raises(ConfigError, match=r"engine\.batch_sizes"):
             StaticEngine(wrong)
     gpu = torch.device("cuda")
-    with pytest.raises(ConfigError, match=r"engine=graph: verifier NaiveVerifier has to read .*engine=eager"):
+    with pytest.raises(ConfigError, match=r"engine=graph: verifier=naive has to read .*engine=eager"):
         GraphEngine().check(gpu, ModelDrafter(), NaiveVerifier())
     assert AutoEngine().chosen(gpu, ModelDrafter(), NaiveVerifier()).name == "eager"
     assert AutoEngine().chosen(gpu, None, MaskedVerifier()).name == "graph"

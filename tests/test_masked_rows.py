@@ -64,7 +64,7 @@ def with_mask(rows: LogitRows, kind: str, group: int, drafted: torch.Tensor) -> 
     raw = torch.where(banned & (torch.arange(len(rows), device=DEVICE) % 2 == 0)[:, None], 40.0, rows.logits)
     raw = raw.to(rows.logits.dtype)
     mask = Mask(restricted.to(DEVICE), words.to(DEVICE), group)
-    return MaskedRows.of(raw, rows.temperature, rows.cutoff, None, mask, launch_shape.allow), dense
+    return MaskedRows(raw, rows.temperature, rows.cutoff, None, mask, launch_shape.allow), dense
 
 
 @RULES
@@ -94,7 +94,7 @@ def test_draft_rows_with_the_same_mask_keep_it_beside_them(block):
     raw = draft.rows.logits.clone()
     q_dense = LogitRows(launch_shape.allow(raw.clone(), draft_mask), draft.rows.temperature, draft.rows.cutoff, None)
     known = q_dense.normalizer
-    q = MaskedRows.of(raw, draft.rows.temperature, draft.rows.cutoff, known, draft_mask, launch_shape.allow)
+    q = MaskedRows(raw, draft.rows.temperature, draft.rows.cutoff, known, draft_mask, launch_shape.allow)
     got = FusedVerifier(block=block).verify(dataclasses.replace(draft, rows=q), p, streams)
     assert_agrees("block" if block else "token", (dataclasses.replace(draft, rows=q_dense), dense, streams), got)
     assert "logits" not in vars(q)
@@ -124,7 +124,7 @@ def test_rows_that_are_picked_or_interleaved_keep_their_masks():
     for seed in range(2):
         _, target, _ = step(Case([1] * 3, 300, ""), seed)
         masked, dense = with_mask(target, "half", 1, torch.zeros(3, dtype=torch.int64))
-        steps.append(masked if not steps else MaskedRows.of(*parts_of(masked), steps[0].mask, launch_shape.allow))
+        steps.append(masked if not steps else MaskedRows(*parts_of(masked), steps[0].mask, launch_shape.allow))
         plain.append(dense)
     together, expected = LogitRows.interleave(steps), LogitRows.interleave(plain)
     assert together.mask.rows == 2
@@ -135,6 +135,8 @@ def test_rows_that_are_picked_or_interleaved_keep_their_masks():
     changed = dataclasses.replace(together, logits=expected.logits + 1)
     assert changed.mask is None
     assert torch.equal(changed.raw, expected.logits + 1)
+    assert torch.equal(changed.select(torch.tensor([3, 1], device=DEVICE)).logits, expected.logits[[3, 1]] + 1)
+    assert torch.equal(changed.normalized(expected.normalizer).logits, expected.logits + 1)
 
 
 def parts_of(rows: LogitRows) -> tuple[torch.Tensor | None, ...]:

@@ -52,10 +52,10 @@ def test_a_target_alone_decodes(alone, pair):
 
 @pytest.mark.parametrize("use", [specbench.decode, specbench.record])
 def test_what_needs_a_draft_says_so(alone, use):
-    says = r"pair.draft=null: drafter ModelDrafter drafts with a model of its own. Give one, or use drafter=layer_skip"
+    says = r"pair.draft=null: drafter=model drafts with a model of its own. Give one, or use drafter=layer_skip"
     with pytest.raises(ConfigError, match=says):
         use(alone, PROMPTS)
-    with pytest.raises(ConfigError, match=r"drafter=PromptLookupDrafter: has no probabilities .* drafter=layer_skip"):
+    with pytest.raises(ConfigError, match=r"drafter=prompt_lookup: has no probabilities .* drafter=layer_skip"):
         specbench.record(alone, PROMPTS, drafter=PromptLookupDrafter())
 
 

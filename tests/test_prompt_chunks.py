@@ -137,7 +137,7 @@ class Feeds(Keeps):
 def test_what_takes_no_pieces_is_refused_by_name(toy, requests):
     target = Engine(toy.target, toy.vocab_size, "target")
     for engine in (EagerEngine(4), StaticEngine(prompt_chunk=4)):
-        with pytest.raises(ConfigError, match=r"engine\.prompt_chunk=4: drafter Keeps keeps .*prompt_chunk=null"):
+        with pytest.raises(ConfigError, match=r"engine\.prompt_chunk=4: drafter=Keeps keeps .*prompt_chunk=null"):
             Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), engine)
         drafter = Feeds()
         Decoder(target, drafter, MaskedVerifier(), 3, frozenset(), engine).run(requests[:1])

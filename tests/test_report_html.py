@@ -170,6 +170,8 @@ def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         outputs / "gamma_sweep" / "2", Plan("gamma_sweep", "2026-01-01", ".", None, [PlannedJob(0, "a", "x", [])])
     )
     write_run(outputs / "mine" / "1", [make_row(exp="mine")], empirical=False)
+    (outputs / "mine" / "2").mkdir()
+    write_plan(outputs / "mine" / "2", Plan("mine", "2026-01-01", ".", None, [PlannedJob(0, "a", "x", [])]))
     write_run(tmp_path / "other" / "gamma_sweep" / "1", [make_row(hardware="another")], empirical=False)
     prose = tmp_path / "experiments"
     (prose / "x").mkdir(parents=True)
@@ -184,7 +186,7 @@ def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "secret").write_text("secret")
     to = tmp_path / "pages"
     index = Page.of(write_pages([prose, outputs, tmp_path / "other"], to))
-    heading, first, second, third, other, x, y = index.tables[0]
+    heading, first, second, third, killed, other, x, y = index.tables[0]
     assert heading == ["experiment", "question", "answer", "date", "hardware"]
     assert (first[0], first[3:]) == ("gamma_sweep/1", ["2026-01-01", "<b>CPU</b>"])
     assert {"Part of its sweep.", "Is it <b>?"} <= set(index.texts)
@@ -192,6 +194,9 @@ def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert second[0] == "gamma_sweep/2"
     assert third[0] == "mine/1"
     assert "no analysis of this name, so no report" in index.texts
+    assert killed[0] == "mine/2"
+    missing = "no analysis of this name, so no report; 0 of 1 jobs done, 1 not started. To run what is missing:"
+    assert f"{missing} python -m specbench resume={outputs / 'mine' / '2'}" in index.texts
     assert x == ["x", "Is <x> faster?", "Yes.", "2026-02-03", "A CPU, 2026-02-03."]
     assert y[:2] == ["y", "y"]
     page = Page.of(to / "x.html")

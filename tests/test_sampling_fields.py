@@ -68,7 +68,7 @@ def test_a_protocol_refuses_what_it_would_ignore(protocol):
     for name, value in TEXTS.items():
         given = SamplingParams(**{name: value})
         if name in REFUSED[protocol]:
-            with pytest.raises(ConfigError, match=rf"^sampler\.{name}=.* would ignore it\. "):
+            with pytest.raises(ConfigError, match=rf"^sampler\.{name}=.* protocol={protocol} would ignore it\. "):
                 check_parameters(given, made)
         else:
             check_parameters(given, made)

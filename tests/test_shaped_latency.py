@@ -175,7 +175,10 @@ def test_a_verifier_of_raw_rows_fails_the_check():
 
 
 def test_an_id_beyond_a_vocabulary_is_refused_before_anything_is_timed():
-    says = r"protocol\.samplers\.allowed=\.\.\.: sampler\.allowed_token_ids=64: id 64 is beyond the vocabulary of 40"
+    says = (
+        r"^protocol\.samplers\.allowed\.allowed_token_ids=64: id 64 is beyond the vocabulary of 40\. "
+        r"Use ids from 0 to 39, or leave that sampler out of protocol\.grid\.$"
+    )
     with pytest.raises(ConfigError, match=says):
         protocol(vocabulary=40).specs(context(MaskedVerifier()))
     own = SamplingParams(logit_bias={90: 1.0})

@@ -22,7 +22,7 @@ from specbench.errors import ArgumentError, ConfigError
 from specbench.kernels import launch, launch_shape, launch_tally
 from specbench.models.generate import obstacle
 from specbench.protocols.prechecks import check_no_history
-from specbench.replay.trace import check_sampler
+from specbench.replay.asked import check_sampler
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows, resolve, where
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from specbench.metrics.intervals import columns
 from specbench.metrics.speed import Rounds, Speed, speed_of
 from specbench.protocols.rounds import TOLERANCE
 
@@ -70,7 +71,10 @@ def test_batches_of_one_speedup_leave_no_doubt():
 
 def test_one_batch_has_no_interval():
     found = speed_of(made_up(np.random.default_rng(0), rounds=3, batches=1))
-    assert found.speedup.low == found.speedup.value == found.speedup.high
+    assert np.isnan([found.speedup.low, found.speedup.high]).all()
+    assert columns("speedup", found.speedup) == {
+        "speedup": found.speedup.value, "speedup_low": None, "speedup_high": None
+    }  # fmt: skip
     assert found.round_error is not None
 
 

@@ -75,6 +75,7 @@ def test_a_sweep_is_widened_and_keeps_what_is_done(tmp_path_factory):
     assert got["plan"] == ["gamma=1", "gamma=2", "gamma=0", "gamma=3"]
     assert got["kept"]
     assert "none of its jobs left to run" in got["nothing"]
+    assert got["workloads"] == ["file:prompts.jsonl"]
 
 
 def test_rows_of_two_questions_do_not_mix(tmp_path_factory):

@@ -88,7 +88,7 @@ def test_it_says_that_it_is_not_real():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ConfigError, match=r"verifier=MaskedVerifier: .*verifier=synthetic"):
+    with pytest.raises(ConfigError, match=r"verifier=masked: .*verifier=synthetic"):
         check_fit(SyntheticDrafter(), MaskedVerifier(), 3)
     with pytest.raises(ConfigError, match=r"gamma=2: too few .* gamma=3 or more"):
         check_fit(SyntheticDrafter(), SyntheticVerifier(acceptance_length=3.5), 2)

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from specbench.errors import ConfigError
+from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
-from specbench.replay.trace import check_sampler, read_trace, trace_schema
+from specbench.replay.trace import read_trace, trace_schema
 from tests.markov_pair import IDENTITY
 from tests.test_trace import GOOD, HEADER, json_lines, rows, written
 

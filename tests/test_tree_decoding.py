@@ -251,7 +251,7 @@ def test_the_protocol_decode_measures_trees(pair):
 
 
 def test_a_verifier_of_chains_and_a_gamma_below_the_levels_are_refused(pair):
-    with pytest.raises(ConfigError, match=r"verifier=MaskedVerifier: takes chains alone.*Use verifier=tree"):
+    with pytest.raises(ConfigError, match=r"verifier=masked: takes chains alone.*Use verifier=tree"):
         decoder(pair, verifier=MaskedVerifier())
     with pytest.raises(ConfigError, match=r"drafter.branches=\[2, 2, 1, 1\]: 4 levels, but gamma=3"):
         decoder(pair, gamma=3)

@@ -402,10 +402,10 @@ def test_an_unknown_choice_is_refused():
 
 
 def test_drafts_as_text_are_not_captured():
-    with pytest.raises(ConfigError, match="StringsDrafter reads its drafts on the host.*engine=eager"):
+    with pytest.raises(ConfigError, match="drafter=strings reads its drafts on the host.*engine=eager"):
         StaticEngine().check(CPU, StringsDrafter(), MaskedVerifier())
     assert AutoEngine().chosen(CPU, StringsDrafter(), MaskedVerifier()).name == "eager"
-    with pytest.raises(ConfigError, match="prompt_chunk.*StringsDrafter"):
+    with pytest.raises(ConfigError, match="prompt_chunk.*strings"):
         EagerEngine(4).check(CPU, StringsDrafter(), MaskedVerifier())
 
 

@@ -117,8 +117,8 @@ def decode(
 
     Raises:
         ArgumentError: an unknown verifier, drafter or engine; a prompt that is empty or too long for the models.
-        ConfigError: a number outside its range; a drafter of trees, such as "tree", with a verifier of chains alone;
-            a drafter that needs a draft model, for a pair without one.
+        ConfigError: a number outside its range, or min_tokens above max_new_tokens; a drafter of trees, such as "tree",
+            with a verifier of chains alone; a drafter that needs a draft model, for a pair without one.
         ModelError: NaN or infinite logits.
 
     Example:
@@ -202,7 +202,9 @@ def _requests(
     each = listed(prompts)
     if not each:
         raise ArgumentError("prompts: empty; give a text, or a list of texts or of token ids")
-    sampling = pair.resolved(sampling or SamplingParams())
+    sampling = sampling or SamplingParams()
+    sampling.check_length(max_new_tokens)
+    sampling = pair.resolved(sampling)
     requests = []
     for i, prompt in enumerate(each):
         ids = tuple(pair.encode(prompt)) if isinstance(prompt, str) else token_ids(f"prompts[{i}]", prompt)

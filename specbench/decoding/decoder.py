@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
+from specbench.called import called
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.engines.base import Reading
@@ -40,13 +41,14 @@ def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
             drafts for a verifier that is not synthetic, or a gamma too small for the verifier.
     """
     if drafter.drafts_trees and not offers(verifier).takes_trees:
-        name = type(verifier).__name__
+        name = called("verifier", verifier)
         raise ConfigError("verifier", name, "takes chains alone, but the drafter drafts trees", "Use verifier=tree.")
     if drafter.synthetic and not offers(verifier).synthetic:
         problem = "would reject nearly all drafts of a synthetic drafter, which are random tokens"
-        raise ConfigError("verifier", type(verifier).__name__, problem, "Use verifier=synthetic, or another drafter.")
+        name = called("verifier", verifier)
+        raise ConfigError("verifier", name, problem, "Use verifier=synthetic, or another drafter.")
     if 0 < gamma < (least := offers(verifier).least_gamma):
-        problem = f"too few drafted tokens for what verifier {type(verifier).__name__} is asked for"
+        problem = f"too few drafted tokens for what verifier={called('verifier', verifier)} is asked for"
         raise ConfigError("gamma", gamma, problem, f"Use gamma={least} or more.")
     return drafter.most_tokens(gamma)
 
@@ -258,7 +260,7 @@ def _nothing_drawn(request: Request, number: int, verifier: Verifier | None) -> 
     """Why no token may have come at a step: what bans tokens, or else the verifier."""
     bans = [f"sampler.{name}" for name in BANS if getattr(request.sampling, name)]
     banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
-    checked = "" if verifier is None else f"{'and' if bans else 'Check'} the verifier, {type(verifier).__name__}"
+    checked = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={called('verifier', verifier)}"
     remedy = ", ".join(filter(None, [banned, checked])) or "Check the target's logits"
     found = f"Nothing could be drawn for prompt {request.name!r} at step {number}, though no logit is NaN or +inf."
     return f"{found} {remedy}."
@@ -276,7 +278,7 @@ def _record(completion: Completion, line: Line, verifier: Verifier | None) -> No
             raise ModelError(
                 f"parallel=tensor: the processes have other logits or tokens than each other for prompt {name!r} at "
                 f"step {number}, so that their texts would part. Check that all GPUs are of one kind, and that "
-                f"{type(verifier).__name__} draws its random numbers from its streams."
+                f"verifier={called('verifier', verifier)} draws its random numbers from its streams."
             )
         raise ModelError(_nothing_drawn(completion.request, number, verifier))
     tokens, accepted = line.token_ids[: line.num_emitted], line.num_accepted

@@ -10,6 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.batch import Batch
+from specbench.called import called
 from specbench.draft_lengths import FIXED, LengthPolicy
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
@@ -74,7 +75,7 @@ class Drafter:
             ConfigError: it has none, and the drafter needs one.
         """
         if self.needs_draft_model and not given:
-            problem = f"drafter {type(self).__name__} drafts with a model of its own"
+            problem = f"drafter={called('drafter', self)} drafts with a model of its own"
             remedy = "Give one, or use drafter=layer_skip or drafter=prompt_lookup, which need none."
             raise ConfigError("pair.draft", "null", problem, remedy)
 

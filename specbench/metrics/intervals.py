@@ -8,6 +8,7 @@ another kind (speed.py).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,11 @@ FEW = 32  # units below which a report says what its intervals hold
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95% interval; with fewer than two units of resampling the interval is the number itself."""
+    """A number and its 95% interval.
+
+    With fewer than two units of resampling an interval by bootstrap is the number itself. A speedup of one batch has
+    none: low and high are NaN (speed.py).
+    """
 
     value: float
     low: float
@@ -29,8 +34,9 @@ class Estimate:
 
 def columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     """An estimate as the columns of a row: ``name``, ``name_low`` and ``name_high``, each None where there is none."""
-    values = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+    values = (math.nan,) * 3 if estimate is None else (estimate.value, estimate.low, estimate.high)
+    names = (name, f"{name}_low", f"{name}_high")
+    return {each: None if math.isnan(value) else value for each, value in zip(names, values, strict=True)}
 
 
 def coverage(units: int) -> float:

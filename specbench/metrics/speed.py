@@ -28,6 +28,7 @@ more where times are noisy, and in 92% where whole rounds differ by 10% (tests/t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,7 +64,7 @@ class Speed:
 
     Attributes:
         tokens, seconds, plain_tokens, plain_seconds: of each batch [B]; seconds are the medians of the module.
-        speedup: tokens a second over those of plain decoding; of one batch there is no interval.
+        speedup: tokens a second over those of plain decoding; of one batch there is no interval, and its ends are NaN.
         round_error: standard error of log(speedup) by what rounds scatter; None for one round.
         plain_round_error: the same of log(plain tokens a second).
     """
@@ -88,7 +89,7 @@ def speed_of(rounds: Rounds) -> Speed:
     count, batches = own.shape
     several = count > 1
     error = round_error(plain - own) if several else None
-    estimate = Estimate(float(value), float(value), float(value))
+    estimate = Estimate(float(value), math.nan, math.nan)
     if batches > 1:
         variances = [batch_variance(parts(tokens, seconds, plain_tokens, plain_seconds))]
         variances += [Variance(error**2, count - 1)] if error is not None else []

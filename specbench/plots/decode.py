@@ -123,8 +123,9 @@ def _speedup(results: pd.DataFrame, axis: str, marked: int | None = None) -> Fig
         series = next(each for each in _series(results, axis) if best.name in each.rows.index)
         x, color = best[axis] + _shift(results, axis) * series.place, series.look.colour
         axes.scatter(x, best["speedup"], s=110, facecolor="none", edgecolor=color, linewidth=0.9)
-        text, spot = rf"{SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$", (x, best["speedup_high"])
-        axes.annotate(text, spot, (0, 3), textcoords="offset points", ha="center", va="bottom", color=color)
+        text = rf"{SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$"
+        top = best[["speedup", "speedup_high"]].astype(float).max()  # without an interval the point itself
+        axes.annotate(text, (x, top), (0, 3), textcoords="offset points", ha="center", va="bottom", color=color)
     axes.margins(y=0.12)
     axes.set_ylabel(r"speedup over plain decoding ($\times$)")
     legend(figure)

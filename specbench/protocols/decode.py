@@ -182,6 +182,8 @@ def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = 
     """The run in a line: acceptance, speedup, and what keeps the speedup or the texts from being trusted."""
     speedup = interval(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
     parts = [f"{measured['acceptance_length']:.2f} tokens a step, {speedup} times plain decoding"]
+    if measured["speedup_low"] is None:
+        parts.append("no interval, since all was timed in one batch")
     if synthetic:
         parts.append("synthetic acceptance, so that the texts are nobody's")
     if timed.differing:

@@ -237,8 +237,10 @@ def _check_ids(spec: CaseSpec) -> None:
     except ConfigError as error:
         if spec.sampler == PLAIN:
             raise
-        remedy = "Change it there, or leave that sampler out of protocol.grid."
-        raise ConfigError(f"protocol.samplers.{spec.sampler}", "...", str(error).rstrip("."), remedy) from None
+        name = error.key.removeprefix("sampler.")
+        problem, _, remedy = str(error).removeprefix(f"{error.key}={error.value}: ").rstrip(".").partition(". ")
+        remedy = f"{remedy}, or leave that sampler out of protocol.grid."
+        raise ConfigError(f"protocol.samplers.{spec.sampler}.{name}", error.value, problem, remedy) from None
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from specbench.called import called
 from specbench.errors import ConfigError
 from specbench.sampling_params import SamplingParams
 
@@ -51,5 +52,5 @@ def check_parameters(sampling: SamplingParams, protocol: Any) -> None:
         value = getattr(sampling, name)
         searched = name == "skip_special_tokens" and sampling.stop  # stop strings are looked for in the text as shown
         if value != defaults[name] and not searched:
-            problem = f"{type(protocol).__name__} would ignore it"
+            problem = f"protocol={called('protocol', protocol)} would ignore it"
             raise ConfigError(f"sampler.{name}", list(value) if isinstance(value, tuple) else value, problem, remedy)

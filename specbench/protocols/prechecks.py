@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specbench.called import called
 from specbench.errors import ConfigError
 from specbench.protocols.base import RunContext
 from specbench.rules import known
@@ -14,7 +15,7 @@ def check_draft_model(context: RunContext) -> None:
     if drafter is not None and not drafter.has_probabilities:
         raise ConfigError(
             "drafter",
-            type(drafter).__name__,
+            called("drafter", drafter),
             "has no probabilities that could be recorded",
             "Use drafter=model or drafter=layer_skip.",
         )
@@ -23,7 +24,7 @@ def check_draft_model(context: RunContext) -> None:
 def check_chains(context: RunContext) -> None:
     """Raises ConfigError for a drafter of trees, if what is measured is known of chains alone."""
     if context.drafter is not None and context.drafter.drafts_trees:
-        name = type(context.drafter).__name__
+        name = called("drafter", context.drafter)
         raise ConfigError("drafter", name, "drafts trees, and this protocol knows chains alone", "Use drafter=model.")
 
 

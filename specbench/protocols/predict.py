@@ -21,6 +21,7 @@ from specbench.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.cost.steady import crossover, steady
 from specbench.decoding import Request
 from specbench.errors import ConfigError
+from specbench.metrics.intervals import columns
 from specbench.metrics.speed import speed_of
 from specbench.plots import cost as plots
 from specbench.progress import track
@@ -52,8 +53,8 @@ class PredictedRow:
     gamma: int
     batch: int
     speedup: float
-    speedup_low: float
-    speedup_high: float
+    speedup_low: float | None  # None if it was measured, in one batch
+    speedup_high: float | None
     tokens_per_second: float
     plain_tokens_per_second: float
     tokens_per_step: float
@@ -219,7 +220,7 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
     return {
         "gamma": gamma,
         "batch": size,
-        **dict(zip(SPEEDUP, dataclasses.astuple(found.speedup), strict=True)),
+        **columns("speedup", found.speedup),
         "tokens_per_second": float(tokens / seconds),
         "plain_tokens_per_second": float(plain_tokens / plain_seconds),
         "tokens_per_step": float(tokens / sum(steps)),

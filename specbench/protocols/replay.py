@@ -20,6 +20,7 @@ from specbench.plots import replay as plots
 from specbench.progress import say
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.settings import check_gammas
+from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan
 from specbench.replay.plausible import warning
@@ -27,7 +28,7 @@ from specbench.replay.policies import frontier
 from specbench.replay.renewal import replay
 from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCHEMA, policy_rows, replay_rows
 from specbench.replay.survival import ARGMAX
-from specbench.replay.trace import Trace, check_sampler
+from specbench.replay.trace import Trace
 from specbench.rules.cards import CARDS
 
 DOCUMENT = "trace.json"

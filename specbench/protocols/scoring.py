@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.called import called
 from specbench.decoding import logits_along, rows_along
 from specbench.errors import ConfigError
 from specbench.exactness.texts.support import default_tolerance, support_edge
@@ -46,7 +47,7 @@ def draft_engine(context: ModelContext) -> Engine:
     if context.drafter.engine is None:
         raise ConfigError(
             "drafter",
-            type(context.drafter).__name__,
+            called("drafter", context.drafter),
             "has no probabilities that could be recorded",
             "Use drafter=model or drafter=layer_skip.",
         )

@@ -25,8 +25,10 @@ from specbench.reports.cells import file_name
 from specbench.reports.text import literal
 from specbench.reports.writing import REPORT, write
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, read_plan
+from specbench.runs.status import SweepStatus
 
 INDEX, PAGES = "index.html", OUTPUTS / "pages"
+NO_ANALYSIS = "no analysis of this name, so no report"
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
         exp = plan.exp if plan is not None else "" if frame.empty else str(frame["exp"].iloc[0])
         analysis = analysis_module(exp)
         if analysis is None:
-            return Entry(name, "", exp, "", trouble="no analysis of this name, so no report")
+            return Entry(name, "", exp, "", trouble="; ".join(filter(None, [NO_ANALYSIS, _unfinished(sweep)])))
         report: Report = analysis.build(sweep)
         own = file_name(name)
         numbered = (f"{own}_{number}" for number in itertools.count(2))
@@ -137,6 +139,12 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
     page = f"{folder.name}/{REPORT}/report.html"
     question = next((each for each in _sentences(literal(report.question)) if each.endswith("?")), report.title)
     return Entry(name, page, question, _sentences(_answer(report))[0], str(date)[:10], hardware, report.warning)
+
+
+def _unfinished(sweep: Path) -> str:
+    """How far a sweep is whose jobs are not all done, and how to go on; empty if they are, or if no plan says."""
+    status = SweepStatus.of(sweep)
+    return "" if status is None or status.complete else f"{status.sentence()}. {status.remedy()}"
 
 
 def _answer(report: Report) -> str:

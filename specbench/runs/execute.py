@@ -27,7 +27,7 @@ from specbench.provenance import environment
 from specbench.runs.choices import build
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
-from specbench.runs.job import JobInfo, component_name
+from specbench.runs.job import JobInfo, component_name, workload_name
 from specbench.runs.launchers import check_parallel
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest
@@ -256,7 +256,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         "synthetic": offers(context.verifier).synthetic,
         "parallel": config.parallel,
         "ranks": ranks.size(),
-        "workload": config.workload.name,
+        "workload": workload_name(config.workload),
         "gamma": config.gamma,
         "batch_size": config.batch_size,
         "max_new_tokens": config.max_new_tokens,

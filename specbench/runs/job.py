@@ -12,9 +12,12 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from specbench.config import WorkloadConfig
 from specbench.runs.launchers import beside_each_other
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import read_plan
+
+FILE = "file"  # of conf/workload: any file of a user's own
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,14 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
         changed.discard(member)
     values = [f"{key}={node.get(key)}" for key in sorted(changed - {"_target_"})]
     return f"{name}[{','.join(values)}]" if values else name
+
+
+def workload_name(workload: WorkloadConfig) -> str:
+    """The name of a workload in rows: its yaml's; of ``workload=file`` the path too, which alone says what was read.
+
+    ``file:prompts.jsonl``; a set of the field has a name of its own, wherever its file lies.
+    """
+    return f"{workload.name}:{workload.path}" if workload.name == FILE else workload.name
 
 
 def repeating(overrides: Sequence[str], config_dir: str | None) -> str:

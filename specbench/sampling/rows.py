@@ -216,7 +216,7 @@ def whole_rows(
     assert params.shaping is not None
     others = dataclasses.replace(params, shaping=dataclasses.replace(params.shaping, asked=asked - {RESTRICT}))
     logits, mask = shape(logits, others, history, in_place), launch_shape.mask_of(params.shaping, len(logits))
-    return MaskedRows.of(logits, params.temperature, cutoff, None, mask, launch_shape.allow)
+    return MaskedRows(logits, params.temperature, cutoff, None, mask, launch_shape.allow)
 
 
 def shape(

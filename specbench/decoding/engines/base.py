@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from specbench.batch import FULL, RUNNING, STOPPED, Batch
+from specbench.called import called
 from specbench.checks import check_count
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.step import Parts, Report
@@ -75,10 +76,11 @@ class DecodingEngine:
             batch_size: the most requests side by side, as far as that is known.
             on_host: as in :meth:`chosen`.
         """
-        kind = type(drafter or Drafter())
+        drafter = drafter or Drafter()
+        kind = type(drafter)
         keeps = kind.place is not Drafter.place or kind.start is not Drafter.start
         if self.prompt_chunk is not None and keeps and kind.feed is Drafter.feed:
-            problem = f"drafter {kind.__name__} keeps something for each request, and has no feed()"
+            problem = f"drafter={called('drafter', drafter)} keeps something for each request, and has no feed()"
             remedy = "Use engine.prompt_chunk=null, or give it feed()."
             raise ConfigError("engine.prompt_chunk", self.prompt_chunk, problem, remedy)
 

@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.batch import Batch
+from specbench.called import called
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import Parts, Report
@@ -55,7 +56,7 @@ class GraphEngine(StaticEngine):
         if verifier is not None:
             offered = offers(verifier)
             if not offered.takes_padded or not offered.limits.capturable:
-                problem = f"verifier {type(verifier).__name__} has to read its drafts on the host"
+                problem = f"verifier={called('verifier', verifier)} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
         self._check_on_host(on_host)
         super().check(device, drafter, verifier, batch_size, on_host)

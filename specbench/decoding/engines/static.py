@@ -13,6 +13,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.batch import Batch
+from specbench.called import called
 from specbench.checks import check_count
 from specbench.decoding.engines.base import DecodingEngine, Reading, moves
 from specbench.decoding.slots import Slots
@@ -65,10 +66,10 @@ class StaticEngine(DecodingEngine):
         super().check(device, drafter, verifier, batch_size, on_host)
         self._check_size(batch_size)
         if drafter is not None and not drafter.capturable:
-            problem = f"drafter {type(drafter).__name__} reads its drafts on the host, which no graph can hold"
+            problem = f"drafter={called('drafter', drafter)} reads its drafts on the host, which no graph can hold"
             raise ConfigError("engine", self.name, problem, "Use engine=eager or auto, or drafter=model.")
         if drafter is not None and type(drafter).start is not Drafter.start and type(drafter).place is Drafter.place:
-            problem = f"drafter {type(drafter).__name__} keeps something for each request, and has no place()"
+            problem = f"drafter={called('drafter', drafter)} keeps something for each request, and has no place()"
             raise ConfigError("engine", self.name, problem, "Use engine=eager, or give it place() and move().")
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
