@@ -107,7 +107,7 @@ def run(arguments: list[str]) -> int:
         say(f"interrupted ({error})", style="bold red")
         end(sweep, interrupted=True)
         return error.status
-    except SpecbenchError:
+    except (SpecbenchError, BrokenPipeError):
         raise
     except (HydraException, OmegaConfBaseException) as error:
         say(explained(error, arguments), style="bold red")
