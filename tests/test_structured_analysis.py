@@ -95,3 +95,20 @@ def test_parameters_without_a_column_tell_samplers_apart() -> None:
         f"temperature (T=1 thinking_token_budget={each})" for each in (2, 8)
     ]
     assert parameters.own_bases(results).tolist() == [True, False, False]
+
+
+def test_samplers_are_compared_with_a_temperature_alone_in_their_own_setting(tmp_path):
+    """Overlap under a model of its own was held to that of another: here no sampler changes anything."""
+    jobs = [(pair, top_k) for pair in ("one", "two") for top_k in (0, 5)]
+    rows = [
+        make_row(
+            job=job, exp="parameters", sampler="top_k" if top_k else "temperature", top_k=top_k, pair=pair,
+            sampling=json.dumps({"temperature": 1.0, "top_k": top_k}), overlap=0.5 if pair == "one" else 0.9,
+            overlap_low=0.4 if pair == "one" else 0.8, overlap_high=0.6 if pair == "one" else 1.0,
+        )
+        for job, (pair, top_k) in enumerate(jobs)
+    ]  # fmt: skip
+    text = said(parameters, write_run(tmp_path, rows))
+    assert text.count("not touch: none.") == 4
+    assert "alone, pair two, 0.90" in text
+    assert [row["pair"] for row in table_of(text)] == ["one", "one", "two", "two"]
