@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +12,7 @@ from specbench.plots.drafters import speedup_by_category
 from specbench.reports import Picture, Report, Table, Text
 from specbench.reports.cells import interval, number, plain
 from specbench.reports.text import section
+from specbench.varying import varying, with_sampling
 
 from .categories import by_category, read_categories
 from .command import main
@@ -39,21 +40,34 @@ def build(run_dir: Path) -> Report:
     """
     rows = read_rows(run_dir, "speedup", "drafted_per_step").sort_values(["temperature", "job"])
     everything = setting(rows)
-    parts = read_categories(run_dir, rows, SETTINGS)
-    shown = Table("table", overall_table(rows), rows, f"Drafters. {everything}", NOTE, ("drafter", "verifier"))
-    answer = [synthetic(rows), winner.machine(rows), fastest(rows), *best_by_category(parts), repeats(rows)]
+    told = with_sampling(rows)
+    beside = varying(told, *SETTINGS)  # in what else runs of this sweep differ
+    told["series"] = [_series(row, beside) for _, row in told.iterrows()]
+    parts = read_categories(run_dir, told, [*SETTINGS, *beside])
+    named = parts if parts.empty else parts.assign(series=parts["job"].map(told.set_index("job")["series"]))
+    shown = Table("table", overall_table(told, beside), rows, f"Drafters. {everything}", NOTE, ("drafter", "verifier"))
+    answer = [synthetic(rows), winner.machine(rows), fastest(told), *best_by_category(named), repeats(rows)]
     sections = [
         section("Result", *answer),
         section("Table", shown),
-        *by_category(parts, SETTINGS, everything),
-        section("Figures", *_pictures(parts, everything)),
+        *by_category(parts, [*SETTINGS, *beside], everything),
+        section("Figures", *_pictures(named, everything)),
         where_it_ran(rows),
     ]
     return report_of(run_dir, "drafters", "Drafters", QUESTION, sections)
 
 
-def overall_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line a run."""
+def _series(row: pd.Series, beside: Sequence[str]) -> str:
+    """What sentences and the figure call a run, its temperature apart."""
+    return "".join([row["drafter"], *(f", {name} {plain(row[name])}" for name in beside)])
+
+
+def overall_table(rows: pd.DataFrame, beside: Sequence[str]) -> pd.DataFrame:
+    """A line a run.
+
+    Args:
+        beside: the columns in which runs differ, temperature and drafter apart.
+    """
     lines = []
     for _, row in rows.iterrows():
         share = row["seconds_draft"] / row["seconds"]
@@ -61,7 +75,7 @@ def overall_table(rows: pd.DataFrame) -> pd.DataFrame:
             {
                 "temperature": plain(row["temperature"]),
                 "drafter": row["drafter"],
-                "verifier": row["verifier"],
+                **{name: plain(row[name]) for name in dict.fromkeys(["verifier", *beside])},
                 "tokens drafted": interval(row, "drafted_per_step"),
                 "acceptance rate": interval(row, "acceptance_rate"),
                 "acceptance length": interval(row, "acceptance_length"),
@@ -75,7 +89,7 @@ def overall_table(rows: pd.DataFrame) -> pd.DataFrame:
 def fastest(rows: pd.DataFrame) -> Text:
     """The fastest run, if the data show which it is."""
     return winner.fastest(
-        rows, [f"{row['drafter']} at temperature {plain(row['temperature'])}" for _, row in rows.iterrows()]
+        rows, [f"{row['series']} at temperature {plain(row['temperature'])}" for _, row in rows.iterrows()]
     )
 
 
@@ -86,8 +100,7 @@ def best_by_category(found: pd.DataFrame) -> Iterator[str]:
     for temperature, here in found.groupby("temperature"):
         best = here.loc[here.groupby("category", sort=False)["acceptance_length"].idxmax()]
         told = [
-            f"{row['drafter']} in {row['category']} ({interval(row, 'acceptance_length')})"
-            for _, row in best.iterrows()
+            f"{row['series']} in {row['category']} ({interval(row, 'acceptance_length')})" for _, row in best.iterrows()
         ]
         yield f"At temperature {temperature:g} the highest acceptance lengths are those of {', '.join(told)}."
 
@@ -95,7 +108,7 @@ def best_by_category(found: pd.DataFrame) -> Iterator[str]:
 def _pictures(found: pd.DataFrame, where: str) -> Iterator[Picture]:
     timed = found if found.empty else found[found["speedup"].notna()]
     if len(timed):
-        figure = speedup_by_category(timed)
+        figure = speedup_by_category(timed.assign(drafter=timed["series"]))
         yield Picture("speedup_by_category", figure, "Which drafter pays on which prompts?", f"{SPEEDUP} {where}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,7 @@ import pandas as pd
 from specbench import varying
 from specbench.plots import parameters as plots
 from specbench.reports import Picture, Report, Table, Text
-from specbench.reports.cells import interval, number
+from specbench.reports.cells import interval, number, plain
 from specbench.reports.text import section
 
 from .command import main
@@ -46,10 +47,11 @@ def build(run_dir: Path) -> Report:
         ConfigError: a folder without results.
     """
     results = read_rows(run_dir, "sampler", "acceptance_length")
-    results["series"] = labels(results)  # what sentences and the figure call a row
+    beside = settings(results)
+    results["series"] = labels(results, beside)  # what sentences and the figure call a row
     shown = Table(
         "table",
-        table(results),
+        table(results, beside),
         results.drop(columns="series"),
         f"Acceptance by sampler. {setting(results)}",
         NOTE,
@@ -60,7 +62,7 @@ def build(run_dir: Path) -> Report:
     figure = plots.acceptance_by_sampler(results, bases)
     picture = Picture("acceptance_by_sampler", figure, question, ACCEPTANCE if len(bases) == 1 else "")
     sections = [
-        section("Result", *compared(results), repeats(results), exactness(results), FIRST),
+        section("Result", *compared(results, beside), repeats(results), exactness(results), FIRST),
         section("Table", shown),
         section("Figures", picture),
         where_it_ran(results),
@@ -68,15 +70,22 @@ def build(run_dir: Path) -> Report:
     return report_of(run_dir, "parameters", "Sampling parameters", QUESTION, sections)
 
 
-def labels(results: pd.DataFrame) -> list[str]:
-    """What each row is called: its sampler, and the temperatures where rows differ in them; all that it asks for, if
-    another row has that name too."""
+def settings(results: pd.DataFrame) -> list[str]:
+    """The columns in which rows differ, sampling apart: all of that is in what a row asks for."""
+    asks = {"sampler", "sampling", "draft_temperature", "token_rules", *varying.OWN_COLUMNS}
+    return [name for name in varying.varying(results, *asks.intersection(results)) if name != "job"]
+
+
+def labels(results: pd.DataFrame, beside: Sequence[str] = ()) -> list[str]:
+    """What each row is called: its sampler, the temperatures and settings in which rows differ; all that it asks for,
+    if another row has that name too."""
     several = results["temperature"].nunique() > 1
     named = []
     for _, row in results.iterrows():
         at = f", T={row['temperature']:g}" if several else ""
         own = "" if pd.isna(row["draft_temperature"]) else f", drafts at {row['draft_temperature']:g}"
-        named.append(f"{row['sampler']}{at}{own}")
+        others = "".join(f", {name} {plain(row[name])}" for name in beside)
+        named.append(f"{row['sampler']}{at}{own}{others}")
     asks = [f"{name} ({asked(row)})" for name, (_, row) in zip(named, results.iterrows(), strict=True)]
     return [ask if named.count(name) > 1 else name for name, ask in zip(named, asks, strict=True)]
 
@@ -88,13 +97,14 @@ def own_bases(results: pd.DataFrame) -> pd.Series:
     return (results["sampler"] == BASE) & shared & alone
 
 
-def table(results: pd.DataFrame) -> pd.DataFrame:
+def table(results: pd.DataFrame, beside: Sequence[str]) -> pd.DataFrame:
     """The rows as text."""
     return pd.DataFrame(
         [
             {
                 "sampler": row["sampler"],
                 "asks for": asked(row),
+                **{name: plain(row[name]) for name in beside},
                 **{name.replace("_", " "): interval(row, name) for name in ("overlap", "acceptance_rate")},
                 "acceptance length": interval(row, "acceptance_length"),
                 "check TV / q99": f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
@@ -126,12 +136,17 @@ def structure(row: pd.Series) -> dict[str, str]:
     return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in wanted.items()}
 
 
-def compared(results: pd.DataFrame) -> list[Text]:
-    """Which rows have an overlap above or below that of a temperature alone, by intervals that do not touch."""
+def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[Text]:
+    """Which rows have an overlap above or below that of a temperature alone, by intervals that do not touch.
+
+    Args:
+        beside: columns in which rows have to be alike to be compared.
+    """
     known = results[results["overlap"].notna()]
     sentences = []
-    for _, own in known[own_bases(known)].iterrows():
-        others = known[~own_bases(known) & (known["temperature"] == own["temperature"])]
+    for place, own in known[own_bases(known)].iterrows():
+        alike = known.groupby(["temperature", *beside], dropna=False).ngroup()
+        others = known[~own_bases(known) & (alike == alike[place])]
         if others.empty:
             continue
         for word, rows in (
@@ -139,7 +154,8 @@ def compared(results: pd.DataFrame) -> list[Text]:
             ("below", others[others["overlap_high"] < own["overlap_low"]]),
         ):
             named = ", ".join(f"{row['series']} {interval(row, 'overlap')}" for _, row in rows.iterrows())
-            whose = f"that of temperature {own['temperature']:g} alone, {interval(own, 'overlap')}"
+            at = "".join(f", {name} {plain(own[name])}" for name in beside)
+            whose = f"that of temperature {own['temperature']:g} alone{at}, {interval(own, 'overlap')}"
             sentences.append(f"Overlap {word} {whose}, by intervals that do not touch: {named or 'none'}.")
     return sentences
 

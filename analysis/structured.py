@@ -13,11 +13,12 @@ from specbench.reports import Report, Strong, Table, Text
 from specbench.reports.cells import NONE, interval, plain
 from specbench.reports.text import section
 from specbench.results import TEXTS
+from specbench.varying import SAMPLER, varying, with_sampling
 
 from .command import main
 from .decoding import setting, where_it_ran
 from .folder import read_rows, read_table, report_of
-from .parameters import structure
+from .parameters import STRUCTURE, structure
 
 QUESTION = """\
 Under a constraint only tokens may come that keep the text to its structure. Does every text keep to it, with drafts and
@@ -28,6 +29,8 @@ to it: of those that ended, the texts that Python's json, re or a list of choice
 text was made. As plain: greedy texts that are those of gamma 0. Overlap: mean of sum min(p, q) over the tokens emitted.
 Acceptance length: accepted + 1, a step. Brackets hold 95% intervals by bootstrap over prompts."""
 ENDED = "stop"
+# What greedy texts depend on.
+OF_TEXTS = ["sampler", "sampling", "pair", "target", "workload", "prompts", "max_new_tokens", "device", "dtype"]
 
 
 def _parses(text: str, schema: str) -> bool:
@@ -63,16 +66,15 @@ def build(run_dir: Path) -> Report:
 def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     """Of each row how many texts there are, ended, kept to the structure, and are those of gamma 0 if greedy."""
     named = {job: own.set_index("prompt") for job, own in texts.groupby("job")}
-    found = []
-    for _, row in rows.iterrows():
+    alike, found = rows.groupby([*OF_TEXTS, "temperature"], dropna=False).ngroup(), []
+    for place, row in rows.iterrows():
         own, wanted = named[row["job"]], structure(row)
         ended = own[own["finished"] == ENDED]
         line = {"texts": len(own), "ended": len(ended), "kept": None, "as_plain": None}
         (kind, what), *_ = wanted.items() or [("", "")]
         if kind in JUDGES:
             line["kept"] = sum(JUDGES[kind](text, what) for text in ended["completion"])
-        setting_of = (rows["sampler"] == row["sampler"]) & (rows["temperature"] == row["temperature"])
-        without = rows[setting_of & (rows["gamma"] == 0)]
+        without = rows[(rows["gamma"] == 0) & (alike == alike[place])]
         if row["temperature"] == 0 and row["gamma"] > 0 and len(without):
             other = named[without["job"].iloc[0]]["completion"].reindex(own.index)
             line["as_plain"] = int((own["completion"] == other).sum())
@@ -80,14 +82,21 @@ def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, index=rows.index).astype({name: "Int64" for name in ("kept", "as_plain")})
 
 
+def _settings(rows: pd.DataFrame) -> list[str]:
+    """The columns by which rows of with_sampling are told apart. A sampler's name stands for its one structure."""
+    first, wanted = ["sampler", "temperature", "gamma"], f"{SAMPLER}{STRUCTURE}"
+    one = wanted in rows and rows.groupby("sampler")[wanted].nunique().max() == 1
+    return [*first, *varying(rows, *first, *([wanted] if one else []))]
+
+
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as text."""
+    rows = with_sampling(rows)
+    settings = _settings(rows)
     return pd.DataFrame(
         [
             {
-                "sampler": row["sampler"],
-                "temperature": plain(row["temperature"]),
-                "gamma": plain(row["gamma"]),
+                **{name: plain(row[name]) for name in settings},
                 "ended": f"{row['ended']} of {row['texts']}",
                 "keep to it": _of(row["kept"], row["ended"]),
                 "as plain": _of(row["as_plain"], row["texts"]),

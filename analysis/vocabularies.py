@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pandas as pd
 from specbench.reports import Report, Strong, Table, Text
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.text import section
+from specbench.varying import varying, with_sampling
 
 from .command import main
 from .decoding import setting, where_it_ran
@@ -24,6 +26,7 @@ target's probability of these, mean over emitted positions, which bounds what a 
 token. Overlap: mean of sum min(p, q), the chance that one drafted token is accepted; a draft of text has no q.
 Acceptance length: accepted + 1, a step. Brackets hold 95% intervals, by bootstrap over prompts; for speedups by the
 scatter of batches and rounds."""
+SETTINGS = ["temperature", "draft", "drafter"]
 NAMES = {"model": "restricted", "strings": "as text"}
 
 
@@ -33,25 +36,27 @@ def build(run_dir: Path) -> Report:
     Raises:
         ConfigError: a folder without results of this experiment.
     """
-    rows = read_rows(run_dir, "draft", "drafter", "temperature", "acceptance_length", "shared_mass")
+    rows = read_rows(run_dir, "draft", "drafter", "temperature", "acceptance_length")
     rows = rows.sort_values(["temperature", "job"], kind="stable", ignore_index=True)
     caption = f"Acceptance by draft and way of drafting. {setting(rows)}"
-    shown = Table("table", table(rows), rows, caption, NOTE, left=("draft", "drafter"))
+    shown = Table("table", table(with_sampling(rows)), rows, caption, NOTE, left=("draft", "drafter"))
     sections = [section("Result", *findings(rows)), section("Table", shown), where_it_ran(rows)]
     return report_of(run_dir, "vocabularies", "Different vocabularies", QUESTION, sections)
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows as text."""
-    return pd.DataFrame([_line(row) for _, row in rows.iterrows()])
+    """The rows of with_sampling as text."""
+    beside = varying(rows, *SETTINGS)
+    return pd.DataFrame([_line(row, beside) for _, row in rows.iterrows()])
 
 
-def _line(row: pd.Series) -> dict[str, str]:
+def _line(row: pd.Series, beside: Sequence[str]) -> dict[str, str]:
     other = pd.notna(row["shared_mass"])
     return {
         "temperature": plain(row["temperature"]),
         "draft": row["draft"],
         "drafter": row["drafter"],
+        **{name: plain(row[name]) for name in beside},
         "shared tokens": plain(row["shared_tokens"]) if other else "all",
         "shared mass": interval(row, "shared_mass") if other else NONE,
         "overlap": interval(row, "overlap"),

@@ -24,7 +24,7 @@ from specbench.progress import console, say
 from specbench.runs import plugins
 from specbench.runs.commandline import explained, prepared
 from specbench.runs.plan import LATEST, find_sweep
-from specbench.runs.signals import Interrupted, interruptible
+from specbench.runs.signals import Interrupted, held_back, interruptible
 from specbench.runs.sweeper import Asked, PlannedSweeper
 
 REPORT = """\
@@ -35,7 +35,8 @@ How far a sweep is, its table and its report, from its folder: outputs/<exp>/<ti
 
 def run_job(configuration: DictConfig) -> None:
     """What Hydra's launchers call, here or in another process. Imports PyTorch."""
-    from specbench.runs.execute import run_job
+    with held_back():
+        from specbench.runs.execute import run_job
 
     run_job(configuration)  # ty: ignore[invalid-argument-type]
 
@@ -106,7 +107,7 @@ def run(arguments: list[str]) -> int:
         say(f"interrupted ({error})", style="bold red")
         end(sweep, interrupted=True)
         return error.status
-    except SpecbenchError:
+    except (SpecbenchError, BrokenPipeError):
         raise
     except (HydraException, OmegaConfBaseException) as error:
         say(explained(error, arguments), style="bold red")

@@ -10,8 +10,10 @@ from specbench.progress import console, say
 from specbench.reports.cells import plain
 from specbench.reports.text import literal
 from specbench.rounding import interval
-from specbench.varying import varying, with_sampling
+from specbench.varying import SAMPLER, varying, with_sampling
 from specbench.winner import fastest, machine
+
+_LONGEST = 40  # characters of a parameter in a table's cell
 
 
 def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
@@ -82,5 +84,17 @@ def print_summary(rows: pd.DataFrame) -> None:
 
 
 def _told(rows: pd.DataFrame) -> list[str]:
-    """The columns that tell rows of with_sampling apart; the sampler's name is short, so it is told as well."""
-    return [*(["sampler"] if rows["sampler"].nunique() > 1 else []), *varying(rows)]
+    """The columns that tell rows of with_sampling apart; the sampler's name is short, so it is told as well, and in the
+    place of parameters that follow from it and would fill the screen, such as a schema. Reports have these."""
+    told = varying(rows)
+    if rows["sampler"].nunique() < 2:
+        return told
+    of_samplers = rows.groupby("sampler", dropna=False)
+    spared = {
+        name
+        for name in told
+        if name.startswith((SAMPLER, "token_rules"))
+        and max(len(plain(each)) for each in rows[name]) > _LONGEST
+        and of_samplers[name].nunique(dropna=False).max() == 1
+    }
+    return ["sampler", *(name for name in told if name not in spared)]

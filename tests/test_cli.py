@@ -1,6 +1,9 @@
 """The command line: what a user gets wrong and what a sweep leaves behind."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from specbench.results import COLUMNS_OF, read_results
 from specbench.sampling import SamplingParams
 from specbench.workloads import load_prompts
 from tests.cli_cases import BAD, BAD_INPUT, BUG, GOOD_INPUT, HELP, JUDGED, SWEEP
-from tests.command_lines import Ended, once, read_all, run_all, run_specbench
+from tests.command_lines import Ended, clean_environment, once, read_all, run_all, run_specbench
 
 
 @dataclass(frozen=True)
@@ -177,3 +180,15 @@ def test_unicode_line_separators_do_not_end_a_line(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "one\u2028two\x85three"}, ensure_ascii=False) + "\r\n", encoding="utf-8")
     assert [prompt.text for prompt in load_prompts(str(path))] == ["one\u2028two\x85three"]
+
+
+def test_help_may_be_cut_short(tmp_path):
+    """``--help | head -1``: whoever reads it has gone before all is written, and that is nobody's mistake."""
+    read, write = os.pipe()
+    os.close(read)
+    command, environment = [sys.executable, "-m", "specbench", "--help"], clean_environment(tmp_path)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

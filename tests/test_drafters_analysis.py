@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from matplotlib.text import Text
 
 from analysis import drafters
 from specbench.protocols.categories import CATEGORY_SCHEMA
@@ -77,3 +78,19 @@ def test_a_line_may_have_a_category(tmp_path, category, expected):
     path = tmp_path / "prompts.jsonl"
     path.write_text(f'{{"prompt": "a", "category": {category}}}\n')
     assert dataclasses.asdict(load_prompts(str(path))[0])["category"] == expected
+
+
+def test_runs_of_one_drafter_are_told_apart(tmp_path):
+    """Two draft lengths had one name in the tables, the sentences and the figure."""
+    rows = [make_row(job=job, gamma=gamma, temperature=0.0, drafted_per_step=2.0) for job, gamma in enumerate((2, 4))]
+    write_run(tmp_path, rows, empirical=False)
+    for row in rows:
+        lines = [make_category("copy", 1.5, acceptance_length=float(row.gamma), drafted_per_step=2.0)]
+        write_rows(tmp_path / str(row.job) / CATEGORIES, lines, CATEGORY_SCHEMA)
+    report = drafters.build(tmp_path)
+    assert [table.shown["gamma"].tolist() for table in report.tables] == [["2", "4"], ["2", "4"]]
+    text = markdown.render(report)
+    assert "highest acceptance lengths are those of model, gamma 4 in copy" in text
+    assert "model, gamma 2 at temperature 0" in text
+    (picture,) = report.pictures
+    assert {"model, gamma 2", "model, gamma 4"} <= {each.get_text() for each in picture.figure.findobj(Text)}

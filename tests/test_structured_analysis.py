@@ -48,6 +48,23 @@ def test_texts_that_break_their_structure_or_differ_are_counted(tmp_path):
     assert "1 of 2 greedy texts are those of plain decoding" in text
 
 
+def test_greedy_texts_are_held_to_plain_ones_of_their_own_length(tmp_path):
+    """With several lengths in a sweep, the first plain run was taken for all."""
+    jobs = [(length, gamma) for length in (1, 2) for gamma in (0, 4)]
+    rows = [
+        make_row(job=job, exp="structured", temperature=0.0, gamma=gamma, max_new_tokens=length)
+        for job, (length, gamma) in enumerate(jobs)
+    ]
+    write_run(tmp_path, rows, empirical=False)
+    for job, (length, _) in enumerate(jobs):
+        text = {"prompt": "p", "text": "", "completion": "ab"[:length], "tokens": length, "finished": "length"}
+        text |= {"stop_reason": None, "category": None, "conversation": "p", "turn": 1}
+        write_rows(tmp_path / str(job) / TEXTS, [text], TEXT_SCHEMA)
+    found = table_of(said(structured, tmp_path))
+    told = [(row["max_new_tokens"], row["gamma"], row["as plain"]) for row in found]
+    assert told == [("1", "0", "-"), ("2", "0", "-"), ("1", "4", "1 of 1"), ("2", "4", "1 of 1")]
+
+
 def test_temperatures_apart_are_compared_with_the_same_temperature(tmp_path):
     overlaps = {(0.7, 0.7): 0.7, (0.7, 1.3): 0.5, (1.0, 0.5): 0.6, (1.0, None): 0.8}
     rows = [
@@ -78,3 +95,20 @@ def test_parameters_without_a_column_tell_samplers_apart() -> None:
         f"temperature (T=1 thinking_token_budget={each})" for each in (2, 8)
     ]
     assert parameters.own_bases(results).tolist() == [True, False, False]
+
+
+def test_samplers_are_compared_with_a_temperature_alone_in_their_own_setting(tmp_path):
+    """Overlap under a model of its own was held to that of another: here no sampler changes anything."""
+    jobs = [(pair, top_k) for pair in ("one", "two") for top_k in (0, 5)]
+    rows = [
+        make_row(
+            job=job, exp="parameters", sampler="top_k" if top_k else "temperature", top_k=top_k, pair=pair,
+            sampling=json.dumps({"temperature": 1.0, "top_k": top_k}), overlap=0.5 if pair == "one" else 0.9,
+            overlap_low=0.4 if pair == "one" else 0.8, overlap_high=0.6 if pair == "one" else 1.0,
+        )
+        for job, (pair, top_k) in enumerate(jobs)
+    ]  # fmt: skip
+    text = said(parameters, write_run(tmp_path, rows))
+    assert text.count("not touch: none.") == 4
+    assert "alone, pair two, 0.90" in text
+    assert [row["pair"] for row in table_of(text)] == ["one", "one", "two", "two"]

@@ -54,6 +54,21 @@ def test_runs_that_differ_in_a_parameter_without_a_column_are_told_apart():
     assert "sampler.thinking_token_budget 2" in shown.get()  # in the sentence on the fastest setting
 
 
+def test_a_samplers_name_stands_for_a_parameter_that_would_fill_the_screen(monkeypatch):
+    monkeypatch.setattr(console, "_width", 400)
+    long = "a" * 60
+    rows = [row("a") | {"sampler": name, "gamma": 2} for name in ("regex", "json", "free")]
+    rows[0]["sampling"] = f'{{"structured_outputs": {{"regex": "{long}"}}}}'
+    rows[1]["sampling"] = '{"structured_outputs": {"json": {}}, "thinking_token_budget": 7}'
+    with console.capture() as shown:
+        print_summary(pd.DataFrame(rows))
+    assert "structured_outputs" not in shown.get()
+    assert {"regex", "json", "free", "sampler.thinking_token_budget", "7"} <= set(shown.get().split())
+    with console.capture() as shown:
+        print_summary(pd.DataFrame([*rows, rows[0] | {"sampling": None}]))
+    assert long in shown.get()  # a name with two meanings does not tell them apart
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_messages_are_shown_as_they_are(name):
     with console.capture() as shown:

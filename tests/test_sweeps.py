@@ -221,3 +221,29 @@ def test_the_command_answers_before_it_imports_pytorch(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Sends:
+    def find_spec(self, name, *_):
+        if name == "torch.nn.functional":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Sends())
+sys.argv = ["specbench", "gamma=1,2"]
+from specbench.__main__ import main
+main()
+"""
+
+
+def test_a_signal_while_pytorch_is_imported_ends_a_sweep_in_order(tmp_path):
+    """A half of PyTorch cannot be imported again, and the end of a sweep needs it."""
+    command, environment = [sys.executable, "-c", INTERRUPTED_IMPORT], clean_environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 143
+    assert no_traceback(done.stderr)
+    assert "interrupted (SIGTERM)" in done.stderr
+    assert "0 of 2 jobs done, 2 not started." in done.stderr

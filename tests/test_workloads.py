@@ -248,6 +248,16 @@ REQUESTS = [
     ({"prompt": "p", "guided_regex": "a+"}, {"structured_outputs": {"regex": "a+"}}, None),
     ({"prompt": "p", "response_format": {"type": "text"}}, {}, None),
     (
+        {"prompt": "p", "min_tokens": 2, "min_new_tokens": 2, "sampling_params": {"min_tokens": 2}},
+        {"min_tokens": 2},
+        None,
+    ),
+    (
+        {"prompt": "p", "guided_regex": "a+", "structured_outputs": {"regex": "a+"}},
+        {"structured_outputs": {"regex": "a+"}},
+        None,
+    ),
+    (
         {"prompt": "p", "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"a": 1}}}},
         {"structured_outputs": {"json": {"a": 1}}},
         None,
@@ -266,7 +276,14 @@ def test_requests_of_engines_are_prompts_with_parameters_of_their_own(line, samp
 
 def test_requests_that_cannot_be_run_are_refused(tmp_path):
     for line, words in (
-        ({"max_tokens": 3, "max_new_tokens": 4}, "max_new_tokens 4, max_tokens 3 are the same parameter"),
+        ({"max_tokens": 3, "max_new_tokens": 4}, "max_tokens 3 and max_new_tokens 4 are the same parameter"),
+        ({"min_tokens": 3, "min_new_tokens": 4}, "min_tokens 3 and min_new_tokens 4 are the same parameter"),
+        ({"temperature": 0, "sampling_params": {"temperature": 1}}, "temperature 0 and temperature 1 are the same"),
+        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_regex 'a' and guided_choice ['b'] both say"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs {'regex': 'a'} and response_format {'type': 'json_object'} both say",
+        ),
         ({"max_tokens": 0}, "max_tokens 0 is no whole number from 1"),
         ({"seed": -1}, "seed -1 is no whole number from 0"),
         ({"tools": [{}]}, "tools [{}] of the request cannot be run"),

@@ -46,3 +46,30 @@ def interruptible() -> Generator[None]:
         for number, handler in before.items():
             if handler in usual:
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def held_back() -> Generator[None]:
+    """Signals that come inside are raised as Interrupted at its end; a second one still ends the process at once.
+
+    For imports: a library of which a half was imported, such as PyTorch, cannot be imported again, and what is said at
+    the end of a sweep needs it.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    numbers = [number for number in ENDING if here and signal.getsignal(number) is _raise]
+    came: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        came.append(number)
+
+    for number in numbers:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            if number not in came:
+                signal.signal(number, _raise)
+        if came:
+            raise Interrupted(came[0])

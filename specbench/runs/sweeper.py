@@ -29,6 +29,7 @@ from specbench.runs.job import config_dir
 from specbench.runs.launchers import check_launcher, check_parallel, check_times, launcher_of
 from specbench.runs.overrides import key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
+from specbench.runs.signals import held_back
 from specbench.runs.state import JobState, Status, read_state, write_state
 
 
@@ -102,7 +103,8 @@ class PlannedSweeper(Sweeper):
                 "hydra.sweep.dir", config.hydra.sweep.dir, f"cannot be written ({error.reason})", remedy
             ) from error
         if launcher_of(config.hydra) == "joblib":
-            from specbench.runs.gpus import jobs_at_once  # which imports PyTorch
+            with held_back():
+                from specbench.runs.gpus import jobs_at_once  # which imports PyTorch
 
             with read_write(config), open_dict(config):
                 config.hydra.launcher.n_jobs = jobs_at_once(config.hydra.launcher.n_jobs, config.device)

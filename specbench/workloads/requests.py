@@ -8,15 +8,21 @@ What a parameter means, and its range, specbench/sampling_params.py knows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from specbench.files import Source, shown
 from specbench.sampling_params import SamplingParams
 
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # three names of one thing
-PARAMETERS = {each.name for each in dataclasses.fields(SamplingParams)} - {"processors", *LENGTHS}
-RENAMED = {"min_new_tokens": "min_tokens", "thinking_budget": "thinking_token_budget"}
+RENAMED = {
+    **dict.fromkeys(LENGTHS, "max_new_tokens"),
+    "min_new_tokens": "min_tokens",
+    "thinking_budget": "thinking_token_budget",
+}
+PARAMETERS = {RENAMED.get(each.name, each.name) for each in dataclasses.fields(SamplingParams)} - {"processors"} | {
+    "gamma"
+}
 GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "grammar", "choice")}  # vLLM's former names
 SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
 REFUSED = (
@@ -44,23 +50,17 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[s
     counts as not said.
 
     Raises:
-        ConfigError: two lengths that differ, or a field that would make another text and cannot be run.
+        ConfigError: two values of one parameter that differ, two structures, or a field that would make another text
+            and cannot be run.
     """
     inner = row.get("sampling_params")
     inner = inner if isinstance(inner, Mapping) else {}
-    said = {name: value for name, value in {**row, **inner}.items() if value is not None}
+    pairs = [(name, value) for each in (row, inner) for name, value in each.items() if value is not None]
+    said = dict(pairs)
     for name in REFUSED:
         if said.get(name) and not (name == "best_of" and said[name] == 1):
             raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
-    own = {RENAMED.get(name, name): value for name, value in said.items() if RENAMED.get(name, name) in PARAMETERS}
-    if "gamma" in said:
-        own["gamma"] = said["gamma"]
-    lengths = {name: said[name] for name in LENGTHS if name in said}
-    if len({repr(each) for each in lengths.values()}) > 1:
-        told = ", ".join(f"{name} {shown(value)}" for name, value in lengths.items())
-        raise source.wrong(f"{place}: {told} are the same parameter with different values", "Leave one of them out.")
-    if lengths:
-        own["max_new_tokens"] = next(iter(lengths.values()))
+    own = _agreed(pairs, place, source)
     if structure := _structure(said, inner, place, source):
         own["structured_outputs"] = structure
     if isinstance(own.get("logprobs"), bool):  # of a chat: whether, and beside it how many
@@ -69,17 +69,43 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[s
     return own
 
 
+def _agreed(pairs: Iterable[tuple[str, Any]], place: str, source: Source) -> dict[str, Any]:
+    """The parameters by their names here. An engine takes one of two values; which, a log does not tell."""
+    own: dict[str, tuple[str, Any]] = {}
+    for name, value in pairs:
+        parameter = RENAMED.get(name, name)
+        if parameter not in PARAMETERS:
+            continue
+        before, other = own.setdefault(parameter, (name, value))
+        if other != value:
+            told = f"{before} {shown(other)} and {name} {shown(value)}"
+            raise source.wrong(
+                f"{place}: {told} are the same parameter with different values", "Leave one of them out."
+            )
+    return {parameter: value for parameter, (_, value) in own.items()}
+
+
 def _structure(said: Mapping[str, Any], inner: Mapping[str, Any], place: str, source: Source) -> dict[str, Any] | None:
-    """What the text has to be, by the names that engines have for it beside structured_outputs; None for anything."""
-    for name, kind in GUIDED.items():
-        if name in said:
-            return {kind: said[name]}
-    for name, kind in SGLANG.items():  # a set's columns may have these names too
-        if inner.get(name) is not None:
-            return {kind: inner[name]}
+    """What the text has to be, by any of the names that engines have for it; None for anything.
+
+    An engine keeps to one of two structures, or to neither; which, a log does not tell.
+    """
+    named = [(name, {kind: said[name]}) for name, kind in GUIDED.items() if name in said]
+    # A set's columns may have SGLang's names too.
+    named += [(name, {kind: inner[name]}) for name, kind in SGLANG.items() if inner.get(name) is not None]
     form = said.get("response_format")
-    if form is None or form == {"type": "text"}:
-        return None
+    if form is not None and form != {"type": "text"}:
+        named.append(("response_format", _formatted(form, place, source)))
+    if "structured_outputs" in said:
+        named.insert(0, ("structured_outputs", said["structured_outputs"]))
+    if any(structure != named[0][1] for _, structure in named):
+        told = " and ".join(f"{name} {shown(said[name])}" for name, _ in named)
+        raise source.wrong(f"{place}: {told} both say what the text has to be", "Leave one of them out.")
+    return named[0][1] if named else None
+
+
+def _formatted(form: Any, place: str, source: Source) -> dict[str, Any]:
+    """The structure of OpenAI's response_format."""
     if form == {"type": "json_object"}:
         return {"json": {"type": "object"}}
     schema = form.get("json_schema") if isinstance(form, Mapping) and form.get("type") == "json_schema" else None
