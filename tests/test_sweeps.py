@@ -3,6 +3,7 @@
 tests/sweep_scenarios.py puts them through it, each scenario once, those of one tuple below in one process.
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -183,7 +184,13 @@ def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
     assert "failed: SystemExit: 0" in got["text"]
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("submitit_local", "ray")]
+NEEDS_RAY = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'specbench[ray]'"
+)
+LONG = [
+    pytest.param("submitit_local", marks=pytest.mark.long),
+    pytest.param("ray", marks=[pytest.mark.long, NEEDS_RAY]),
+]
 
 
 @pytest.mark.parametrize("name", ["joblib", *LONG])
@@ -195,6 +202,7 @@ def test_launchers_leave_what_one_process_leaves(tmp_path_factory, name):
     assert set(got["home"]) <= {"outputs", ".cache", ".config"}  # in the user's home only matplotlib's fonts
 
 
+@NEEDS_RAY
 def test_a_worker_that_dies_and_a_job_that_fails_are_told(tmp_path_factory):
     got = found(tmp_path_factory, "lost")
     assert got["status"] == 1
