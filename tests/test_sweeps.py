@@ -228,3 +228,23 @@ def test_the_command_answers_before_it_imports_pytorch(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+COUNTING = """
+import sys
+from hydra._internal.config_loader_impl import ConfigLoaderImpl as Loader
+from specbench.__main__ import run
+
+compose, composed = Loader.load_configuration, []
+Loader.load_configuration = lambda *args, **kwargs: composed.append(1) or compose(*args, **kwargs)
+sys.argv = ["specbench"]
+run(["gamma=-1"])
+print(len(composed))
+"""
+
+
+def test_a_refused_command_is_composed_no_oftener_than_it_must(tmp_path):
+    """Once for the sweep and once for its job: a fifth of a second each, most of what such a command takes."""
+    command, environment = [sys.executable, "-c", COUNTING], clean_environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "2"
