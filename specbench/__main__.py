@@ -97,6 +97,7 @@ def run(arguments: list[str]) -> int:
     command = prepared(arguments)
     config.register()
     plugins.register()
+    plugins.always_sweep()
     sweep = PlannedSweeper.current = Asked(resume=command.resume)
     sys.argv[1:] = command.arguments
     traced = os.environ.get("HYDRA_FULL_ERROR") == "1"

@@ -1,5 +1,6 @@
 """Shapes and dtypes of every annotated function in specbench are checked while the tests run."""
 
+import gc
 import os
 import sys
 
@@ -36,15 +37,19 @@ def pytest_collection(session: pytest.Session) -> None:
     import specbench.kernels.think
     import specbench.kernels.uniforms
     import specbench.kernels.verify  # noqa: F401
+    from tests import independent, interpreter, type_checks
 
+    type_checks.check_once()
     install_import_hook("specbench", "beartype.beartype")
-
-    from tests import independent, interpreter
-
     independent.fill_lists_of_torch()
     independent.draw_the_same_examples()
     if os.environ.get("TRITON_INTERPRET") == "1":
         interpreter.replace_once_a_launch()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: no more looking for garbage there."""
+    gc.freeze()
 
 
 LEFT_OUT = pytest.StashKey[int]()
@@ -78,7 +83,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 LONGEST = (
     *("test_exactness", "test_sweeps", "test_cli", "test_exactness_mutants", "test_own_verifier", "test_exactness_cli"),
     *("test_own_rule", "test_evidence_reports", "test_latency_cli", "test_golden", "test_smoke", "test_parallel_runs"),
-    "test_fuzz",
+    *("test_engines", "test_fuzz"),
 )
 
 

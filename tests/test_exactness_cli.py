@@ -16,7 +16,7 @@ from tests.command_lines import Ended, once, read_all, run_all
 HERE = "tests.test_exactness_cli"
 FEW = (
     *("protocol=exactness", "tracking.mode=disabled", "protocol.draws=10000"),
-    *("protocol.serial_draws=0", "protocol.vocabulary=0", AS_SLOW_CODE),
+    *("protocol.serial_draws=0", "protocol.vocabulary=0", "protocol.seconds=0", AS_SLOW_CODE),
 )
 
 

@@ -22,6 +22,7 @@ OFF = ("tracking.mode=disabled", "threads=1")
 CERTIFIED = (
     *("protocol=exactness", "protocol.suite=quick", "protocol.draws=10000", "protocol.serial_draws=0"),
     *("protocol.regime_draws=256", "protocol.vocabulary=300"),
+    *("protocol.seconds=0", "protocol.regime_seconds=0"),  # so much is drawn, however busy the machine is
 )
 AGREEMENT = (
     *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=3000", "protocol.steps=20"),

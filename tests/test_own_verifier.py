@@ -14,9 +14,11 @@ import pytest
 from tests.command_lines import ROOT, clean_environment
 
 SECTION = "## Certify a verifier of your own"
+# So much is drawn and looked for, however busy the machine is: 0 is no limit of time.
+UNTIMED = [f"protocol.{part}=0" for part in ("seconds", "locating_seconds", "regime_seconds", "call_seconds")]
 SMALL = (
     *("tracking.mode=disabled", "protocol.draws=10000", "protocol.serial_draws=0"),
-    *("protocol.regime_draws=256", "protocol.vocabulary=300"),
+    *("protocol.regime_draws=256", "protocol.vocabulary=300", *UNTIMED),
 )
 SOUND = "residual = batched.residual(p, q)"
 FIRST = "arguments.check(draft, target, streams)"

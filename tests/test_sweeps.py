@@ -3,6 +3,7 @@
 tests/sweep_scenarios.py puts them through it, each scenario once, those of one tuple below in one process.
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -184,7 +185,13 @@ def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
     assert "failed: SystemExit: 0" in got["text"]
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("submitit_local", "ray")]
+NEEDS_RAY = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'specbench[ray]'"
+)
+LONG = [
+    pytest.param("submitit_local", marks=pytest.mark.long),
+    pytest.param("ray", marks=[pytest.mark.long, NEEDS_RAY]),
+]
 
 
 @pytest.mark.parametrize("name", ["joblib", *LONG])
@@ -196,6 +203,7 @@ def test_launchers_leave_what_one_process_leaves(tmp_path_factory, name):
     assert set(got["home"]) <= {"outputs", ".cache", ".config"}  # in the user's home only matplotlib's fonts
 
 
+@NEEDS_RAY
 def test_a_worker_that_dies_and_a_job_that_fails_are_told(tmp_path_factory):
     got = found(tmp_path_factory, "lost")
     assert got["status"] == 1
@@ -247,3 +255,23 @@ def test_a_signal_while_pytorch_is_imported_ends_a_sweep_in_order(tmp_path):
     assert no_traceback(done.stderr)
     assert "interrupted (SIGTERM)" in done.stderr
     assert "0 of 2 jobs done, 2 not started." in done.stderr
+
+
+COUNTING = """
+import sys
+from hydra._internal.config_loader_impl import ConfigLoaderImpl as Loader
+from specbench.__main__ import run
+
+compose, composed = Loader.load_configuration, []
+Loader.load_configuration = lambda *args, **kwargs: composed.append(1) or compose(*args, **kwargs)
+sys.argv = ["specbench"]
+run(["gamma=-1"])
+print(len(composed))
+"""
+
+
+def test_a_refused_command_is_composed_no_oftener_than_it_must(tmp_path):
+    """Once for the sweep and once for its job: a fifth of a second each, most of what such a command takes."""
+    command, environment = [sys.executable, "-c", COUNTING], clean_environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "2"

@@ -10,6 +10,7 @@ import importlib
 import sys
 import types
 
+from hydra._internal.hydra import Hydra
 from hydra.core.plugins import Plugins
 
 from specbench.runs.ray_launcher import RayLauncher
@@ -32,6 +33,11 @@ def register() -> None:
         setattr(module, each.__name__, each)
         each.__module__ = MODULE
         Plugins.instance().register(each)
+
+
+def always_sweep() -> None:
+    """Every command is a sweep: Hydra does not compose a whole configuration to ask it for ``hydra.mode``."""
+    Hydra.get_mode = lambda *_, **__: None  # as where a configuration does not say: --multirun decides
 
 
 def unregister() -> None:
