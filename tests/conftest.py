@@ -37,10 +37,11 @@ def pytest_collection(session: pytest.Session) -> None:
     import specbench.kernels.think
     import specbench.kernels.uniforms
     import specbench.kernels.verify  # noqa: F401
-    from tests import independent, interpreter, type_checks
 
-    type_checks.check_once()
     install_import_hook("specbench", "beartype.beartype")
+
+    from tests import independent, interpreter
+
     independent.fill_lists_of_torch()
     independent.draw_the_same_examples()
     if os.environ.get("TRITON_INTERPRET") == "1":
