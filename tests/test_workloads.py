@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -109,6 +110,19 @@ def test_a_damaged_table_is_named(tmp_path):
         path.write_bytes(b"PAR1 and no more")
         with pytest.raises(ConfigError, match=rf"workload\.path=.*w\.{suffix} cannot be read"):
             load(path)
+
+
+def test_whole_numbers_with_gaps_as_pandas_writes_them(tmp_path):
+    """A number of tokens would be 3.0, and be refused. Numbers without gaps are as they were written."""
+    path = tmp_path / "w.parquet"
+    columns = {"max_tokens": [3, None], "temperature": [1.0, 0.0], "top_p": [0.5, None]}
+    pd.DataFrame({"prompt": ["a", "b"], **columns}).to_parquet(path)
+    assert pq.read_schema(path).field("max_tokens").type == pa.float64()
+    first, second = load(path).prompts
+    assert first.max_new_tokens == 3
+    assert first.sampling == {"temperature": 1.0, "top_p": 0.5}
+    assert isinstance(first.sampling["temperature"], float)
+    assert second.sampling == {"temperature": 0.0}
 
 
 SCHEMAS = [

@@ -113,7 +113,19 @@ def _table_rows(file: Path, source: Source) -> Iterator[dict[str, Any]]:
 
 def _parquet(file: Path) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(file) as opened:
-        yield from opened.iter_batches(1024)
+        schema = opened.schema_arrow
+        for place, field in enumerate(schema):
+            if pa.types.is_floating(field.type) and _is_whole_with_gaps(opened.read([field.name]).column(field.name)):
+                schema = schema.set(place, field.with_type(pa.int64()))
+        yield from (batch.cast(schema) for batch in opened.iter_batches(1024))
+
+
+def _is_whole_with_gaps(column: pa.ChunkedArray) -> bool:
+    """Whether numbers are whole where there are any: pandas knows no other form for whole numbers with gaps."""
+    there = column.drop_null()
+    if not 0 < len(there) < len(column):
+        return False
+    return all(abs(each) < 2**53 and float(each).is_integer() for each in there.to_pylist())
 
 
 def _arrow(file: Path) -> Iterator[pa.RecordBatch]:
