@@ -134,7 +134,7 @@ BAD_INPUT = [
     Case(
         "no probabilities to record",
         ("pair.draft=null", "drafter=prompt_lookup", "protocol=record"),
-        ("drafter=PromptLookupDrafter: has no probabilities", "drafter=layer_skip"),
+        ("drafter=prompt_lookup: has no probabilities", "drafter=layer_skip"),
     ),
     Case(
         "a policy without a threshold",
@@ -202,7 +202,7 @@ BAD_INPUT = [
     Case(
         "trees where chains alone are known",
         ("drafter=tree", "verifier=tree", "protocol=cost"),
-        ("drafter=TreeDrafter", "chains alone", "Use drafter=model"),
+        ("drafter=tree:", "chains alone", "Use drafter=model"),
     ),
     Case("unset variable", ("workload.path=${oc.env:NOT_SET}",), ("NOT_SET", "workload.path")),
     # Traces
@@ -250,7 +250,7 @@ BAD_INPUT = [
     Case(
         "record without a draft model",
         ("protocol=record", "drafter=prompt_lookup"),
-        ("drafter=PromptLookupDrafter", "drafter=model"),
+        ("drafter=prompt_lookup:", "drafter=model"),
     ),
     Case(
         "batch whose cost is not measured",
