@@ -251,7 +251,7 @@ def test_the_newest_sweep_is_found_with_and_without_links(tmp_path, monkeypatch)
     assert os.readlink("outputs/a/latest") == "1"
     assert find_sweep("latest") == Path("outputs/b/1")
     assert find_sweep("latest", "a") == Path("outputs/a/2")
-    with pytest.raises(ConfigError, match="no sweep under ./outputs/c"):
+    with pytest.raises(ConfigError, match=r"no sweep under \./outputs/c\. Give the folder of one\.$"):
         find_sweep("latest", "c")
     monkeypatch.setattr(plans, "OUTPUTS", tmp_path / "elsewhere")
     point_latest(Path("outputs/b/1"))  # a folder that the user chose: no link beside it

@@ -171,7 +171,7 @@ def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
     plans = [(plan.created, folder) for folder in found.values() if (plan := read_plan(folder)) is not None]
     if not plans:
         where = OUTPUTS / exp if exp else OUTPUTS
-        remedy = "Give the folder of one, or start it without resume."
+        remedy = f"Give the folder of one{', or start it without resume' if key == 'resume' else ''}."
         raise ConfigError(key, LATEST, f"no sweep under ./{where}", remedy)
     return max(plans)[1]
 
