@@ -12,8 +12,33 @@ AGREEMENT, DIFFERENCES = "agreement.parquet", "differences.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatencyRow:
-    """One case of one verifier. What follows ``copy_bandwidth`` is None in a case that was skipped."""
+class TimeColumns:
+    """What was timed: graph replays where ``graph``, else calls. None where nothing was."""
+
+    graph: bool | None = None
+    why_no_graph: str | None = None
+    rounds: int | None = None
+    replays: int | None = None  # of all rounds
+    median_us: float | None = None
+    median_us_low: float | None = None
+    median_us_high: float | None = None
+    q05_us: float | None = None
+    q25_us: float | None = None
+    q75_us: float | None = None
+    q95_us: float | None = None
+    eager_us: float | None = None  # median of single calls by the wall clock, the host's part included
+    eager_q25_us: float | None = None
+    eager_q75_us: float | None = None
+    floor_bytes: float | None = None  # mean over the rounds, which differ
+    floor_us: float | None = None
+    ratio: float | None = None  # median / floor
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyColumns:
+    """One case of one verifier, and where it was timed."""
 
     case: int
     variant: str  # in what it differs from the run's base case, the batch size aside
@@ -37,26 +62,10 @@ class LatencyRow:
     empty_graph_us: float | None  # replaying a graph without work; none on a CPU
     copy_bandwidth: float  # bytes a second, read and written
 
-    # Its time, of graph replays where ``graph``, else of calls
-    graph: bool | None = None
-    why_no_graph: str | None = None
-    rounds: int | None = None
-    replays: int | None = None  # of all rounds
-    median_us: float | None = None
-    median_us_low: float | None = None
-    median_us_high: float | None = None
-    q05_us: float | None = None
-    q25_us: float | None = None
-    q75_us: float | None = None
-    q95_us: float | None = None
-    eager_us: float | None = None  # median of single calls by the wall clock, the host's part included
-    eager_q25_us: float | None = None
-    eager_q75_us: float | None = None
-    floor_bytes: float | None = None  # mean over the rounds, which accept different numbers of tokens
-    floor_us: float | None = None
-    ratio: float | None = None  # median / floor
-    ratio_low: float | None = None
-    ratio_high: float | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyRow(TimeColumns, LatencyColumns):
+    """One case of one verifier. What follows ``copy_bandwidth`` is None in a case that was skipped."""
 
     # Its check
     acceptance_rate: float | None = None  # accepted / drafted, with those behind a rejection
@@ -131,8 +140,8 @@ class DifferenceRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionRow:
-    """One way to compute attention in one case. What follows ``error`` is None if it was left out or wrong."""
+class AttentionColumns:
+    """One way to compute attention in one case, where it was tried, and whether it is right."""
 
     case: int
     way: str  # a name of protocol.ways
@@ -158,28 +167,11 @@ class AttentionRow:
     copy_bandwidth: float  # bytes a second, read and written
     error: float | None = None  # the largest of a token and head, relative (benchmark/attention/check.py)
 
-    # Its time, of graph replays where ``graph``, else of calls
-    graph: bool | None = None
-    why_no_graph: str | None = None
-    rounds: int | None = None
-    replays: int | None = None  # of all rounds
-    median_us: float | None = None
-    median_us_low: float | None = None
-    median_us_high: float | None = None
-    q05_us: float | None = None
-    q25_us: float | None = None
-    q75_us: float | None = None
-    q95_us: float | None = None
-    eager_us: float | None = None  # median of single calls by the wall clock, the host's part included
-    eager_q25_us: float | None = None
-    eager_q75_us: float | None = None
-    floor_bytes: float | None = (
-        None  # keys and values that the lengths need; mean over the rounds, whose lengths differ
-    )
-    floor_us: float | None = None
-    ratio: float | None = None  # median / floor
-    ratio_low: float | None = None
-    ratio_high: float | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionRow(TimeColumns, AttentionColumns):
+    """One way to compute attention in one case. What follows ``error`` is None if it was left out or wrong."""
+
     times_ours: float | None = None  # median / median of ours in the same case and run; None of ours itself
     times_ours_low: float | None = None
     times_ours_high: float | None = None

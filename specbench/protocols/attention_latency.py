@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -26,11 +25,12 @@ from specbench.benchmark.attention.check import expected, largest_error
 from specbench.benchmark.attention.measured import MeasuredWay
 from specbench.benchmark.attention.ways import OURS, WAYS, LeftOutError
 from specbench.benchmark.tables import ATTENTION, ATTENTION_SAMPLES, ATTENTION_SAMPLES_SCHEMA, ATTENTION_SCHEMA
+from specbench.benchmark.timed import there_and_back
 from specbench.benchmark.timer import FEWEST, DeviceTimer, is_quick
 from specbench.checks import check_count
 from specbench.errors import ConfigError
 from specbench.models import plain_attention
-from specbench.progress import say, track
+from specbench.progress import say
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.settings import check_counts, check_gammas
 
@@ -127,11 +127,8 @@ class AttentionLatencyProtocol:
             "copy_bandwidth": timer.copy_bandwidth(),
             "empty_graph_us": timer.empty_graph_us(),
         }
-        started = time.perf_counter()
-        steps = [(n, ways) for n in range(self.rounds) for ways in (cases if n % 2 == 0 else reversed(cases))]
-        for number, ways in track(steps, "timing"):
-            if number == 0 or time.perf_counter() - started < self.budget:
-                self._one_round(context, timer, ways, number)
+        for number, ways in there_and_back(cases, self.rounds, self.budget):
+            self._one_round(context, timer, ways, number)
         return self._outcome(cases, common, context.seed)
 
     def _one_round(self, context: RunContext, timer: DeviceTimer, ways: list[MeasuredWay], number: int) -> None:
@@ -173,12 +170,8 @@ class AttentionLatencyProtocol:
         times = timer.device_times(captured, call, each.repeats)
         if not each.note(largest_error(last_result(captured.outcome, captured.graph, call), right), "what was timed"):
             return
-        each.graph = captured.graph is not None and (each.graph or not each.device_us)
-        each.why_no_graph = each.why_no_graph or captured.why_not
-        each.device_us.append(times)
         host_calls = self.host_calls if is_quick(statistics.median(times), self.seconds) else 1
-        each.host_us += timer.host_times(call, host_calls)
-        each.floor_bytes.append(case.floor_bytes)
+        each.add(captured, times, timer.host_times(call, host_calls), case.floor_bytes)
 
     def _outcome(self, cases: list[list[MeasuredWay]], common: dict[str, Any], seed: int) -> Outcome:
         every = [each for ways in cases for each in ways]

@@ -12,7 +12,6 @@ ban is timed right after it, on the rows that come of it: the same tokens are ac
 from __future__ import annotations
 
 import statistics
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,11 +27,12 @@ from specbench.benchmark.measured import Measured
 from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
 from specbench.benchmark.texts import resolved
+from specbench.benchmark.timed import there_and_back
 from specbench.benchmark.timer import FEWEST, Call, Captured, DeviceTimer, is_quick
 from specbench.checks import check_count
 from specbench.errors import ArgumentError, ConfigError
 from specbench.plots import latency as plots
-from specbench.progress import say, track
+from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_processors
 from specbench.rules import known
@@ -117,15 +117,8 @@ class LatencyProtocol:
         measured = [Measured(spec, self._why_not(spec, context)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)
         bandwidth, empty = timer.copy_bandwidth(), timer.empty_graph_us()
-        steps = [
-            (number, each)
-            for number in range(self.rounds)
-            for each in (measured if number % 2 == 0 else reversed(measured))
-        ]
-        started = time.perf_counter()
-        for number, each in track(steps, "timing"):
-            within = number == 0 or time.perf_counter() - started < self.budget
-            if each.skipped is None and within:
+        for number, each in there_and_back(measured, self.rounds, self.budget):
+            if each.skipped is None:
                 self._one_round(context, timer, each, number)
         if (rule := known.of(context.verifier)).rows_again is None:
             say(f"  the byte floor is that of the {floor_card(rule).title}: none is known of the {rule.title}")
@@ -179,22 +172,17 @@ class LatencyProtocol:
 
     def _time(self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case) -> None:
         checked, captured, call, times = self._replayed(context, timer, each, case)
-        each.graph = captured.graph is not None and (each.graph or not each.device_us)
-        each.why_no_graph = each.why_no_graph or captured.why_not
-        each.device_us.append(times)
         host_calls = self.host_calls if is_quick(statistics.median(times), self.seconds) else 1
-        each.host_us += timer.host_times(call, host_calls, case.restore)
-        each.floor_bytes.append(
-            floor_bytes(
-                known.of(context.verifier),
-                each.spec.vocabulary,
-                case.target_logits.element_size(),
-                case.num_draft_tokens.cpu().numpy(),
-                np.array(checked.num_accepted),
-                greedy=each.spec.sampling.greedy,
-                draft_probabilities=each.spec.draft_probabilities,
-            )
+        floor = floor_bytes(
+            known.of(context.verifier),
+            each.spec.vocabulary,
+            case.target_logits.element_size(),
+            case.num_draft_tokens.cpu().numpy(),
+            np.array(checked.num_accepted),
+            greedy=each.spec.sampling.greedy,
+            draft_probabilities=each.spec.draft_probabilities,
         )
+        each.add(captured, times, timer.host_times(call, host_calls, case.restore), floor)
         each.num_accepted += checked.num_accepted
         each.rounding += checked.rounding
         if case.history is not None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from specbench.benchmark.attention.cases import AttentionSpec
 from specbench.benchmark.attention.check import tolerance
-from specbench.benchmark.measured import time_columns, with_interval
 from specbench.benchmark.tables import ATTENTION_SCHEMA, AttentionSample
+from specbench.benchmark.timed import Timed, with_interval
 from specbench.metrics.latency import ratio_of_medians
 
 
 @dataclass
-class MeasuredWay:
+class MeasuredWay(Timed):
     """One way in one case, as rounds add to it.
 
     Attributes:
@@ -26,10 +26,6 @@ class MeasuredWay:
         skipped: why it is not timed; None if it is.
         wrong: what was wrong with what it gave; None if nothing was.
         error: the largest one so far.
-        repeats: replays a round; 0 before the first.
-        device_us: the times of each round.
-        host_us: times of calls by the wall clock, of all rounds.
-        floor_bytes: of each round.
     """
 
     case: int
@@ -39,12 +35,6 @@ class MeasuredWay:
     skipped: str | None = None
     wrong: str | None = None
     error: float | None = None
-    graph: bool = False
-    why_no_graph: str | None = None
-    repeats: int = 0
-    device_us: list[list[float]] = field(default_factory=list)
-    host_us: list[float] = field(default_factory=list)
-    floor_bytes: list[int] = field(default_factory=list)
 
     @property
     def timed(self) -> bool:
@@ -79,11 +69,10 @@ class MeasuredWay:
         }
         if not self.timed:
             return row
-        samples = np.array(self.device_us)
-        row |= {"graph": self.graph, "why_no_graph": self.why_no_graph}
-        row |= time_columns(samples, self.host_us, self.floor_bytes, common["copy_bandwidth"], seed)
+        row |= self.columns(common["copy_bandwidth"], seed)
         if ours is not None and ours is not self:
-            row |= with_interval("times_ours", ratio_of_medians(samples, np.array(ours.device_us), seed))
+            pair = (np.array(each.device_us) for each in (self, ours))
+            row |= with_interval("times_ours", ratio_of_medians(*pair, seed))
         return row
 
     def samples(self) -> Iterator[AttentionSample]:
