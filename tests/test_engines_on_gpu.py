@@ -80,7 +80,9 @@ def test_captured_steps_write_what_eager_ones_do(on_gpu, drafter, verifier, gamm
 def test_compiled_steps_write_what_eager_ones_do(on_gpu):
     requests = various(on_gpu, 8)
     compiled = decoder(on_gpu, CompiledEngine())
-    assert logs(compiled.run(requests, 4)) == logs(decoder(on_gpu, EagerEngine()).run(requests, 4))
+    expected = logs(decoder(on_gpu, EagerEngine()).run(requests, 4))
+    for _ in range(5):  # kernels that start early and read too soon would not do so each time
+        assert logs(compiled.run(requests, 4)) == expected
     assert compiled.engine.batch_sizes == (4,)
 
 

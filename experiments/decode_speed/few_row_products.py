@@ -1,7 +1,8 @@
-"""Products of one or five tokens with the matrices of a layer: PyTorch's, and a kernel's in many shapes, on one GPU.
+"""Products of few rows with the matrices of a step: PyTorch's, and our kernels' in many shapes, on one GPU.
 
 Prints few_row_products.csv: python experiments/decode_speed/few_row_products.py --commit $(git rev-parse --short HEAD).
-Every output is held to float64 before it is timed. Matrices take turns until they are far larger than the cache.
+Every output is held to float64 before it is timed. In a captured graph matrices take turns, as layers of a step do,
+until they are far larger than the cache, and in front of each product is a small kernel that makes its input.
 """
 
 from __future__ import annotations
@@ -11,127 +12,149 @@ import csv
 import itertools
 import statistics
 import sys
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-# (model, tokens, outputs, inputs), joined layers as one
+from specbench.kernels import dependent
+from specbench.kernels.launch_product import Tiles, counters, linear, tiles
+
+# (model, rows, (outputs, inputs) of each product), joined layers as one
 SHAPES = (
-    *(("8b", 5, *size) for size in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))),
-    *(("1b", 1, *size) for size in ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192))),
-    *(("32b in two shards", 5, *size) for size in ((5120, 5120), (5120, 4096), (25600, 5120), (5120, 12800))),
+    ("32b in two shards", 5, ((5120, 5120), (5120, 4096), (25600, 5120), (5120, 12800))),
+    ("8b", 5, ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))),
+    ("0.6b", 1, ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (151936, 1024))),
+    ("1b", 1, ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (128256, 2048))),
+    ("1.7b", 5, ((6144, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (49152, 2048))),
+    ("135m", 1, ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))),
+    ("8b", 1, ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))),
+    ("8b", 16, ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))),
 )
-# (outputs a tile, inputs a tile, stages, warps)
-TILES = (
-    *((16, 256, 4, 4), (16, 512, 3, 4), (16, 256, 6, 2), (32, 256, 4, 4), (32, 128, 5, 4), (64, 128, 4, 4)),
-    *((64, 256, 3, 8), (128, 64, 4, 4)),
+ONE_ROW = (
+    *(Tiles(4, 1024, 3, 4, 1), Tiles(8, 512, 4, 4, 1), Tiles(16, 256, 4, 4, 1), Tiles(8, 1024, 2, 4, 1)),
+    *(Tiles(8, 512, 6, 4, 1), Tiles(16, 512, 4, 8, 1)),
 )
-SPLITS = (1, 2, 4, 8)  # of the inputs; parts are added as they come, so that the last bits differ from run to run
-ROWS = 16  # the least that a product of tiles takes
-BYTES, REPLAYS = 6e8, 12
+ROWS = tuple(
+    Tiles(*tile, splits)
+    for tile, splits in itertools.product(
+        ((64, 128, 4, 4), (64, 128, 6, 4), (64, 128, 8, 4), (64, 256, 4, 4), (128, 64, 6, 4), (128, 128, 4, 8)),
+        (1, 2, 3, 4, 6, 8),
+    )
+)
+PROGRAMS = 60, 420  # of a shape that is tried, unless it needs no split
+BYTES, REPLAYS = 4e8, 12
 ERROR = 0.02  # of the largest output: bfloat16 has eight bits
 
 
 @triton.jit
-def product_kernel(
-    x, weight, out, parts, tokens, outputs, inputs, share,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """out [tokens, outputs] = x [tokens, inputs] @ weight [outputs, inputs].T; SPLIT adds to parts, float32, instead.
-
-    Grid: (outputs / OUTPUTS, splits of ``share`` inputs).
-    """
-    n, m = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, ROWS)
-    first = tl.program_id(1) * share
-    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    for start in tl.range(first, tl.minimum(first + share, inputs), INPUTS, num_stages=STAGES):
-        k = start + tl.arange(0, INPUTS)
-        held = tl.load(weight + n[:, None] * inputs + k[None, :], eviction_policy="evict_first")
-        given = tl.load(x + m[None, :] * inputs + k[:, None], mask=m[None, :] < tokens, other=0.0)
-        total = tl.dot(held, given, total)
-    at, inside = m[None, :] * outputs + n[:, None], m[None, :] < tokens
-    if SPLIT:
-        tl.atomic_add(parts + at, total, mask=inside, sem="relaxed")
-    else:
-        tl.store(out + at, total.to(tl.bfloat16), mask=inside)
+def _square_kernel(x, out, width, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """A small kernel as there is one in front of each product: out = x * x / |x|, of one row a program."""
+    dependent.wait(EARLY)
+    k = tl.arange(0, BLOCK)
+    given = tl.load(x + tl.program_id(0) * width + k, mask=k < width, other=0.0).to(tl.float32)
+    squared = given * given
+    made = squared / tl.sqrt(tl.sum(squared) / width)
+    tl.store(out + tl.program_id(0) * width + k, made.to(tl.bfloat16), mask=k < width)
 
 
-def microseconds(product: Callable[[Tensor], object], weights: list[Tensor]) -> float:
+def in_front(x: Tensor, out: Tensor) -> None:
+    """Makes the input of a product."""
+    width = x.shape[1]
+    block = triton.next_power_of_2(width)
+    _square_kernel[(len(x),)](x, out, width, BLOCK=block, num_warps=8, **dependent.options(x.device))
+
+
+def microseconds(product: Callable[[int], object], count: int) -> float:
     """Of one product, in a captured graph of one for each matrix; the median of REPLAYS."""
     graph, times = torch.cuda.CUDAGraph(), []
-    product(weights[0])
+    product(0)
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        for weight in weights:
-            product(weight)
+        for i in range(count):
+            product(i)
     for _ in range(REPLAYS):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()
         graph.replay()
         ended.record()
         torch.cuda.synchronize()
-        times.append(1e3 * began.elapsed_time(ended) / len(weights))
+        times.append(1e3 * began.elapsed_time(ended) / count)
     return statistics.median(times)
 
 
-def measured(tokens: int, outputs: int, inputs: int) -> dict[tuple[int, ...], float]:
-    """Microseconds of PyTorch's product, under (), and of the kernel by tile and splits.
+def measured(rows: int, outputs: int, inputs: int) -> Iterator[tuple[Tiles | None, float]]:
+    """Microseconds of PyTorch's product, under None, and of the kernels by how they are shared out.
 
     Raises:
         AssertionError: an output that is wrong.
     """
     torch.manual_seed(0)
-    bfloat16: dict[str, Any] = {"dtype": torch.bfloat16, "device": "cuda"}
-    copies = max(1, min(12, int(BYTES / (2 * outputs * inputs))))
-    weights = [torch.randn(outputs, inputs, **bfloat16) / inputs**0.5 for _ in range(copies)]
-    x, out = torch.randn(tokens, inputs, **bfloat16), torch.empty(tokens, outputs, **bfloat16)
-    parts = torch.zeros(tokens, outputs, device="cuda")
-    exact = x.double() @ weights[0].double().T
 
-    def checked(product: Callable[[Tensor], object]) -> float:
-        product(weights[0])
-        assert (out.double() - exact).abs().max() < ERROR * exact.abs().max(), (tokens, outputs, inputs)
-        return microseconds(product, weights)
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, dtype=torch.bfloat16, device="cuda")
 
-    def by_kernel(wide: int, deep: int, stages: int, warps: int, splits: int, share: int) -> Callable[[Tensor], object]:
-        kernel: Any = product_kernel
+    copies = max(2, min(24, int(BYTES / (2 * outputs * inputs))))
+    weights = [normal(outputs, inputs) / inputs**0.5 for _ in range(copies)]
+    zeros = [counters(weight) for weight in weights]
+    x, out = normal(rows, inputs), torch.empty(rows, outputs, dtype=torch.bfloat16, device="cuda")
+    given = torch.empty_like(x)
+    in_front(x, given)
+    exact = given.double() @ weights[0].double().T
 
-        def product(weight: Tensor) -> None:
-            if splits > 1:
-                parts.zero_()
-            kernel[(outputs // wide, splits)](
-                x, weight, out, parts, tokens, outputs, inputs, share,
-                ROWS=ROWS, OUTPUTS=wide, INPUTS=deep, SPLIT=splits > 1, STAGES=stages, num_warps=warps,
-            )  # fmt: skip
-            if splits > 1:
-                out.copy_(parts)
+    def checked(product: Callable[[Tensor, int], object]) -> float:
+        def both(i: int) -> None:
+            in_front(x, given)
+            product(given, i)
 
-        return product
+        out.zero_()
+        both(0)
+        assert (out.double() - exact).abs().max() < ERROR * exact.abs().max(), (rows, outputs, inputs)
+        return microseconds(both, copies)
 
-    found: dict[tuple[int, ...], float] = {(): checked(lambda weight: torch.mm(x, weight.T, out=out))}
-    for tile, splits in itertools.product(TILES, SPLITS):
-        share, programs = triton.cdiv(inputs // splits, tile[1]) * tile[1], outputs // tile[0] * splits
-        fits = outputs % tile[0] == 0 and share * (splits - 1) < inputs
-        if fits and programs >= 100 and (splits == 1 or programs <= 1200):
-            found[(*tile, splits)] = checked(by_kernel(*tile, splits, share))
-    return found
+    yield None, checked(lambda given, i: torch.mm(given, weights[i].T, out=out))
+    chosen = tiles(rows, outputs, inputs)
+    for shape in dict.fromkeys((chosen, *(ONE_ROW if rows == 1 else ROWS))):
+        programs = -(-outputs // shape.outputs) * shape.splits
+        fits = PROGRAMS[0] <= programs <= PROGRAMS[1] or shape.splits == 1
+        if shape == chosen or (fits and inputs >= 2 * shape.splits * shape.inputs):
+            yield (
+                shape,
+                checked(lambda given, i, shape=shape: linear(given, weights[i], None, zeros[i], out=out, shared=shape)),
+            )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--commit", default="")
     parser.add_argument("--bandwidth", type=float, default=4.25e12, help="bytes a second that a large copy moves")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no further product is begun after this")
     options = parser.parse_args()
     rows = csv.writer(sys.stdout)
     tile = ("tile_outputs", "tile_inputs", "stages", "warps", "splits")
-    rows.writerow(("model", "rows", "outputs", "inputs", "way", *tile, "us", "floor_us", "hardware", "commit"))
-    for model, *size in SHAPES:
-        floor = 2e6 * size[1] * size[2] / options.bandwidth
-        for chosen, took in sorted(measured(*size).items(), key=lambda each: each[1]):
-            way = ("triton", *chosen) if chosen else ("torch", *[""] * len(tile))
-            about = (f"{took:.2f}", f"{floor:.1f}", torch.cuda.get_device_name(), options.commit)
-            rows.writerow((model, *size, *way, *about))
+    rows.writerow(
+        ("model", "rows", "outputs", "inputs", "way", "chosen", *tile, "us", "floor_us", "hardware", "commit")
+    )
+    began = time.monotonic()
+    for model, count, sizes in SHAPES:
+        for size in sizes:
+            if time.monotonic() - began > options.seconds:
+                break
+            for shape, took in sorted(measured(count, *size), key=lambda each: each[1]):
+                parts = (
+                    ("", "", "", "", "")
+                    if shape is None
+                    else (shape.outputs, shape.inputs, shape.stages, shape.warps, shape.splits)
+                )
+                way = ("torch", "") if shape is None else ("ours", shape == tiles(count, *size))
+                about = (
+                    f"{took:.2f}",
+                    f"{2e6 * size[0] * size[1] / options.bandwidth:.1f}",
+                    torch.cuda.get_device_name(),
+                    options.commit,
+                )
+                rows.writerow((model, count, *size, *way, *parts, *about))
+                sys.stdout.flush()

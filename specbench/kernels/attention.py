@@ -17,6 +17,7 @@ queries, keys and places alone, whatever stands beside it in the batch.
 import triton
 import triton.language as tl
 
+from specbench.kernels import dependent
 from specbench.kernels.tiles import INTERPRETED, LOG2_E, exp2
 
 MINUS_INF = tl.constexpr(float("-inf"))
@@ -82,17 +83,18 @@ def split_kernel(
     exponents, scale, softcap, n, visible, window, split, splits, row_tiles,
     HEADS: tl.constexpr, GROUP: tl.constexpr, FIELDS: tl.constexpr, KEY_DIM: tl.constexpr, KEY_LANES: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attention of ROWS rows (queries times the heads of a group) to the keys of one split.
 
     q [B, HEADS * GROUP, n, KEY_DIM], k [B, HEADS, visible, KEY_DIM] and v [.., VALUE_DIM] at their strides, a stride of
     1 along the last; places int64 [B, n, FIELDS]; sinks [HEADS * GROUP]. If WHOLE, one split has all keys, and out
     [B, n, HEADS * GROUP, VALUE_DIM] is written. If not, what is left is parts float32 [B, HEADS, splits, n * GROUP,
-    VALUE_DIM] and exponents float32 [.., n * GROUP], log2 of the part's sum of weights.
+    VALUE_DIM] and exponents float32 [.., n * GROUP], log2 of the part's sum of weights. EARLY: see dependent.py.
 
     Grid: B * HEADS * splits * row_tiles.
     """
+    dependent.wait(EARLY)
     TREE: tl.constexpr = FIELDS == 3
     program = tl.program_id(0)
     row_tile, part = program % row_tiles, program // row_tiles % splits
@@ -162,12 +164,13 @@ def split_kernel(
 def combine_kernel(
     parts, exponents, sinks, out, n, splits,
     HEADS: tl.constexpr, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_LANES: tl.constexpr, LANES: tl.constexpr,
-    SINKS: tl.constexpr,
+    SINKS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Adds up the parts of one row, that is, of one query of one head; see split_kernel. LANES: at least splits.
 
     Grid: B * n * HEADS * GROUP.
     """
+    dependent.wait(EARLY)
     row = tl.program_id(0).to(tl.int64)
     heads: tl.constexpr = HEADS * GROUP
     request, i, own_head = row // (n * heads), row // heads % n, row % heads

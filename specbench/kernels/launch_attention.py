@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from specbench.errors import ArgumentError
-from specbench.kernels import attention
+from specbench.kernels import attention, dependent
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 
 # A checker of types would read the kernels' parameters as the launches'.
@@ -115,6 +115,7 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split):
     left = 0 if splits == 1 else batch * heads * n * splits
     parts = torch.empty(left * value_dim, dtype=torch.float32, device=query.device)
     exponents = torch.empty(left, dtype=torch.float32, device=query.device)
+    early = dependent.options(query.device)
     run(
         split_kernel, batch * kv_heads * splits * row_tiles,
         query, *query.stride()[:3], key, *key.stride()[:3], value, *value.stride()[:3], places,
@@ -123,14 +124,14 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split):
         HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
         VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES_OF_FEW if visible <= ONE_SPLIT else STAGES,
         WINDOW=window > 0, SOFTCAP=softcap > 0,
-        SINKS=sinks is not None, WHOLE=splits == 1, num_warps=WARPS,
+        SINKS=sinks is not None, WHOLE=splits == 1, num_warps=WARPS, **early,
     )  # fmt: skip
     if splits > 1:
         run(
             combine_kernel, batch * n * heads,
             parts, exponents, query if sinks is None else sinks, out, n, splits,
             HEADS=kv_heads, GROUP=group, VALUE_DIM=value_dim, VALUE_LANES=value_lanes,
-            LANES=triton.next_power_of_2(splits), SINKS=sinks is not None, num_warps=WARPS,
+            LANES=triton.next_power_of_2(splits), SINKS=sinks is not None, num_warps=WARPS, **early,
         )  # fmt: skip
     return out
 

@@ -9,6 +9,7 @@ nothing of drafts or sampling.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench import ranks, trees
 from specbench.batch import known_max
-from specbench.models import attention, joined, rope, summed
+from specbench.kernels import dependent
+from specbench.models import attention, joined, products, rope, summed
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 from specbench.models.sharding import Shards
@@ -203,9 +205,10 @@ class Engine:
     def compile(self, sums: str = "nccl") -> None:
         """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes.
 
-        Layers that are given the same input become one product (models/joined.py). PyTorch chooses some kernels by how
-        fast they are here, and so each process may round in its own way: ranks, which have to agree to the last bit,
-        take kernels that nobody has timed.
+        Layers that are given the same input become one product (models/joined.py), and products of few rows are ours
+        (models/products.py). PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch
+        chooses some kernels by how fast they are here, and so each process may round in its own way: ranks, which have
+        to agree to the last bit, take kernels that nobody has timed.
 
         Args:
             sums: how a sharded model adds up over ranks (models/summed.py).
@@ -216,7 +219,12 @@ class Engine:
         joined.join(self.model)
         if self.shards is not None:
             summed.install(self.model, sums)
-        self._compiled = torch.compile(self.model, dynamic=False, options={"deterministic": ranks.launched()})
+        products.install(self.model)
+        options: dict[str, Any] = {
+            "deterministic": ranks.launched(),
+            "triton.enable_pdl": dependent.possible(self.device),
+        }
+        self._compiled = torch.compile(self.model, dynamic=False, options=options)
 
     def _forward(
         self,
@@ -233,7 +241,7 @@ class Engine:
             lengths = lengths + n - ancestors.shape[2]  # where the tree begins
             positions = lengths[:, None] + trees.depths(ancestors) - 1
         at = places(lengths, positions, ancestors)
-        with sdpa_kernel(_ATTENTION):
+        with sdpa_kernel(_ATTENTION), nullcontext() if compiled is None else products.ours():
             output = (self.model if compiled is None else compiled)(
                 input_ids=token_ids,
                 attention_mask=at if self._takes_places else seen(at, self._cache.visible, None)[:, None],

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int32
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
-from specbench.models import sharding
+from specbench.models import products, sharding
 
 # By the names that transformers has for them: layers of one module that are given the same tensor.
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -32,12 +31,14 @@ class Product:
 
     Attributes:
         weight, bias, sizes: of a sharded model what this rank has of them.
+        counters: of its kernel (models/products.py).
         of, parts: while some layers have not asked yet: the input, and what each is to get.
     """
 
     weight: Float[Tensor, "out in"]
     bias: Float[Tensor, " out"] | None
     sizes: list[int]
+    counters: Int32[Tensor, " tiles"] | None = None
     of: Tensor | None = None
     parts: dict[int, Tensor] = field(default_factory=dict)
 
@@ -45,7 +46,8 @@ class Product:
         """What the layer at ``place`` makes of x: the first to be asked computes those of all."""
         if self.of is not x or place not in self.parts:
             self.of = x
-            self.parts = dict(enumerate(linear(x, self.weight, self.bias).split(self.sizes, dim=-1)))
+            made = products.linear(x, self.weight, self.bias, self.counters)
+            self.parts = dict(enumerate(made.split(self.sizes, dim=-1)))
         part = self.parts.pop(place)
         if not self.parts:
             self.of = None  # nothing is kept beyond the layer
@@ -105,7 +107,8 @@ def _can_be_joined(layers: list[Any], cuts: Mapping[nn.Module, str]) -> bool:
 def _joined(layers: list[nn.Linear]) -> list[JoinedLinear]:
     weight = torch.cat([sharding.local(each.weight) for each in layers])
     bias = None if layers[0].bias is None else torch.cat([sharding.local(each.bias) for each in layers])
-    product = Product(weight, bias, [len(sharding.local(each.weight)) for each in layers])
+    sizes = [len(sharding.local(each.weight)) for each in layers]
+    product = Product(weight, bias, sizes, products.counters(weight))
     return [JoinedLinear(each, product, place) for place, each in enumerate(layers)]
 
 

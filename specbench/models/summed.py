@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from specbench import ranks
 from specbench.errors import ModelError
-from specbench.models import sharding
+from specbench.kernels import launch_product
+from specbench.models import products, sharding
 from specbench.progress import say
 
 LARGEST = 128 * 1024  # bytes of a sum that goes through shared memory; PyTorch's own limit for this kernel
@@ -44,6 +44,7 @@ class SummedLinear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self._held = sharding.local(layer.weight).detach()
+        self._counters = products.counters(self._held)
         self._added = None if layer.bias is None else sharding.local(layer.bias).detach()
         self._shared, self._group = shared, _world().group_name
 
@@ -51,26 +52,32 @@ class SummedLinear(nn.Module):
         """The same on every rank; the bias is added once."""
         numbers = input.numel() // input.shape[-1] * self.out_features
         if self._shared is not None and numbers <= self._shared.numel():
-            summed = _through_memory(input, self._held, self._shared, self._group)
+            counters = self._counters if products.counts(input, self._counters) else None
+            summed = _through_memory(input, self._held, counters, self._shared, self._group)
         else:
-            summed = linear(input, self._held)
+            summed = products.linear(input, self._held, None, self._counters)
             dist.all_reduce(summed)
         return summed if self._added is None else summed + self._added
 
 
 @torch.library.custom_op(
-    "specbench::summed_product", mutates_args=(), schema="(Tensor x, Tensor weight, Tensor shared, str group) -> Tensor"
+    "specbench::summed_product",
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? counters, Tensor shared, str group) -> Tensor",
 )
-def _through_memory(x: Tensor, weight: Tensor, shared: Tensor, group: str) -> Tensor:
+def _through_memory(x: Tensor, weight: Tensor, counters: Tensor | None, shared: Tensor, group: str) -> Tensor:
     """One step to torch.compile, which is not told of ``shared``: what is written there nobody reads afterwards."""
     rows = x.reshape(-1, x.shape[-1])
     part = shared[: len(rows) * len(weight)].view(len(rows), len(weight))
-    torch.mm(rows, weight.T, out=part)
+    if counters is None:
+        torch.mm(rows, weight.T, out=part)
+    else:
+        launch_product.linear(rows, weight, None, counters, out=part)
     return _added_up(part, group).view(*x.shape[:-1], len(weight))
 
 
 @_through_memory.register_fake
-def _(x: Tensor, weight: Tensor, shared: Tensor, group: str) -> Tensor:
+def _(x: Tensor, weight: Tensor, counters: Tensor | None, shared: Tensor, group: str) -> Tensor:
     return x.new_empty((*x.shape[:-1], len(weight)))
 
 

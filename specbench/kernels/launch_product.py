@@ -1,0 +1,158 @@
+"""Launches of the products of few rows, as an operator that torch.compile takes as it is."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from jaxtyping import Float, Int32
+from torch import Tensor
+
+from specbench.errors import ArgumentError
+from specbench.kernels import dependent, product
+from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
+
+# A checker of types would read the kernels' parameters as the launches'.
+row_kernel: Any = product.row_kernel
+rows_kernel: Any = product.rows_kernel
+MOST_ROWS = 16  # the least that the right operand of the matrix units has
+ALIGNED = 8  # numbers of a row that are loaded at once: it has to hold a multiple of them
+ENOUGH = 64  # programs that together keep the memory of an H100 or H200 busy
+MULTIPROCESSORS = 132  # of those
+SHARED = 227 * 1024  # bytes that a program may have for tiles on their way, there
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a product is shared out: numbers a tile, tiles on their way at once, warps, and parts of the inputs."""
+
+    outputs: int
+    inputs: int
+    stages: int
+    warps: int
+    splits: int
+
+
+def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int = SHARED) -> Tiles:
+    """Those that were fastest on an H200 (experiments/decode_speed.md), by shapes alone: all processes choose alike.
+
+    Args:
+        itemsize: bytes of a number.
+        shared: bytes that a program may have for tiles on their way.
+    """
+    if rows == 1:
+        if inputs <= 1024 or min(outputs, inputs) >= 4096:
+            return Tiles(16, 256, 4, 4, 1)
+        return Tiles(8, 512, 4, 4, 1) if outputs <= 4096 else Tiles(8, 1024, 2, 4, 1)
+    wide, deep = 64, 128
+    programs = triton.cdiv(outputs, wide)
+    splits = 1 if programs >= ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // (2 * deep), 8))
+    stages = 4 if programs > MULTIPROCESSORS else 8
+    return Tiles(wide, deep, max(2, min(stages, shared // ((wide + MOST_ROWS) * deep * itemsize))), 4, splits)
+
+
+def takes(weight: Tensor) -> bool:
+    """Whether the kernels have code for a matrix, where it is."""
+    here = weight.device.type == ("cpu" if INTERPRETED else "cuda")
+    return here and weight.dtype in LOGIT_DTYPES and weight.is_contiguous() and weight.shape[1] % ALIGNED == 0
+
+
+def counters(weight: Tensor) -> Int32[Tensor, " tiles"]:
+    """What :func:`linear` needs beside a matrix: zeros, which are zeros again after each launch."""
+    return torch.zeros(triton.cdiv(len(weight), 4), dtype=torch.int32, device=weight.device)
+
+
+def linear(
+    x: Float[Tensor, "*n inputs"],
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, " outputs"] | None,
+    counters: Int32[Tensor, " tiles"],
+    out: Float[Tensor, "*n outputs"] | None = None,
+    shared: Tiles | None = None,
+) -> Float[Tensor, "*n outputs"]:
+    """``x @ weight.T + bias`` of up to MOST_ROWS rows, in one launch.
+
+    The same bit for bit each time, and, for more than one row, whatever stands in the others.
+
+    Args:
+        x: bfloat16, float16 or float32.
+        weight, bias: of the same dtype, contiguous.
+        counters: see :func:`counters`; two launches that may run at the same time need their own.
+        out: memory for the result, contiguous.
+        shared: how it is shared out; see :func:`tiles`.
+
+    Raises:
+        ArgumentError: names the argument that does not fit.
+    """
+    _check(x, weight, counters, out)
+    outputs, inputs = weight.shape
+    rows = x.reshape(-1, inputs).contiguous()
+    count = len(rows)
+    if out is None:
+        out = x.new_empty((*x.shape[:-1], outputs))
+    if count == 0:
+        return out
+    use = shared or tiles(count, outputs, inputs, x.element_size(), _shared(x.device))
+    share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
+    most = 1 if count == 1 else MOST_ROWS
+    parts = out if use.splits == 1 else out.new_empty(use.splits * most * outputs, dtype=torch.float32)
+    given = (rows, weight, weight if bias is None else bias, out, parts, counters)
+    how = {
+        "OUTPUTS": use.outputs, "INPUTS": use.inputs, "SPLITS": use.splits, "STAGES": use.stages,
+        "EVEN": inputs % use.inputs == 0, "BIAS": bias is not None, "num_warps": use.warps,
+        **dependent.options(x.device),
+    }  # fmt: skip
+    programs = triton.cdiv(outputs, use.outputs) * use.splits
+    if count == 1:
+        run(row_kernel, programs, *given, outputs, inputs, share, **how)
+    else:
+        run(rows_kernel, programs, *given, count, outputs, inputs, share, ROWS=MOST_ROWS, **how)
+    return out
+
+
+@functools.cache
+def _shared(device: torch.device) -> int:
+    return SHARED if INTERPRETED else torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def _check(x: Tensor, weight: Tensor, counters: Tensor, out: Tensor | None) -> None:
+    """Raises ArgumentError for what the kernels cannot take. Reads no device data."""
+    if not takes(weight):
+        raise ArgumentError(
+            f"weight: {weight.dtype} {tuple(weight.shape)} on {weight.device}; a contiguous matrix of bfloat16, "
+            f"float16 or float32 needed, of a multiple of {ALIGNED} inputs, on {'a CPU' if INTERPRETED else 'a GPU'}"
+        )
+    outputs, inputs = weight.shape
+    if x.dtype != weight.dtype or x.device != weight.device or x.shape[-1] != inputs or x.numel() > MOST_ROWS * inputs:
+        raise ArgumentError(
+            f"x: {x.dtype} {tuple(x.shape)} on {x.device}; "
+            f"up to {MOST_ROWS} rows of {inputs} numbers like the weight's needed"
+        )
+    if counters.dtype != torch.int32 or len(counters) < triton.cdiv(outputs, 4):
+        raise ArgumentError(f"counters: {len(counters)} of {counters.dtype}; those of counters(weight) needed")
+    if out is not None and (
+        out.dtype != x.dtype or out.numel() * inputs != x.numel() * outputs or not out.is_contiguous()
+    ):
+        raise ArgumentError(
+            f"out: {out.dtype} {tuple(out.shape)}; {x.numel() // inputs} contiguous rows of {outputs} needed"
+        )
+
+
+def _launched(x: Tensor, weight: Tensor, bias: Tensor | None, counters: Tensor) -> Tensor:
+    return linear(x, weight, bias, counters)
+
+
+_product = torch.library.custom_op(
+    "specbench::product",
+    _launched,
+    mutates_args=(),  # the counters are what they were
+    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor counters) -> Tensor",
+)
+
+
+@_product.register_fake
+def _(x, weight, bias, counters):
+    return x.new_empty((*x.shape[:-1], len(weight)))

@@ -1,0 +1,97 @@
+"""Linear layers whose products of few rows are ours (kernels/product.py), in compiled steps.
+
+Only there: a step that is driven by the host waits for the host, and transformers' own decoders, which are timed beside
+ours with the same models, keep PyTorch's products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int32
+from torch import Tensor, nn
+from torch.nn.functional import linear as plain_linear
+
+from specbench.kernels import launch_product
+
+
+@dataclass
+class _Taken:
+    """Which products layers take now."""
+
+    ours: bool = False
+
+
+_taken = _Taken()
+
+
+@contextmanager
+def ours() -> Generator[None]:
+    """Layers take our products inside. torch.compile knows code that it made there from that of elsewhere."""
+    before, _taken.ours = _taken.ours, True
+    try:
+        yield
+    finally:
+        _taken.ours = before
+
+
+def linear(
+    x: Float[Tensor, "*n inputs"],
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, " outputs"] | None,
+    counters: Int32[Tensor, " tiles"] | None,
+) -> Float[Tensor, "*n outputs"]:
+    """As torch.nn.functional.linear.
+
+    Args:
+        counters: see :func:`counters`.
+    """
+    if counts(x, counters):
+        return torch.ops.specbench.product(x, weight, bias, counters)
+    return plain_linear(x, weight, bias)
+
+
+def counts(x: Tensor, counters: Tensor | None) -> bool:
+    """Whether a product of x is ours, here and now."""
+    return _taken.ours and counters is not None and x.numel() <= launch_product.MOST_ROWS * x.shape[-1]
+
+
+def counters(weight: Tensor) -> Int32[Tensor, " tiles"] | None:
+    """What our kernels need to add up parts of a product with this matrix; None if they have no code for it."""
+    return launch_product.counters(weight) if launch_product.takes(weight) else None
+
+
+class OwnLinear(nn.Module):
+    """In place of a linear layer, whose parameters it keeps."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+        self._counters = counters(layer.weight)
+
+    def forward(self, input: Float[Tensor, "*n in"]) -> Float[Tensor, "*n out"]:
+        """As nn.Linear."""
+        return linear(input, self.weight, self.bias, self._counters)
+
+
+def install(model: nn.Module) -> int:
+    """Replaces the linear layers that our kernels have code for, in place, and says how many; again does nothing.
+
+    Layers are left alone that are no plain nn.Linear (quantised or adapted ones, and those that are replaced already),
+    that have hooks, or that are cut between ranks. Weights stay where they are.
+    """
+    found = [(name, each) for name, each in model.named_modules(remove_duplicate=False) if _plain(each)]
+    for name, layer in found:
+        holder, _, own = name.rpartition(".")
+        setattr(model.get_submodule(holder), own, OwnLinear(layer))
+    return len(found)
+
+
+def _plain(layer: nn.Module) -> bool:
+    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
+        return False
+    return type(layer.weight) is nn.Parameter and launch_product.takes(layer.weight)
