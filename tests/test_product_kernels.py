@@ -26,7 +26,9 @@ CASES = {
     "ragged": (3, 37, 136, None),
     "in parts": (5, 48, 520, DEEP),
     "a part without inputs": (2, 16, 136, DEEP),
-    "most rows": (MOST_ROWS, 70, 128, SMALL),
+    "sixteen rows": (16, 70, 128, SMALL),
+    "more than one tile of rows has": (17, 40, 136, SMALL),
+    "most rows": (MOST_ROWS, 70, 128, None),
     "one output": (2, 1, 8, None),
     "parts by themselves": (2, 130, 1024, None),
 }
@@ -111,17 +113,17 @@ def test_nan_and_inf_stay():
     assert found.isinf().nonzero()[:, 1].unique().tolist() == [4]
 
 
-@pytest.mark.parametrize("rows", [1, 2, MOST_ROWS])
+@pytest.mark.parametrize("rows", [1, 2, 17, 33, MOST_ROWS])
 @pytest.mark.parametrize("size", [(6144, 4096), (5120, 12800), (576, 1536), (128256, 2048), (960, 576), (8, 8)])
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
     """Of a GPU with 99 KiB for tiles too: one tile too many, and nothing is launched at all."""
-    outputs, inputs = size
+    (outputs, inputs), lanes = size, max(16, 2 ** math.ceil(math.log2(rows)))
     use = tiles(rows, outputs, inputs, itemsize, 99 * 1024)
     share = math.ceil(math.ceil(inputs / use.splits) / use.inputs) * use.inputs
     assert share * use.splits >= inputs
     assert use.stages >= 2
-    assert use.stages * (use.outputs + MOST_ROWS) * use.inputs * itemsize <= 99 * 1024 or rows == 1
+    assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024 or rows == 1
     assert use.splits == 1 or math.ceil(outputs / use.outputs) * use.splits <= launch_product.MULTIPROCESSORS
     assert len(counters(torch.empty(outputs, inputs, device="meta"))) >= math.ceil(outputs / use.outputs)
 
@@ -141,7 +143,7 @@ def test_refusals_name_the_argument():
     for name, arguments in {
         "weight": (x, weight.double(), None, zeros),
         "x": (x[:, :32], weight, None, zeros),
-        "x: .* up to 16 rows": (x.repeat(6, 1), weight, None, zeros),
+        "x: .* up to 64 rows": (x.repeat(22, 1), weight, None, zeros),
         "counters": (x, weight, None, zeros[:2]),
         "out": (x, weight, None, zeros, torch.empty(3, 23, device=DEVICE)),
     }.items():

@@ -85,6 +85,10 @@ def test_many_rows_are_left_to_pytorch(launched):
             x = torch.randn(rows, 16, device=DEVICE)
             torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
     assert launched == [1, 16]
+    assert launch_product.worth(32, 8, 16)
+    assert not launch_product.worth(33, 8, 16)
+    assert launch_product.worth(64, 16384, 2048), "but those of a large matrix"
+    assert not launch_product.worth(65, 16384, 2048)
 
 
 def test_what_cannot_be_replaced_is_left_alone(launched):

@@ -18,7 +18,10 @@ from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 # A checker of types would read the kernels' parameters as the launches'.
 row_kernel: Any = product.row_kernel
 rows_kernel: Any = product.rows_kernel
-MOST_ROWS = 16  # the least that the right operand of the matrix units has
+MOST_ROWS = 64
+FEWEST_ROWS = 16  # that the right operand of the matrix units has
+FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
+LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
 ALIGNED = 8  # numbers of a row that are loaded at once: it has to hold a multiple of them
 ENOUGH = 64  # programs that together keep the memory of an H100 or H200 busy
 MULTIPROCESSORS = 132  # of those
@@ -47,11 +50,23 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
         if inputs <= 1024 or min(outputs, inputs) >= 4096:
             return Tiles(16, 256, 4, 4, 1)
         return Tiles(8, 512, 4, 4, 1) if outputs <= 4096 else Tiles(8, 1024, 2, 4, 1)
-    wide, deep = 64, 128
+    wide, warps = (64, 4) if rows <= FEW_ROWS else (128, 8)
+    deep = 256 // itemsize
     programs = triton.cdiv(outputs, wide)
     splits = 1 if programs >= ENOUGH else max(1, min(MULTIPROCESSORS // programs, inputs // (2 * deep), 8))
-    stages = 4 if programs > MULTIPROCESSORS else 8
-    return Tiles(wide, deep, max(2, min(stages, shared // ((wide + MOST_ROWS) * deep * itemsize))), 4, splits)
+    stages = 4 if programs > MULTIPROCESSORS or rows > FEW_ROWS else 8
+    fitting = shared // ((wide + _lanes(rows)) * deep * itemsize)
+    return Tiles(wide, deep, max(2, min(stages, fitting)), warps, splits)
+
+
+def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
+    """Whether such a product was faster than PyTorch's on an H200 (experiments/decode_speed.md).
+
+    Of float32, which the matrix units do not take, no more rows than the least that they would.
+    """
+    if itemsize > 2:
+        return rows <= FEWEST_ROWS
+    return rows <= FEW_ROWS or (rows <= MOST_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
 
 
 def takes(weight: Tensor) -> bool:
@@ -97,7 +112,7 @@ def linear(
         return out
     use = shared or tiles(count, outputs, inputs, x.element_size(), _shared(x.device))
     share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
-    most = 1 if count == 1 else MOST_ROWS
+    most = 1 if count == 1 else _lanes(count)
     parts = out if use.splits == 1 else out.new_empty(use.splits * most * outputs, dtype=torch.float32)
     given = (rows, weight, weight if bias is None else bias, out, parts, counters)
     how = {
@@ -109,8 +124,13 @@ def linear(
     if count == 1:
         run(row_kernel, programs, *given, outputs, inputs, share, **how)
     else:
-        run(rows_kernel, programs, *given, count, outputs, inputs, share, ROWS=MOST_ROWS, **how)
+        run(rows_kernel, programs, *given, count, outputs, inputs, share, ROWS=most, **how)
     return out
+
+
+def _lanes(rows: int) -> int:
+    """Rows that a kernel has room for."""
+    return max(FEWEST_ROWS, triton.next_power_of_2(rows))
 
 
 @functools.cache

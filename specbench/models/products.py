@@ -49,14 +49,16 @@ def linear(
     Args:
         counters: see :func:`counters`.
     """
-    if counts(x, counters):
+    if counts(x, weight, counters):
         return torch.ops.specbench.product(x, weight, bias, counters)
     return plain_linear(x, weight, bias)
 
 
-def counts(x: Tensor, counters: Tensor | None) -> bool:
-    """Whether a product of x is ours, here and now."""
-    return _taken.ours and counters is not None and x.numel() <= launch_product.MOST_ROWS * x.shape[-1]
+def counts(x: Tensor, weight: Tensor, counters: Tensor | None) -> bool:
+    """Whether a product is ours, here and now."""
+    if not _taken.ours or counters is None:
+        return False
+    return launch_product.worth(x.numel() // x.shape[-1], *weight.shape, x.element_size())
 
 
 def counters(weight: Tensor) -> Int32[Tensor, " tiles"] | None:

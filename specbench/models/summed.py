@@ -52,7 +52,7 @@ class SummedLinear(nn.Module):
         """The same on every rank; the bias is added once."""
         numbers = input.numel() // input.shape[-1] * self.out_features
         if self._shared is not None and numbers <= self._shared.numel():
-            counters = self._counters if products.counts(input, self._counters) else None
+            counters = self._counters if products.counts(input, self._held, self._counters) else None
             summed = _through_memory(input, self._held, counters, self._shared, self._group)
         else:
             summed = products.linear(input, self._held, None, self._counters)
