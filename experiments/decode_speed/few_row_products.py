@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import statistics
 import sys
 import time
@@ -33,18 +32,22 @@ SHAPES = (
     ("135m", 1, ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))),
     ("8b", 1, ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))),
     ("8b", 16, ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))),
+    ("8b", 20, ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))),
+    ("8b", 40, ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))),
+    ("8b", 64, ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))),
+    ("1b", 64, ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192), (128256, 2048))),
+    ("135m", 64, ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))),
 )
 ONE_ROW = (
     *(Tiles(4, 1024, 3, 4, 1), Tiles(8, 512, 4, 4, 1), Tiles(16, 256, 4, 4, 1), Tiles(8, 1024, 2, 4, 1)),
     *(Tiles(8, 512, 6, 4, 1), Tiles(16, 512, 4, 8, 1)),
 )
-ROWS = tuple(
-    Tiles(*tile, splits)
-    for tile, splits in itertools.product(
-        ((64, 128, 4, 4), (64, 128, 6, 4), (64, 128, 8, 4), (64, 256, 4, 4), (128, 64, 6, 4), (128, 128, 4, 8)),
-        (1, 2, 3, 4, 6, 8),
-    )
+UP_TO_16 = ((64, 128, 4, 4), (64, 128, 6, 4), (64, 128, 8, 4), (64, 256, 4, 4), (128, 64, 6, 4), (128, 128, 4, 8))
+ROWS = (
+    *((64, 128, 4, 4), (64, 128, 6, 4), (64, 64, 8, 4), (128, 64, 4, 4), (128, 64, 4, 8), (128, 64, 7, 8)),
+    (128, 128, 4, 8),
 )
+SPLITS = (1, 2, 3, 4, 6, 8)
 PROGRAMS = 60, 420  # of a shape that is tried, unless it needs no split
 BYTES, REPLAYS = 4e8, 12
 ERROR = 0.02  # of the largest output: bfloat16 has eight bits
@@ -117,7 +120,8 @@ def measured(rows: int, outputs: int, inputs: int) -> Iterator[tuple[Tiles | Non
 
     yield None, checked(lambda given, i: torch.mm(given, weights[i].T, out=out))
     chosen = tiles(rows, outputs, inputs)
-    for shape in dict.fromkeys((chosen, *(ONE_ROW if rows == 1 else ROWS))):
+    several = [Tiles(*tile, splits) for tile in (UP_TO_16 if rows <= 16 else ROWS) for splits in SPLITS]
+    for shape in dict.fromkeys((chosen, *(ONE_ROW if rows == 1 else several))):
         programs = -(-outputs // shape.outputs) * shape.splits
         fits = PROGRAMS[0] <= programs <= PROGRAMS[1] or shape.splits == 1
         if shape == chosen or (fits and inputs >= 2 * shape.splits * shape.inputs):
