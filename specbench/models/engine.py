@@ -126,7 +126,8 @@ class Engine:
             source = torch.tensor([index_of[tuple(prompt[:-1])] for prompt in prompts], device=self.device)
             fed = right_padded(unique, self.device)
             self._cache.begin(at, source, fed.shape[1])
-            self._forward(fed, torch.zeros(len(unique), dtype=torch.int64, device=self.device), last=True)
+            start = torch.zeros(len(unique), dtype=torch.int64, device=self.device)
+            self._forward(fed, start, self._behind(start, fed.shape[1]), last=True)
         else:
             self._cache.clear(at)
         lengths = [len(prompt) - 1 for prompt in prompts]
@@ -151,8 +152,9 @@ class Engine:
         if any(pieces):
             fed = right_padded(pieces, self.device)
             n = fed.shape[1]
-            self._cache.extend(start[:, None] + torch.arange(n, device=self.device), max(first) + n, at)
-            self._forward(fed, start, last=True)
+            written = self._behind(start, n)
+            self._cache.extend(written, max(first) + n, at)
+            self._forward(fed, start, written, last=True)
         lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
         self._lengths[at] = torch.tensor(lengths, device=self.device)
         self._longest = max(self._longest, *lengths)
@@ -194,10 +196,10 @@ class Engine:
             Logits; rows at or beyond a request's count are meaningless.
         """
         n, capacity = token_ids.shape[1], self._cache.capacity
-        positions = self.lengths[:, None] + torch.arange(n, device=self.device)
+        written = self._behind(self.lengths, n)
         longest = capacity if self._fixed else known_max(self.lengths, self._longest)
-        self._cache.extend(positions, min(longest + n, capacity))
-        logits = self._forward(token_ids, self.lengths, ancestors, self._compiled if self._fixed else None)
+        self._cache.extend(written, min(longest + n, capacity))
+        logits = self._forward(token_ids, self.lengths, written, ancestors, self._compiled if self._fixed else None)
         self.lengths += counts
         self._longest += n
         return logits
@@ -230,15 +232,13 @@ class Engine:
         self,
         token_ids: Int64[Tensor, "B n"],
         lengths: Int64[Tensor, " B"],
+        positions: Int64[Tensor, "B n"],
         ancestors: Bool[Tensor, "B n k"] | None = None,
         compiled: Callable[..., Any] | None = None,
         last: bool = False,
     ) -> Float[Tensor, "B kept V"]:
-        n = token_ids.shape[1]
-        if ancestors is None:
-            positions = lengths[:, None] + torch.arange(n, device=self.device)
-        else:
-            lengths = lengths + n - ancestors.shape[2]  # where the tree begins
+        if ancestors is not None:
+            lengths = lengths + token_ids.shape[1] - ancestors.shape[2]  # where the tree begins
             positions = lengths[:, None] + trees.depths(ancestors) - 1
         at = places(lengths, positions, ancestors)
         with sdpa_kernel(_ATTENTION), nullcontext() if compiled is None else products.ours():
@@ -252,6 +252,10 @@ class Engine:
                 logits_to_keep=1 if last else 0,
             )
         return self._returned(output.logits)
+
+    def _behind(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
+        """The places of n tokens behind what is cached."""
+        return lengths[:, None] + torch.arange(n, device=self.device)
 
     def _returned(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:
         known = logits[..., : self.vocab_size]
