@@ -61,6 +61,13 @@ def load(row, mask, start, vocabulary, WHOLE, N: tl.constexpr):
 
 
 @triton.jit
+def fetch(row, t, vocabulary, TILE):
+    """Brings tile t of a row into the L2 cache, and waits for nothing: for who has to wait before reading it."""
+    offsets = t * TILE + tl.arange(0, TILE)
+    tl.load(row + offsets, mask=offsets < vocabulary, other=0.0, volatile=True)  # others are left out as not used
+
+
+@triton.jit
 def leave_sum(row, mask, t, scale, reference, vocabulary, references, totals, WHOLE, TILE):
     """Leaves the reference and the sum of exp2(logit * scale - reference) of tile t of a row.
 
