@@ -70,7 +70,7 @@ def score(
         row, begin = first + request + i, (item % chunks) * chunk
         end = tl.minimum(begin + chunk, tiles)
         cells = (request * GAMMA + i) * TILES
-        logits, mask = p.logits + row * p.stride, masks.mask_of(p.mask, row)
+        logits, mask = p.logits + row * p.stride, masks.mask_of(p, row)
         temperature = tl.load(p.temperature + row).to(tl.float64)
         x = drafted_ids(block, first + i, i < drafted, vocabulary)
         if shapers is not None:

@@ -30,6 +30,7 @@ PROGRAMS = 1024  # tiles are shared out among so many,
 SCORE_CHUNK, EMIT_CHUNK = 32, 8  # at most so many a program
 LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
 LEAD = 512  # programs between penalising a request's rows and scoring it
+SKIP_ALWAYS = False  # whether a mask is looked through for tiles to leave out even where each program has a single one
 GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
 # A checker of types would read the kernels' parameters as the launches'.
 verify_kernel: Any = _verify_kernel
@@ -98,7 +99,7 @@ def verify(
         asked, sizes, constants, shapers = target.pending.begun()
         ahead = min(batch, triton.cdiv(LEAD, shapers + scoring))
         kernel, programs, shapes = shape_and_verify_kernel, programs + (batch + ahead) * shapers, (ahead, asked, *sizes)
-    p_rows = rows_of(target, target.log_normalizer)
+    p_rows = rows_of(target, target.log_normalizer, SKIP_ALWAYS or max(score_chunk, emit_chunk) > 1)
     q_rows = p_rows if draft.rows is None else _draft_rows(draft.rows, target)
     run(
         kernel,
@@ -163,16 +164,16 @@ def chunk_of(tiles: int, rows: int, most: int) -> int:
     return max(1, min(tiles, most, tiles * rows // PROGRAMS))
 
 
-def rows_of(rows: LogitRows, normalizer: Tensor | None = None) -> Rows:
+def rows_of(rows: LogitRows, normalizer: Tensor | None = None, skips: bool = True) -> Rows:
     """Rows on the device, penalised and banned but for their mask; without a normaliser a pointer that no kernel
-    follows stands in its place."""
+    follows stands in its place. skips: whether a program has several tiles, some of which a mask may leave out."""
     if rows.pending is not None:
         rows.pending.apply()
     known = rows.temperature if normalizer is None else normalizer
-    mask = rows.mask
+    mask, looks = rows.mask, None
     if mask is not None:
-        mask = Mask(mask.restricted, mask.bits, mask.bits.shape[1], mask.rows)
-    return Rows(rows.raw, rows.raw.stride(0), rows.temperature, rows.cutoff, known, mask)
+        mask, looks = Mask(mask.restricted, mask.bits, mask.bits.shape[1], mask.rows), 1 if skips else None
+    return Rows(rows.raw, rows.raw.stride(0), rows.temperature, rows.cutoff, known, mask, looks)
 
 
 def _draft_rows(rows: LogitRows, target: LogitRows) -> Rows:
@@ -180,7 +181,7 @@ def _draft_rows(rows: LogitRows, target: LogitRows) -> Rows:
     given = rows_of(rows, rows.normalizer)
     if rows.mask is not None and not rows.mask.same_sets(target.mask):
         given = given._replace(logits=rows.logits, stride=rows.logits.stride(0))
-    return given._replace(mask=None)
+    return given._replace(mask=None, skips=None)
 
 
 def check(draft: Draft, target: LogitRows, streams: Streams) -> None:

@@ -122,7 +122,7 @@ def sample(
         unused = tokens  # nothing is drafted, so that no draft is read
         run(
             sample_kernel, n * triton.cdiv(tiles, chunk),
-            rows_of(rows),
+            rows_of(rows, skips=chunk > 1),
             Block(unused, unused, unused, unused),
             workspace.scratch(n, GAMMA_LANES, lanes, lanes * tile // GROUP.value, device),
             u, tokens, normalizers, vocabulary, tiles, chunk,

@@ -41,7 +41,10 @@ class Asked(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]; mask: a Mask, or None."""
+    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]; mask: a Mask, or None.
+
+    skips: None where each program has a single tile, so that there is none to leave out; see masks.py.
+    """
 
     logits: Any
     stride: Any
@@ -49,6 +52,7 @@ class Rows(NamedTuple):
     cutoff: Any
     log_normalizer: Any
     mask: Any = None
+    skips: Any = None
 
 
 class Block(NamedTuple):

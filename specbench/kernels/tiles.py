@@ -56,7 +56,9 @@ def load(row, mask, start, vocabulary, WHOLE, N: tl.constexpr):
         logits = tl.load(row + offsets, mask=offsets < vocabulary, other=float("-inf"))
     logits = logits.to(tl.float32)
     if len(mask) > 0:
-        logits = tl.where(masks.allowed(mask, start, N), logits, float("-inf"))
+        logits = tl.where(
+            masks.allowed(mask, start, N, 128 // row.dtype.element_ty.primitive_bitwidth), logits, float("-inf")
+        )
     return logits
 
 
@@ -90,7 +92,7 @@ def leave_sums(row, mask, begin, end, scale, reference, vocabulary, references, 
     """leave_sum() of tiles [begin, end) of a row; a reference of no use (-inf) becomes each tile's largest logit."""
     reference = tl.where(reference > float("-inf"), reference, float("nan"))
     every = True
-    if len(mask) > 0:
+    if len(mask) > 3:
         some = masks.tiles_with_tokens(mask, begin, end, TILE)
         every = masks.is_every(some, begin, end)
         if not every:
