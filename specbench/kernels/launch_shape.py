@@ -28,7 +28,8 @@ CHUNK = 1024  # tokens of a text that are looked through together
 PROGRAMS = 1024  # up to so many, a row of a part of a request each,
 TOKENS = 128  # with so many tokens together; beyond,
 ELEMENTS = 1024  # logits that a program changes together,
-ROWS = 8  # in at most so many rows
+ROWS = 8  # in at most so many rows;
+BESIDE = (2, 128)  # so many rows and tokens in a verifier's launch, whose programs have few registers
 IN_VERIFIER = True  # whether a verifier's launch penalises and bans in its target's rows, or one before it
 _ALONE = {"allowed_token_ids", "thinking_token_budget"}  # what has a kernel of its own
 
@@ -114,7 +115,7 @@ class Pending:
         programs shape a request."""
         self.done = True
         rows, step = _rows_and_step(len(self.logits), self.asked, self.history)
-        asked, sizes, constants = on_device(self.logits.shape[1], self.asked, self.history, None, rows, step)
+        asked, sizes, constants = on_device(self.logits.shape[1], self.asked, self.history, None, rows, step, BESIDE)
         return asked, sizes, constants, programs_of(sizes, constants["ROWS"])
 
 
@@ -176,9 +177,19 @@ def programs_of(sizes: tuple[int, ...], together: int) -> int:
 
 
 def on_device(
-    vocabulary: int, asked: Any, history: Any, counts: Counts | None, rows: int, step: int
+    vocabulary: int,
+    asked: Any,
+    history: Any,
+    counts: Counts | None,
+    rows: int,
+    step: int,
+    most: tuple[int, int] | None = None,
 ) -> tuple[Asked, tuple[int, ...], dict[str, int]]:
-    """What shape_some() of kernels/shape.py takes: its ``asked``, its ``sizes``, and its constants."""
+    """What shape_some() of kernels/shape.py takes: its ``asked``, its ``sizes``, and its constants.
+
+    Args:
+        most: rows and tokens of a program where there are many; None for those of a launch that does nothing else.
+    """
     wanted, texts, drafted, tallied = asked.asked, history.texts, history.drafted, history.tally
     parts, lists, room = 1, (None, None, None), 0
     if "penalties" in wanted:
@@ -199,7 +210,10 @@ def on_device(
         texts.stride(0), drafted.stride(0), step, rows, room, width, asked.bias_ids.shape[1], sequences, longest,
         asked.ending_ids.shape[1], parts,
     )  # fmt: skip
-    few = len(texts) * parts * rows <= PROGRAMS
-    together = 1 if few else min(ROWS, triton.next_power_of_2(rows))
-    most = TOKENS if few else ELEMENTS // together
-    return arguments, sizes, {"ROWS": together, "TOKENS": most, "WIDTH": triton.next_power_of_2(max(1, width))}
+    lanes = triton.next_power_of_2(rows)
+    together, tokens = (
+        (min(ROWS, lanes), ELEMENTS // min(ROWS, lanes)) if most is None else (min(most[0], lanes), most[1])
+    )
+    if len(texts) * parts * rows <= PROGRAMS:
+        together, tokens = 1, TOKENS
+    return arguments, sizes, {"ROWS": together, "TOKENS": tokens, "WIDTH": triton.next_power_of_2(max(1, width))}
