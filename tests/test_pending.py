@@ -9,7 +9,7 @@ from specbench.benchmark.synthetic import Case, make_case
 from specbench.kernels import launch, launch_rows, launch_shape, launch_tally
 from specbench.masked_rows import MaskedRows
 from specbench.rng import Streams
-from specbench.sampling import SamplingParams, where
+from specbench.sampling import History, SamplingParams, where, whole_rows
 from specbench.types import Draft, LogitRows
 from specbench.verifiers.fused import FusedVerifier
 from tests.bad_launches import Guarded
@@ -146,6 +146,15 @@ def test_rows_are_penalised_before_anything_else_is_done_with_them(kind, use):
         "interleave": lambda of: LogitRows.interleave([of]),
     }[use]
     assert torch.equal(made(rows).logits, made(plain).logits)
+
+
+def test_nothing_is_pending_of_no_requests():
+    case = case_of("penalties")
+    parts = (getattr(case.history, name)[:0] for name in ("texts", "prompt_lengths", "text_lengths", "drafted"))
+    history = History(*parts, case.history.request[:0], case.history.offset[:0])
+    params = case.target_params.leading(0)
+    rows = whole_rows(case.target_logits[:0], params, case.target_cutoff[:0], history, in_place=True)
+    assert rows.logits.shape == (0, 300)
 
 
 @on_a_gpu

@@ -76,7 +76,7 @@ def shape(
 
 def _rows_and_step(n: int, asked: Any, history: Any) -> tuple[int, int]:
     """Rows of logits, and of parameters, a request."""
-    requests = len(history.texts)
+    requests = max(1, len(history.texts))
     if n % requests:
         raise ArgumentError(f"history: {requests} requests have {n} rows of logits; as many for each are needed")
     return n // requests, n // requests if len(asked.presence) == n else 1
@@ -211,9 +211,9 @@ def on_device(
         asked.ending_ids.shape[1], parts,
     )  # fmt: skip
     lanes = triton.next_power_of_2(rows)
-    together, tokens = (
-        (min(ROWS, lanes), ELEMENTS // min(ROWS, lanes)) if most is None else (min(most[0], lanes), most[1])
-    )
+    together, tokens = most or (ROWS, ELEMENTS // min(ROWS, lanes))
     if len(texts) * parts * rows <= PROGRAMS:
         together, tokens = 1, TOKENS
-    return arguments, sizes, {"ROWS": together, "TOKENS": tokens, "WIDTH": triton.next_power_of_2(max(1, width))}
+    return arguments, sizes, {
+        "ROWS": min(together, lanes), "TOKENS": tokens, "WIDTH": triton.next_power_of_2(max(1, width))
+    }  # fmt: skip
