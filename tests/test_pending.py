@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.benchmark.synthetic import Case, make_case
-from specbench.kernels import launch, launch_rows, launch_shape, launch_tally
+from specbench.kernels import accept, launch, launch_rows, launch_shape, launch_tally, verify
 from specbench.masked_rows import MaskedRows
 from specbench.rng import Streams
 from specbench.sampling import History, SamplingParams, where, whole_rows
@@ -93,6 +93,19 @@ def test_requests_of_a_padded_batch_are_penalised_whole(block, monkeypatch):
         found.append((FusedVerifier(block=block).verify(padded, target, streams), case.target_logits.clone()))
     assert torch.equal(found[0][1], found[1][1])
     assert torch.equal(found[0][0].token_ids, found[1][0].token_ids)
+
+
+@pytest.mark.skipif(not launch.INTERPRETED, reason="test_scores_wait_for_penalties is what shows it on a GPU")
+def test_programs_that_read_logits_wait_until_they_are_shaped(monkeypatch):
+    """One after another, as the interpreter runs them, they would find it done whether they wait or not."""
+    case, waited = case_of("bans"), []
+    for module in (accept, verify):
+        monkeypatch.setattr(module, "await_shaped", lambda _, request, __: waited.append(request.handle.data.item()))
+    draft, target, streams = case.inputs()
+    counts = torch.tensor([0, 2, 1], device=DEVICE)
+    padded = Draft(draft.token_ids, draft.rows, counts, draft.max_draft_tokens, padded=True)
+    FusedVerifier().verify(padded, target, streams)
+    assert sorted(waited) == [0, 1, 1, 2], "whoever draws for a request without a draft, and who scores a row"
 
 
 @pytest.mark.parametrize("known", [True, False])
