@@ -79,11 +79,13 @@ def shape_and_verify_kernel(
     scoring, emitting = gamma * tl.cdiv(tiles, score_chunk), slots * tl.cdiv(tiles, emit_chunk)
     # The first ``lead`` requests are shaped; then each of the others as the one lead places before it is scored.
     program = tl.program_id(0)
-    behind = program - lead * shapers
-    scores, request, item = task(tl.maximum(behind, 0), batch, lag, shapers + scoring, emitting)
-    first = behind < 0
-    if first | (scores & (item < shapers)):
-        program = tl.where(first, program, (request + lead) * shapers + item)
+    place = program - lead * shapers
+    shapes, scores, request, item = place < 0, place < 0, place, place
+    if place >= 0:
+        scores, request, item = task(place, batch, lag, shapers + scoring, emitting)
+        shapes = scores & (item < shapers)
+        program = (request + lead) * shapers + item
+    if shapes:
         if program < batch * shapers:
             shape_some(p.logits, p.stride, asked, sizes, program, vocabulary, ROWS, TOKENS, WIDTH)
             tl.debug_barrier()  # every thread's stores, before one thread counts this program
