@@ -58,8 +58,13 @@ class LogitRows:
         return None
 
     @property
+    def pending(self) -> Any:
+        """The specbench.kernels.launch_shape.Pending that readers of ``raw`` still have to apply; None for none."""
+        return None
+
+    @property
     def raw(self) -> Tensor:
-        """The logits as they lie in memory: ``logits``, unless there is a mask."""
+        """The logits as they lie in memory: ``logits``, unless there is a mask or anything pending."""
         return self.logits
 
     def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:

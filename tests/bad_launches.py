@@ -31,7 +31,7 @@ from tests.kernel_cases import DEVICE, GREEDY, Case, assert_agrees, step
 LIMIT = 60 if launch.INTERPRETED else 300  # seconds a case, compilation included
 MARGIN = 40  # elements or rows around each tensor: more than a wild count leads a request's lanes astray
 ABSURD = 2**40 + 12345
-COUNTERS = ("scored", "emitted", "outcome")  # 0 between launches
+COUNTERS = ("scored", "shaped", "emitted", "outcome")  # 0 between launches
 Step = tuple[Draft, LogitRows, Streams]
 
 

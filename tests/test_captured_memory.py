@@ -9,7 +9,7 @@ from specbench.decoding.engines import graph
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.errors import ArgumentError
-from specbench.kernels import launch, launch_tally
+from specbench.kernels import launch, launch_tally, workspace
 from specbench.sampling import SamplingParams
 from tests import kernel_cases
 from tests.kernel_cases import on_a_gpu
@@ -22,8 +22,8 @@ DEVICE = torch.empty(0, device=kernel_cases.DEVICE).device  # with its number, a
 
 
 def of_verification():
-    workspace = launch.Workspace()
-    return lambda batch: workspace.scratch(batch, 4, 8, 16, DEVICE).total
+    held = launch.Workspace()
+    return lambda batch: held.scratch(batch, 4, 8, 16, DEVICE).total
 
 
 def of_counts():
@@ -40,7 +40,7 @@ def of_counts():
 @pytest.mark.parametrize("captured", [True, False])
 def test_memory_of_a_graph_outlives_growth_and_no_other_does(monkeypatch, made, captured):
     take, capturing = made(), []
-    for module in (launch, launch_tally):
+    for module in (workspace, launch_tally):
         monkeypatch.setattr(module, "captures", lambda _: bool(capturing))
     first = weakref.ref(take(2))
     if captured:
@@ -60,11 +60,11 @@ def test_memory_of_a_graph_outlives_growth_and_no_other_does(monkeypatch, made, 
 @on_a_gpu
 def test_a_verifier_that_others_use_for_larger_batches(monkeypatch):
     """Before, replays wrote to memory that had become another tensor's."""
-    pair, workspace = embedded(), launch.Workspace()
+    pair, held = embedded(), launch.Workspace()
     requests = make_requests(pair, 16, SamplingParams(temperature=0.8, presence_penalty=0.5))
     small, large = decoder(pair, GraphEngine()), decoder(pair, GraphEngine())
     for each in (small, large):
-        monkeypatch.setattr(each.parts.verifier, "_workspace", workspace)
+        monkeypatch.setattr(each.parts.verifier, "_workspace", held)
     expected = logs(small.run(requests[:2]))
     large.run(requests)
     taken = [torch.full((size,), 2**30, dtype=torch.int32, device="cuda") for size in range(64, 2**16, 64)]

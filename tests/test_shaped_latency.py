@@ -103,7 +103,7 @@ def test_a_replay_begins_with_what_the_last_one_changed_restored():
 @EVERY
 def test_a_call_changes_its_logits_as_a_step_does_until_they_are_restored(name, in_place):
     case = make_case(spec_of(name), 0, 0, DEVICE)
-    case.inputs()
+    FusedVerifier().verify(*case.inputs())
     assert torch.equal(case.left(), case.shaped_before.target_logits)
     beside = name == "allowed"  # a mask, which verifiers read themselves
     assert torch.equal(case.target_logits, case.raw_logits) == beside

@@ -124,6 +124,7 @@ def test_kernels_write_what_their_twin_does(dtype, chunk, monkeypatch):
     monkeypatch.setattr(launch_tally, "CHUNK", chunk)
     monkeypatch.setattr(launch_shape, "CHUNK", chunk)
     monkeypatch.setattr(launch_shape, "ELEMENTS", chunk)
+    monkeypatch.setattr(launch_shape, "TOKENS", chunk)
     counts, kinds = launch_tally.Counts(VOCABULARY), ("all together", "repetition", "bad words", "nothing")
     for asked in (
         [EACH[name] for name in kinds],

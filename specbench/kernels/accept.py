@@ -48,10 +48,22 @@ def _logit(source, rows, x):
 
 
 @triton.jit
-def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, vocabulary, KNOWN, TILE, TILES, GAMMA):
+def await_shaped(ws, request, shapers):
+    """Waits until all of so many programs have penalised and banned in a request's rows."""
+    done = tl.atomic_add(ws.shaped + request, 0, sem="acquire")
+    while done < shapers:
+        done = tl.atomic_add(ws.shaped + request, 0, sem="acquire")
+
+
+@triton.jit
+def score(
+    p, block, ws, shapers, request, drafted, first, item, chunks, chunk, tiles, vocabulary,
+    KNOWN, TILE, TILES, GAMMA, FETCH,
+):  # fmt: skip
     """Leaves the sums of one chunk of a drafted row; returns how many chunks of the request were done before, or -1.
 
-    Of greedy rows it leaves the largest logits; of others whose normaliser is known nothing is needed.
+    Of greedy rows it leaves the largest logits; of others whose normaliser is known nothing is needed. With ``shapers``
+    it waits for these programs first.
     """
     i = item // chunks
     before = tl.full((), -1, tl.int32)
@@ -59,10 +71,15 @@ def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, voc
         row, begin = first + request + i, (item % chunks) * chunk
         end = tl.minimum(begin + chunk, tiles)
         cells = (request * GAMMA + i) * TILES
-        logits, mask = p.logits + row * p.stride, masks.mask_of(p.mask, row)
+        logits, mask = p.logits + row * p.stride, masks.mask_of(p, row)
         temperature = tl.load(p.temperature + row).to(tl.float64)
+        x = drafted_ids(block, first + i, i < drafted, vocabulary)
+        if shapers is not None:
+            if FETCH:
+                on_tiles.fetch(logits, begin, vocabulary, TILE)
+            await_shaped(ws, request, shapers)
         # The drafted token's logit is rarely far below the largest, and spares looking for that.
-        logit = _logit(p, row, drafted_ids(block, first + i, i < drafted, vocabulary)).to(tl.float32)
+        logit = _logit(p, row, x).to(tl.float32)
         if temperature == 0:
             on_tiles.leave_largest(logits, mask, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
         elif not KNOWN:

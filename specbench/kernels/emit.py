@@ -42,7 +42,7 @@ def row_form(p, q, block, ws, request, first, tau, subtract, vocabulary, BLOCK, 
         greedy = tl.load(p.temperature + row) == 0
         pi = tl.load(ws.pi + slot - 1, mask=subtract & (tau > 0), other=1.0, cache_modifier=".cg").to(tl.float32)
         argmax = tl.load(ws.argmax + slot, mask=greedy, other=NO_INDEX, cache_modifier=".cg")
-    p_form = (p.logits + row * p.stride, masks.mask_of(p.mask, row), cutoff, scale, reference, factor * pi)
+    p_form = (p.logits + row * p.stride, masks.mask_of(p, row), cutoff, scale, reference, factor * pi)
     q_form = (q.logits + draft * q.stride, (), q_cutoff, q_scale, q_reference, q_factor)
     return p_form, q_form, x, dense, greedy, argmax, pi
 
@@ -84,7 +84,7 @@ def leave_masses(
     row = first + request + tau
     temperature = tl.load(p.temperature + row).to(tl.float64)
     if tau == drafted:
-        logits, mask = p.logits + row * p.stride, masks.mask_of(p.mask, row)
+        logits, mask = p.logits + row * p.stride, masks.mask_of(p, row)
         if temperature > 0:
             _leave_bonus_masses(
                 logits, mask, begin, end, on_tiles.exp2_scale(temperature), tl.load(p.cutoff + row).to(tl.float32),
@@ -95,8 +95,9 @@ def leave_masses(
     elif BLOCK | (temperature > 0):  # the token rule's recovered token at temperature 0 is the argmax, known already
         form = row_form(p, q, block, ws, request, first, tau, tau < drafted, vocabulary, BLOCK, HAS_Q, GAMMA)
         every = True
-        if p.mask is not None:
-            some = masks.tiles_with_tokens(masks.mask_of(p.mask, row), begin, end, TILE)
+        mask = form[0][1]
+        if len(mask) > 3:
+            some = masks.tiles_with_tokens(mask, begin, end, TILE)
             every = masks.is_every(some, begin, end)
             if not every:
                 for t in range(begin, end):
@@ -133,7 +134,7 @@ def _leave_no_mass(t, ws, cells, groups, BLOCK, TILE):
 def _leave_bonus_masses(row, mask, begin, end, scale, cutoff, vocabulary, references, ws, groups, TILE):
     """Leaves, of tiles [begin, end) of a row, the largest kept logit * scale and the group masses relative to it."""
     every = True
-    if len(mask) > 0:
+    if len(mask) > 3:
         some = masks.tiles_with_tokens(mask, begin, end, TILE)
         every = masks.is_every(some, begin, end)
         if not every:
@@ -225,7 +226,7 @@ def draw(
         start = tile * TILE + group * GROUP
         if bonus:  # relative to the row's largest logit: the draw normalises itself
             row = first + request + tau
-            mask = masks.mask_of(p.mask, row)
+            mask = masks.mask_of(p, row)
             logits = on_tiles.load(p.logits + row * p.stride, mask, start, vocabulary, False, GROUP)
             kept = logits >= tl.load(p.cutoff + row).to(tl.float32)
             weights = tl.where(kept, on_tiles.exp2(tl.fma(logits, on_tiles.exp2_scale(temperature), -most)), 0.0)

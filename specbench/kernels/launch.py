@@ -1,9 +1,8 @@
-"""From LogitRows and Draft to launches: what a kernel can take, its scratch memory, its grid."""
+"""From LogitRows and Draft to launches: what a kernel can take, and its grid."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,11 @@ from triton.runtime.interpreter import InterpretedFunction
 from specbench import arguments
 from specbench.errors import ArgumentError
 from specbench.kernels.emit import GROUP
-from specbench.kernels.layout import Block, Mask, Rows, Scratch
+from specbench.kernels.layout import Block, Mask, Rows
 from specbench.kernels.masks import MOST_TILES
+from specbench.kernels.verify import shape_and_verify_kernel as _shape_and_verify_kernel
 from specbench.kernels.verify import verify_kernel as _verify_kernel
+from specbench.kernels.workspace import Workspace
 from specbench.rng import Streams
 from specbench.types import Draft, LogitRows, Verification
 
@@ -28,83 +29,14 @@ REGISTERS = 64  # a thread: leaves room for enough programs at once to hide the 
 PROGRAMS = 1024  # tiles are shared out among so many,
 SCORE_CHUNK, EMIT_CHUNK = 32, 8  # at most so many a program
 LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
+LEAD = 512  # programs between penalising a request's rows and scoring it
+FETCH = True  # whether a program that waits for penalties brings its first tile into the cache meanwhile
+SKIP_ALWAYS = False  # whether a mask is looked through for tiles to leave out even where each program has a single one
 GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
-verify_kernel: Any = _verify_kernel  # a checker of types reads its parameters as the launch's
+# A checker of types would read the kernels' parameters as the launches'.
+verify_kernel: Any = _verify_kernel
+shape_and_verify_kernel: Any = _shape_and_verify_kernel
 INTERPRETED = isinstance(_verify_kernel, InterpretedFunction)
-
-
-def captures(device: torch.device) -> bool:
-    """Whether a CUDA graph is being captured, on the current stream."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-@dataclass
-class OfGraphs:
-    """Memory that launches inside CUDA graphs go on writing to when more is taken for later ones."""
-
-    kept: list[object] = field(default_factory=list)
-    used: bool = False  # whether a graph has what is in use now
-
-    def use(self, device: torch.device) -> None:
-        """Memory is used as it is."""
-        self.used |= captures(device)
-
-    def replace(self, memory: object) -> None:
-        """Other memory takes the place of this, which is kept if a graph has it."""
-        if self.used:
-            self.kept.append(memory)
-        self.used = False
-
-
-@dataclass
-class Workspace:
-    """Scratch memory of the verification kernel on one device, grown as needed.
-
-    Launches that share a workspace must follow one another. A launch inside a CUDA graph uses the memory there was when
-    it was captured: run it once beforehand with the largest batch, gamma and vocabulary. That memory is kept as long as
-    the workspace, whatever later launches need, since the graph goes on writing to it.
-    """
-
-    cells: int = 0
-    groups: int = 0
-    slots: int = 0
-    batch: int = 0
-    _scratch: Scratch | None = field(default=None, repr=False)
-    _of_graphs: OfGraphs = field(default_factory=OfGraphs, repr=False)
-
-    def scratch(self, batch: int, gamma: int, tiles: int, groups: int, device: torch.device) -> Scratch:
-        """Memory for so many requests, drafted tokens a request, tiles a row and groups a request (powers of two).
-
-        Raises:
-            ArgumentError: more is needed while a CUDA graph is being captured.
-        """
-        wanted = (batch * gamma * tiles, batch * groups, batch * gamma, batch)
-        held = (self.cells, self.groups, self.slots, self.batch)
-        if self._scratch is not None and self._scratch.total.device == device:
-            if all(want <= have for want, have in zip(wanted, held, strict=True)):
-                self._of_graphs.use(device)
-                return self._scratch
-        if captures(device):
-            raise ArgumentError("workspace: too small inside a CUDA graph capture; call verify once before it")
-        self._of_graphs.replace(self._scratch)
-        self.cells, self.groups, self.slots, self.batch = map(max, wanted, held)
-
-        def empty(size: int, dtype: torch.dtype) -> Tensor:
-            return torch.empty(size, dtype=dtype, device=device)
-
-        self._scratch = Scratch(
-            reference=empty(self.cells, torch.float32),
-            total=empty(self.cells, torch.float32),
-            group=empty(self.groups, torch.float32),
-            place=empty(self.cells, torch.int32),
-            form=empty(8 * self.slots, torch.float32),
-            argmax=empty(self.slots, torch.int32),
-            pi=empty(self.slots, torch.float64),
-            scored=empty(self.batch, torch.int32).zero_(),
-            emitted=empty(self.batch, torch.int32).zero_(),
-            outcome=empty(self.batch, torch.int32).zero_(),
-        )
-        return self._scratch
 
 
 def verify(
@@ -116,11 +48,12 @@ def verify(
     workspace: Workspace,
     out: Verification | None = None,
 ) -> Verification:
-    """Verifies a batch in one launch; see kernels/verify.py. Never waits for the device.
+    """Verifies a batch in one launch, which applies what is pending too; see kernels/verify.py.
 
-    So ids, counts, positions, seeds and logits are not looked at here, and what plain verifiers refuse
-    (specbench/arguments.py) has a defined result instead. Whatever they are, the launch ends, reads and writes nothing
-    outside of the tensors given, emits ids of the vocabulary or PADDING, and leaves the workspace fit for the next:
+    It never waits for the device. So ids, counts, positions, seeds and logits are not looked at here, and what plain
+    verifiers refuse (specbench/arguments.py) has a defined result instead. Whatever they are, the launch ends, reads
+    and writes nothing outside of the tensors given, emits ids of the vocabulary or PADDING, and leaves the workspace
+    fit for the next:
 
     - A drafted id outside of the vocabulary is refused, as one that p gives no probability; the token in its place is
       drawn from max(p - q, 0), where such an id takes nothing from p (one-hot q).
@@ -160,12 +93,19 @@ def verify(
     slots = max(gamma, 1) if block else 1
     score_chunk = tiles if known else min(most, chunk_of(tiles, batch * gamma, SCORE_CHUNK))
     emit_chunk = min(most, chunk_of(tiles, batch * slots, EMIT_CHUNK))
-    programs = gamma * triton.cdiv(tiles, score_chunk) + slots * triton.cdiv(tiles, emit_chunk)
-    p_rows = rows_of(target, target.log_normalizer)
+    scoring, emitting = gamma * triton.cdiv(tiles, score_chunk), slots * triton.cdiv(tiles, emit_chunk)
+    kernel, programs, shapes, constants = verify_kernel, batch * (scoring + emitting), (), {}
+    even = draft.padded or len(draft.token_ids) == batch * gamma
+    if target.pending is not None and even and not known and len(target.pending.history.texts) == batch:
+        asked, sizes, constants, shapers = target.pending.begun()
+        ahead = min(batch, triton.cdiv(LEAD, shapers + scoring))
+        constants["FETCH"] = FETCH
+        kernel, programs, shapes = shape_and_verify_kernel, programs + (batch + ahead) * shapers, (ahead, asked, *sizes)
+    p_rows = rows_of(target, target.log_normalizer, SKIP_ALWAYS or max(score_chunk, emit_chunk) > 1)
     q_rows = p_rows if draft.rows is None else _draft_rows(draft.rows, target)
     run(
-        verify_kernel,
-        batch * programs,
+        kernel,
+        programs,
         p_rows,
         q_rows,
         Block(
@@ -184,7 +124,8 @@ def verify(
         tiles,
         score_chunk,
         emit_chunk,
-        min(batch, triton.cdiv(LAG, max(1, gamma * triton.cdiv(tiles, score_chunk)))),
+        min(batch, triton.cdiv(LAG, max(1, scoring))),
+        *shapes,
         BLOCK=block,
         HAS_Q=draft.rows is not None,
         KNOWN=known,
@@ -193,6 +134,7 @@ def verify(
         GAMMA=lanes,
         SLOTS=lanes if block else 1,
         PADDED=draft.padded,
+        **constants,
         num_warps=WARPS,
         maxnreg=REGISTERS,
     )
@@ -224,13 +166,16 @@ def chunk_of(tiles: int, rows: int, most: int) -> int:
     return max(1, min(tiles, most, tiles * rows // PROGRAMS))
 
 
-def rows_of(rows: LogitRows, normalizer: Tensor | None = None) -> Rows:
-    """Rows on the device; without a normaliser a pointer that no kernel follows stands in its place."""
+def rows_of(rows: LogitRows, normalizer: Tensor | None = None, skips: bool = True) -> Rows:
+    """Rows on the device, penalised and banned but for their mask; without a normaliser a pointer that no kernel
+    follows stands in its place. skips: whether a program has several tiles, some of which a mask may leave out."""
+    if rows.pending is not None:
+        rows.pending.apply()
     known = rows.temperature if normalizer is None else normalizer
-    mask = rows.mask
+    mask, looks = rows.mask, None
     if mask is not None:
-        mask = Mask(mask.restricted, mask.bits, mask.bits.shape[1], mask.rows)
-    return Rows(rows.raw, rows.raw.stride(0), rows.temperature, rows.cutoff, known, mask)
+        mask, looks = Mask(mask.restricted, mask.bits, mask.bits.shape[1], mask.rows), 1 if skips else None
+    return Rows(rows.raw, rows.raw.stride(0), rows.temperature, rows.cutoff, known, mask, looks)
 
 
 def _draft_rows(rows: LogitRows, target: LogitRows) -> Rows:
@@ -238,7 +183,7 @@ def _draft_rows(rows: LogitRows, target: LogitRows) -> Rows:
     given = rows_of(rows, rows.normalizer)
     if rows.mask is not None and not rows.mask.same_sets(target.mask):
         given = given._replace(logits=rows.logits, stride=rows.logits.stride(0))
-    return given._replace(mask=None)
+    return given._replace(mask=None, skips=None)
 
 
 def check(draft: Draft, target: LogitRows, streams: Streams) -> None:

@@ -19,7 +19,6 @@ from specbench.kernels.launch import (
     EMIT_CHUNK,
     GAMMA_LANES,
     WARPS,
-    Workspace,
     check_array,
     check_layout,
     check_logits,
@@ -30,6 +29,7 @@ from specbench.kernels.launch import (
 )
 from specbench.kernels.layout import Block
 from specbench.kernels.masks import MOST_TILES
+from specbench.kernels.workspace import Workspace
 from specbench.rng import Stream
 from specbench.types import LogitRows
 
@@ -122,7 +122,7 @@ def sample(
         unused = tokens  # nothing is drafted, so that no draft is read
         run(
             sample_kernel, n * triton.cdiv(tiles, chunk),
-            rows_of(rows),
+            rows_of(rows, skips=chunk > 1),
             Block(unused, unused, unused, unused),
             workspace.scratch(n, GAMMA_LANES, lanes, lanes * tile // GROUP.value, device),
             u, tokens, normalizers, vocabulary, tiles, chunk,

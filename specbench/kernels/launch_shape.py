@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import triton
@@ -12,6 +15,7 @@ from specbench.errors import ArgumentError
 from specbench.kernels import shape as kernels
 from specbench.kernels.launch import check_logits, row_tiles, run
 from specbench.kernels.launch_tally import Counts, tally
+from specbench.kernels.layout import Asked
 from specbench.kernels.think import think_kernel as _think_kernel
 from specbench.masked_rows import Mask
 
@@ -21,8 +25,12 @@ allow_kernel: Any = kernels.allow_kernel
 think_kernel: Any = _think_kernel
 BITS = 32  # of allowed_token_ids, in a word
 CHUNK = 1024  # tokens of a text that are looked through together
+PROGRAMS = 1024  # up to so many, a row of a part of a request each,
+TOKENS = 128  # with so many tokens together; beyond,
 ELEMENTS = 1024  # logits that a program changes together,
-ROWS = 8  # in at most so many rows
+ROWS = 8  # in at most so many rows;
+BESIDE = (2, 128)  # so many rows and tokens in a verifier's launch, whose programs have few registers
+IN_VERIFIER = True  # whether a verifier's launch penalises and bans in its target's rows, or one before it
 _ALONE = {"allowed_token_ids", "thinking_token_budget"}  # what has a kernel of its own
 
 
@@ -49,11 +57,7 @@ def shape(
     n, vocabulary = logits.shape
     if n == 0:
         return logits
-    wanted, requests = asked.asked, len(history.texts)
-    if n % requests:
-        raise ArgumentError(f"history: {requests} requests have {n} rows of logits; as many for each are needed")
-    rows = n // requests
-    step = rows if len(asked.presence) == n else 1
+    wanted, (rows, step) = asked.asked, _rows_and_step(n, asked, history)
     if "allowed_token_ids" in wanted:
         allow(logits, mask_of(asked, n))
     if wanted - _ALONE:
@@ -68,6 +72,67 @@ def shape(
             CHUNK=_chunk(history), TILE=row_tiles(vocabulary)[0], num_warps=4,
         )  # fmt: skip
     return logits
+
+
+def _rows_and_step(n: int, asked: Any, history: Any) -> tuple[int, int]:
+    """Rows of logits, and of parameters, a request."""
+    requests = max(1, len(history.texts))
+    if n % requests:
+        raise ArgumentError(f"history: {requests} requests have {n} rows of logits; as many for each are needed")
+    return n // requests, n // requests if len(asked.presence) == n else 1
+
+
+@dataclass
+class Pending:
+    """Penalties, biases, bad words and min_tokens that logits still lack, to be applied in place.
+
+    A verifier's launch does so, and spares a launch; whoever else reads the logits calls :meth:`apply` first.
+
+    Args:
+        logits, asked, history: as in :func:`shape`; nothing that has a kernel of its own is asked for.
+
+    Raises:
+        ArgumentError: see :func:`shape`.
+    """
+
+    logits: Shaped[Tensor, "n V"]
+    asked: Any
+    history: Any
+    done: bool = False
+
+    def __post_init__(self) -> None:
+        check_logits("logits", self.logits)
+        _rows_and_step(len(self.logits), self.asked, self.history)
+
+    def apply(self) -> None:
+        """Applies them in a launch, if nobody has."""
+        if not self.done:
+            self.done = True
+            shape(self.logits, self.asked, self.history)
+
+    def begun(self) -> tuple[Asked, tuple[int, ...], dict[str, int], int]:
+        """For who applies them in the next launch: asked, sizes and constants of shape_and_verify_kernel, and how many
+        programs shape a request."""
+        self.done = True
+        rows, step = _rows_and_step(len(self.logits), self.asked, self.history)
+        asked, sizes, constants = on_device(self.logits.shape[1], self.asked, self.history, None, rows, step, BESIDE)
+        return asked, sizes, constants, programs_of(sizes, constants["ROWS"])
+
+
+def beside(
+    logits: Shaped[Tensor, "n V"], asked: Any, history: Any
+) -> tuple[Mask | None, Callable[[Tensor, Mask], Tensor], Pending | None]:
+    """What stays beside the logits, as MaskedRows has it: the mask, what writes it into them, and what is pending.
+
+    The arguments are those of :func:`shape`, thinking_token_budget excepted.
+    """
+    mask = mask_of(asked, len(logits)) if "allowed_token_ids" in asked.asked else None
+    others, pending = dataclasses.replace(asked, asked=asked.asked - {"allowed_token_ids"}), None
+    if others.asked:
+        pending = Pending(logits, others, history)
+        if not IN_VERIFIER:
+            pending.apply()
+    return mask, allow, pending
 
 
 def mask_of(asked: Any, n: int) -> Mask:
@@ -99,29 +164,56 @@ def _chunk(history: Any) -> int:
 
 def _shape(logits: Tensor, asked: Any, history: Any, counts: Counts | None, rows: int, step: int) -> None:
     """Penalties, biases, bad words and min_tokens, of ``rows`` rows a request."""
-    (n, vocabulary), wanted = logits.shape, asked.asked
-    texts, drafted, tallied = history.texts, history.drafted, history.tally
-    penalises, unused = "penalties" in wanted, history.offset
-    parts, lists, room = 1, (unused, unused, unused), 0
-    if penalises:
+    arguments, sizes, options = on_device(logits.shape[1], asked, history, counts, rows, step)
+    programs = len(history.texts) * programs_of(sizes, options["ROWS"])
+    run(
+        shape_kernel, programs, logits, logits.stride(0), arguments, *sizes, logits.shape[1], **options, num_warps=4
+    )  # fmt: skip
+
+
+def programs_of(sizes: tuple[int, ...], together: int) -> int:
+    """How many programs change the rows of a request; see kernels/shape.py."""
+    return sizes[-1] * triton.cdiv(sizes[3], together)
+
+
+def on_device(
+    vocabulary: int,
+    asked: Any,
+    history: Any,
+    counts: Counts | None,
+    rows: int,
+    step: int,
+    most: tuple[int, int] | None = None,
+) -> tuple[Asked, tuple[int, ...], dict[str, int]]:
+    """What shape_some() of kernels/shape.py takes: its ``asked``, its ``sizes``, and its constants.
+
+    Args:
+        most: rows and tokens of a program where there are many; None for those of a launch that does nothing else.
+    """
+    wanted, texts, drafted, tallied = asked.asked, history.texts, history.drafted, history.tally
+    parts, lists, room = 1, (None, None, None), 0
+    if "penalties" in wanted:
         if tallied is None or not tallied.is_of(history, vocabulary):
             given = (texts, history.prompt_lengths, history.text_lengths, asked.bias_ids, vocabulary)
             tallied = tally(*given, counts)
-        lists, parts, room = (
-            (tallied.found, tallied.listed, tallied.times),
-            tallied.listed.shape[1],
-            tallied.listed.shape[2],
-        )
-    _, sequences, longest = asked.bad_words.shape
-    together, width = min(ROWS, triton.next_power_of_2(rows)), triton.next_power_of_2(max(1, drafted.shape[1]))
-    run(
-        shape_kernel, n // rows * parts,
-        logits, logits.stride(0), history.offset,
-        texts, texts.stride(0), history.prompt_lengths, history.text_lengths, drafted, drafted.stride(0),
-        *lists, asked.presence, asked.frequency, asked.repetition, asked.bias_ids, asked.bias,
-        asked.bad_words, asked.min_tokens, asked.ending_ids,
-        step, rows, room, drafted.shape[1], asked.bias_ids.shape[1], sequences, longest,
-        asked.ending_ids.shape[1], vocabulary, parts,
-        PENALISE=penalises, BIAS="logit_bias" in wanted, FORBID="bad_words" in wanted, DELAY="min_tokens" in wanted,
-        ROWS=together, TOKENS=ELEMENTS // together, WIDTH=width, num_warps=4,
+        lists, (_, parts, room) = (tallied.found, tallied.listed, tallied.times), tallied.listed.shape
+    numbers = (asked.presence, asked.frequency, asked.repetition) if "penalties" in wanted else (None, None, None)
+    biases = (asked.bias_ids, asked.bias) if "logit_bias" in wanted else (None, None)
+    endings = (asked.min_tokens, asked.ending_ids) if "min_tokens" in wanted else (None, None)
+    arguments = Asked(
+        history.offset, texts, history.prompt_lengths, history.text_lengths, drafted, *lists, *numbers, *biases,
+        asked.bad_words if "bad_words" in wanted else None, *endings,
     )  # fmt: skip
+    _, sequences, longest = asked.bad_words.shape
+    width = drafted.shape[1]
+    sizes = (
+        texts.stride(0), drafted.stride(0), step, rows, room, width, asked.bias_ids.shape[1], sequences, longest,
+        asked.ending_ids.shape[1], parts,
+    )  # fmt: skip
+    lanes = triton.next_power_of_2(rows)
+    together, tokens = most or (ROWS, ELEMENTS // min(ROWS, lanes))
+    if len(texts) * parts * rows <= PROGRAMS:
+        together, tokens = 1, TOKENS
+    return arguments, sizes, {
+        "ROWS": min(together, lanes), "TOKENS": tokens, "WIDTH": triton.next_power_of_2(max(1, width))
+    }  # fmt: skip

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from specbench.errors import ArgumentError
 from specbench.kernels import tally as kernels
-from specbench.kernels.launch import OfGraphs, captures, run
+from specbench.kernels.launch import run
+from specbench.kernels.workspace import OfGraphs, captures
 
 tally_kernel: Any = kernels.tally_kernel  # a checker of types would read the kernel's parameters as the launch's
 CHUNK = 2048  # tokens of a text that are counted together
@@ -25,7 +26,7 @@ class Counts:
     """The counts of texts' tokens, all 0 between launches; used on one stream and grown as needed.
 
     A launch inside a CUDA graph uses the memory there was when it was captured: run it once beforehand with the most
-    requests. That memory is kept as :class:`specbench.kernels.launch.Workspace` keeps its own.
+    requests. That memory is kept as :class:`specbench.kernels.workspace.Workspace` keeps its own.
     """
 
     vocabulary: int

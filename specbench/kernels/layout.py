@@ -15,8 +15,36 @@ class Mask(NamedTuple):
     rows: Any
 
 
+class Asked(NamedTuple):
+    """Shaping and History on the device; what no row has asked for is None: then no code is made for it.
+
+    found [B, parts], listed and counts [B, parts, room]: what tally_kernel left; None without penalties. The others are
+    as in Shaping, a row a request or as many for each, and in History.
+    """
+
+    offset: Any
+    texts: Any
+    prompt_lengths: Any
+    text_lengths: Any
+    drafted: Any
+    found: Any
+    listed: Any
+    counts: Any
+    presence: Any
+    frequency: Any
+    repetition: Any
+    bias_ids: Any
+    bias: Any
+    bad_words: Any
+    min_tokens: Any
+    ending_ids: Any
+
+
 class Rows(NamedTuple):
-    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]; mask: a Mask, or None."""
+    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]; mask: a Mask, or None.
+
+    skips: None where each program has a single tile, so that there is none to leave out; see masks.py.
+    """
 
     logits: Any
     stride: Any
@@ -24,6 +52,7 @@ class Rows(NamedTuple):
     cutoff: Any
     log_normalizer: Any
     mask: Any = None
+    skips: Any = None
 
 
 class Block(NamedTuple):
@@ -45,7 +74,8 @@ class Scratch(NamedTuple):
     form: Any  # [slots, 8] float32: scale, reference, factor of p, then of q, of on_tiles.exp2_form; two unused
     argmax: Any  # slots int32, of greedy rows
     pi: Any  # slots float64: pi_(i+1) of the block rule
-    scored: Any  # [B] int32, as the next two 0 between launches: chunks scored so far
+    scored: Any  # [B] int32, as the next three 0 between launches: chunks scored so far
+    shaped: Any  # [B] int32: programs that have penalised and banned in the request's rows
     emitted: Any  # [B] int32: chunks emitted so far
     outcome: Any  # [B] int32: 0 not yet scored; 1 + tau, the row to draw from; or BY_MASS
 

@@ -1,8 +1,10 @@
 """Which tokens of a row may come: the bits of masked_rows.Mask, read beside the logits.
 
-A row's mask is a tuple (words, how many of them there are, what stands for a word beyond them), empty where rows have
-no mask: then no code is made for it. A row that nothing is banned from has no words, and all bits beyond them are set.
-None would do in Triton 3.7, but functions of 3.6 cannot return it.
+A row's mask is a tuple (words, how many of them there are, what is set in all of them and beyond), empty where rows
+have no mask: then no code is made for it. A row that nothing is banned from has all bits set. It has a fourth part
+where tiles without a token that may come are left out; a program then looks first whether the row has words at all.
+Where each program has a single tile, it reads the words, needed or not, so as not to wait. None would do for what is
+absent in Triton 3.7, but functions of 3.6 cannot return it.
 """
 
 import triton
@@ -13,29 +15,52 @@ MOST_TILES = tl.constexpr(32)  # that a program looks through at once
 
 
 @triton.jit
-def mask_of(mask, row):
-    """The mask of a row."""
-    if mask is None:
-        return ()
-    else:
-        own = row // mask.rows
-        beyond = tl.where(tl.load(mask.restricted + own), 0, -1)
-        return mask.bits + own * mask.words, tl.where(beyond == 0, mask.words, 0), beyond
+def set_of(mask, rows):
+    """The sets of some rows, int64. A division of 64 bits would be a call of a hundred instructions."""
+    return (rows.to(tl.int32) // mask.rows).to(tl.int64)
 
 
 @triton.jit
-def allowed(mask, start, N: tl.constexpr):
-    """Whether each of N tokens from ``start`` on may come; both are multiples of BITS."""
-    words, count, beyond = mask
-    at = start // BITS + tl.arange(0, N // BITS)
-    word = tl.load(words + at, mask=at < count, other=beyond)
-    return tl.reshape(((word[:, None] >> tl.arange(0, BITS)[None, :]) & 1) != 0, (N,))
+def mask_of(source, row):
+    """The mask of a row of Rows."""
+    if source.mask is None:
+        return ()
+    elif source.skips is None:
+        return words_of(source.mask, row)
+    else:
+        words, count, beyond = words_of(source.mask, row)
+        return words, tl.where(beyond == 0, count, 0), beyond, 0
+
+
+@triton.jit
+def words_of(mask, row):
+    """(words, how many, what is set in all and beyond) of a row."""
+    own = set_of(mask, row)
+    return mask.bits + own * mask.words, mask.words, tl.where(tl.load(mask.restricted + own), 0, -1)
+
+
+@triton.jit
+def words_at(mask, at, held):
+    """Words of a row's mask by their places, of those that are held."""
+    words, count, beyond = mask[0], mask[1], mask[2]
+    return tl.load(words + at, mask=held & (at < count), other=0) | beyond
+
+
+@triton.jit
+def allowed(mask, start, N: tl.constexpr, TOGETHER: tl.constexpr):
+    """Whether each of N tokens from ``start`` on may come; both are multiples of BITS.
+
+    A thread loads the word of TOGETHER tokens once: as many as it has logits in one piece.
+    """
+    place = tl.arange(0, N // TOGETHER) * TOGETHER
+    word = words_at(mask, (start + place) // BITS, place >= 0) >> (place % BITS)
+    return tl.reshape(((word[:, None] >> tl.arange(0, TOGETHER)[None, :]) & 1) != 0, (N,))
 
 
 @triton.jit
 def allows(mask, rows, x):
     """Whether each row's own token may come; False for one below 0. Both [m] or scalars."""
-    own = rows // mask.rows
+    own = set_of(mask, rows)
     word = tl.load(mask.bits + own * mask.words + x // BITS, mask=(x >= 0) & (x // BITS < mask.words), other=0)
     free = tl.load(mask.restricted + own, mask=x >= 0, other=1) == 0  # rows without a token may lie beyond the last
     return (x >= 0) & (free | (((word >> (x % BITS)) & 1) != 0))
@@ -49,10 +74,9 @@ def tiles_with_tokens(mask, begin, end, TILE: tl.constexpr):
     """
     some = tl.full((), 1, tl.int64)
     if end - begin > 1:
-        words, count, beyond = mask
         i = tl.arange(0, MOST_TILES)
         at = (begin + i)[:, None] * (TILE // BITS) + tl.arange(0, TILE // BITS)[None, :]
-        held = tl.load(words + at, mask=(at < count) & (i < end - begin)[:, None], other=beyond)
+        held = words_at(mask, at, (i < end - begin)[:, None])
         found = tl.max((held != 0).to(tl.int32), axis=1)
         some = tl.sum(tl.where(i < end - begin, found.to(tl.int64) << i, 0), axis=0)
     return some

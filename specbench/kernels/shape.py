@@ -1,10 +1,11 @@
 """Penalties, biases and bans in place, on the tokens concerned alone. Twin: sampling/shaped.py, which has the formulas.
 
-shape_kernel does all of it but allowed_token_ids in one launch. The tokens of a request are dealt out by id to a few
-programs, none of which waits for another. Each changes those that its list has (tally.py) and those drafted that it
-has not, in all rows of the request, with the drafted tokens that precede a row counted beside. What a program reads
-comes in two trips to memory: all that does not depend on a logit first, then the logits. allow_kernel writes -inf to
-all that allowed_token_ids leaves out, and reads nothing of the row.
+shape_some does all of it but allowed_token_ids, in a launch of its own (shape_kernel) or in that of a verifier
+(verify.py). The tokens of a request are dealt out by id to a few programs, and its rows too, none of which waits for
+another. Each changes those that its list has (tally.py) and those drafted that it has not, with the drafted tokens
+that precede a row counted beside. What a program reads comes in two trips to memory: all that does not depend on a
+logit first, then the logits. allow_kernel writes -inf to all that allowed_token_ids leaves out, and reads nothing of
+the row.
 """
 
 import triton
@@ -50,41 +51,35 @@ def changed(
 
 @triton.jit
 def penalise(
-    logits, stride, offset_of, rows, drafted, width, number, listed, counts, room, vocabulary, part, parts,
+    at, inside, offset, drafted, width, number, listed, counts, room, vocabulary, part, parts,
     once, each, factor, bias_ids, bias, biases,
-    BIAS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+    BIAS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Changes the tokens of a list, and the drafted ones of this program that it lacks, in every row of the request."""
+    """Changes the tokens of a list, and the drafted ones of this part that it lacks, in the rows that start ``at``."""
     lanes, place = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
+    # Neither waits until it is known how long the list is.
+    token = tl.load(listed + lanes, mask=lanes < room, other=0)
+    count = tl.load(counts + lanes, mask=lanes < room, other=0)
     own = tl.load(drafted + place, mask=place < width, other=-1).to(tl.int32)
     again = tl.max(((own[:, None] == own[None, :]) & (place[:, None] > place[None, :])).to(tl.int32), axis=1)
     mine = belongs(own, (place < width) & (again == 0), vocabulary, part, parts)
-    for first in range(0, rows, ROWS):
-        row = (first + tl.arange(0, ROWS))[:, None]
-        inside, at = row < rows, logits + row.to(tl.int64) * stride
-        # Neither waits until it is known how long the list is.
-        token = tl.load(listed + lanes, mask=lanes < room, other=0)
-        count = tl.load(counts + lanes, mask=lanes < room, other=0)
-        offset = tl.load(offset_of + row, mask=inside, other=0)
-        fresh = tl.load(at + own[None, :], mask=inside & mine[None, :], other=0.0).to(tl.float64)
-        known = tl.zeros((WIDTH,), tl.int32)
-        for start in range(0, number, TOKENS):
-            held = start + lanes < number
-            asked = inside & held[None, :]
-            logit = tl.load(at + token[None, :], mask=asked, other=0.0).to(tl.float64)
-            met = (own[:, None] == token[None, :]) & held[None, :]
-            known = tl.maximum(known, tl.max(met.to(tl.int32), axis=1))
-            logit = changed(
-                logit, token, count, offset, drafted, width, once, each, factor, bias_ids, bias, biases, BIAS
-            )  # fmt: skip
-            store(at + token[None, :], logit, asked)
-            more = start + TOKENS + lanes
-            token = tl.load(listed + more, mask=more < number, other=0)
-            count = tl.load(counts + more, mask=more < number, other=0)
-        fresh = changed(
-            fresh, own, known * 0, offset, drafted, width, once, each, factor, bias_ids, bias, biases, False
-        )  # fmt: skip
-        store(at + own[None, :], fresh, inside & (mine & (known == 0))[None, :])
+    fresh = tl.load(at + own[None, :], mask=inside & mine[None, :], other=0.0).to(tl.float64)
+    known = tl.zeros((WIDTH,), tl.int32)
+    for start in range(0, number, TOKENS):
+        held = start + lanes < number
+        asked = inside & held[None, :]
+        logit = tl.load(at + token[None, :], mask=asked, other=0.0).to(tl.float64)
+        met = (own[:, None] == token[None, :]) & held[None, :]
+        known = tl.maximum(known, tl.max(met.to(tl.int32), axis=1))
+        logit = changed(logit, token, count, offset, drafted, width, once, each, factor, bias_ids, bias, biases, BIAS)
+        store(at + token[None, :], logit, asked)
+        more = start + TOKENS + lanes
+        token = tl.load(listed + more, mask=more < number, other=0)
+        count = tl.load(counts + more, mask=more < number, other=0)
+    fresh = changed(
+        fresh, own, known * 0, offset, drafted, width, once, each, factor, bias_ids, bias, biases, False
+    )  # fmt: skip
+    store(at + own[None, :], fresh, inside & (mine & (known == 0))[None, :])
 
 
 @triton.jit
@@ -116,80 +111,102 @@ def completed(
     return last, banned
 
 
-@triton.jit(do_not_specialize=["step", "rows", "room", "width", "biases", "sequences", "longest", "endings", "parts"])
-def shape_kernel(
-    logits, stride, offset_of, texts, text_stride, prompt_lengths, text_lengths, drafted, drafted_stride,
-    found, listed, counts, presence, frequency, repetition, bias_ids, bias, bad_words, min_tokens, ending_ids,
-    step, rows, room, width, biases, sequences, longest, endings, vocabulary, parts,
-    PENALISE: tl.constexpr, BIAS: tl.constexpr, FORBID: tl.constexpr, DELAY: tl.constexpr,
-    ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """logits [B * rows, vocabulary], changed; the others as in Shaping and History, whose ``request`` is row // rows.
+@triton.jit
+def programs_of(sizes, ROWS: tl.constexpr):
+    """How many programs change the rows of a request; sizes: as shape_some() has them."""
+    _, _, _, rows, _, _, _, _, _, _, parts = sizes
+    return parts * tl.cdiv(rows, ROWS)
 
-    found int32 [B, parts]; listed and counts int32 [B, parts, room]: what tally_kernel left. Row ``request * step`` of
-    Shaping is that of a request. TOKENS are changed together in ROWS rows; WIDTH: a power of two, at least width.
-    Grid: B * parts.
+
+@triton.jit
+def shape_some(
+    logits, stride, asked, sizes, program, vocabulary, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """What one of programs_of() programs of each request does: a part of the tokens, in ROWS rows.
+
+    logits [B * rows, vocabulary], changed; asked: an Asked. sizes: (stride of texts, stride of drafted, rows of
+    parameters a request, rows of logits a request, room of a list, width of drafted, biases, bad words, tokens of the
+    longest, endings, parts). TOKENS are changed together; WIDTH: a power of two, at least that of drafted.
     """
-    program = tl.program_id(0).to(tl.int64)
-    request, part = program // parts, (program % parts).to(tl.int32)
-    setting, lanes = request * step, tl.arange(0, TOKENS)
-    logits += request * rows * stride
-    offset_of += request * rows
-    texts += request * text_stride
-    drafted += request * drafted_stride
-    bias_ids += setting * biases
-    bias += setting * biases
-    ending_ids += setting * endings
-    bad_words += setting * sequences * longest
-    prompt, length = tl.load(prompt_lengths + request), tl.load(text_lengths + request)
-    row = tl.arange(0, ROWS)[:, None]
-    place = length + tl.load(offset_of + row, mask=row < rows, other=0)
-    if DELAY:  # looked up before anything is written, so that nothing waits for it afterwards
+    text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings, parts = sizes
+    programs = programs_of(sizes, ROWS)
+    request, part = (program // programs).to(tl.int64), program % programs % parts
+    lanes, row = tl.arange(0, TOKENS), (program % programs // parts * ROWS + tl.arange(0, ROWS))[:, None]
+    inside, setting = row < rows, request * step
+    at = logits + (request * rows + row) * stride
+    drafted = asked.drafted + request * drafted_stride
+    texts = asked.texts + request * text_stride
+    # All loads that wait for none come first, then those that do, and writing last: else each would cost a trip more.
+    prompt, length = tl.load(asked.prompt_lengths + request), tl.load(asked.text_lengths + request)
+    offset = tl.load(asked.offset + request * rows + row, mask=inside, other=0)
+    place = length + offset
+    if asked.ending_ids is not None:
+        ending_ids, min_tokens = asked.ending_ids + setting * endings, asked.min_tokens + setting
         ending, refused = early(
-            min_tokens + setting, ending_ids, endings, place, prompt, 0, vocabulary, part, parts, TOKENS
+            min_tokens, ending_ids, endings, place, prompt, 0, vocabulary, part, parts, TOKENS
         )  # fmt: skip
-    if FORBID:
+    if asked.bias is not None:
+        bias_ids, bias = asked.bias_ids + setting * biases, asked.bias + setting * biases
+        if asked.listed is None:
+            id = tl.load(bias_ids + lanes, mask=lanes < biases, other=-1)
+            more = tl.load(bias + lanes, mask=lanes < biases, other=0.0)
+            biased = inside & belongs(id, lanes < biases, vocabulary, part, parts)[None, :]
+            logit = tl.load(at + id[None, :], mask=biased, other=0.0).to(tl.float64)
+    if asked.bad_words is not None:
+        bad_words = asked.bad_words + setting * sequences * longest
         last, banned = completed(
             bad_words, sequences, longest, texts, drafted, place, prompt, length, 0, vocabulary, part, parts, TOKENS
         )  # fmt: skip
-    if PENALISE:
-        once, each, factor = tl.load(presence + setting), tl.load(frequency + setting), tl.load(repetition + setting)
+    if asked.listed is not None:
+        once, each = tl.load(asked.presence + setting), tl.load(asked.frequency + setting)
+        factor, own = tl.load(asked.repetition + setting), request * parts + part
+        if asked.bias is None:
+            bias_ids, bias = asked.drafted, asked.presence  # of the types of biases, and not read
         penalise(
-            logits, stride, offset_of, rows, drafted, width, tl.load(found + program), listed + program * room,
-            counts + program * room, room, vocabulary, part, parts, once, each, factor, bias_ids, bias, biases,
-            BIAS, ROWS, TOKENS, WIDTH,
+            at, inside, offset, drafted, width, tl.load(asked.found + own), asked.listed + own * room,
+            asked.counts + own * room, room, vocabulary, part, parts, once, each, factor, bias_ids, bias, biases,
+            asked.bias is not None, TOKENS, WIDTH,
         )  # fmt: skip
-    elif BIAS:
-        for start in range(0, biases, TOKENS):
-            id = tl.load(bias_ids + start + lanes, mask=start + lanes < biases, other=-1)
-            more = tl.load(bias + start + lanes, mask=start + lanes < biases, other=0.0)
-            held = belongs(id, start + lanes < biases, vocabulary, part, parts)
-            for first in range(0, rows, ROWS):
-                several = (first + tl.arange(0, ROWS))[:, None]
-                at, asked = logits + several.to(tl.int64) * stride + id[None, :], (several < rows) & held[None, :]
-                store(at, tl.load(at, mask=asked, other=0.0).to(tl.float64) + more[None, :], asked)
-    if PENALISE or BIAS:
+    elif asked.bias is not None:
+        store(at + id[None, :], logit + more[None, :], biased)
+        for start in range(TOKENS, biases, TOKENS):
+            held = start + lanes < biases
+            id = tl.load(bias_ids + start + lanes, mask=held, other=-1)
+            more = tl.load(bias + start + lanes, mask=held, other=0.0)
+            biased = inside & belongs(id, held, vocabulary, part, parts)[None, :]
+            logit = tl.load(at + id[None, :], mask=biased, other=0.0).to(tl.float64)
+            store(at + id[None, :], logit + more[None, :], biased)
+    if (asked.listed is not None) | (asked.bias is not None):
         tl.debug_barrier()  # what follows may ban a token that another thread wrote
     nothing = tl.full((ROWS, TOKENS), float("-inf"), tl.float64)
-    for first in range(0, rows, ROWS):
-        row = (first + tl.arange(0, ROWS))[:, None]
-        place = length + tl.load(offset_of + row, mask=row < rows, other=0)
-        at = logits + row.to(tl.int64) * stride
-        if DELAY:
-            for start in range(0, endings, TOKENS):
-                if first + start > 0:
-                    ending, refused = early(
-                        min_tokens + setting, ending_ids, endings, place, prompt, start, vocabulary, part, parts, TOKENS
-                    )  # fmt: skip
-                store(at + ending[None, :], nothing, refused & (row < rows))
-        if FORBID:
-            for start in range(0, sequences, TOKENS):
-                if first + start > 0:
-                    last, banned = completed(
-                        bad_words, sequences, longest, texts, drafted, place, prompt, length, start,
-                        vocabulary, part, parts, TOKENS,
-                    )  # fmt: skip
-                store(at + last[None, :], nothing, banned & (row < rows))
+    if asked.ending_ids is not None:
+        store(at + ending[None, :], nothing, refused & inside)
+        for start in range(TOKENS, endings, TOKENS):
+            ending, refused = early(
+                min_tokens, ending_ids, endings, place, prompt, start, vocabulary, part, parts, TOKENS
+            )  # fmt: skip
+            store(at + ending[None, :], nothing, refused & inside)
+    if asked.bad_words is not None:
+        store(at + last[None, :], nothing, banned & inside)
+        for start in range(TOKENS, sequences, TOKENS):
+            last, banned = completed(
+                bad_words, sequences, longest, texts, drafted, place, prompt, length, start, vocabulary, part, parts,
+                TOKENS,
+            )  # fmt: skip
+            store(at + last[None, :], nothing, banned & inside)
+
+
+@triton.jit(do_not_specialize=[
+    "text_stride", "drafted_stride", "step", "rows", "room", "width", "biases", "sequences", "longest", "endings",
+    "parts",
+])  # fmt: skip
+def shape_kernel(
+    logits, stride, asked, text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings,
+    parts, vocabulary, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """See shape_some(). Grid: programs_of() for each request."""
+    sizes = (text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings, parts)
+    shape_some(logits, stride, asked, sizes, tl.program_id(0), vocabulary, ROWS, TOKENS, WIDTH)
 
 
 @triton.jit(do_not_specialize=["rows", "words", "tiles"])

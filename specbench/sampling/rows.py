@@ -22,7 +22,7 @@ from specbench.masked_rows import MaskedRows
 from specbench.sampling import where
 from specbench.sampling.history import History, Processor, host_processors
 from specbench.sampling.shaped import shaped
-from specbench.sampling.shaping import PENALISE, RESTRICT, THINK, Shaping
+from specbench.sampling.shaping import PENALISE, THINK, Shaping
 from specbench.sampling_params import NUMBERS, SamplingParams
 from specbench.types import LogitRows
 
@@ -205,18 +205,16 @@ def whole_rows(
 ) -> LogitRows:
     """:func:`logit_rows` where nothing truncates and no processor is left: ``cutoff`` is -inf.
 
-    Where kernels may change the logits, allowed_token_ids stay a mask beside them (masked_rows.py).
+    Where kernels may change the logits, allowed_token_ids stay a mask beside them, and the rest is done by the
+    verifier's launch, or when somebody asks for the logits (masked_rows.py).
     """
-    asked = None if params.shaping is None else params.shaping.asked
-    beside = in_place and asked is not None and RESTRICT in asked and THINK not in asked and where.by_kernels(logits)
-    if not beside:
+    asked = frozenset() if params.shaping is None else params.shaping.asked
+    if history is None or not in_place or not asked or THINK in asked or not where.by_kernels(logits):
         return LogitRows(shape(logits, params, history, in_place), params.temperature, cutoff, None)
     from specbench.kernels import launch_shape
 
-    assert params.shaping is not None
-    others = dataclasses.replace(params, shaping=dataclasses.replace(params.shaping, asked=asked - {RESTRICT}))
-    logits, mask = shape(logits, others, history, in_place), launch_shape.mask_of(params.shaping, len(logits))
-    return MaskedRows(logits, params.temperature, cutoff, None, mask, launch_shape.allow)
+    beside = launch_shape.beside(logits, params.shaping, history)
+    return MaskedRows(logits, params.temperature, cutoff, None, *beside)
 
 
 def shape(

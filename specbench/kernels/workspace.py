@@ -1,0 +1,86 @@
+"""Scratch memory of the kernels, kept between launches, and what CUDA graphs ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from specbench.errors import ArgumentError
+from specbench.kernels.layout import Scratch
+
+
+def captures(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured, on the current stream."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+@dataclass
+class OfGraphs:
+    """Memory that launches inside CUDA graphs go on writing to when more is taken for later ones."""
+
+    kept: list[object] = field(default_factory=list)
+    used: bool = False  # whether a graph has what is in use now
+
+    def use(self, device: torch.device) -> None:
+        """Memory is used as it is."""
+        self.used |= captures(device)
+
+    def replace(self, memory: object) -> None:
+        """Other memory takes the place of this, which is kept if a graph has it."""
+        if self.used:
+            self.kept.append(memory)
+        self.used = False
+
+
+@dataclass
+class Workspace:
+    """Scratch memory of the verification kernel on one device, grown as needed.
+
+    Launches that share a workspace must follow one another. A launch inside a CUDA graph uses the memory there was when
+    it was captured: run it once beforehand with the largest batch, gamma and vocabulary. That memory is kept as long as
+    the workspace, whatever later launches need, since the graph goes on writing to it.
+    """
+
+    cells: int = 0
+    groups: int = 0
+    slots: int = 0
+    batch: int = 0
+    _scratch: Scratch | None = field(default=None, repr=False)
+    _of_graphs: OfGraphs = field(default_factory=OfGraphs, repr=False)
+
+    def scratch(self, batch: int, gamma: int, tiles: int, groups: int, device: torch.device) -> Scratch:
+        """Memory for so many requests, drafted tokens a request, tiles a row and groups a request (powers of two).
+
+        Raises:
+            ArgumentError: more is needed while a CUDA graph is being captured.
+        """
+        wanted = (batch * gamma * tiles, batch * groups, batch * gamma, batch)
+        held = (self.cells, self.groups, self.slots, self.batch)
+        if self._scratch is not None and self._scratch.total.device == device:
+            if all(want <= have for want, have in zip(wanted, held, strict=True)):
+                self._of_graphs.use(device)
+                return self._scratch
+        if captures(device):
+            raise ArgumentError("workspace: too small inside a CUDA graph capture; call verify once before it")
+        self._of_graphs.replace(self._scratch)
+        self.cells, self.groups, self.slots, self.batch = map(max, wanted, held)
+
+        def empty(size: int, dtype: torch.dtype) -> Tensor:
+            return torch.empty(size, dtype=dtype, device=device)
+
+        self._scratch = Scratch(
+            reference=empty(self.cells, torch.float32),
+            total=empty(self.cells, torch.float32),
+            group=empty(self.groups, torch.float32),
+            place=empty(self.cells, torch.int32),
+            form=empty(8 * self.slots, torch.float32),
+            argmax=empty(self.slots, torch.int32),
+            pi=empty(self.slots, torch.float64),
+            scored=empty(self.batch, torch.int32).zero_(),
+            shaped=empty(self.batch, torch.int32).zero_(),
+            emitted=empty(self.batch, torch.int32).zero_(),
+            outcome=empty(self.batch, torch.int32).zero_(),
+        )
+        return self._scratch
