@@ -30,9 +30,9 @@ def check_count(key: str, value: object, least: int = 1, most: int | None = None
     return value
 
 
-def check_seconds(key: str, value: object) -> float | int:
-    """The seconds, as Python's own. Raises ConfigError for anything but a number from 0, which is no limit."""
+def check_seconds(key: str, value: object, remedy: str = "Use 0 for no limit, or more.") -> float | int:
+    """The seconds, as Python's own. Raises ConfigError for anything but a number from 0, with what it says of 0."""
     value = plain_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ConfigError(key, value, "no time in seconds", "Use 0 for no limit, or more.")
+        raise ConfigError(key, value, "no time in seconds", remedy)
     return value
