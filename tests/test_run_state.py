@@ -1,6 +1,7 @@
 """What a sweep's folder says of its jobs, and what a job is known by."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from analysis.folder import read_rows, report_of
-from specbench.disk import beside, clear_temporaries
+from specbench.disk import WriteError, beside, clear_temporaries
 from specbench.errors import ConfigError
 from specbench.reports import markdown
 from specbench.runs import plan as plans
+from specbench.runs import state as of_jobs
 from specbench.runs.identity import digest, identity
 from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
 from specbench.runs.repeat import commands
@@ -27,6 +29,7 @@ from specbench.runs.state import (
     clear_attempt,
     held,
     read_state,
+    write_ending,
     write_state,
     written_state,
 )
@@ -266,6 +269,28 @@ def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
     clear_attempt(sweep / "0")
     assert [path.name for path in (sweep / "0").iterdir()] == ["job.json"]
     assert json.loads((sweep / "0" / "job.json").read_text())["status"] == "planned"
+
+
+def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatch):
+    """What the attempt left makes room for its end. Only where that is not enough is it an error."""
+    sweep = sweep_of(tmp_path, JobState("a").begun())
+    job, write = sweep / "0", of_jobs.write_json
+    (job / "steps.parquet").touch()
+    needed = {"steps.parquet"}
+
+    def full(path: Path, content: object) -> None:
+        if needed & {each.name for each in job.iterdir()}:
+            raise WriteError(path.parent, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        write(path, content)
+
+    monkeypatch.setattr(of_jobs, "write_json", full)
+    write_ending(job, written_state(job).ending(Status.FAILED, "cannot write to here (No space left on device)"))
+    (told,) = [sentence for _, sentence in SweepStatus.of(sweep).problems()]
+    assert told.startswith("failed: ")
+    assert told.endswith("(No space left on device)")
+    needed.add("job.json")
+    with pytest.raises(WriteError, match="No space left"):
+        write_ending(job, written_state(job).ending(Status.FAILED, "another"))
 
 
 def test_files_of_killed_writers_are_cleared_and_those_of_living_ones_kept(tmp_path):

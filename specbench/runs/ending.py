@@ -85,9 +85,9 @@ def _report(folder: Path, status: SweepStatus) -> Report | None:
     from specbench.reports.writing import write
 
     report = build_report(folder, status.plan.exp)
-    if report is None:
+    if report is None and (folder / results.RESULTS).exists():  # else there was no room for it, as was said
         say(f"Results: {os.path.relpath(folder / results.RESULTS)}")
-    else:
+    if report is not None:
         say(f"Report: {os.path.relpath(write(report, folder))}")
     return report
 
