@@ -11,14 +11,17 @@ import textwrap
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.folder import read_rows, report_of
 from specbench.disk import WriteError, beside, clear_temporaries
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, SpecbenchError
 from specbench.reports import markdown
+from specbench.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.runs import plan as plans
 from specbench.runs import state as of_jobs
+from specbench.runs.ending import _collect
 from specbench.runs.identity import digest, identity
 from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
 from specbench.runs.repeat import commands
@@ -35,6 +38,7 @@ from specbench.runs.state import (
 )
 from specbench.runs.status import SweepStatus
 from tests.command_lines import ROOT
+from tests.made_up_rows import make_row
 
 CONFIG = {"gamma": 4, "threads": 1, "tracking": {"mode": "offline"}, "workload": {"path": "embedded:x"}, "seed": 0}
 CHOICES = {"verifier": "masked", "exp": "smoke", "tracking": "wandb"}
@@ -207,9 +211,22 @@ def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
 
 
 def test_a_sweep_of_which_nothing_is_done_says_what_became_of_it(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file"))
-    with pytest.raises(ConfigError, match=r"no rows.*1 not started, 1 failed.*gamma=1\): no such file.*resume="):
+    sweep = sweep_of(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file. Give another."))
+    with pytest.raises(ConfigError, match=r"no rows.*1 not started, 1 failed.*gamma=1\): no.*another\. To run"):
         read_rows(sweep)
+
+
+def test_rows_that_are_gone_of_jobs_that_are_done_are_missed(tmp_path):
+    """A table without them looked whole, below "2 of 2 jobs done"."""
+    sweep = sweep_of(tmp_path, *(JobState(name, Status.DONE) for name in "ab"), JobState("c", Status.FAILED))
+    for job in range(2):
+        write_rows(sweep / str(job) / RESULTS, [make_row(job=job)], RESULT_SCHEMA)
+    status = SweepStatus.of(sweep)
+    _collect(sweep, status)
+    (sweep / "1" / RESULTS).unlink()
+    with pytest.raises(SpecbenchError, match=r"no results\.parquet in .* that are done: 1\. .*resume="):
+        _collect(sweep, status)
+    assert len(pq.read_table(sweep / RESULTS)) == 1  # what is there is collected all the same
 
 
 @pytest.mark.parametrize(
