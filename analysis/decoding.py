@@ -116,8 +116,12 @@ def where_it_ran(results: pd.DataFrame) -> Section:
         *([f"timed in {values('rounds')} rounds of plain and speculative decoding"] if timed else []),
         f"{len(results)} runs, {results['created'].min()} to {results['created'].max()}",
     ]
-    mixed = (Strong("Rows come from different hardware: compare speedups with care, speeds not at all."),)
-    return Section(WHERE, (Bullets((*lines, *([mixed] if results["hardware"].nunique() > 1 else []))),))
+    mixed = {
+        "hardware": "Rows come from different hardware: compare speedups with care, speeds not at all.",
+        "commit": "Rows come from different commits: what differs between them may be the code.",
+    }
+    warnings = [(Strong(words),) for column, words in mixed.items() if results[column].nunique() > 1]
+    return Section(WHERE, (Bullets((*lines, *warnings)),))
 
 
 def _of_lines(results: pd.DataFrame) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
+from specbench import rounding
 from specbench.errors import ConfigError
 from specbench.plots import evidence as plots
 from specbench.reports import Picture, Report, Strong, Table, Text
@@ -165,7 +166,7 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
                 "strongest bet": row["strongest_bet"],
                 "growth": NONE
                 if pd.isna(row["growth_value"])
-                else f"{row['growth_value']:.2f} [{row['growth_low']:.2f}, {row['growth_high']:.2f}]",
+                else rounding.interval(*(row[f"growth_{end}"] for end in ("value", "low", "high"))),
                 "rounding": f"{row['rounding']:.1e} ({row['rounding_over_tolerance']:.0%})",
             }
             for _, row in found.iterrows()

@@ -62,7 +62,7 @@ def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
     status = SweepStatus.of(run_dir)
     if status is not None:
         troubles = "; ".join(sentence for _, sentence in status.problems())
-        told = "; ".join(filter(None, [status.sentence(), troubles]))
+        told = "; ".join(filter(None, [status.sentence(), troubles])).removesuffix(".")  # which ConfigError sets
         raise ConfigError("RUN_DIR", run_dir, f"no rows to report on, {told}", status.remedy() or "Run it again.")
     if rows is not None:
         raise ConfigError("RUN_DIR", run_dir, "its results.parquet is empty", "Look for failed jobs; run it again.")

@@ -17,7 +17,7 @@ from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, by_prompt, policy_rows
 from specbench.replay.trace import TRACE, read_trace
 from specbench.reports import Picture, Report, Strong, Table, Text
-from specbench.reports.cells import file_name, number
+from specbench.reports.cells import file_name, interval, number
 from specbench.reports.text import join, section
 from specbench.rules.cards import BLOCK, CARDS, TOKEN
 
@@ -137,19 +137,15 @@ def rendered(points: pd.DataFrame) -> pd.DataFrame:
                 "T": f"{row['temperature']:g}",
                 "gamma": str(row["gamma"]),
                 "replayed": f"{row['replayed']:.3f}",
-                "decoded": _interval(row, "acceptance_length"),
-                "same text": _interval(row, "same_text"),
-                "width": f"{row['width_ratio']:.2f}",
+                "decoded": interval(row, "acceptance_length", ".3f"),
+                "same text": interval(row, "same_text", ".3f"),
+                "width": number(row["width_ratio"]),
                 "p, independent": number(row["difference_p"], ".3f"),
-                "p, same text": f"{row['same_text_p']:.3f}",
+                "p, same text": number(row["same_text_p"], ".3f"),
             }
             for _, row in points.iterrows()
         ]
     )
-
-
-def _interval(row: pd.Series, name: str) -> str:
-    return f"{row[name]:.3f} [{row[name + '_low']:.3f}, {row[name + '_high']:.3f}]"
 
 
 def agrees(points: pd.DataFrame) -> Text:
@@ -161,7 +157,7 @@ def agrees(points: pd.DataFrame) -> Text:
     ):
         known = points[name].dropna()
         if known.empty:
-            sentences.append(f"{words}: not known of rules from outside of this tree")
+            sentences.append(f"{words}: not known of rules from outside of this tree, nor of one prompt")
             continue
         joint = joint_p_value(known.tolist())
         verdict = "agree" if joint >= LEVEL else Strong("differ")
@@ -174,7 +170,9 @@ def widths(points: pd.DataFrame) -> str:
     """How much narrower the replay's intervals are, in words; the block rule's gamma 1 is the token rule's again."""
     rules = points["rule"]
     copies = (rules == BLOCK.name) & (points["gamma"] == 1) & (rules == TOKEN.name).any()
-    ratio = points.loc[~copies, "width_ratio"]
+    ratio = points.loc[~copies, "width_ratio"].dropna()
+    if ratio.empty:
+        return "One prompt gives no intervals to compare."
     return (
         f"On the same texts decoding's interval is {ratio.median():.2f} times as wide as the replay's (median; "
         f"{ratio.min():.2f} to {ratio.max():.2f}), which is what {ratio.median() ** 2:.1f} times the prompts would buy."

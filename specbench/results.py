@@ -73,8 +73,8 @@ class TextRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One run. ``_low`` and ``_high`` bound 95% intervals: by bootstrap over prompts; of speedups by metrics/speed.py,
-    None where all was timed in one batch.
+    """One run. ``_low`` and ``_high`` bound 95% intervals: by bootstrap over prompts, None of one prompt; speedups' by
+    metrics/speed.py, None where all was timed in one batch.
 
     What is None was not measured: a protocol without models has no pair, and the columns from acceptance on are the
     protocol decode's. What other protocols measure is in tables of their own, beside this one.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.checks import plain_number
 from specbench.sampling_values import (
     LARGEST_VOCABULARY,
     biases_of,
@@ -120,6 +121,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._set("processors", tuple(self.processors))  # a list has no hash
+        for name in (*NUMBERS, *PENALTIES, *_COUNTS):
+            self._set(name, plain_number(getattr(self, name)))
         for name in (*NUMBERS, *PENALTIES):
             check_number(name, getattr(self, name))
         self._check_distribution()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from specbench.checks import plain_number
 from specbench.errors import ConfigError
 
 LARGEST_VOCABULARY = 2**31 - 1
@@ -43,13 +44,14 @@ def texts_of(name: str, given: object) -> tuple[str, ...]:
 
 
 def ids_of(name: str, given: object) -> tuple[int, ...]:
-    """A list of token ids, each of them once. Raises ConfigError."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
+    """A list, array or set of token ids, each of them once. Raises ConfigError."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise wrong(name, given, "not a list of token ids", "Give whole numbers.")
-    for each in given:
+    ids = tuple(plain_number(each) for each in given)
+    for each in ids:
         if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each <= LARGEST_VOCABULARY:
             raise wrong(name, given, f"{each!r} is no token id", "Give whole numbers from 0.")
-    return tuple(dict.fromkeys(given))
+    return tuple(dict.fromkeys(ids))
 
 
 def biases_of(given: object) -> tuple[tuple[int, float], ...] | None:
@@ -60,7 +62,7 @@ def biases_of(given: object) -> tuple[tuple[int, float], ...] | None:
     found: dict[int, float] = {}
     try:
         for key, bias in pairs:  # ty: ignore[not-iterable]
-            token = int(key) if isinstance(key, str) else key  # keys of JSON are texts
+            token = int(key) if isinstance(key, str) else plain_number(key)  # keys of JSON are texts
             if token in found:
                 raise wrong("logit_bias", given, f"token {token} is named twice", "Leave one of them out.")
             found[token] = float(bias)

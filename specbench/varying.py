@@ -18,11 +18,15 @@ from specbench.sampling_params import NUMBERS, PENALTIES, TOKEN_RULES, SamplingP
 # In the order in which they are told. The sampler's name is left out: its parameters say what it does.
 SETTINGS = (
     *("pair", "target", "draft", "drafter", "draft_temperature", "verifier", "engine", "prompt_chunk"),
-    *(*NUMBERS, *PENALTIES, "min_tokens", "token_rules", "workload", "own_sampling", "gamma", "batch_size", "group"),
+    *(*NUMBERS, *PENALTIES, "min_tokens", "token_rules", "workload", "prompts", "own_sampling"),
+    *("gamma", "batch_size", "group"),
     *("max_new_tokens", "seed", "parallel", "ranks", "device", "dtype", "draft_dtype", "threads", "hardware"),
 )
 # What follows from another setting, unless rows show that it does not.
-FOLLOWS = {"target": "pair", "draft": "pair", "group": "batch_size", "ranks": "parallel", "draft_dtype": "dtype"}
+FOLLOWS = {
+    **{"target": "pair", "draft": "pair", "group": "batch_size", "ranks": "parallel", "draft_dtype": "dtype"},
+    "prompts": "workload",
+}
 OWN_COLUMNS = frozenset({*NUMBERS, *PENALTIES, "min_tokens", *TOKEN_RULES})
 SAMPLER = "sampler."  # before a parameter's name, since a sampler's seed is not the run's
 _OFF = {

@@ -228,6 +228,14 @@ def test_where_it_ran_names_every_sampling_parameter(tmp_path: Path) -> None:
     assert 'min_p 0, frequency_penalty 0.5, stop ["def "], off; seed 0' in report.replace("\\", "")
 
 
+@pytest.mark.parametrize(("column", "words"), [("commit", "different commits"), ("hardware", "different hardware")])
+def test_rows_that_do_not_go_together_are_spoken_of(tmp_path: Path, column: str, words: str) -> None:
+    """A sweep may be gone on with after the code has changed, and on another machine."""
+    for run, last in (("same", "a"), ("mixed", "b")):
+        rows = [make_row(job=i, gamma=1 + i, **{column: value}) for i, value in enumerate(("a", last))]
+        assert (f"**Rows come from {words}: " in said(gamma_sweep, write_run(tmp_path / run, rows))) == (last == "b")
+
+
 def test_prompts_that_were_sampled_otherwise_are_spoken_of(tmp_path: Path) -> None:
     report = said(gamma_sweep, write_run(tmp_path / "own", [make_row(own_sampling=6)]))
     assert "gamma 4; 6 of the prompts have sampling parameters of their own" in report

@@ -151,13 +151,16 @@ def test_draft_sampling_is_of_the_draft_alone():
     assert warm.num_accepted.sum() > 1.5 * cold.num_accepted.sum()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_whole_numbers_may_be_lists_arrays_or_tensors_of_any_width():
     expected = specbench.verify(**batch())
     names = ("draft_token_ids", "num_draft_tokens", "seeds", "positions")
     lists = {name: torch.as_tensor(batch()[name]).tolist() for name in names}
-    for kind in (list, np.array, torch.tensor):
+    for kind in (list, np.array, torch.tensor, lambda values: list(np.array(values))):
         found = specbench.verify(**batch() | {name: kind(value) for name, value in lists.items()})
         assert torch.equal(found.token_ids, expected.token_ids)
+    one = [specbench.verify(**changed(seeds=kind(7), positions=kind(9))) for kind in (int, np.int64)]
+    assert torch.equal(one[0].token_ids, one[1].token_ids)
     narrow = batch()["draft_token_ids"].to(torch.int32)
     assert torch.equal(specbench.verify(**changed(draft_token_ids=narrow)).token_ids, expected.token_ids)
 
@@ -259,8 +262,11 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
     def mine(draft: Any, target: Any, streams: Any) -> Any:
         return MaskedVerifier().verify(draft, target, streams)
 
-    for verifier, more in (("masked", {}), (MaskedVerifier(), {}), (mine, {"rule": TOKEN}), (mine, {"rule": "token"})):
+    numpys = {"seed": np.int64(0), "gamma": np.int8(4)}  # which JSON would not take
+    asked = (("masked", numpys), (MaskedVerifier(), {}), (mine, {"rule": TOKEN}), (mine, {"rule": "token"}))
+    for verifier, more in asked:
         found = specbench.certify(verifier, "quick", device="cpu", **SMALL, **more)
+        assert found.json()
         assert bare(found) == bare(expected)
     assert found.verifier == "mine"
     assert found.command.startswith("specbench.certify(mine, suite='quick', seed=0, draws=5000")
@@ -287,6 +293,7 @@ def test_what_a_function_does_wrong_is_said_and_not_raised():
         ({"verifier": "masked", "suite": "thorough"}, ConfigError, "protocol.suite=thorough: no such suite"),
         ({"verifier": "masked", "drawss": 3}, ConfigError, "protocol.drawss=3: no setting of a suite"),
         ({"verifier": "masked", "batch_size": 0}, ConfigError, "batch_size=0: not a count"),
+        ({"verifier": "masked", "seed": 2**63}, ConfigError, f"Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "masked", "device": "tpu"}, ConfigError, "device=tpu"),
         ({"verifier": MaskedVerifier}, ArgumentError, "verifier: a class, MaskedVerifier; give an object of it"),
     ],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,6 +72,29 @@ def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair)
     ids = [pair.encode(text) for text in PROMPTS]
     assert specbench.decode(pair, ids, max_new_tokens=6, batch_size=2) == found
     assert specbench.decode(pair, PROMPTS[0], max_new_tokens=6) == found[:1]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_may_be_those_of_numpy_and_what_is_a_list_any_iterable(pair: Pair):
+    """Notebooks have their gammas from arange and their temperatures from linspace."""
+    plain = {"gamma": [2, 1, 3], "max_new_tokens": 6, "seed": 7, "batch_size": 2}
+    own = {"temperature": 0.5, "top_k": 9, "frequency_penalty": 0.5, "n": 2, "stop_token_ids": [3, 5]}
+    more = {"allowed_token_ids": list(range(3000)), "logit_bias": {5: 1.5}}
+    expected = specbench.decode(pair, PROMPTS, sampling=SamplingParams(**own, **more), **plain)
+    theirs = SamplingParams(
+        **{name: np.float32(value) if isinstance(value, float) else np.array(value)[()] for name, value in own.items()},
+        allowed_token_ids=np.arange(3000),
+        logit_bias={np.int64(5): np.float32(1.5)},
+    )
+    scalars = {name: np.int32(value) for name, value in plain.items() if name != "gamma"}
+    for gammas in (np.array([2, 1, 3]), torch.tensor([2, 1, 3]), [np.int64(2), 1, 3], iter([2, 1, 3])):
+        prompts = (text for text in PROMPTS)
+        assert specbench.decode(pair, prompts, sampling=theirs, gamma=gammas, **scalars) == expected
+    assert theirs == SamplingParams(**own, **more)
+    json.dumps(theirs.numbers | theirs.shaping)
+    trace = specbench.record(pair, PROMPTS[:1], samples=np.int64(2), max_new_tokens=np.int64(4), seed=np.uint8(1))
+    assert (trace.tokens == specbench.record(pair, PROMPTS[:1], samples=2, max_new_tokens=4, seed=1).tokens).all()
+    assert json.dumps([each.gamma for each in specbench.replay(trace, "token", np.arange(1, 3))]) == "[1, 2]"
 
 
 def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_path: Path):
@@ -168,6 +193,9 @@ def test_replay_names_wrong_gammas(gammas):
         ({"prompts": [[1.5, 2]]}, "prompts[0]: [1.5, 2] is neither a text nor a list of token ids"),
         ({"prompts": [b"ab"]}, "prompts[0]: b'ab' is neither"),
         ({"prompts": b"ab"}, "prompts: a bytes; give a text"),
+        ({"prompts": {"b", "a"}}, "prompts: a set; give a text"),
+        ({"prompts": {"a": "b"}}, "prompts: a dict; give a text"),
+        ({"prompts": [[True, False]]}, "prompts[0]: [True, False] is neither"),
         ({"prompts": None}, "prompts: a NoneType; give a text"),
         ({"sampling": {"temperature": 0.0}}, "sampling: a dict; give specbench.SamplingParams"),
         ({"max_new_tokens": 10**6}, "prompts[0]: 9 tokens and max_new_tokens=1000000 are more than the pair's context"),
@@ -176,8 +204,12 @@ def test_replay_names_wrong_gammas(gammas):
         ({"gamma": -1}, "gamma=-1"),
         ({"gamma": [65]}, "gamma=65: outside 0..64"),
         ({"gamma": [4, 4]}, "gamma: 2 numbers for 1 prompts; give one number, or one for each"),
+        ({"gamma": "4"}, "gamma=4: not a count"),
+        ({"gamma": np.bool_(True)}, "gamma=True: not a count"),
+        ({"gamma": np.float64(4)}, "gamma=4.0: not a count"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**63}, f"seed={2**63}: not a count. Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "nonsense"}, "verifier='nonsense'"),
         ({"drafter": "nonsense"}, "drafter='nonsense': not one of conf/drafter. Use layer_skip, model"),
         ({"drafter": ModelDrafter}, "drafter: a type; a name of conf/drafter or a Drafter needed"),

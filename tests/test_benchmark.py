@@ -75,6 +75,8 @@ def test_grid_is_a_cross_product_over_the_base_and_names_each_case_once():
 @pytest.mark.parametrize(
     ("grid", "says"),
     [
+        ([], r"protocol\.grid=\[\]: not a list of cases\. Write \[\{batch_size"),
+        (3, r"protocol\.grid=3: not a list of cases"),
         ([{"batch": [1]}], r"protocol\.grid\.batch=\[1\]: unknown axis\. Use batch_size"),
         ([{"batch_size": 1}], r"protocol\.grid\.batch_size=1: not a list of values"),
         ([{"batch_size": []}], "not a list of values"),
@@ -84,6 +86,7 @@ def test_grid_is_a_cross_product_over_the_base_and_names_each_case_once():
         ([[1]], "not a set of axes"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_bad_grids_are_named(grid, says):
     with pytest.raises(ConfigError, match=says):
         cases(BASE, grid, samplers({}, BASE.sampling))

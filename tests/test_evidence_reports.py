@@ -11,6 +11,7 @@ from analysis import eprocess, greedy_divergence
 from specbench import results
 from specbench.errors import ConfigError
 from specbench.plots import evidence as plots
+from specbench.protocols.eprocess import _growth
 from specbench.reports import markdown
 from tests.command_lines import once, read_all, run_all
 from tests.html_pages import Page
@@ -133,6 +134,16 @@ def test_a_false_alarm_and_rounding_beyond_the_tolerance_stand_out(tmp_path):
     text = findings(tmp_path, (True, told))
     assert "**Sound verifiers: 1 of 1 runs rejected" in text
     assert "**Rounding exceeded the tolerance**" in text
+
+
+def test_the_growth_over_one_text_has_no_interval(tmp_path):
+    """JSON has null there, and the table no nan."""
+    run = write_run(tmp_path / "run", [make_row(verifier="v", protocol="eprocess")], empirical=False)
+    growth = _growth([np.ones((5, 2))], 0)
+    assert (growth["low"], growth["high"]) == (None, None)
+    (run / "0" / "e_certificate.json").write_text(json.dumps(certificate(growth=growth)))
+    (row,) = eprocess.table(eprocess.certificates(run, results.read_results(run))).to_dict("records")
+    assert row["growth"] == f"{growth['value']:.2f}"
 
 
 def test_a_run_of_another_protocol_is_named(tmp_path):

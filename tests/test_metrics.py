@@ -7,7 +7,7 @@ from scipy import stats
 
 from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
 from specbench.metrics.empirical import distance_check, pooled
-from specbench.metrics.intervals import coverage, ratio_of_sums
+from specbench.metrics.intervals import columns, coverage, ratio_of_sums, ratios_of_sums
 from specbench.protocols.decode import acceptance_fields
 
 GAMMA = 3
@@ -69,7 +69,7 @@ def test_fields_of_a_row():
 def test_fields_of_a_row_without_drafts():
     fields = acceptance_fields(NOTHING_DRAFTED, 0)
     assert [fields[f"acceptance_rate{end}"] for end in ("", "_low", "_high")] == [None] * 3
-    assert [fields[f"acceptance_length{end}"] for end in ("", "_low", "_high")] == [1, 1, 1]
+    assert [fields[f"acceptance_length{end}"] for end in ("", "_low", "_high")] == [1, None, None]
 
 
 # --- Intervals ---
@@ -120,7 +120,9 @@ def test_units_without_a_denominator():
 
 def test_one_unit_has_no_interval():
     estimate = ratio_of_sums(np.array([3]), np.array([4]))
-    assert (estimate.value, estimate.low, estimate.high) == (0.75, 0.75, 0.75)
+    assert columns("rate", estimate) == {"rate": 0.75, "rate_low": None, "rate_high": None}
+    (alone,) = ratios_of_sums(np.array([3]), np.array([[4]]))
+    assert columns("rate", alone) == columns("rate", estimate)
 
 
 # --- Empirical against exact ---

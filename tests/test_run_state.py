@@ -1,6 +1,7 @@
 """What a sweep's folder says of its jobs, and what a job is known by."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -10,13 +11,17 @@ import textwrap
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.folder import read_rows, report_of
-from specbench.disk import beside, clear_temporaries
-from specbench.errors import ConfigError
+from specbench.disk import WriteError, beside, clear_temporaries
+from specbench.errors import ConfigError, SpecbenchError
 from specbench.reports import markdown
+from specbench.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.runs import plan as plans
+from specbench.runs import state as of_jobs
+from specbench.runs.ending import _collect
 from specbench.runs.identity import digest, identity
 from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
 from specbench.runs.repeat import commands
@@ -27,11 +32,13 @@ from specbench.runs.state import (
     clear_attempt,
     held,
     read_state,
+    write_ending,
     write_state,
     written_state,
 )
 from specbench.runs.status import SweepStatus
 from tests.command_lines import ROOT
+from tests.made_up_rows import make_row
 
 CONFIG = {"gamma": 4, "threads": 1, "tracking": {"mode": "offline"}, "workload": {"path": "embedded:x"}, "seed": 0}
 CHOICES = {"verifier": "masked", "exp": "smoke", "tracking": "wandb"}
@@ -204,9 +211,22 @@ def test_a_report_on_a_part_says_so_below_its_title(tmp_path):
 
 
 def test_a_sweep_of_which_nothing_is_done_says_what_became_of_it(tmp_path):
-    sweep = sweep_of(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file"))
-    with pytest.raises(ConfigError, match=r"no rows.*1 not started, 1 failed.*gamma=1\): no such file.*resume="):
+    sweep = sweep_of(tmp_path, JobState("a"), JobState("b", Status.FAILED, reason="no such file. Give another."))
+    with pytest.raises(ConfigError, match=r"no rows.*1 not started, 1 failed.*gamma=1\): no.*another\. To run"):
         read_rows(sweep)
+
+
+def test_rows_that_are_gone_of_jobs_that_are_done_are_missed(tmp_path):
+    """A table without them looked whole, below "2 of 2 jobs done"."""
+    sweep = sweep_of(tmp_path, *(JobState(name, Status.DONE) for name in "ab"), JobState("c", Status.FAILED))
+    for job in range(2):
+        write_rows(sweep / str(job) / RESULTS, [make_row(job=job)], RESULT_SCHEMA)
+    status = SweepStatus.of(sweep)
+    _collect(sweep, status)
+    (sweep / "1" / RESULTS).unlink()
+    with pytest.raises(SpecbenchError, match=r"no results\.parquet in .* that are done: 1\. .*resume="):
+        _collect(sweep, status)
+    assert len(pq.read_table(sweep / RESULTS)) == 1  # what is there is collected all the same
 
 
 @pytest.mark.parametrize(
@@ -266,6 +286,28 @@ def test_what_an_earlier_attempt_left_is_cleared(tmp_path):
     clear_attempt(sweep / "0")
     assert [path.name for path in (sweep / "0").iterdir()] == ["job.json"]
     assert json.loads((sweep / "0" / "job.json").read_text())["status"] == "planned"
+
+
+def test_a_full_disk_does_not_make_a_failed_job_look_killed(tmp_path, monkeypatch):
+    """What the attempt left makes room for its end. Only where that is not enough is it an error."""
+    sweep = sweep_of(tmp_path, JobState("a").begun())
+    job, write = sweep / "0", of_jobs.write_json
+    (job / "steps.parquet").touch()
+    needed = {"steps.parquet"}
+
+    def full(path: Path, content: object) -> None:
+        if needed & {each.name for each in job.iterdir()}:
+            raise WriteError(path.parent, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        write(path, content)
+
+    monkeypatch.setattr(of_jobs, "write_json", full)
+    write_ending(job, written_state(job).ending(Status.FAILED, "cannot write to here (No space left on device)"))
+    (told,) = [sentence for _, sentence in SweepStatus.of(sweep).problems()]
+    assert told.startswith("failed: ")
+    assert told.endswith("(No space left on device)")
+    needed.add("job.json")
+    with pytest.raises(WriteError, match="No space left"):
+        write_ending(job, written_state(job).ending(Status.FAILED, "another"))
 
 
 def test_files_of_killed_writers_are_cleared_and_those_of_living_ones_kept(tmp_path):

@@ -174,6 +174,24 @@ def test_a_verifier_of_raw_rows_fails_the_check():
 # --- What is refused or left out ---
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"seconds": -1}, r"protocol\.seconds=-1: no time in seconds\. Use a number from 0"),
+        ({"budget": "long"}, r"protocol\.budget=long: no time in seconds"),
+        ({"seconds": float("inf")}, r"protocol\.seconds=inf: no time in seconds"),
+        ({"budget": float("nan")}, r"protocol\.budget=nan: no time in seconds"),
+        ({"cpu_logits": 1.5}, r"protocol\.cpu_logits=1\.5: not a count"),
+        ({"vocabulary": 1}, r"protocol\.vocabulary=1: not a count\. Use a whole number from 2 to 16777216"),
+        ({"context": 0}, r"protocol\.context=0: not a count\. Use a whole number from 1 to 1048576"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_bad_settings_are_named(given, says):
+    with pytest.raises(ConfigError, match=says):
+        protocol(**given)
+
+
 def test_an_id_beyond_a_vocabulary_is_refused_before_anything_is_timed():
     says = (
         r"^protocol\.samplers\.allowed\.allowed_token_ids=64: id 64 is beyond the vocabulary of 40\. "

@@ -127,6 +127,7 @@ def test_a_folder_that_turns_read_only(tmp_path_factory):
     assert got["status"] == 1
     assert "Permission denied" in got["text"]
     assert "rows stay in the jobs' folders" in got["text"]
+    assert "Results: " not in got["text"]  # which would name a file that is not there
     assert "1 of 2 jobs done" in got["text"]  # the one that was written before
     assert no_traceback(got["text"])
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from specbench.config import WorkloadConfig
 from specbench.results import COLUMNS_OF, RESULT_SCHEMA
+from specbench.runs.job import workload_name
 from specbench.varying import SETTINGS, asked, varying, with_sampling
 from tests.made_up_rows import frame, make_row
 
@@ -35,7 +37,7 @@ def test_a_setting_in_which_rows_differ_is_told(column: str, values: tuple[Any, 
 
 def test_every_column_of_what_is_asked_for_is_told() -> None:
     """A column of results.COLUMNS_OF is a setting, or a name or a count of what others say."""
-    left_out = {"sampler", "sampling", "lossless", "synthetic", "prompts"}
+    left_out = {"sampler", "sampling", "lossless", "synthetic"}
     assert {column for columns in COLUMNS_OF.values() for column in columns} - left_out <= set(SETTINGS)
     assert set(SETTINGS) <= set(RESULT_SCHEMA.names)
 
@@ -57,6 +59,8 @@ def test_what_is_off_is_not_asked_for() -> None:
 
 def test_what_follows_from_another_setting_is_not_told() -> None:
     assert told({"pair": "a", "target": "a", "draft": "b"}, {"pair": "c", "target": "c", "draft": "d"}) == ["pair"]
+    assert told({"workload": "a", "prompts": 4}, {"workload": "b", "prompts": 9}) == ["workload"]
+    assert told({"workload": "a", "prompts": 4}, {"workload": "a", "prompts": 9}) == ["prompts"]  # workload.limit
     assert told({"batch_size": 1, "group": 1}, {"batch_size": 8, "group": 8}) == ["batch_size"]
     assert told({"batch_size": 8, "group": 8}, {"batch_size": 8, "group": 16}) == ["group"]
 
@@ -67,3 +71,16 @@ def test_rows_that_settings_do_not_tell_apart_have_their_jobs_number() -> None:
     rows = with_sampling(frame([make_row(job=0, gamma=2), make_row(job=1, gamma=4)]))
     assert varying(rows, "gamma", "verifier") == []
     assert told({}) == []
+
+
+def test_a_workload_is_called_by_the_rows_that_were_chosen_of_it() -> None:
+    """Else a category and the whole set, or two orders of which a limit takes the first, have one name."""
+
+    def named(**chosen: Any) -> str:
+        return workload_name(WorkloadConfig(name="gsm8k", path="a.jsonl", limit=4, **chosen))
+
+    assert named() == "gsm8k"
+    assert named(split="test") == "gsm8k[split=test]"
+    assert named(shuffle=0) == "gsm8k[shuffle=0]"
+    assert named(where=["a=b", "a=c"], shuffle=1) == "gsm8k[where=a=b a=c,shuffle=1]"
+    assert workload_name(WorkloadConfig(name="file", path="a.jsonl", shuffle=2)) == "file:a.jsonl[shuffle=2]"

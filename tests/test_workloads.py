@@ -288,6 +288,22 @@ def test_requests_of_engines_are_prompts_with_parameters_of_their_own(line, samp
     assert (ignored.sampling, ignored.max_new_tokens, ignored.seed) == ({}, None, None)
 
 
+@pytest.mark.parametrize("wrapper", ["body", "request"])
+def test_a_request_and_what_stands_beside_it_may_not_contradict_each_other(wrapper, tmp_path):
+    """What stood beside it gave way in silence. null says nothing, on either side."""
+    request = {"prompt": "p", "temperature": 0, "top_p": 0.5, "seed": None, "model": "a", "kind": "b"}
+    beside = {"temperature": 0, "seed": 7, "gamma": 2, "top_p": None, "model": "c", "kind": "d"}
+    prompt = only(tmp_path, {**beside, wrapper: request})
+    assert (prompt.text, prompt.sampling, prompt.seed, prompt.gamma) == ("p", {"temperature": 0, "top_p": 0.5}, 7, 2)
+    hot, other = {wrapper: request, "temperature": 1}, {wrapper: request, "prompt": "q"}
+    said = f"line 1: temperature 1 stands beside {wrapper}, and temperature 0 in it. Leave one of them out."
+    assert said in refusal(tmp_path, hot)
+    assert f"prompt 'q' stands beside {wrapper}, and prompt 'p' in it" in refusal(tmp_path, other)
+    assert only(tmp_path, hot, parameters=False).text == "p"
+    own = {"category": "kind"}
+    assert f"kind 'd' stands beside {wrapper}" in refusal(tmp_path, {**beside, wrapper: request}, columns=own)
+
+
 def test_requests_that_cannot_be_run_are_refused(tmp_path):
     for line, words in (
         ({"max_tokens": 3, "max_new_tokens": 4}, "max_tokens 3 and max_new_tokens 4 are the same parameter"),

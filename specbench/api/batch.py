@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from specbench import arguments
 from specbench.api.verifiers import verifier_of
+from specbench.checks import plain_number
 from specbench.errors import ArgumentError
 from specbench.provenance import request_seed
 from specbench.rng import MAX_SEED, Streams
@@ -122,7 +124,7 @@ def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list
         raise ArgumentError(f"num_draft_tokens: {counts}; a number from 0 for each of at least one request needed")
     if isinstance(given, np.ndarray):
         given = torch.as_tensor(given)
-    apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(each, int) for each in given)
+    apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(each, Integral) for each in given)
     if apart:
         each = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]  # ty: ignore[invalid-argument-type]
         found = [len(ids) for ids in each]
@@ -200,6 +202,7 @@ def _params(
 
 def _seeds(given: int | Numbers, batch: int) -> Tensor:
     """The seed of each request. Requests that shared one would draw the same random numbers at the same position."""
+    given = plain_number(given)
     if isinstance(given, int) and not isinstance(given, bool):
         if not 0 <= given <= MAX_SEED:
             raise ArgumentError(f"seeds: {given} is outside 0 to {MAX_SEED}")
@@ -209,6 +212,7 @@ def _seeds(given: int | Numbers, batch: int) -> Tensor:
 
 def _each(name: str, given: int | Numbers, batch: int) -> Tensor:
     """int64 [batch]."""
+    given = plain_number(given)
     found = _integers(name, [given] * batch if isinstance(given, int) else given)
     if len(found) != batch:
         raise ArgumentError(f"{name}: {len(found)} for {batch} requests; one number, or one for each, needed")

@@ -16,6 +16,7 @@ from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import settings_of
 from specbench.rules.cards import Card
 from specbench.sampling import SamplingParams
+from specbench.sampling_params import LARGEST_SEED
 from specbench.verifiers import Verifier
 
 
@@ -50,7 +51,7 @@ def certify(
             other name if not.
         lossless: of a function only: what it claims to be. None is True.
         sampling, gamma, batch_size: of one regime beside those of every certificate, as you use the verifier.
-        seed: of the random requests, 0 or more.
+        seed: of the random requests, 0 to 2^63 - 1.
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: of the logits in that regime: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16",
             "float16".
@@ -75,8 +76,8 @@ def certify(
         lossless up to 1.6e-05 a step on small vocabularies, 0.018 in the regimes
     """
     chosen = _examined(verifier, rule, lossless)
-    for key, value, least in (("gamma", gamma, 0), ("batch_size", batch_size, 1), ("seed", seed, 0)):
-        check_count(key, value, least)
+    gamma, batch_size = check_count("gamma", gamma, 0), check_count("batch_size", batch_size)
+    seed = check_count("seed", seed, 0, LARGEST_SEED)
     place = choose_device(device)
     question = Question(
         verifier=chosen,

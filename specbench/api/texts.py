@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 
-from specbench.api.prompts import Prompts, listed, token_ids
+from specbench.api.prompts import Prompts, gammas_of, listed, token_ids
 from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
 from specbench.decoding import Decoder, DecodingEngine, Request, Step
@@ -21,12 +21,11 @@ from specbench.protocols.parameters import check_parameters
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
 from specbench.provenance import request_seed
-from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
 from specbench.results import NO_DRAFT
 from specbench.runs.choices import chosen
 from specbench.sampling import Constraint, SamplingParams, on_host
-from specbench.sampling_params import processors_named
+from specbench.sampling_params import LARGEST_SEED, processors_named
 from specbench.verifiers import Verifier
 
 
@@ -84,7 +83,7 @@ def decode(
     pair: Pair,
     prompts: Prompts,
     *,
-    gamma: int | Sequence[int] = 4,
+    gamma: int | Iterable[int] = 4,
     verifier: str | Verifier = "masked",
     drafter: str | Drafter = "model",
     sampling: SamplingParams | None = None,
@@ -97,7 +96,8 @@ def decode(
 
     Args:
         pair: of :func:`specbench.load_pair`.
-        prompts: a text, or texts, or sequences of token ids. Texts go through the pair's chat template if it uses one.
+        prompts: a text, or texts, or sequences of token ids, in an order. Texts go through the pair's chat template if
+            it uses one.
         gamma: tokens drafted a step, 0 (plain decoding by the target alone) to 64; of all prompts, or a list with a
             number for each of them.
         verifier: a name of conf/verifier, or an object with ``verify(draft, target, streams)``.
@@ -105,8 +105,8 @@ def decode(
             need no draft model, or a Drafter.
         sampling: how both models sample, what ends a text, and how it is shown; None is temperature 1, nothing cut off.
         max_new_tokens: the most tokens of a continuation, unless ``sampling.max_tokens`` says otherwise.
-        seed: of the random numbers; every prompt gets a seed of its own from it and its place in ``prompts``, unless
-            ``sampling.seed`` is set.
+        seed: of the random numbers, 0 to 2^63 - 1; every prompt gets a seed of its own from it and its place in
+            ``prompts``, unless ``sampling.seed`` is set.
         batch_size: prompts decoded side by side; as one ends, another takes its place.
         engine: a name of conf/engine, such as "eager" or "graph", or a DecodingEngine: how steps are taken. "auto" is
             CUDA graphs on a GPU, and eager elsewhere.
@@ -183,7 +183,7 @@ def record(
         >>> trace = specbench.record(pair, ["def add(a, b):", "import "], samples=4)
         >>> [each.acceptance_length for each in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
     """
-    check_count("samples", samples)
+    samples, seed = check_count("samples", samples), check_count("seed", seed, 0, LARGEST_SEED)
     check_parameters(sampling or SamplingParams(), RecordProtocol(samples))
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     context = _context(pair, _drafter_of(drafter), requests, seed, check_count("batch_size", batch_size))
@@ -193,8 +193,8 @@ def record(
 def _requests(
     pair: Pair, prompts: Prompts, sampling: SamplingParams | None, max_new_tokens: int, seed: int
 ) -> list[Request]:
-    check_count("seed", seed, 0)
-    check_count("max_new_tokens", max_new_tokens)
+    seed = check_count("seed", seed, 0, LARGEST_SEED)
+    max_new_tokens = check_count("max_new_tokens", max_new_tokens)
     if not isinstance(pair, Pair):
         raise ArgumentError(f"pair: a {type(pair).__name__}; give what specbench.load_pair returns")
     if sampling is not None and not isinstance(sampling, SamplingParams):
@@ -223,17 +223,12 @@ def _requests(
     return requests
 
 
-def _with_gammas(requests: Sequence[Request], given: int | Sequence[int]) -> tuple[list[Request], int]:
+def _with_gammas(requests: Sequence[Request], given: int | Iterable[int]) -> tuple[list[Request], int]:
     """The requests with the gammas of their prompts, and the largest of these."""
     prompts = list(dict.fromkeys(request.prompt_name for request in requests))
-    each = list(given) if isinstance(given, Sequence) else [given] * len(prompts)
-    if len(each) != len(prompts):
-        raise ArgumentError(f"gamma: {len(each)} numbers for {len(prompts)} prompts; give one number, or one for each")
-    for gamma in each:
-        if check_count("gamma", gamma, 0) > LARGEST_GAMMA:
-            raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
-    gammas = dict(zip(prompts, each, strict=True))
-    return [dataclasses.replace(request, gamma=gammas[request.prompt_name]) for request in requests], max(each)
+    gammas = dict(zip(prompts, gammas_of(given, len(prompts)), strict=True))
+    made = [dataclasses.replace(request, gamma=gammas[request.prompt_name]) for request in requests]
+    return made, max(gammas.values())
 
 
 def _drafter_of(given: str | Drafter) -> Drafter:

@@ -13,6 +13,7 @@ from specbench.sampling import SamplingParams
 from specbench.sampling_params import NUMBERS, SHAPING
 
 AXES = ("batch_size", "vocabulary", "gamma", "dtype", "sampler", "context")
+LIMITS = {"batch_size": (1, 65_536), "vocabulary": (2, 2**24), "gamma": (0, 64), "context": (1, 2**20)}
 DTYPES = ("bfloat16", "float16", "float32")
 PLAIN = "temperature"  # the sampler of the base case: the run's own, unchanged
 
@@ -41,12 +42,7 @@ class CaseSpec:
     context: int = 1024
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("batch_size", 1, 65_536),
-            ("vocabulary", 2, 2**24),
-            ("gamma", 0, 64),
-            ("context", 1, 2**20),
-        ):
+        for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise ConfigError(f"protocol.grid.{name}", value, f"not in {low}..{high}", "Use a whole number there.")
@@ -95,8 +91,11 @@ def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[Samplin
         known: see :func:`samplers`.
 
     Raises:
-        ConfigError: an unknown axis or sampler, an entry without values, or a value outside its range.
+        ConfigError: no list of entries, an unknown axis or sampler, an entry without values, or a value outside its
+            range.
     """
+    if isinstance(grid, str) or not isinstance(grid, Sequence) or not grid:
+        raise ConfigError("protocol.grid", grid, "not a list of cases", "Write [{batch_size: [1, 8]}, ...].")
     found: dict[CaseSpec, None] = {}
     for entry in grid:
         if not isinstance(entry, Mapping) or not entry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from specbench.checks import check_seconds
+from specbench.checks import check_seconds, plain_number
 from specbench.errors import ConfigError
 from specbench.exactness.statistics.tally import Tally
 
@@ -101,6 +101,7 @@ def settings_of(suite: object, **given: Any) -> Settings:
         raise ConfigError("protocol.suite", suite, "no such suite", f"Use {', '.join(SUITES)}.")
     known = [each.name for each in fields(Settings)]
     whole = {each.name for each in fields(Settings) if each.type == "int"}
+    given = {name: plain_number(value) for name, value in given.items()}
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"protocol.{name}", value, "no setting of a suite", f"Use one of {', '.join(known)}.")

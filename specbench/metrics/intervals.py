@@ -23,8 +23,8 @@ FEW = 32  # units below which a report says what its intervals hold
 class Estimate:
     """A number and its 95% interval.
 
-    With fewer than two units of resampling an interval by bootstrap is the number itself. A speedup of one batch has
-    none: low and high are NaN (speed.py).
+    With fewer than two units of resampling there is none: low and high are NaN. So it is with a speedup of one batch
+    (speed.py).
     """
 
     value: float
@@ -43,7 +43,7 @@ def coverage(units: int) -> float:
     """How often a percentile interval over so many units holds the truth: P(|t_(n-1)| <= z sqrt((n - 1) / n)).
 
     Of a mean of normal units: the resamples' spread has n for n - 1, and z stands where Student's t is due. 0 below two
-    units, whose interval is the number itself.
+    units, which have no interval.
     """
     if units < 2:
         return 0.0
@@ -60,7 +60,7 @@ def ratio_of_sums(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0)
     top, bottom = top[bottom > 0], bottom[bottom > 0]
     value = top.sum() / bottom.sum()
     if len(top) < 2:
-        return Estimate(value, value, value)
+        return Estimate(float(value), math.nan, math.nan)
     return _bootstrap((top, bottom), lambda n, d, axis: n.sum(axis) / d.sum(axis), value, seed)
 
 
@@ -76,7 +76,7 @@ def ratios_of_sums(numerator: np.ndarray, denominators: np.ndarray, seed: int = 
     top, bottom = np.asarray(numerator, dtype=float), np.asarray(denominators, dtype=float)
     values = top.sum() / bottom.sum(axis=0)
     if len(top) < 2:
-        return [Estimate(float(value), float(value), float(value)) for value in values]
+        return [Estimate(float(value), math.nan, math.nan) for value in values]
     rng, both = np.random.default_rng(seed), np.column_stack([top, bottom])
     sums = np.concatenate([_resampled_sums(both, part, rng) for part in np.array_split(np.arange(RESAMPLES), 20)])
     tail = (1 - CONFIDENCE) / 2

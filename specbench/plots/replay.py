@@ -52,7 +52,7 @@ def draw_lengths(axes: Axes, rows: pd.DataFrame, looks_of: Mapping[str, Look]) -
         look = looks_of[rule]
         line = rows[rows["rule"] == rule].sort_values("gamma")
         axes.plot(line["gamma"], line["acceptance_length"], label=f"{_title(rule)}, replayed", **look.curve)
-        low, high = line["acceptance_length_low"], line["acceptance_length_high"]
+        low, high = (line[f"acceptance_length_{end}"].astype(float) for end in ("low", "high"))
         axes.fill_between(line["gamma"], low, high, color=look.colour, alpha=0.18, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -86,7 +86,7 @@ def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
         here = decoded[decoded["temperature"] == temperature]
         for rule, points in here.groupby("rule", sort=False):
             look = looks_of[str(rule)]
-            low, high = points["acceptance_length_low"], points["acceptance_length_high"]
+            low, high = (points[f"acceptance_length_{end}"].astype(float) for end in ("low", "high"))
             axes.vlines(points["gamma"], low, high, color=look.colour, linewidth=1)
             label = f"{_title(str(rule))}, decoded"
             axes.plot(points["gamma"], points["acceptance_length"], label=label, ms=4, **look.points)

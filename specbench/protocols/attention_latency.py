@@ -27,7 +27,7 @@ from specbench.benchmark.attention.ways import OURS, WAYS, LeftOutError
 from specbench.benchmark.tables import ATTENTION, ATTENTION_SAMPLES, ATTENTION_SAMPLES_SCHEMA, ATTENTION_SCHEMA
 from specbench.benchmark.timed import there_and_back
 from specbench.benchmark.timer import FEWEST, DeviceTimer, is_quick
-from specbench.checks import check_count
+from specbench.checks import check_count, check_seconds
 from specbench.errors import ConfigError
 from specbench.models import plain_attention
 from specbench.progress import say
@@ -89,8 +89,7 @@ class AttentionLatencyProtocol:
             check_count(f"protocol.{name}", value, least)
         check_count("protocol.cpu_numbers", cpu_numbers)
         for name, value in (("seconds", seconds), ("budget", budget)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise ConfigError(f"protocol.{name}", value, "no time in seconds", "Use a number from 0.")
+            check_seconds(f"protocol.{name}", value, "Use a number from 0.")
         self.shape: dict[str, Any] = {
             **{"heads": heads, "key_heads": key_heads, "head_size": head_size, "window": window, "softcap": softcap},
             **{"tree": tree, "shortest": shortest},

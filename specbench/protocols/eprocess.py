@@ -170,13 +170,14 @@ def words(found: dict[str, Any]) -> str:
     return text
 
 
-def _growth(factors: Sequence[np.ndarray], bet: int) -> dict[str, float] | None:
-    """log10 M of a bet in 1,000 tokens, 95% interval by bootstrap over texts; None where it is infinite."""
+def _growth(factors: Sequence[np.ndarray], bet: int) -> dict[str, float | None] | None:
+    """log10 M of a bet in 1,000 tokens, 95% interval by bootstrap over texts; None where it is infinite. One text has
+    None for both ends of the interval."""
     gains = np.array([text[:, bet].sum() / math.log(10) for text in factors])
     if not np.isfinite(gains).all():
         return None
     found: Estimate | None = ratio_of_sums(1000 * gains, np.array([len(text) for text in factors]))
-    return None if found is None else dataclasses.asdict(found)
+    return None if found is None else {name: _finite(value) for name, value in dataclasses.asdict(found).items()}
 
 
 def _finite(value: float) -> float | None:

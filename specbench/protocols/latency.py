@@ -22,14 +22,14 @@ import torch
 
 from specbench.benchmark.check import Checked, check, check_again, check_shaped
 from specbench.benchmark.floor import floor_bytes
-from specbench.benchmark.grid import PLAIN, CaseSpec, cases, samplers
+from specbench.benchmark.grid import LIMITS, PLAIN, CaseSpec, cases, samplers
 from specbench.benchmark.measured import Measured
 from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timed import there_and_back
 from specbench.benchmark.timer import FEWEST, Call, Captured, DeviceTimer, is_quick
-from specbench.checks import check_count
+from specbench.checks import check_count, check_seconds
 from specbench.errors import ArgumentError, ConfigError
 from specbench.plots import latency as plots
 from specbench.progress import say
@@ -83,8 +83,17 @@ class LatencyProtocol:
     ):
         for name, value, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
             check_count(f"protocol.{name}", value, least)
+        for name, value in (("vocabulary", vocabulary), ("context", context)):
+            check_count(f"protocol.{name}", value, *LIMITS[name])
+        check_count("protocol.cpu_logits", cpu_logits)
+        for name, value in (("seconds", seconds), ("budget", budget)):
+            check_seconds(f"protocol.{name}", value, "Use a number from 0.")
         self.vocabulary, self.context, self.grid, self.samplers = vocabulary, context, grid, samplers
-        sized = grid and all(isinstance(entry, Mapping) and "batch_size" in entry for entry in grid)
+        sized = (
+            isinstance(grid, Sequence)
+            and grid
+            and all(isinstance(entry, Mapping) and "batch_size" in entry for entry in grid)
+        )
         self.own_conditions = {"batch_size": "Every entry of protocol.grid has its own."} if sized else {}
         self.rounds, self.replays, self.seconds, self.host_calls = rounds, replays, seconds, host_calls
         self.budget, self.flush, self.cpu_logits = budget, flush, cpu_logits

@@ -24,14 +24,14 @@ class Agreement:
         decoded, same_text: tokens a step as decoded, and by replay of the decoded texts, with 95% intervals. The ratio
             of the intervals' widths is what the accept/reject noise adds.
         difference_p: two-sided p-value of the decoded length against the replay of independent texts; None if these
-            were not replayed.
-        same_text_p: two-sided p-value of steps - expected_steps, whose mean is 0 given the texts.
+            were not replayed, and of one prompt.
+        same_text_p: two-sided p-value of steps - expected_steps, whose mean is 0 given the texts; None of one prompt.
     """
 
     decoded: Estimate
     same_text: Estimate
     difference_p: float | None
-    same_text_p: float
+    same_text_p: float | None
 
     @property
     def width_ratio(self) -> float:
@@ -48,6 +48,8 @@ def agreement(points: pd.DataFrame, independent: tuple[np.ndarray, np.ndarray] |
     """
     sums = points.groupby("prompt", sort=False)[["tokens", "steps", "expected_steps"]].sum()
     decoded, same_text = ratios_of_sums(sums["tokens"].to_numpy(), sums[["steps", "expected_steps"]].to_numpy())
+    if len(sums) < 2:  # nothing tells how much prompts scatter
+        return Agreement(decoded, same_text, None, None)
     surprise = (sums["steps"] - sums["expected_steps"]).to_numpy()
     return Agreement(
         decoded,

@@ -38,12 +38,11 @@ def replay(trace: Trace | str | Path, rule: Card | str, gammas: Sequence[int]) -
         >>> for each in specbench.replay("trace.parquet", "block", [1, 2, 4, 8]):  # doctest: +SKIP
         ...     print(each.gamma, each.acceptance_length)
     """
-    gammas = list(gammas)
+    gammas = [check_count("gammas", gamma, 0) for gamma in gammas]
     if not gammas:
         raise ArgumentError("gammas: empty; give numbers from 0 to 64, such as [1, 2, 4]")
-    for gamma in gammas:
-        if check_count("gammas", gamma, 0) > LARGEST_GAMMA:
-            raise ArgumentError(f"gammas: {gamma} is outside 0..{LARGEST_GAMMA}")
+    if max(gammas) > LARGEST_GAMMA:
+        raise ArgumentError(f"gammas: {max(gammas)} is outside 0..{LARGEST_GAMMA}")
     if not isinstance(trace, Trace):
         trace = read_any(Path(trace))
     return renewal.replay(trace, rule, gammas)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from specbench.metrics.intervals import Estimate, ratios_of_sums
+from specbench.metrics.intervals import Estimate, columns, ratios_of_sums
 from specbench.replay.policies import PolicyPoint
 from specbench.replay.renewal import Replayed
 from specbench.replay.trace import Trace
@@ -39,8 +39,8 @@ class ReplayRow:
     rule: str
     gamma: int
     acceptance_length: float
-    acceptance_length_low: float
-    acceptance_length_high: float
+    acceptance_length_low: float | None  # None of one prompt
+    acceptance_length_high: float | None
     variance: float
     full_acceptance_length: float | None
     acceptance_rate: float | None
@@ -63,8 +63,8 @@ class PolicyRow:
     gamma: int
     drafted_per_step: float
     acceptance_length: float
-    acceptance_length_low: float
-    acceptance_length_high: float
+    acceptance_length_low: float | None  # None of one prompt
+    acceptance_length_high: float | None
 
 
 REPLAY_SCHEMA, POLICY_SCHEMA = schema_of(ReplayRow), schema_of(PolicyRow)
@@ -99,7 +99,7 @@ def replay_rows(trace: Trace, replayed: Sequence[Replayed]) -> list[dict[str, An
             {
                 "rule": each.rule,
                 "gamma": each.gamma,
-                **_interval(length),
+                **columns("acceptance_length", length),
                 "variance": each.variance,
                 "full_acceptance_length": _known(each.full_acceptance_length),
                 "acceptance_rate": accepted / drafted if drafted > 0 else None,
@@ -125,18 +125,10 @@ def policy_rows(trace: Trace, rule: str, points: Sequence[PolicyPoint]) -> list[
             "threshold": point.policy.threshold,
             "gamma": point.policy.gamma,
             "drafted_per_step": point.drafted_per_step,
-            **_interval(length),
+            **columns("acceptance_length", length),
         }
         for point, length in zip(points, lengths, strict=True)
     ]
-
-
-def _interval(found: Estimate) -> dict[str, float]:
-    return {
-        "acceptance_length": float(found.value),
-        "acceptance_length_low": float(found.low),
-        "acceptance_length_high": float(found.high),
-    }
 
 
 def _known(value: float) -> float | None:

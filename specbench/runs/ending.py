@@ -51,13 +51,20 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
     return status.exit_status if whole else 1
 
 
-def _collect(folder: Path, _: SweepStatus) -> None:
+def _collect(folder: Path, status: SweepStatus) -> None:
     from specbench import results
 
     try:
         results.collect(folder)
     except WriteError as error:
         raise SpecbenchError(f"rows stay in the jobs' folders: {error}") from error
+    ended = zip(status.plan.jobs, status.states, strict=True)
+    done = [str(job.number) for job, state in ended if state.status is Status.DONE]
+    if lost := [number for number in done if not (folder / number / results.RESULTS).exists()]:
+        raise SpecbenchError(
+            f"no {results.RESULTS} in the folders of jobs that are done: {', '.join(lost)}. What is told here lacks "
+            f"their rows. Remove these folders, and python -m specbench resume={folder} runs the jobs again."
+        )
 
 
 def _table(folder: Path, _: SweepStatus) -> None:
@@ -85,9 +92,9 @@ def _report(folder: Path, status: SweepStatus) -> Report | None:
     from specbench.reports.writing import write
 
     report = build_report(folder, status.plan.exp)
-    if report is None:
+    if report is None and (folder / results.RESULTS).exists():  # else there was no room for it, as was said
         say(f"Results: {os.path.relpath(folder / results.RESULTS)}")
-    else:
+    if report is not None:
         say(f"Report: {os.path.relpath(write(report, folder))}")
     return report
 

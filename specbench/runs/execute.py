@@ -33,7 +33,16 @@ from specbench.runs.parallel import cause_of, confirm, follow, interrupted, sett
 from specbench.runs.plan import point_latest
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.signals import interruptible
-from specbench.runs.state import JobRunning, JobState, Status, clear_attempt, held, write_state, written_state
+from specbench.runs.state import (
+    JobRunning,
+    JobState,
+    Status,
+    clear_attempt,
+    held,
+    write_ending,
+    write_state,
+    written_state,
+)
 from specbench.runs.tracked import describe, job_run, track
 from specbench.sampling_params import PENALTIES
 from specbench.tracking import JobRun
@@ -146,7 +155,7 @@ def _write_end(job: JobInfo, state: JobState, details: str) -> None:
     word, style = ("skipped", "yellow") if state.status is Status.SKIPPED else ("failed", "red")
     say(f"job {job.number} ({job.label}) {word}: {state.reason}", style=style)
     try:
-        write_state(job.folder, state)
+        write_ending(job.folder, state)
         if details:
             write_text(job.folder / "error.txt", details)
     except WriteError as error:

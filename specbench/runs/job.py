@@ -96,9 +96,13 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
 def workload_name(workload: WorkloadConfig) -> str:
     """The name of a workload in rows: its yaml's; of ``workload=file`` the path too, which alone says what was read.
 
-    ``file:prompts.jsonl``; a set of the field has a name of its own, wherever its file lies.
+    ``file:prompts.jsonl``; a set of the field has a name of its own, wherever its file lies. Behind it stand the rows
+    that were chosen, ``gsm8k[split=test,shuffle=1]``; their number has a column.
     """
-    return f"{workload.name}:{workload.path}" if workload.name == FILE else workload.name
+    name = f"{workload.name}:{workload.path}" if workload.name == FILE else workload.name
+    chosen = {"split": workload.split, "where": " ".join(workload.where) or None, "shuffle": workload.shuffle}
+    values = [f"{key}={value}" for key, value in chosen.items() if value is not None]
+    return f"{name}[{','.join(values)}]" if values else name
 
 
 def repeating(overrides: Sequence[str], config_dir: str | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from specbench.disk import read_json, write_json, writing
+from specbench.disk import WriteError, read_json, write_json, writing
 from specbench.errors import SpecbenchError
 
 STATE, LOCK = "job.json", "job.lock"
@@ -81,6 +81,21 @@ class JobRunning(SpecbenchError):
 def write_state(folder: Path, state: JobState) -> None:
     """Raises WriteError."""
     write_json(folder / STATE, dataclasses.asdict(state))
+
+
+def write_ending(folder: Path, state: JobState) -> None:
+    """Writes how a failed attempt ended. If a full disk has no room for that, what the attempt left is removed first.
+
+    The next attempt would remove it in any case, and without its end a job looks as if its process had been killed.
+
+    Raises:
+        WriteError: it cannot be written all the same.
+    """
+    try:
+        write_state(folder, state)
+    except WriteError:
+        clear_attempt(folder)
+        write_state(folder, state)
 
 
 def written_state(folder: Path) -> JobState | None:

@@ -1,15 +1,17 @@
-"""Trains the embedded pair on one GPU: ``python -m specbench.training --out pair``.
+"""Trains a pair as the embedded one was trained, on one GPU: ``python -m specbench.training --out pair``.
 
 Writes OUT/target and OUT/draft-SHAPE (tokenizer.json, config.json, model.safetensors in bf16) and OUT/training.json
-with the data, the steps and the held-out measurements of the weights as they were written.
+with the data, the steps and the held-out measurements of the weights as they were written. If it is stopped after the
+target, ``--teacher OUT/target`` trains the drafts. Without a GPU it runs too, for small shapes and few steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
+import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,13 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from specbench.devices import choose_device
+from specbench.disk import read_json, write_json
 from specbench.training.corpus import END_OF_TEXT, collect, encode, train_tokenizer
 from specbench.training.evaluate import evaluate_pair
 from specbench.training.optimise import build, distillation_loss, next_token_loss, train
 
+TOKENIZER, FACTS = "tokenizer.json", "training.json"
 SHAPES = {  # layers, width, heads, kv_heads, inner
     "12x256": (12, 256, 4, 2, 704),
     "2x192": (2, 192, 3, 3, 512),
@@ -29,43 +34,96 @@ SHAPES = {  # layers, width, heads, kv_heads, inner
 }
 
 
-def arguments() -> argparse.Namespace:
+LARGEST_VOCABULARY = 2**15  # what the token stream holds, in 16 bits
+LEAST_VOCABULARY = 257  # every byte and END_OF_TEXT
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the command line says, checked before anything is read."""
     parser = argparse.ArgumentParser(prog="specbench.training", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--corpus", type=Path, help="a folder of texts; else Python source found on this machine")
     parser.add_argument("--vocab-size", type=int, default=4096)
-    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--context", type=int, default=1024, help="tokens of a sequence, and later of a text")
     parser.add_argument("--sequences", type=int, default=64, help="sequences a step")
     parser.add_argument("--target", default="12x256", choices=SHAPES)
     parser.add_argument("--target-steps", type=int, default=8000)
     parser.add_argument("--drafts", default="2x192", help="comma-separated shapes")
     parser.add_argument("--draft-steps", type=int, default=4000)
-    parser.add_argument("--teacher", help="a finished target folder; only drafts are trained")
+    parser.add_argument("--teacher", type=Path, help="a finished target folder; only drafts are trained")
     parser.add_argument("--share-of-tv", type=float, default=0.5)
     parser.add_argument("--learning-rate", type=float, default=8e-3)
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    args = parser.parse_args(given)
+    if wrong := next(problems(args), None):
+        parser.error(wrong)
+    return args
+
+
+def problems(args: argparse.Namespace) -> Iterator[str]:
+    """What is wrong with the arguments. Else it would show after minutes, or after hours of training."""
+    drafts = args.drafts.split(",")
+    if unknown := [shape for shape in drafts if shape not in SHAPES]:
+        yield f"argument --drafts: {unknown[0]!r} is no shape. Use some of {','.join(SHAPES)}"
+    if not LEAST_VOCABULARY <= args.vocab_size <= LARGEST_VOCABULARY:
+        yield f"argument --vocab-size: {args.vocab_size} is outside {LEAST_VOCABULARY} to {LARGEST_VOCABULARY}"
+    for name in ("context", "sequences", "target_steps", "draft_steps"):
+        if getattr(args, name) < 1:
+            yield f"argument --{name.replace('_', '-')}: {getattr(args, name)} is not above 0"
+    if not args.learning_rate > 0:
+        yield f"argument --learning-rate: {args.learning_rate} is not above 0"
+    if not 0 <= args.share_of_tv <= 1:
+        yield f"argument --share-of-tv: {args.share_of_tv} is outside 0 to 1"
+    if args.corpus is not None and not args.corpus.is_dir():
+        yield f"argument --corpus: {args.corpus} is no folder"
+    if args.teacher is not None and not all((args.teacher / name).is_file() for name in ("config.json", TOKENIZER)):
+        yield f"argument --teacher: {args.teacher} has no config.json or no {TOKENIZER}, which a finished target has"
+    elif args.teacher is not None:
+        kind = (read_json(args.teacher / "config.json") or {}).get("model_type")
+        if kind != "llama":
+            yield f"argument --teacher: {args.teacher} is a model of type {kind}, and llama is needed"
+    made = [*([] if args.teacher else ["target"]), *(f"draft-{shape}" for shape in drafts)]
+    if there := [name for name in made if (args.out / name).exists()]:
+        remedy = "give another folder, or --teacher with the target and --drafts with those that are missing"
+        yield f"argument --out: {args.out / there[0]} is there already and would be replaced; {remedy}"
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        yield f"argument --out: {args.out} cannot be made ({error.strerror})"
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> LlamaForCausalLM:
-    """Writes the checkpoint in bf16 and returns the model as a reader of the file gets it."""
+    """Writes the checkpoint in bf16 and returns the model as a reader of the file gets it, on the same device."""
+    device = model.device
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).cuda().eval()
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
 
 
-def main() -> None:
-    args = arguments()
-    args.out.mkdir(parents=True, exist_ok=True)
+def main(given: Sequence[str] | None = None) -> None:
+    """Trains what the command line asks for."""
+    args = arguments(given)
+    device = choose_device("auto")
+    faster = torch.compile if device.type == "cuda" else lambda function: function
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
     started = time.perf_counter()
-    corpus = collect()
+    corpus = collect(folder=args.corpus)
+    if not corpus.train or not corpus.held_out:
+        read, kept = len(corpus.train) + len(corpus.held_out), len(corpus.held_out)
+        sys.exit(f"argument --corpus: {read} different texts, {kept} of them kept apart: too few. About 300 are needed")
     if args.teacher:
-        bpe = Tokenizer.from_file(str(Path(args.teacher) / "tokenizer.json"))
+        bpe = Tokenizer.from_file(str(args.teacher / TOKENIZER))
+        if bpe.get_vocab_size() > LARGEST_VOCABULARY:
+            sys.exit(
+                f"argument --teacher: its vocabulary has {bpe.get_vocab_size()} tokens, above {LARGEST_VOCABULARY}"
+            )
     else:
         bpe = train_tokenizer(corpus.train, args.vocab_size)
-    tokens = torch.from_numpy(encode(bpe, corpus.train)).cuda()
-    held_out = torch.from_numpy(encode(bpe, corpus.held_out)).cuda()
+    tokens = torch.from_numpy(encode(bpe, corpus.train)).to(device)
+    held_out = torch.from_numpy(encode(bpe, corpus.held_out)).to(device)
+    if (fewest := min(len(tokens) - 1, len(held_out))) <= args.context:
+        sys.exit(f"argument --context: {args.context} is too long for a corpus of which a part has {fewest} tokens")
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, model_max_length=args.context
     )
@@ -76,7 +134,7 @@ def main() -> None:
         "held_out_files": len(corpus.held_out),
         "bytes_per_token": sum(len(t.encode()) for t in corpus.held_out) / len(held_out),
         "arguments": {k: str(v) for k, v in vars(args).items()},
-        "hardware": torch.cuda.get_device_name(),
+        "hardware": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "sources": corpus.sources,
     }
@@ -93,25 +151,28 @@ def main() -> None:
         "seed": args.seed,
     }
     if args.teacher:
-        target = LlamaForCausalLM.from_pretrained(args.teacher, dtype=torch.float32).cuda().eval()
+        target = LlamaForCausalLM.from_pretrained(args.teacher, dtype=torch.float32).to(device).eval()
     else:
-        target = build(args.vocab_size, *SHAPES[args.target], args.context).cuda()
-        compiled = torch.compile(target)
+        target = build(bpe.get_vocab_size(), *SHAPES[args.target], args.context).to(device)
+        compiled = faster(target)
         facts["target_log"] = train(
             target, tokens, lambda _, x: next_token_loss(compiled, x), steps=args.target_steps, label="target", **common
         )
         target = save(target, tokenizer, args.out / "target")
 
-    facts["drafts"] = {}
+    before = read_json(args.out / FACTS) if args.teacher else None  # of a training that was stopped
+    facts = {**{name: before[name] for name in ("target_log", "drafts") if before and name in before}, **facts}
+    facts.setdefault("drafts", {})
+    write_json(args.out / FACTS, facts)
     for shape in args.drafts.split(","):
-        draft = build(args.vocab_size, *SHAPES[shape], args.context).cuda()
-        loss = torch.compile(distillation_loss(target, args.share_of_tv))
+        draft = build(target.config.vocab_size, *SHAPES[shape], args.context).to(device)
+        loss = faster(distillation_loss(target, args.share_of_tv))
         log = train(draft, tokens, loss, steps=args.draft_steps, label=shape, **common)
         draft = save(draft, tokenizer, args.out / f"draft-{shape}")
         measured = evaluate_pair(target, draft, held_out, args.context)
         facts["drafts"][shape] = {"log": log, **measured}
         print(shape, measured, flush=True)
-        (args.out / "training.json").write_text(json.dumps(facts, indent=1))
+        write_json(args.out / FACTS, facts)
     print(f"done after {time.perf_counter() - started:.0f} s", flush=True)
 
 

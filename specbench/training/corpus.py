@@ -1,7 +1,8 @@
-"""Python source found on this machine, as training and held-out text, and a byte-level BPE over it.
+"""Training and held-out text, and a byte-level BPE over it.
 
-Source is taken from the standard library and from installed distributions whose metadata names a permissive licence.
-Files are deduplicated by content and split by a hash of it, so the same file is never on both sides.
+The text is that of a folder, or else Python source found on this machine: of the standard library and of installed
+distributions whose metadata names a permissive licence. Files are deduplicated by content and split by a hash of it, so
+the same file is never on both sides.
 """
 
 from __future__ import annotations
@@ -73,10 +74,17 @@ def readable(path: Path) -> str | None:
     return text.replace("\r\n", "\n")
 
 
-def collect(held_out_share: float = 0.01) -> Corpus:
-    """Reads and splits everything that :func:`python_files` finds."""
+def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(the folder's name, path) of every file below a folder, but for hidden ones."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield folder.name, path
+
+
+def collect(held_out_share: float = 0.01, folder: Path | None = None) -> Corpus:
+    """Reads and splits everything that :func:`files_of` finds in a folder; None is what :func:`python_files` finds."""
     corpus, seen, sources = Corpus(), set(), set()
-    for source, path in python_files():
+    for source, path in python_files() if folder is None else files_of(folder):
         text = readable(path)
         if text is None:
             continue

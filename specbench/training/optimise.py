@@ -88,12 +88,12 @@ def train(
     weight_decay: float = 0.1,
     seed: int = 0,
     label: str = "",
-) -> list[dict[str, float]]:
+) -> list[dict[str, float | int]]:
     """Trains in place on random crops of the token stream [N] (int16); returns the log. On a GPU in bf16 autocast."""
     optims = optimisers(model, learning_rate, weight_decay)
     generator = torch.Generator(device=tokens.device).manual_seed(seed)
     window = torch.arange(context + 1, device=tokens.device)
-    log: list[dict[str, float]] = []
+    log: list[dict[str, float | int]] = []
     started = time.perf_counter()
     for step in range(steps):
         starts = torch.randint(len(tokens) - context - 1, (sequences, 1), generator=generator, device=tokens.device)

@@ -31,7 +31,7 @@ TOKENIZERS = ("bytes", "pieces")
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the command line says."""
+    """What the command line says, checked before anything is read."""
     parser = argparse.ArgumentParser(prog="specbench.training.other_vocabulary", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokenizers", nargs="+", choices=TOKENIZERS, default=TOKENIZERS)
@@ -42,7 +42,15 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=256, help="tokens of a sequence in training")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(given)
+    args = parser.parse_args(given)
+    for name in ("files", "steps", "sequences", "context"):
+        if getattr(args, name) < 1:
+            parser.error(f"argument --{name}: {getattr(args, name)} is not above 0")
+    try:  # now, and not after minutes of training
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --out: {args.out} cannot be made ({error.strerror})")
+    return args
 
 
 def in_pieces(texts: Iterator[str], vocab_size: int) -> PreTrainedTokenizerFast:

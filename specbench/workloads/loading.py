@@ -11,9 +11,9 @@ from pathlib import Path
 
 from specbench.config import AUTO, WorkloadConfig
 from specbench.files import Source, shown
-from specbench.workloads.columns import Columns
+from specbench.workloads.columns import KNOWN, Columns
 from specbench.workloads.prompts import Prompt, prompt_of
-from specbench.workloads.requests import unwrapped
+from specbench.workloads.requests import FIELDS, unwrapped
 from specbench.workloads.selection import Where, shuffled
 from specbench.workloads.sources import Row, rows
 
@@ -72,7 +72,9 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     source = Source(KEY, path, "Give a UTF-8 file of JSON lines, a parquet file, or the folder of a data set.")
     entries = Source(KEY, path, FORMAT)
     where = Where(settings.where)
-    found = _prompts(where.kept(_requests(rows(place, source, entries, settings.split))), settings, entries)
+    found = _prompts(
+        where.kept(_requests(rows(place, source, entries, settings.split), settings, entries)), settings, entries
+    )
     prompts = found if settings.shuffle is None else iter(shuffled(list(found), settings.shuffle))
     kept = list(islice(prompts, settings.limit or None))
     if not kept:
@@ -80,9 +82,11 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     return Workload(path, kept)
 
 
-def _requests(found: Iterator[Row]) -> Iterator[Row]:
+def _requests(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Row]:
+    asked = {getattr(settings.columns, role) for role in KNOWN}
+    read = asked.union(*KNOWN.values(), FIELDS if settings.parameters else ())
     for row in found:
-        yield Row(row.number, row.unit, unwrapped(row.value))
+        yield Row(row.number, row.unit, unwrapped(row.value, row.place, source, read))
 
 
 def _prompts(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Prompt]:

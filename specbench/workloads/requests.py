@@ -8,7 +8,7 @@ What a parameter means, and its range, specbench/sampling_params.py knows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from specbench.files import Source, shown
@@ -30,18 +30,34 @@ REFUSED = (
     *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
     *("continue_final_message", "prompt_embeds"),
 )
+FIELDS = {*PARAMETERS, *RENAMED, *GUIDED, *REFUSED} | {"sampling_params", "response_format", "top_logprobs"}
 _WRAPPERS = ("body", "request")
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
 
 
-def unwrapped(row: Any) -> Any:
-    """The request within a line of a log, beside what else the line says; a row without one as it is."""
+def unwrapped(row: Any, place: str, source: Source, read: Set[str]) -> Any:
+    """The request within a line of a log, beside what else the line says; a row without one as it is.
+
+    Args:
+        place: of the row, as an error names it.
+        read: the fields that count. Others may say two things, such as ``model``; the request's is kept.
+
+    Raises:
+        ConfigError: one of these stands in the request and beside it, with two values that are not null. Which of them
+            was served, a log does not tell.
+    """
     if not isinstance(row, Mapping):
         return row
     for name in _WRAPPERS:
         inner = row.get(name)
-        if isinstance(inner, Mapping) and {"prompt", "messages", "text"} & set(inner):
-            return {**{key: value for key, value in row.items() if key != name}, **inner}
+        if not isinstance(inner, Mapping) or not {"prompt", "messages", "text"} & set(inner):
+            continue
+        outer = {key: value for key, value in row.items() if key != name}
+        for key, value in outer.items():
+            if key in read and value is not None and inner.get(key) not in (None, value):
+                told = f"{key} {shown(value)} stands beside {name}, and {key} {shown(inner[key])} in it"
+                raise source.wrong(f"{place}: {told}", "Leave one of them out.")
+        return {**outer, **{key: value for key, value in inner.items() if value is not None or key not in outer}}
     return row
 
 
