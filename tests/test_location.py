@@ -245,3 +245,18 @@ def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
     assert len(beside) > len(wrong) > 10
     assert "coarse_uniform" in likely_cause(SlightlyKind(), wrong)
     assert likely_cause(SlightlyKind(), wrong, beside) == ""
+
+
+def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
+    """Boxes that reach 1e-4 too far, as if the code's threshold lay there: all their other sides are the rule's."""
+    model = locate(MaskedVerifier(), FIXTURES["chain"], 2)
+    boxes = model.grid.boxes(FIXTURES["chain"].gamma + 1)
+    assert list(examples._between_thresholds(TOKEN, model, boxes)) == []
+    high = boxes.high.clone()
+    ends = high[Stream.ACCEPT, :, 0]
+    thresholds = ends[ends < 1].unique()
+    ends[ends < 1] += 1e-4
+    found = list(examples._between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
+    beyond = torch.stack([each.point.given[Stream.ACCEPT, 0] for each in found])[:, None] - thresholds
+    assert len(found) >= len(thresholds) > 1
+    assert ((beyond > 0) & (beyond < 1e-4)).any(dim=1).all()

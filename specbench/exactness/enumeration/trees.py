@@ -174,28 +174,31 @@ class Box:
 
 def boxes(rule: Rule, fixture: Fixture, tree: TreeDraft) -> Iterator[Box]:
     """The boxes of one tree, by the rule's formulas; together they are all uniforms."""
+    return _boxes_below(rule, fixture, tree, 0, {})
 
-    def below(place: int, accept: dict[int, tuple[float, float]]) -> Iterator[Box]:
-        own = [i for i, parent in enumerate(tree.parents) if parent == place - 1]
-        p, left, reached = fixture.p[tree.rows[place]], fixture.p[tree.rows[place]], 1.0
-        if own:
-            q, tokens = torch.stack([tree.drawn_from[i] for i in own]), torch.tensor([tree.tokens[i] for i in own])
-            law = node_law(rule, p[None], q[None], tokens[None])
-            left = law.emit[0]
-            for i, passed in zip(own, law.accept[0].tolist(), strict=True):
-                threshold = min(passed / reached, 1.0) if reached > 0 else 0.0
-                if threshold > 0:
-                    yield from below(i + 1, {**accept, i: (0.0, threshold)})
-                if threshold > 1 - 4 * INSIDE:
-                    return
-                accept, reached = {**accept, i: (threshold, 1.0)}, reached - passed
-        edges = [0.0, *(left.cumsum(0) / left.sum()).tolist()]
-        edges[-1] = 1.0
-        for low, high in pairwise(edges):
-            if high > low:
-                yield Box(accept, (low, high))
 
-    return below(0, {})
+def _boxes_below(
+    rule: Rule, fixture: Fixture, tree: TreeDraft, place: int, accept: dict[int, tuple[float, float]]
+) -> Iterator[Box]:
+    """Those of the steps that come to a place of the tree with these intervals."""
+    own = [i for i, parent in enumerate(tree.parents) if parent == place - 1]
+    p, left, reached = fixture.p[tree.rows[place]], fixture.p[tree.rows[place]], 1.0
+    if own:
+        q, tokens = torch.stack([tree.drawn_from[i] for i in own]), torch.tensor([tree.tokens[i] for i in own])
+        law = node_law(rule, p[None], q[None], tokens[None])
+        left = law.emit[0]
+        for i, passed in zip(own, law.accept[0].tolist(), strict=True):
+            threshold = min(passed / reached, 1.0) if reached > 0 else 0.0
+            if threshold > 0:
+                yield from _boxes_below(rule, fixture, tree, i + 1, {**accept, i: (0.0, threshold)})
+            if threshold > 1 - 4 * INSIDE:
+                return
+            accept, reached = {**accept, i: (threshold, 1.0)}, reached - passed
+    edges = [0.0, *(left.cumsum(0) / left.sum()).tolist()]
+    edges[-1] = 1.0
+    for low, high in pairwise(edges):
+        if high > low:
+            yield Box(accept, (low, high))
 
 
 def code_error(verifier: Verifier, rule: Rule, fixture: Fixture, branches: Sequence[int], drawing: Drawing) -> float:
