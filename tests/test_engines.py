@@ -56,12 +56,20 @@ def logs(completions):
     return [(c.token_ids, c.steps, c.finished) for c in completions]
 
 
+@pytest.fixture(scope="module")
+def alone(exact):
+    """What each of 16 requests comes to by itself; fewer requests are the first of these."""
+    return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in various(exact, 16)]
+
+
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=["token", "block"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier):
+def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier, request):
     """With requests that end at different times, so that rows are free, move, and batches shrink."""
     requests = various(exact, 6)
     expected = decoder(exact, EagerEngine(), drafter, verifier).run(requests)
+    if isinstance(verifier, BlockVerifier):  # the types of static steps are checked with the other one
+        request.getfixturevalue("unchecked")
     static = decoder(exact, StaticEngine(), drafter, verifier)
     assert logs(static.run(requests)) == logs(expected)
     assert logs(static.run(requests[::-1])) == logs(expected[::-1])  # what the first left behind is not seen
@@ -71,21 +79,18 @@ def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier):
 
 
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([3])], ids=["eager", "static", "one"])
-def test_requests_take_the_places_of_those_that_end(exact, engine):
-    requests = various(exact, 11)
-    expected = [decoder(exact, EagerEngine()).run([request])[0] for request in requests]
+def test_requests_take_the_places_of_those_that_end(exact, alone, engine):
     decoding = decoder(exact, engine)
-    assert logs(decoding.run(requests, at_once=3)) == logs(expected)
+    assert logs(decoding.run(various(exact, 11), at_once=3)) == alone[:11]
     assert decoding.active == 0
 
 
-def test_requests_come_and_go_as_they_like(exact):
+@pytest.mark.usefixtures("unchecked")
+def test_requests_come_and_go_as_they_like(exact, alone):
     """A soak: admitted at any time, longer than what there was room for, with processors and truncation midway."""
-    requests = various(exact, 16)
-    expected = [decoder(exact, EagerEngine()).run([request])[0] for request in requests]
-    rng = random.Random(0)
+    requests, rng = various(exact, 16), random.Random(0)
     for engine in (StaticEngine(), EagerEngine()):
-        assert logs(come_and_go(decoder(exact, engine), requests, rng, 4)) == logs(expected)
+        assert logs(come_and_go(decoder(exact, engine), requests, rng, 4)) == alone
 
 
 def test_what_is_under_way_is_told_when_asked(pair):

@@ -64,6 +64,7 @@ def test_g_test_agrees_with_scipy_and_pools_rare_cells():
     assert pooled.untested == 3
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_g_tests_of_few_pairs_do_not_reject_too_often():
     """100 pairs in 16 cells: without Williams' correction 7% of p-values are below 0.05, 1.5% below 0.01."""
     rng = np.random.default_rng(0)
@@ -136,6 +137,7 @@ def test_pit_is_uniform_and_sees_a_wrong_residual():
     assert p_values[1] < 1e-12
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
     """13 seeds on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
     monkeypatch.setattr(calibration, "serial_rows", lambda *_: [])
@@ -242,6 +244,7 @@ class SixteenBits(TokenSteps):
         return draft, target, dataclasses.replace(streams, positions=streams.positions & 0xFFFF)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("verifier", "tests"),
     [(MaskedVerifier(), set()), (Reseeds(), {SUCCESSIVE}), (SharesNoise(), {NEIGHBOURS}), (SixteenBits(), {TWINS})],

@@ -68,12 +68,14 @@ def test_rounds_that_agree_are_enough(clock):
     assert len(timed.table()) == 2 * 6 * 2
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_rounds_that_scatter_are_followed_by_others(clock):
     """Every third decoding takes twice as long, and no number of rounds makes up for it."""
     clock.stretch = lambda number: 2.0 if number % 3 else 1.0
     assert len(timed_rounds(*decoders(), BATCHES, RoundSettings(2, 5, 0)).times.seconds) == 5
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_one_disturbed_round_is_followed_until_it_weighs_little(clock):
     """The second round alone is disturbed, in single batches: a median of three is steady."""
     clock.stretch = lambda number: 5.0 if number in (14, 20) else 1.0
@@ -81,6 +83,7 @@ def test_one_disturbed_round_is_followed_until_it_weighs_little(clock):
     assert len(timed.times.seconds) == 3
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_time_ends_rounds_that_scatter(clock):
     """A round takes some 11 s: the third would end after more than 30 s."""
     clock.stretch = lambda number: 2.0 if number % 3 else 1.0
