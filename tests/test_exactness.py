@@ -82,7 +82,7 @@ def test_lossless_verifiers_pass_the_suite(name, request):
         assert not any(habit.differing for habit in evidence.habits)
 
 
-@pytest.mark.usefixtures("unchecked", "little_effort")
+@pytest.mark.usefixtures("unchecked", "little_effort", "few_asked_twice")
 @pytest.mark.parametrize("fixtures", [FEW, pytest.param(ALL, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("name", FLAWED)
 def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):

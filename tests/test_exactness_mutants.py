@@ -25,7 +25,7 @@ LOOK = Settings(
     draws=30_000, false_alarm=1e-7, seconds=0, serial_draws=60_000, serial_seconds=0, vocabulary=1500,
     regime_draws=1024, regime_seconds=0,
 )  # fmt: skip
-pytestmark = pytest.mark.usefixtures("unchecked", "little_effort")
+pytestmark = pytest.mark.usefixtures("unchecked", "little_effort", "few_asked_twice")
 FEW = ("chain", "idle", "long", "mixed", "ragged")
 FEW_REGIMES = ("large_top_k", "large_one_hot", "gamma_9", "batch_512")
 

@@ -15,6 +15,7 @@ from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import FIXTURES
 
 COUPLED = ["ragged", "mixed"]
+pytestmark = pytest.mark.usefixtures("few_asked_twice")
 
 
 def found(verifier, injectable: bool | None = None) -> dict[str, int]:
