@@ -58,7 +58,7 @@ def await_shaped(ws, request, shapers):
 @triton.jit
 def score(
     p, block, ws, shapers, request, drafted, first, item, chunks, chunk, tiles, vocabulary,
-    KNOWN, TILE, TILES, GAMMA, FETCH,
+    KNOWN, TILE, TILES, GAMMA,
 ):  # fmt: skip
     """Leaves the sums of one chunk of a drafted row; returns how many chunks of the request were done before, or -1.
 
@@ -75,8 +75,6 @@ def score(
         temperature = tl.load(p.temperature + row).to(tl.float64)
         x = drafted_ids(block, first + i, i < drafted, vocabulary)
         if shapers is not None:
-            if FETCH:
-                on_tiles.fetch(logits, begin, vocabulary, TILE)
             await_shaped(ws, request, shapers)
         # The drafted token's logit is rarely far below the largest, and spares looking for that.
         logit = _logit(p, row, x).to(tl.float32)

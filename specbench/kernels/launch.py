@@ -30,8 +30,6 @@ PROGRAMS = 1024  # tiles are shared out among so many,
 SCORE_CHUNK, EMIT_CHUNK = 32, 8  # at most so many a program
 LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
 LEAD = 512  # programs between penalising a request's rows and scoring it
-FETCH = True  # whether a program that waits for penalties brings its first tile into the cache meanwhile
-SKIP_ALWAYS = False  # whether a mask is looked through for tiles to leave out even where each program has a single one
 GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
 # A checker of types would read the kernels' parameters as the launches'.
 verify_kernel: Any = _verify_kernel
@@ -99,9 +97,8 @@ def verify(
     if target.pending is not None and even and not known and len(target.pending.history.texts) == batch:
         asked, sizes, constants, shapers = target.pending.begun()
         ahead = min(batch, triton.cdiv(LEAD, shapers + scoring))
-        constants["FETCH"] = FETCH
         kernel, programs, shapes = shape_and_verify_kernel, programs + (batch + ahead) * shapers, (ahead, asked, *sizes)
-    p_rows = rows_of(target, target.log_normalizer, SKIP_ALWAYS or max(score_chunk, emit_chunk) > 1)
+    p_rows = rows_of(target, target.log_normalizer, max(score_chunk, emit_chunk) > 1)
     q_rows = p_rows if draft.rows is None else _draft_rows(draft.rows, target)
     run(
         kernel,

@@ -63,17 +63,6 @@ def load(row, mask, start, vocabulary, WHOLE, N: tl.constexpr):
 
 
 @triton.jit
-def fetch(row, t, vocabulary, TILE):
-    """Brings tile t of a row into the L2 cache, 32 bytes a thread, for who has to wait before reading it."""
-    if INTERPRETED == 0:
-        SECTOR: tl.constexpr = 256 // row.dtype.element_ty.primitive_bitwidth
-        at = row + tl.minimum(t * TILE + tl.arange(0, TILE // SECTOR) * SECTOR, vocabulary - 1)
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [at.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
-        )  # fmt: skip
-
-
-@triton.jit
 def leave_sum(row, mask, t, scale, reference, vocabulary, references, totals, WHOLE, TILE):
     """Leaves the reference and the sum of exp2(logit * scale - reference) of tile t of a row.
 

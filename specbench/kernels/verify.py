@@ -50,7 +50,7 @@ def verify_kernel(
     scores, request, item = task(tl.program_id(0), batch, lag, scoring, emitting)
     decide(
         p, q, block, ws, None, token_ids, num_accepted, scores, request, item, batch, gamma, n, vocabulary, tiles,
-        score_chunk, emit_chunk, BLOCK, HAS_Q, KNOWN, TILE, TILES, GAMMA, SLOTS, PADDED, False,
+        score_chunk, emit_chunk, BLOCK, HAS_Q, KNOWN, TILE, TILES, GAMMA, SLOTS, PADDED,
     )  # fmt: skip
 
 
@@ -64,13 +64,12 @@ def shape_and_verify_kernel(
     lead, asked, text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings, parts,
     BLOCK: tl.constexpr, HAS_Q: tl.constexpr, KNOWN: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
     GAMMA: tl.constexpr, SLOTS: tl.constexpr, PADDED: tl.constexpr,
-    ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr, FETCH: tl.constexpr,
+    ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """verify_kernel() of rows that are to be penalised and banned first, in place: what p.mask bans excepted.
 
     asked, the numbers up to ``parts``, and ROWS, TOKENS, WIDTH: those of shape_kernel, of gamma + 1 rows a request.
-    FETCH: programs that wait bring their first tile into the cache. The grid has lead + B times the programs that shape
-    a request besides.
+    The grid has lead + B times the programs that shape a request besides.
     """
     sizes = (text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings, parts)
     shapers, slots = programs_of(sizes, ROWS), 1
@@ -94,7 +93,7 @@ def shape_and_verify_kernel(
         decide(
             p, q, block, ws, shapers, token_ids, num_accepted, scores, request, tl.where(scores, item - shapers, item),
             batch, gamma, n, vocabulary, tiles, score_chunk, emit_chunk,
-            BLOCK, HAS_Q, KNOWN, TILE, TILES, GAMMA, SLOTS, PADDED, FETCH,
+            BLOCK, HAS_Q, KNOWN, TILE, TILES, GAMMA, SLOTS, PADDED,
         )  # fmt: skip
 
 
@@ -122,7 +121,7 @@ def task(place, batch, lag, scoring, emitting):
 def decide(
     p, q, block, ws, shapers, token_ids, num_accepted, scores, request, item, batch, gamma, n, vocabulary, tiles,
     score_chunk, emit_chunk, BLOCK: tl.constexpr, HAS_Q: tl.constexpr, KNOWN: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr, GAMMA: tl.constexpr, SLOTS: tl.constexpr, PADDED: tl.constexpr, FETCH: tl.constexpr,
+    TILES: tl.constexpr, GAMMA: tl.constexpr, SLOTS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """What a scoring or emitting program does; ``shapers`` is None if it waits for none."""
     score_chunks, emit_chunks = tl.cdiv(tiles, score_chunk), tl.cdiv(tiles, emit_chunk)
@@ -131,7 +130,7 @@ def decide(
         given = draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA)
         before = score(
             p, block, ws, shapers, request, drafted, first, item, score_chunks, score_chunk, tiles, vocabulary,
-            KNOWN, TILE, TILES, GAMMA, FETCH,
+            KNOWN, TILE, TILES, GAMMA,
         )  # fmt: skip
         of_draft = draft_probs(given, HAS_Q, GAMMA)  # while the count is on its way
         if before == drafted * score_chunks - 1:
