@@ -57,6 +57,22 @@ def test_memory_of_a_graph_outlives_growth_and_no_other_does(monkeypatch, made, 
     assert second() is None  # no graph has it
 
 
+def test_a_workspace_has_no_more_than_it_got_before_memory_ran_out(monkeypatch):
+    """It took itself for one of the size that failed, and gave its old memory to batches that write beyond it."""
+    take = of_verification()
+    size = len(take(2))
+
+    def none_left(*_, **__):
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as full:
+        full.setattr(torch, "empty", none_left)
+        with pytest.raises(torch.OutOfMemoryError):
+            take(5)
+    assert len(take(2)) == size
+    assert len(take(3)) > size
+
+
 @on_a_gpu
 def test_a_verifier_that_others_use_for_larger_batches(monkeypatch):
     """Before, replays wrote to memory that had become another tensor's."""

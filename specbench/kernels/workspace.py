@@ -64,23 +64,25 @@ class Workspace:
                 return self._scratch
         if captures(device):
             raise ArgumentError("workspace: too small inside a CUDA graph capture; call verify once before it")
-        self._of_graphs.replace(self._scratch)
-        self.cells, self.groups, self.slots, self.batch = map(max, wanted, held)
+        cells, groups, slots, requests = map(max, wanted, held)
 
         def empty(size: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype, device=device)
 
-        self._scratch = Scratch(
-            reference=empty(self.cells, torch.float32),
-            total=empty(self.cells, torch.float32),
-            group=empty(self.groups, torch.float32),
-            place=empty(self.cells, torch.int32),
-            form=empty(8 * self.slots, torch.float32),
-            argmax=empty(self.slots, torch.int32),
-            pi=empty(self.slots, torch.float64),
-            scored=empty(self.batch, torch.int32).zero_(),
-            shaped=empty(self.batch, torch.int32).zero_(),
-            emitted=empty(self.batch, torch.int32).zero_(),
-            outcome=empty(self.batch, torch.int32).zero_(),
+        scratch = Scratch(
+            reference=empty(cells, torch.float32),
+            total=empty(cells, torch.float32),
+            group=empty(groups, torch.float32),
+            place=empty(cells, torch.int32),
+            form=empty(8 * slots, torch.float32),
+            argmax=empty(slots, torch.int32),
+            pi=empty(slots, torch.float64),
+            scored=empty(requests, torch.int32).zero_(),
+            shaped=empty(requests, torch.int32).zero_(),
+            emitted=empty(requests, torch.int32).zero_(),
+            outcome=empty(requests, torch.int32).zero_(),
         )
-        return self._scratch
+        # Only now: if memory had run out above, less would be held than these sizes say.
+        self._of_graphs.replace(self._scratch)
+        self.cells, self.groups, self.slots, self.batch, self._scratch = cells, groups, slots, requests, scratch
+        return scratch
