@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specbench.benchmark.synthetic import Case, make_case
-from specbench.kernels import accept, launch, launch_rows, launch_shape, launch_tally, verify
+from specbench.errors import ArgumentError
+from specbench.kernels import accept, launch, launch_rows, launch_shape, launch_tally, verify, workspace
 from specbench.masked_rows import MaskedRows
 from specbench.rng import Streams
 from specbench.sampling import History, SamplingParams, where, whole_rows
@@ -44,6 +45,10 @@ def case_of(kind: str, **changes: object) -> Case:
     return make_case(dataclasses.replace(BASE, sampler=kind, sampling=sampling, **{**few, **changes}), 0, 0, DEVICE)
 
 
+def refused(*_: object, **__: object) -> None:
+    raise ArgumentError("none today")
+
+
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The kernels that are launched from now on."""
     kernels = []
@@ -65,7 +70,7 @@ def test_a_verifiers_launch_does_what_one_before_it_would(kind, block, monkeypat
     assert not torch.equal(left, case.raw_logits)
     monkeypatch.setattr(launch_shape, "IN_VERIFIER", True)
     verifier, kernels = FusedVerifier(block=block), counted(monkeypatch)
-    verifier._workspace = workspace = Guarded()
+    verifier._workspace = memory = Guarded()
     for programs, lead, tokens in ((1024, 1, 2), (0, 10_000, 128)):
         monkeypatch.setattr(launch_shape, "PROGRAMS", programs)
         monkeypatch.setattr(launch_shape, "TOKENS", tokens)
@@ -75,8 +80,8 @@ def test_a_verifiers_launch_does_what_one_before_it_would(kind, block, monkeypat
         assert torch.equal(case.target_logits, left)
         assert torch.equal(got.token_ids, expected.token_ids)
         assert torch.equal(got.num_accepted, expected.num_accepted)
-        workspace.assert_counters_are_0()
-        workspace.surroundings.assert_untouched()
+        memory.assert_counters_are_0()
+        memory.surroundings.assert_untouched()
     assert kernels == [launch.shape_and_verify_kernel] * 2
 
 
@@ -139,6 +144,25 @@ def test_whoever_asks_first_penalises_and_nobody_does_twice():
     FusedVerifier().verify(draft, target, streams)
     assert torch.equal(target.logits, expected)
     assert torch.equal(target.raw, expected)
+
+
+def test_a_launch_that_is_refused_leaves_them_pending(monkeypatch):
+    """The next launch of the same rows would verify logits that nobody penalised."""
+    case = case_of("penalties")
+    draft, target, streams = case.inputs()
+    verifier = FusedVerifier()
+    with monkeypatch.context() as capturing:
+        capturing.setattr(workspace, "captures", lambda _: True)
+        with pytest.raises(ArgumentError, match="^workspace"):
+            verifier.verify(draft, target, streams)
+    verifier.verify(draft, target, streams)
+    assert torch.equal(case.target_logits, case.shaped_before.target_logits)
+    case.restore()
+    _, target, _ = case.inputs()
+    monkeypatch.setattr(launch_shape, "run", refused)
+    with pytest.raises(ArgumentError, match="^none today"):
+        target.pending.apply()
+    assert target.pending is not None
 
 
 @pytest.mark.parametrize("kind", ["penalties", "all"])

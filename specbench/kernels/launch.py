@@ -92,6 +92,8 @@ def verify(
     score_chunk = tiles if known else min(most, chunk_of(tiles, batch * gamma, SCORE_CHUNK))
     emit_chunk = min(most, chunk_of(tiles, batch * slots, EMIT_CHUNK))
     scoring, emitting = gamma * triton.cdiv(tiles, score_chunk), slots * triton.cdiv(tiles, emit_chunk)
+    groups = (lanes if block else 1) * tile_lanes * tile // GROUP.value
+    scratch = workspace.scratch(batch, lanes, tile_lanes, groups, device)  # may refuse, and nothing is begun then
     kernel, programs, shapes, constants = verify_kernel, batch * (scoring + emitting), (), {}
     even = draft.padded or len(draft.token_ids) == batch * gamma
     if target.pending is not None and even and not known and len(target.pending.history.texts) == batch:
@@ -111,7 +113,7 @@ def verify(
             streams.seeds,
             streams.positions,
         ),
-        workspace.scratch(batch, lanes, tile_lanes, (lanes if block else 1) * tile_lanes * tile // GROUP.value, device),
+        scratch,
         out.token_ids,
         out.num_accepted,
         batch,

@@ -107,15 +107,15 @@ class Pending:
     def apply(self) -> None:
         """Applies them in a launch, if nobody has."""
         if not self.done:
-            self.done = True
             shape(self.logits, self.asked, self.history)
+            self.done = True  # if the launch was refused, they are still pending
 
     def begun(self) -> tuple[Asked, tuple[int, ...], dict[str, int], int]:
         """For who applies them in the next launch: asked, sizes and constants of shape_and_verify_kernel, and how many
         programs shape a request."""
-        self.done = True
         rows, step = _rows_and_step(len(self.logits), self.asked, self.history)
         asked, sizes, constants = on_device(self.logits.shape[1], self.asked, self.history, None, rows, step, BESIDE)
+        self.done = True
         return asked, sizes, constants, programs_of(sizes, constants["ROWS"])
 
 
