@@ -82,7 +82,7 @@ def test_many_rows_are_left_to_pytorch(launched):
     layer = OwnLinear(nn.Linear(16, 8, device=DEVICE))
     with ours(), torch.no_grad():
         for rows in (1, 16, 17):
-            x = torch.randn(rows, 16, device=DEVICE)
+            x = torch.randn(1, rows, 16, device=DEVICE)  # of one request: all of its tokens are rows
             torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
     assert launched == [1, 16]
     assert launch_product.worth(32, 8, 16)
