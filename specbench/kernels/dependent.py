@@ -5,10 +5,15 @@ started. NVIDIA GPUs from Hopper on can start them early: a kernel that is launc
 programs of the one in front have said that it may, or have ended, and itself waits where it needs what that one writes
 (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization"; PTX, griddepcontrol).
 
-Two rules keep this free of races, whatever stands in front and behind. A kernel that is launched so touches no memory
-before it has waited, and it lets the next one start only after that. So when a kernel starts, all that lies further
-back than the one in front of it has ended, and kernels of torch.compile, which wait for the one in front alone, and
-only where they read what it wrote, may stand between ours.
+Two rules keep this free of races. A kernel that is launched so touches no memory before it has waited, and it lets the
+next one start only after that. So when a kernel starts, all that lies further back than the one in front of it has
+ended.
+
+Kernels of torch.compile may stand between ours. If one reads what the kernel in front wrote, it waits before that; if
+not, it waits behind its first read (PyTorch 2.13, _inductor/codegen/triton.py). So each kernel that reads anything has
+waited before it writes, ends or lets the next one start. One that reads nothing may not wait at all, and the kernel
+behind it could start too early. PyTorch makes such a kernel only for constants that are no part of another one. Layers
+that are compiled here should have none: torch.compile makes none of a Llama.
 """
 
 from __future__ import annotations
@@ -39,7 +44,10 @@ def options(device: torch.device) -> dict[str, Any]:
 
 @triton.jit
 def wait(EARLY: tl.constexpr):
-    """Until all that was launched before has ended and can be read: to be called first. EARLY: it was launched so."""
+    """Waits until all that was launched before has ended and can be read. To be called first.
+
+    EARLY: whether the kernel was launched with ``launch_pdl``.
+    """
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
