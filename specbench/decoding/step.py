@@ -231,7 +231,7 @@ def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
 
 
 def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:
-    """The largest number of each row, or NaN. In pieces first: PyTorch keeps a GPU busy with many outputs alone."""
+    """The largest number of each row, or NaN. Of pieces first: with few outputs PyTorch leaves most of a GPU idle."""
     return rows.unflatten(1, (math.gcd(rows.shape[1], 256), -1)).amax(dim=2).amax(dim=1)
 
 

@@ -22,7 +22,7 @@ MOST_ROWS = 64
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
 FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
 LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
-ALIGNED = 8  # numbers of a row that are loaded at once: it has to hold a multiple of them
+ALIGNED = 8  # numbers that are loaded at once: each row of a matrix has to have a multiple of so many
 ENOUGH = 64  # programs that together keep the memory of an H100 or H200 busy
 MULTIPROCESSORS = 132  # of those
 SHARED = 227 * 1024  # bytes that a program may have for tiles on their way, there
@@ -40,7 +40,9 @@ class Tiles:
 
 
 def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int = SHARED) -> Tiles:
-    """Those that were fastest on an H200 (experiments/decode_speed.md), by shapes alone: all processes choose alike.
+    """Those that were fastest on an H200 (experiments/decode_speed.md), and that fit.
+
+    Nothing is timed here, so that all processes with GPUs of one kind choose alike.
 
     Args:
         itemsize: bytes of a number.
@@ -62,7 +64,7 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
 def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
     """Whether such a product was faster than PyTorch's on an H200 (experiments/decode_speed.md).
 
-    Of float32, which the matrix units do not take, no more rows than the least that they would.
+    The matrix units do not take float32: such products are ours up to FEWEST_ROWS rows.
     """
     if itemsize > 2:
         return rows <= FEWEST_ROWS
@@ -90,7 +92,7 @@ def linear(
 ) -> Float[Tensor, "*n outputs"]:
     """``x @ weight.T + bias`` of up to MOST_ROWS rows, in one launch.
 
-    The same bit for bit each time, and, for more than one row, whatever stands in the others.
+    The result is the same bit for bit each time. With more than one row, no row's result depends on the others.
 
     Args:
         x: bfloat16, float16 or float32.

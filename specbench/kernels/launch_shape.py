@@ -25,11 +25,11 @@ allow_kernel: Any = kernels.allow_kernel
 think_kernel: Any = _think_kernel
 BITS = 32  # of allowed_token_ids, in a word
 CHUNK = 1024  # tokens of a text that are looked through together
-PROGRAMS = 1024  # up to so many, a row of a part of a request each,
-TOKENS = 128  # with so many tokens together; beyond,
-ELEMENTS = 1024  # logits that a program changes together,
-ROWS = 8  # in at most so many rows;
-BESIDE = (2, 128)  # so many rows and tokens in a verifier's launch, whose programs have few registers
+PROGRAMS = 1024  # if so many are enough, each has one row of one part of a request,
+TOKENS = 128  # of which it changes so many tokens together;
+ELEMENTS = 1024  # if not, each changes so many logits together,
+ROWS = 8  # in at most so many rows,
+BESIDE = (2, 128)  # or, in a verifier's launch, whose programs have few registers, in so many rows, so many tokens
 IN_VERIFIER = True  # whether a verifier's launch penalises and bans in its target's rows, or one before it
 _ALONE = {"allowed_token_ids", "thinking_token_budget"}  # what has a kernel of its own
 

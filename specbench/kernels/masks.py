@@ -1,10 +1,10 @@
 """Which tokens of a row may come: the bits of masked_rows.Mask, read beside the logits.
 
-A row's mask is a tuple (words, how many of them there are, what is set in all of them and beyond), empty where rows
-have no mask: then no code is made for it. A row that nothing is banned from has all bits set. It has a fourth part
-where tiles without a token that may come are left out; a program then looks first whether the row has words at all.
-Where each program has a single tile, it reads the words, needed or not, so as not to wait. None would do for what is
-absent in Triton 3.7, but functions of 3.6 cannot return it.
+A row's mask is a tuple: words, how many of them there are, and the bits that count as set in all of them and beyond,
+which are all bits if nothing is banned from the row. If rows have no mask, the tuple is empty, and no code is made for
+it. If programs have several tiles, it has a fourth part: they leave out tiles without a token that may come, and look
+first whether the row needs its words at all. A program with a single tile reads the words, needed or not, so as not to
+wait. None would do for what is absent in Triton 3.7, but functions of 3.6 cannot return it.
 """
 
 import triton
