@@ -204,7 +204,7 @@ class Engine:
         self._longest += n
         return logits
 
-    def compile(self, sums: str = "nccl") -> None:
+    def compile(self, sums: str = "nccl", early: bool = True) -> None:
         """Has torch.compile make the code of every later :meth:`extend` of fixed shapes, when it first comes.
 
         Layers that are given the same input become one product (models/joined.py), and products of few rows are ours
@@ -214,6 +214,7 @@ class Engine:
 
         Args:
             sums: how a sharded model adds up over ranks (models/summed.py).
+            early: whether PyTorch's kernels start early. Who wants them to looks at their code (models/early_code.py).
         """
         # Beyond the limit PyTorch would go on without compiling, and say nothing.
         torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
@@ -224,7 +225,7 @@ class Engine:
         products.install(self.model)
         options: dict[str, Any] = {
             "deterministic": ranks.launched(),
-            "triton.enable_pdl": dependent.possible(self.device),
+            "triton.enable_pdl": early and dependent.possible(self.device),
         }
         self._compiled = torch.compile(self.model, dynamic=False, options=options)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from specbench.decoding.engines.graph import GraphEngine
+from specbench import ranks
+from specbench.decoding.engines.graph import Captured, GraphEngine
 from specbench.decoding.step import Parts
-from specbench.errors import ConfigError
+from specbench.errors import ConfigError, ModelError
+from specbench.kernels import dependent
+from specbench.models import early_code
+from specbench.progress import say
 from specbench.stopwatch import Stopwatch
 
 SUMS = ("nccl", "auto")
@@ -31,9 +35,27 @@ class CompiledEngine(GraphEngine):
 
     def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
         super()._attach(parts, stopwatch)
-        draft = None if parts.drafter is None else parts.drafter.engine
-        for engine in filter(None, (parts.target, draft)):
-            engine.compile(self.sums)
+        self._early = dependent.possible(parts.target.device)
+        self._compile()
+
+    def _compile(self) -> None:
+        draft = None if self.parts.drafter is None else self.parts.drafter.engine
+        for engine in filter(None, (self.parts.target, draft)):
+            engine.compile(self.sums, self._early)
+
+    def _captured(self, size: int) -> Captured:
+        captured = super()._captured(size)
+        if not self._early:
+            return captured
+        try:
+            ranks.together(early_code.check)  # all ranks have to take the same kernels
+        except (ModelError, ranks.RankError) as error:
+            if ranks.leads():
+                say(f"engine=compiled: kernels of torch.compile start one after the other: {error}.")
+            self._early = False
+            self._compile()
+            return super()._captured(size)
+        return captured
 
     def _sizes(self, powers: set[int]) -> set[int]:
         return set()

@@ -204,9 +204,9 @@ class IntersectionEngine(Engine):
         """See :class:`specbench.models.engine.Engine`."""
         return (self.lengths, *self._inner.state())
 
-    def compile(self, sums: str = "auto") -> None:
+    def compile(self, sums: str = "nccl", early: bool = True) -> None:
         """See :class:`specbench.models.engine.Engine`."""
-        self._inner.compile(sums)
+        self._inner.compile(sums, early)
 
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
