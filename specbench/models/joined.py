@@ -95,7 +95,7 @@ def join(model: nn.Module) -> int:
 
 
 def _can_be_joined(layers: list[Any], cuts: Mapping[nn.Module, str]) -> bool:
-    if any(type(each) is not nn.Linear or each._forward_hooks or each._forward_pre_hooks for each in layers):
+    if not all(map(products.is_plain, layers)):
         return False
     kinds = {(type(each.weight), each.weight.dtype, each.weight.device, each.bias is None) for each in layers}
     ways = {cuts.get(each) if sharding.is_shard(each.weight) else None for each in layers}

@@ -49,12 +49,12 @@ def linear(
     Args:
         counters: see :func:`counters`.
     """
-    if counts(x, weight, counters):
+    if is_ours(x, weight, counters):
         return torch.ops.specbench.product(x, weight, bias, counters)
     return plain_linear(x, weight, bias)
 
 
-def counts(x: Tensor, weight: Tensor, counters: Tensor | None) -> bool:
+def is_ours(x: Tensor, weight: Tensor, counters: Tensor | None) -> bool:
     """Whether a product is ours, here and now."""
     if not _taken.ours or counters is None:
         return False
@@ -86,14 +86,16 @@ def install(model: nn.Module) -> int:
     Layers are left alone that are no plain nn.Linear (quantised or adapted ones, and those that are replaced already),
     that have hooks, or that are cut between ranks. Weights stay where they are.
     """
-    found = [(name, each) for name, each in model.named_modules(remove_duplicate=False) if _plain(each)]
+    found = [
+        (name, each)
+        for name, each in model.named_modules(remove_duplicate=False)
+        if is_plain(each) and type(each.weight) is nn.Parameter and launch_product.takes(each.weight)
+    ]
     for name, layer in found:
-        holder, _, own = name.rpartition(".")
-        setattr(model.get_submodule(holder), own, OwnLinear(layer))
+        model.set_submodule(name, OwnLinear(layer))
     return len(found)
 
 
-def _plain(layer: nn.Module) -> bool:
-    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
-        return False
-    return type(layer.weight) is nn.Parameter and launch_product.takes(layer.weight)
+def is_plain(layer: object) -> bool:
+    """Whether it is a linear layer and nothing more: not quantised, adapted or replaced, and without hooks."""
+    return type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks)

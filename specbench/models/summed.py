@@ -52,7 +52,7 @@ class SummedLinear(nn.Module):
         """The same on every rank; the bias is added once."""
         numbers = input.numel() // input.shape[-1] * self.out_features
         if self._shared is not None and numbers <= self._shared.numel():
-            counters = self._counters if products.counts(input, self._held, self._counters) else None
+            counters = self._counters if products.is_ours(input, self._held, self._counters) else None
             summed = _through_memory(input, self._held, counters, self._shared, self._group)
         else:
             summed = products.linear(input, self._held, None, self._counters)
@@ -105,9 +105,8 @@ def install(model: PreTrainedModel, sums: str) -> int:
         return 0
     shared = shared_memory(model) if sums == "auto" else None
     for name, layer in layers:
-        holder, _, own = name.rpartition(".")
         fits = layer.out_features * model.dtype.itemsize % _ALIGNED == 0 and layer.weight.dtype == model.dtype
-        setattr(model.get_submodule(holder), own, SummedLinear(layer, shared if fits else None))
+        model.set_submodule(name, SummedLinear(layer, shared if fits else None))
     return len(layers)
 
 
