@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,7 +159,7 @@ class DeviceTimer:
         Also a warm-up: a graph's first replays are slower.
         """
         (pilot,) = self.device_times(captured, call, 1, restore)
-        if is_quick(pilot, seconds):
+        if _is_quick(pilot, seconds):
             pilot = statistics.median(self.device_times(captured, call, FEWEST, restore))
         return int(min(max(seconds * 1e6 / pilot, FEWEST), most))
 
@@ -216,7 +216,12 @@ class DeviceTimer:
         return time.perf_counter() - started
 
 
-def is_quick(microseconds: float, seconds: float) -> bool:
+def calls_by_host(microseconds: Sequence[float], seconds: float, most: int) -> int:
+    """How many calls are timed with the host's part: ``most`` if these times are short beside ``seconds``, else one."""
+    return most if _is_quick(statistics.median(microseconds), seconds) else 1
+
+
+def _is_quick(microseconds: float, seconds: float) -> bool:
     """Whether ten calls are done in so many seconds, so that a few more do not matter."""
     return microseconds < 1e5 * seconds
 

@@ -11,7 +11,6 @@ measured in this very run.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -26,13 +25,13 @@ from specbench.benchmark.attention.measured import MeasuredWay
 from specbench.benchmark.attention.ways import OURS, WAYS, LeftOutError
 from specbench.benchmark.tables import ATTENTION, ATTENTION_SAMPLES, ATTENTION_SAMPLES_SCHEMA, ATTENTION_SCHEMA
 from specbench.benchmark.timed import there_and_back
-from specbench.benchmark.timer import FEWEST, DeviceTimer, is_quick
-from specbench.checks import check_count, check_seconds
+from specbench.benchmark.timer import DeviceTimer, calls_by_host
+from specbench.checks import check_count
 from specbench.errors import ConfigError
 from specbench.models import plain_attention
 from specbench.progress import say
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
-from specbench.protocols.settings import check_counts, check_gammas
+from specbench.protocols.settings import check_counts, check_gammas, check_timing
 
 NO_VERIFIER = "Attention is timed alone; leave it out."
 
@@ -85,11 +84,8 @@ class AttentionLatencyProtocol:
         flush: str,
         cpu_numbers: int,
     ):
-        for name, value, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
-            check_count(f"protocol.{name}", value, least)
+        check_timing(rounds, replays, host_calls, seconds, budget)
         check_count("protocol.cpu_numbers", cpu_numbers)
-        for name, value in (("seconds", seconds), ("budget", budget)):
-            check_seconds(f"protocol.{name}", value, "Use a number from 0.")
         self.shape: dict[str, Any] = {
             **{"heads": heads, "key_heads": key_heads, "head_size": head_size, "window": window, "softcap": softcap},
             **{"tree": tree, "shortest": shortest},
@@ -169,7 +165,7 @@ class AttentionLatencyProtocol:
         times = timer.device_times(captured, call, each.repeats)
         if not each.note(largest_error(last_result(captured.outcome, captured.graph, call), right), "what was timed"):
             return
-        host_calls = self.host_calls if is_quick(statistics.median(times), self.seconds) else 1
+        host_calls = calls_by_host(times, self.seconds, self.host_calls)
         each.add(captured, times, timer.host_times(call, host_calls), case.floor_bytes)
 
     def _outcome(self, cases: list[list[MeasuredWay]], common: dict[str, Any], seed: int) -> Outcome:

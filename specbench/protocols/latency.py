@@ -11,7 +11,6 @@ ban is timed right after it, on the rows that come of it: the same tokens are ac
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,13 +27,14 @@ from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timed import there_and_back
-from specbench.benchmark.timer import FEWEST, Call, Captured, DeviceTimer, is_quick
-from specbench.checks import check_count, check_seconds
+from specbench.benchmark.timer import Call, Captured, DeviceTimer, calls_by_host
+from specbench.checks import check_count
 from specbench.errors import ArgumentError, ConfigError
 from specbench.plots import latency as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_processors
+from specbench.protocols.settings import check_timing
 from specbench.rules import known
 from specbench.rules.cards import floor_card
 from specbench.types import Verification
@@ -81,13 +81,10 @@ class LatencyProtocol:
         flush: str,
         cpu_logits: int,
     ):
-        for name, value, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
-            check_count(f"protocol.{name}", value, least)
+        check_timing(rounds, replays, host_calls, seconds, budget)
         for name, value in (("vocabulary", vocabulary), ("context", context)):
             check_count(f"protocol.{name}", value, *LIMITS[name])
         check_count("protocol.cpu_logits", cpu_logits)
-        for name, value in (("seconds", seconds), ("budget", budget)):
-            check_seconds(f"protocol.{name}", value, "Use a number from 0.")
         self.vocabulary, self.context, self.grid, self.samplers = vocabulary, context, grid, samplers
         sized = (
             isinstance(grid, Sequence)
@@ -181,7 +178,7 @@ class LatencyProtocol:
 
     def _time(self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case) -> None:
         checked, captured, call, times = self._replayed(context, timer, each, case)
-        host_calls = self.host_calls if is_quick(statistics.median(times), self.seconds) else 1
+        host_calls = calls_by_host(times, self.seconds, self.host_calls)
         floor = floor_bytes(
             known.of(context.verifier),
             each.spec.vocabulary,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specbench.checks import check_count
+from specbench.benchmark.timer import FEWEST
+from specbench.checks import check_count, check_seconds
 from specbench.errors import ConfigError
 from specbench.protocols.base import MeasurementProtocol, OwnConditions
 from specbench.replay.survival import LARGEST_GAMMA
@@ -42,6 +43,18 @@ def check_counts(key: str, values: object, least: int = 1) -> list[int]:
     if len(counts) < len(values):
         raise ConfigError(key, list(values), "repeated", remedy)
     return counts
+
+
+def check_timing(rounds: object, replays: object, host_calls: object, seconds: object, budget: object) -> None:
+    """How often calls are timed, and for how long: counts, replays at least FEWEST, and seconds from 0.
+
+    Raises:
+        ConfigError: anything else.
+    """
+    for name, value, least in (("rounds", rounds, 1), ("replays", replays, FEWEST), ("host_calls", host_calls, 1)):
+        check_count(f"protocol.{name}", value, least)
+    for name, value in (("seconds", seconds), ("budget", budget)):
+        check_seconds(f"protocol.{name}", value, "Use a number from 0.")
 
 
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
