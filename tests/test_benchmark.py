@@ -14,7 +14,7 @@ from specbench.benchmark.floor import floor_bytes
 from specbench.benchmark.grid import cases, samplers
 from specbench.benchmark.kernels_run import kernels_run
 from specbench.benchmark.synthetic import make_case
-from specbench.benchmark.timer import DeviceTimer
+from specbench.benchmark.timer import DeviceTimer, calls_by_host
 from specbench.errors import ConfigError
 from specbench.metrics.latency import median, ratio_of_medians
 from specbench.rng import Stream
@@ -230,3 +230,10 @@ def test_interval_covers_the_median():
     runs = generator.exponential(size=(200, 4, 20))
     covered = [(e := median(run)).low <= np.log(2) <= e.high for run in runs]
     assert np.mean(covered) > 0.85
+
+
+def test_slow_calls_are_timed_once_with_the_hosts_part():
+    """By their median: one slow call among quick ones is a disturbance. Ten calls of 20 ms take the 0.2 seconds."""
+    assert calls_by_host([10.0, 20.0, 1e6], 0.2, 5) == 5
+    assert calls_by_host([10.0, 2e4, 3e4], 0.2, 5) == 1
+    assert calls_by_host([1.9e4], 0.2, 5) == 5
