@@ -68,6 +68,22 @@ def test_a_workspace_serves_one_batch_after_another(block):
 
 
 @RULES
+def test_nothing_is_published_of_a_request_that_drafted_nothing(block, monkeypatch):
+    """Its emitting programs wait for no outcome. So one that came late would stay for the next launch to take."""
+    verifier, arguments, run = FusedVerifier(block=block), step(CASES["ragged"], 4), launch.run
+    counts = torch.tensor(CASES["ragged"].counts)
+
+    def scoring_alone(kernel, programs, *given, **options):
+        batch, gamma, _, _, tiles, chunk = given[6:12]
+        run(kernel, batch * gamma * -(-tiles // chunk), *given, **options)
+
+    monkeypatch.setattr(launch, "run", scoring_alone)
+    verifier.verify(*arguments)
+    outcome = verifier._workspace.scratch(len(counts), 1, 1, 1, DEVICE).outcome[: len(counts)]
+    assert ((outcome != 0).cpu() == (counts > 0)).all()
+
+
+@RULES
 def test_a_drafted_token_far_below_the_largest_logit(block):
     """Sums are taken relative to the drafted token's logit; where that overflows, they are taken again."""
     draft, target, streams = step(CASES["two tiles"], 2)

@@ -133,7 +133,9 @@ def decide(
             KNOWN, TILE, TILES, GAMMA,
         )  # fmt: skip
         of_draft = draft_probs(given, HAS_Q, GAMMA)  # while the count is on its way
-        if before == drafted * score_chunks - 1:
+        # Of a request that drafted nothing none is the last: nobody waits for its outcome, so that one published late
+        # would stay, and the next launch would take it for its own.
+        if (drafted > 0) & (before == drafted * score_chunks - 1):
             outcome = accept(p, given[0], of_draft, ws, request, drafted, first, tiles, BLOCK, KNOWN, TILES, GAMMA)
             tl.debug_barrier()  # every thread's stores, before one thread publishes
             tl.atomic_xchg(ws.outcome + request, outcome, sem="release")
