@@ -142,7 +142,7 @@ def test_the_kernels_ran(monkeypatch):
     assert launches == [(3 * 2 * 3,), (3 * 3 * 4,)]
     launches.clear()
     arguments, options = made(CASES["ragged"])
-    attend(*arguments, **options)
+    attend(*arguments, **options | {"split": 1024})
     assert launches == [(4 * 2,)]
 
 
@@ -191,12 +191,19 @@ def test_places_out_of_range_read_nothing_else(name, monkeypatch):
     [(1, 1), (8, 131_072), (512, 8261), (64, 1093), (5000, 300), (264, 1024), (263, 1024), (264, 1025)],
 )
 def test_splits_fill_a_gpu_and_no_more(pairs, visible):
-    split, most = keys_per_split(pairs, visible), launch_attention.PROGRAMS
+    split = keys_per_split(pairs, visible)
+    most = launch_attention.AT_ONCE if visible <= launch_attention.SHORT_CONTEXT else launch_attention.PROGRAMS
     assert pairs * (visible // split) <= most or split >= visible
-    if visible <= (256 if pairs < 264 else 1024):
-        assert split >= visible  # a second kernel would cost more than it saves
-    else:
-        assert split == launch_attention.SMALLEST_SPLIT or pairs * (visible // (split // 2)) > most
+    assert split >= visible or split <= 128 or pairs * (visible // (split // 2)) > most
+
+
+@pytest.mark.parametrize(
+    ("pairs", "visible", "split"),
+    [(8, 256, 64), (8, 1024, 64), (8, 2048, 128), (64, 256, 1024), (63, 256, 64), (64, 1024, 256), (128, 1024, 1024)],
+)
+def test_splits_that_were_fastest_on_a_gpu(pairs, visible, split):
+    """experiments/decode_speed/attention_few_keys.csv."""
+    assert keys_per_split(pairs, visible) == split
 
 
 @pytest.mark.usefixtures("unchecked")

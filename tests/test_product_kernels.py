@@ -10,7 +10,7 @@ import torch
 
 from specbench.errors import ArgumentError
 from specbench.kernels import launch, launch_product
-from specbench.kernels.launch_product import MOST_ROWS, Tiles, counters, linear, takes, tiles
+from specbench.kernels.launch_product import MOST_ROWS, ROWS_OF_FLOAT32, Tiles, counters, linear, takes, tiles
 from tests.interpreter import watched
 
 DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
@@ -30,6 +30,8 @@ CASES = {
     "more than one tile of rows has": (17, 40, 136, SMALL),
     "most rows": (MOST_ROWS, 70, 128, None),
     "one output": (2, 1, 8, None),
+    "a few": (ROWS_OF_FLOAT32, 37, 520, None),
+    "a few, many outputs": (2, 1030, 136, None),
     "parts by themselves": (2, 130, 1024, None),
 }
 NEAR = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-11}
@@ -81,15 +83,42 @@ def test_the_last_part_to_come_adds_up(rows, monkeypatch):
     assert zeros[0] == DEEP.splits - 1
 
 
-@pytest.mark.parametrize("shared", [SMALL, DEEP])
-def test_rows_do_not_depend_on_others(shared):
+@pytest.mark.parametrize(
+    ("most", "dtype", "shared"),
+    [
+        (MOST_ROWS, torch.bfloat16, SMALL),
+        (MOST_ROWS, torch.bfloat16, DEEP),
+        (MOST_ROWS, torch.float32, DEEP),
+        (ROWS_OF_FLOAT32, torch.float32, None),
+    ],
+)
+def test_rows_do_not_depend_on_others(most, dtype, shared):
     """A text that is decoded beside others is the one that it is among any."""
-    x, weight, _ = given(MOST_ROWS, 40, 264)
+    x, weight, _ = given(most, 40, 264, dtype)
     zeros = counters(weight)
     alone = linear(x[3:5], weight, None, zeros, shared=shared)
     assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:5], alone)
     x[:3], x[5:] = torch.nan, torch.inf
     assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:5], alone)
+
+
+def test_which_kernel_multiplies(monkeypatch):
+    """A few rows of float32 go through no matrix units: there they took five times as long."""
+    kernels, run = [], launch_product.run
+    monkeypatch.setattr(
+        launch_product, "run", lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))
+    )
+    for rows, dtype in (
+        (1, torch.float32),
+        (2, torch.float32),
+        (8, torch.float32),
+        (9, torch.float32),
+        (2, torch.float16),
+    ):
+        x, weight, _ = given(rows, 16, 64, dtype)
+        linear(x, weight, None, counters(weight))
+    few, many = launch_product.few_kernel, launch_product.rows_kernel
+    assert kernels == [launch_product.row_kernel, few, few, many, many]
 
 
 def test_shapes_memory_and_nothing_at_all():
@@ -125,7 +154,9 @@ def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
     assert use.stages >= 2
     assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024
     assert use.splits == 1 or math.ceil(outputs / use.outputs) * use.splits <= launch_product.MULTIPROCESSORS
-    assert len(counters(torch.empty(outputs, inputs, device="meta"))) >= math.ceil(outputs / use.outputs)
+    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= math.ceil(
+        outputs / use.outputs
+    )
 
 
 def test_what_it_takes():

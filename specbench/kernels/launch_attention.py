@@ -19,33 +19,36 @@ combine_kernel: Any = attention.combine_kernel
 LOG2_E = attention.LOG2_E.value
 ROWS = 64  # at most so many rows (queries times the heads of a group) a program,
 ROWS_OF_FLOAT32 = 16  # which has no matrix units without TF32, so that more of them do not fit into registers
-TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once; half of that in float32
+TILE_BYTES = 2**14  # of keys, and as many of values, that are on their way at once
 STAGES = 3  # tiles on their way while one is worked on,
 STAGES_OF_FEW = 2  # where there are few, so that more programs fit on a multiprocessor
 WARPS = 4
-SMALLEST_SPLIT = 128  # keys; with fewer a program starts and ends for too little
-ONE_SPLIT = 256  # up to so many keys a second kernel costs more than reading them one after the other,
-ONE_SPLIT_OF_MANY = 1024  # and up to so many if the programs are MANY without a split:
-MANY = 2 * 132  # two for each multiprocessor of an H100 or H200
-PROGRAMS = 8 * 132  # enough to keep every multiprocessor of an H100 or H200 busy, with some to spare at the end
+SHORTEST_SPLIT = 64  # keys that a program reads at least,
+SHORT_SPLIT = 128  # or these, so that there are not too many parts to add up,
+FEW_KEYS = 1024  # if more than so many are visible
+MANY = 128  # about one program for each multiprocessor of an H100 or H200: if there are so many without a split, up to
+# FEW_KEYS keys are not split
+AT_ONCE = 2 * 132  # programs that such a GPU can run at once without one waiting for another's memory,
+SHORT_CONTEXT = 2048  # which is how many there should be for up to so many visible keys
+PROGRAMS = 8 * 132  # and for more, so that requests of different lengths keep all multiprocessors busy to the end
 MOST_NODES = 64  # of a tree: its nodes are the bits of one integer
 LARGEST_DIM = 256
 
 
 def keys_per_split(pairs: int, visible: int) -> int:
-    """How many keys a program reads, from shapes alone: the fewest that need no more than PROGRAMS programs.
+    """How many keys a program reads, from shapes alone: the fewest that need no more programs than are of use.
 
-    Programs that a last, short split adds do not count. Few keys are not split (experiments/decode_speed.md).
+    Programs that a last, short split adds do not count. Few keys of many requests are not split: there the second
+    kernel costs more than reading them one after the other (experiments/decode_speed.md).
 
     Args:
         pairs: requests times key heads (times tiles of rows).
         visible: leading places of the cache that may be read.
     """
-    unsplit = ONE_SPLIT if pairs < MANY else ONE_SPLIT_OF_MANY
-    if visible <= unsplit:
-        return unsplit
-    split = SMALLEST_SPLIT
-    while pairs * (visible // split) > PROGRAMS:
+    if visible <= FEW_KEYS and pairs >= min(MANY, visible // 4):
+        return FEW_KEYS
+    split = SHORTEST_SPLIT if visible <= FEW_KEYS else SHORT_SPLIT
+    while pairs * (visible // split) > (AT_ONCE if visible <= SHORT_CONTEXT else PROGRAMS):
         split *= 2
     return split
 
@@ -110,7 +113,7 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split):
     rows, row_tile = _rows(query, key)
     row_tiles = triton.cdiv(rows, row_tile)
     key_lanes, value_lanes = (max(16, triton.next_power_of_2(dim)) for dim in (key_dim, value_dim))
-    keys = max(16, min(128, TILE_BYTES // (max(key_lanes, value_lanes) * key.element_size() ** 2 // 2)))
+    keys = max(16, min(128, split, TILE_BYTES // (max(key_lanes, value_lanes) * key.element_size())))
     splits = max(1, triton.cdiv(visible, split))
     left = 0 if splits == 1 else batch * heads * n * splits
     parts = torch.empty(left * value_dim, dtype=torch.float32, device=query.device)
@@ -122,7 +125,7 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split):
         query if sinks is None else sinks, out, parts, exponents, scale / softcap if softcap else scale * LOG2_E,
         softcap, n, visible, window, split, splits, row_tiles,
         HEADS=kv_heads, GROUP=group, FIELDS=places.shape[3], KEY_DIM=key_dim, KEY_LANES=key_lanes, VALUE_DIM=value_dim,
-        VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES_OF_FEW if visible <= ONE_SPLIT else STAGES,
+        VALUE_LANES=value_lanes, ROWS=row_tile, KEYS=keys, STAGES=STAGES_OF_FEW if visible <= FEW_KEYS // 2 else STAGES,
         WINDOW=window > 0, SOFTCAP=softcap > 0,
         SINKS=sinks is not None, WHOLE=splits == 1, num_warps=WARPS, **early,
     )  # fmt: skip
@@ -200,5 +203,5 @@ def _check(
         raise ArgumentError(f"window: {window}; at least 1 needed, and no less than the {n} tokens of a tree")
     if sinks is not None and (sinks.device != device or not sinks.is_contiguous()):
         raise ArgumentError(f"sinks: on {sinks.device}; contiguous on {device} needed")
-    if split is not None and (split < 128 or split & (split - 1)):
-        raise ArgumentError(f"split: {split}; a power of two of at least 128 needed")
+    if split is not None and (split < SHORTEST_SPLIT or split & (split - 1)):
+        raise ArgumentError(f"split: {split}; a power of two of at least {SHORTEST_SPLIT} needed")

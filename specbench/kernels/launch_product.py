@@ -17,8 +17,10 @@ from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 
 # A checker of types would read the kernels' parameters as the launches'.
 row_kernel: Any = product.row_kernel
+few_kernel: Any = product.few_kernel
 rows_kernel: Any = product.rows_kernel
 MOST_ROWS = 64
+ROWS_OF_FLOAT32 = 8  # up to so many are multiplied without matrix units, which round float32
 FEWEST_ROWS = 16  # that the right operand of the matrix units has
 FEW_ROWS = 32  # with more, PyTorch's products of small matrices are as fast
 LARGE = (16384, 1024)  # outputs and inputs of a matrix that is not small
@@ -52,6 +54,8 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
         if inputs <= 1024 or min(outputs, inputs) >= 4096:
             return Tiles(16, 256, 4, 4, 1)
         return Tiles(8, 512, 4, 4, 1) if outputs <= 4096 else Tiles(8, 1024, 2, 4, 1)
+    if itemsize > 2 and rows <= ROWS_OF_FLOAT32:
+        return Tiles(2, 256, 2, 4, 1) if outputs < 1024 else Tiles(4, 128, 2, 1, 1)
     wide, warps = (64, 4) if rows <= FEW_ROWS else (128, 8)
     deep = 256 // itemsize
     programs = triton.cdiv(outputs, wide)
@@ -62,12 +66,9 @@ def tiles(rows: int, outputs: int, inputs: int, itemsize: int = 2, shared: int =
 
 
 def worth(rows: int, outputs: int, inputs: int, itemsize: int = 2) -> bool:
-    """Whether such a product was faster than PyTorch's on an H200 (experiments/decode_speed.md).
-
-    The matrix units do not take float32: such products are ours up to FEWEST_ROWS rows.
-    """
+    """Whether such a product was faster than PyTorch's on an H200 (experiments/decode_speed.md)."""
     if itemsize > 2:
-        return rows <= FEWEST_ROWS
+        return rows <= ROWS_OF_FLOAT32
     return rows <= FEW_ROWS or (rows <= MOST_ROWS and outputs >= LARGE[0] and inputs >= LARGE[1])
 
 
@@ -92,7 +93,8 @@ def linear(
 ) -> Float[Tensor, "*n outputs"]:
     """``x @ weight.T + bias`` of up to MOST_ROWS rows, in one launch.
 
-    The result is the same bit for bit each time. With more than one row, no row's result depends on the others.
+    The result is the same bit for bit each time. No row's result depends on what the others hold; on how many there are
+    it may: one is multiplied in another way than more, and up to ROWS_OF_FLOAT32 of float32 in a third.
 
     Args:
         x: bfloat16, float16 or float32.
@@ -116,17 +118,18 @@ def linear(
     share = triton.cdiv(triton.cdiv(inputs, use.splits), use.inputs) * use.inputs
     most = 1 if count == 1 else _lanes(count)
     parts = out if use.splits == 1 else out.new_empty(use.splits * most * outputs, dtype=torch.float32)
-    given = (rows, weight, weight if bias is None else bias, out, parts, counters)
+    given = (rows, weight, weight if bias is None else bias, out)
     how = {
-        "OUTPUTS": use.outputs, "INPUTS": use.inputs, "SPLITS": use.splits, "STAGES": use.stages,
-        "EVEN": inputs % use.inputs == 0, "BIAS": bias is not None, "num_warps": use.warps,
-        **dependent.options(x.device),
+        "OUTPUTS": use.outputs, "INPUTS": use.inputs, "STAGES": use.stages, "EVEN": inputs % use.inputs == 0,
+        "BIAS": bias is not None, "num_warps": use.warps, **dependent.options(x.device),
     }  # fmt: skip
-    programs = triton.cdiv(outputs, use.outputs) * use.splits
+    programs, sizes = triton.cdiv(outputs, use.outputs) * use.splits, (outputs, inputs, share)
     if count == 1:
-        run(row_kernel, programs, *given, outputs, inputs, share, **how)
+        run(row_kernel, programs, *given, parts, counters, *sizes, SPLITS=use.splits, **how)
+    elif x.dtype == torch.float32 and count <= ROWS_OF_FLOAT32 and use.splits == 1:
+        run(few_kernel, programs, *given, count, outputs, inputs, ROWS=ROWS_OF_FLOAT32, **how)
     else:
-        run(rows_kernel, programs, *given, count, outputs, inputs, share, ROWS=most, **how)
+        run(rows_kernel, programs, *given, parts, counters, count, *sizes, ROWS=most, SPLITS=use.splits, **how)
     return out
 
 

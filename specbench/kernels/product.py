@@ -6,8 +6,8 @@ too. The last program of a tile to come adds the parts up, in their order, so th
 each time.
 
 More than one row goes through the GPU's matrix units, the weights as the left operand: that one's tiles are large, and
-those of the right one can be as narrow as 16. Of one row each number is multiplied and added by itself. Sums are
-float32.
+those of the right one can be as narrow as 16. Of one row, and of a few of float32, which these units round, each number
+is multiplied and added by itself. Sums are float32.
 """
 
 import triton
@@ -116,3 +116,23 @@ def row_kernel(
         total += held * given.to(tl.float32)[None, :]
     summed = tl.sum(total, axis=1)[:, None]
     _leave(summed, n, tl.arange(0, 1), tile, split, bias, out, parts, counters, 1, outputs, 1, SPLITS, BIAS)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def few_kernel(
+    x, weight, bias, out, rows, outputs, inputs,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
+    BIAS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """As rows_kernel, without matrix units and with all inputs in each program. Grid: tiles of OUTPUTS."""
+    dependent.wait(EARLY)
+    n, m = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, ROWS)
+    total = tl.zeros((ROWS, OUTPUTS, INPUTS), tl.float32)
+    for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
+        k = start + tl.arange(0, INPUTS)
+        held = _weights(weight, n, k, outputs, inputs, inputs, EVEN).to(tl.float32)
+        seen = (m < rows)[:, None] if EVEN else (m < rows)[:, None] & (k < inputs)[None, :]
+        given = tl.load(x + m[:, None] * inputs + k[None, :], mask=seen, other=0.0).to(tl.float32)
+        total += held[None, :, :] * given[:, None, :]
+    summed = tl.trans(tl.sum(total, axis=2))
+    _leave(summed, n, m, 0, 0, bias, out, out, out, rows, outputs, ROWS, 1, BIAS)
