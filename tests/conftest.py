@@ -47,6 +47,7 @@ def pytest_collection(session: pytest.Session) -> None:
     independent.draw_the_same_examples()
     if os.environ.get("TRITON_INTERPRET") == "1":
         interpreter.replace_once_a_launch()
+        interpreter.leave_out_what_nobody_reads()
 
 
 def pytest_collection_finish() -> None:

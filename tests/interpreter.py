@@ -9,6 +9,7 @@ And watched: which memory a kernel reads and writes, where it would go unseen.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,13 @@ def replace_once_a_launch() -> None:
         return scope()
 
     interpreter._patch_lang = replace_if_needed
+
+
+def leave_out_what_nobody_reads() -> None:
+    """Spares the interpreter its checks for overflow, whose results it drops unless its option ``debug`` is on."""
+    options = interpreter.interpreter_builder.options
+    if not options.debug:
+        interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
 
 
 @contextmanager
