@@ -48,6 +48,7 @@ def pytest_collection(session: pytest.Session) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         interpreter.replace_once_a_launch()
         interpreter.leave_out_what_nobody_reads()
+        interpreter.remember_dtypes()
 
 
 def pytest_collection_finish() -> None:

@@ -44,6 +44,22 @@ def leave_out_what_nobody_reads() -> None:
         interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
 
 
+def remember_dtypes() -> None:
+    """Each type's dtype of NumPy is looked up once: Triton makes a table of all of them for every look."""
+    look_up: Callable[[Any], np.dtype] | None = getattr(interpreter, "_get_np_dtype", None)
+    if look_up is None:
+        return
+    found: dict[str, np.dtype] = {}
+
+    def dtype_of(kind: Any) -> np.dtype:
+        name = kind.scalar.name  # a block's is that of one of its elements
+        if name not in found:
+            found[name] = look_up(kind)
+        return found[name]
+
+    interpreter._get_np_dtype = dtype_of
+
+
 @contextmanager
 def only_within(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Raises IndexError where an interpreted kernel reads or writes memory that belongs to none of these tensors.
