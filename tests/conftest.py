@@ -49,6 +49,7 @@ def pytest_collection(session: pytest.Session) -> None:
         interpreter.replace_once_a_launch()
         interpreter.leave_out_what_nobody_reads()
         interpreter.remember_dtypes()
+        interpreter.remember_blocks()
 
 
 def pytest_collection_finish() -> None:

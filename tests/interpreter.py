@@ -60,6 +60,20 @@ def remember_dtypes() -> None:
     interpreter._get_np_dtype = dtype_of
 
 
+def remember_blocks() -> None:
+    """Blocks of one shape and kind of element share their type: Triton makes it anew for every step of a program."""
+    made: dict[tuple[str, tuple[int, ...]], tl.block_type] = {}
+
+    def block_of(element: Any, shape: Any) -> tl.block_type:
+        key = element.name, (*shape,)
+        if key not in made:
+            made[key] = tl.block_type(element, shape)
+        return made[key]
+
+    tl.block_type.with_element_ty = lambda self, element: block_of(element, self.shape)
+    interpreter.InterpreterBuilder.get_block_ty = lambda _, element, shape: block_of(element, shape)
+
+
 @contextmanager
 def only_within(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Raises IndexError where an interpreted kernel reads or writes memory that belongs to none of these tensors.
