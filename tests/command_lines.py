@@ -89,6 +89,12 @@ def run_specbench(*arguments: str, folder: Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+def untracked(arguments: Sequence[str]) -> Sequence[str]:
+    """Without W&B, whose process takes seconds, unless a line is about it."""
+    about = any("tracking" in each or each.startswith("-") for each in arguments)
+    return arguments if about else (*arguments, "tracking.mode=disabled")
+
+
 def run_all(cases: Sequence[tuple[Sequence[str], bool]], folder: Path) -> None:
     """Runs (arguments, may load a model) one after the other, each in ``folder``/<its number>; see read_all."""
     plan = [

@@ -47,6 +47,9 @@ def pytest_collection(session: pytest.Session) -> None:
     independent.draw_the_same_examples()
     if os.environ.get("TRITON_INTERPRET") == "1":
         interpreter.replace_once_a_launch()
+        interpreter.leave_out_what_nobody_reads()
+        interpreter.remember_dtypes()
+        interpreter.remember_blocks()
 
 
 def pytest_collection_finish() -> None:
@@ -83,9 +86,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 # Files that take longest begin first, by their CPU time, so that no worker is left with one at the end.
 LONGEST = (
-    *("test_exactness", "test_sweeps", "test_cli", "test_exactness_mutants", "test_own_verifier", "test_exactness_cli"),
-    *("test_own_rule", "test_evidence_reports", "test_latency_cli", "test_golden", "test_smoke", "test_parallel_runs"),
-    *("test_engines", "test_fuzz"),
+    *("test_exactness", "test_cli", "test_sweeps", "test_engines", "test_pending", "test_exactness_mutants"),
+    *("test_own_verifier", "test_own_rule", "test_evidence_reports", "test_processors", "test_smoke", "test_golden"),
+    *("test_exactness_cli", "test_latency_cli", "test_parallel_runs", "test_fuzz"),
 )
 
 

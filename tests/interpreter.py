@@ -9,6 +9,7 @@ And watched: which memory a kernel reads and writes, where it would go unseen.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,43 @@ def replace_once_a_launch() -> None:
         return scope()
 
     interpreter._patch_lang = replace_if_needed
+
+
+def leave_out_what_nobody_reads() -> None:
+    """Spares the interpreter its checks for overflow, whose results it drops unless its option ``debug`` is on."""
+    options = interpreter.interpreter_builder.options
+    if not options.debug:
+        interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
+
+
+def remember_dtypes() -> None:
+    """Each type's dtype of NumPy is looked up once: Triton makes a table of all of them for every look."""
+    look_up: Callable[[Any], np.dtype] | None = getattr(interpreter, "_get_np_dtype", None)
+    if look_up is None:
+        return
+    found: dict[str, np.dtype] = {}
+
+    def dtype_of(kind: Any) -> np.dtype:
+        name = kind.scalar.name  # a block's is that of one of its elements
+        if name not in found:
+            found[name] = look_up(kind)
+        return found[name]
+
+    interpreter._get_np_dtype = dtype_of
+
+
+def remember_blocks() -> None:
+    """Blocks of one shape and kind of element share their type: Triton makes it anew for every step of a program."""
+    made: dict[tuple[str, tuple[int, ...]], tl.block_type] = {}
+
+    def block_of(element: Any, shape: Any) -> tl.block_type:
+        key = element.name, (*shape,)
+        if key not in made:
+            made[key] = tl.block_type(element, shape)
+        return made[key]
+
+    tl.block_type.with_element_ty = lambda self, element: block_of(element, self.shape)
+    interpreter.InterpreterBuilder.get_block_ty = lambda _, element, shape: block_of(element, shape)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from specbench.results import COLUMNS_OF, read_results
 from specbench.sampling import SamplingParams
 from specbench.workloads import load_prompts
 from tests.cli_cases import BAD, BAD_INPUT, BUG, GOOD_INPUT, HELP, JUDGED, SWEEP
-from tests.command_lines import Ended, clean_environment, once, read_all, run_all, run_specbench
+from tests.command_lines import Ended, clean_environment, once, read_all, run_all, run_specbench, untracked
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,6 @@ class Ran:
     @property
     def rows(self) -> pd.DataFrame:
         return read_results(self.folder / "outputs" / "adhoc" / "latest")
-
-
-def untracked(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Without W&B, whose process takes seconds, unless a line is about it."""
-    about = any("tracking" in each or each.startswith("-") for each in arguments)
-    return arguments if about else (*arguments, "tracking.mode=disabled")
 
 
 @pytest.fixture(scope="module")

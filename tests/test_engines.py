@@ -1,6 +1,7 @@
 """Engines write the texts and step logs of the eager one, whatever comes and goes in their rows."""
 
 import dataclasses
+import itertools
 import random
 
 import pytest
@@ -62,8 +63,14 @@ def alone(exact):
     return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in various(exact, 16)]
 
 
-@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=["token", "block"])
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(
+    ("drafter", "verifier"),
+    [
+        *itertools.product(("model", "prompt_lookup"), (MaskedVerifier(), BlockVerifier())),
+        ("plain", None),  # which verifies nothing
+    ],
+    ids=["model-token", "model-block", "prompt_lookup-token", "prompt_lookup-block", "plain"],
+)
 def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier, request):
     """With requests that end at different times, so that rows are free, move, and batches shrink."""
     requests = various(exact, 6)

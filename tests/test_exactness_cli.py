@@ -11,7 +11,7 @@ from specbench.runs.job import component_name
 from specbench.runs.overrides import spelled_out
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cli_cases import AS_SLOW_CODE, Case
-from tests.command_lines import Ended, once, read_all, run_all
+from tests.command_lines import Ended, once, read_all, run_all, untracked
 
 HERE = "tests.test_exactness_cli"
 FEW = (
@@ -94,7 +94,9 @@ def ran(tmp_path_factory) -> dict[str, tuple[Ended, Path]]:
     """Every command line of this file, in one process, by its reason."""
     cases = [*REFUSED, CLAIMS, HANGS, NO_MODULE, BUGS, COMPARED, NAMELESS]
     folder = once(
-        tmp_path_factory, "exactness_cli", lambda folder: run_all([(c.arguments, False) for c in cases], folder)
+        tmp_path_factory,
+        "exactness_cli",
+        lambda folder: run_all([(untracked(c.arguments), False) for c in cases], folder),
     )
     ended = zip(cases, read_all(folder), strict=True)
     return {case.reason: (each, folder / str(number)) for number, (case, each) in enumerate(ended)}
