@@ -12,8 +12,9 @@ from specbench.types import Draft
 from specbench.verifiers.fused import FusedVerifier
 from tests.kernel_cases import CASES, RULES, assert_agrees, step
 from tests.races import Race, no_races
-from tests.schedules import Uniform, scheduled
+from tests.schedules import Uniform
 from tests.test_pending import EVERY, case_of
+from tests.turns import scheduled
 
 pytestmark = [
     pytest.mark.usefixtures("poison"),

@@ -1,4 +1,4 @@
-"""Orders of programs (tests/schedules.py) of small kernels: they are what was asked for, and find what they should."""
+"""Orders of programs (tests/turns.py) of small kernels: they are what was asked for, and find what they should."""
 
 import threading
 
@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 from specbench.kernels import launch
-from tests.schedules import Delayed, Held, InOrder, Priorities, Schedule, Stuck, Uniform, orders, scheduled
+from tests.schedules import Delayed, Held, InOrder, Priorities, Uniform, orders
+from tests.turns import Schedule, Stuck, scheduled
 
 pytestmark = pytest.mark.skipif(not launch.INTERPRETED, reason="a GPU chooses the order by itself")
 PROGRAMS = 4

@@ -1,6 +1,6 @@
 """Kernels whose programs wait for one another, or elect a last one, in orders that a GPU may run their programs in.
 
-Through the interpreter alone; tests/schedules.py says what it cannot show. Uninitialised memory is poisoned throughout.
+Through the interpreter alone; tests/turns.py says what it cannot show. Uninitialised memory is poisoned throughout.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,9 @@ from specbench.verifiers.fused import FusedVerifier
 from tests.bad_launches import Guarded
 from tests.kernel_cases import GREEDY, RULES, WARM, Case, assert_agrees, step
 from tests.races import no_races
-from tests.schedules import InOrder, orders, scheduled
+from tests.schedules import InOrder, orders
 from tests.test_pending import case_of
+from tests.turns import scheduled
 
 pytestmark = [
     pytest.mark.usefixtures("poison", "many_programs"),
