@@ -11,10 +11,8 @@ from specbench.sampling import where
 from specbench.types import Draft
 from specbench.verifiers.fused import FusedVerifier
 from tests.kernel_cases import CASES, RULES, assert_agrees, step
-from tests.races import Race, no_races
-from tests.schedules import Uniform
+from tests.races import PAGE, no_races
 from tests.test_pending import EVERY, case_of
-from tests.turns import scheduled
 
 pytestmark = [
     pytest.mark.usefixtures("poison"),
@@ -23,11 +21,14 @@ pytestmark = [
 
 
 @triton.jit
-def handing_kernel(done, found, LEAVES: tl.constexpr, TAKES: tl.constexpr):
-    """Program 0 hands a number to program 1."""
+def handing_kernel(done, found, LEAVES: tl.constexpr, TAKES: tl.constexpr, EARLY: tl.constexpr):
+    """Program 0 hands a number to program 1, and says so once it is there; or before, if EARLY."""
     if tl.program_id(0) == 0:
+        if EARLY:
+            tl.atomic_xchg(done, 1, sem=LEAVES)
         tl.store(found, 7)
-        tl.atomic_xchg(done, 1, sem=LEAVES)
+        if not EARLY:
+            tl.atomic_xchg(done, 1, sem=LEAVES)
     else:
         while tl.atomic_add(done, 0, sem=TAKES) == 0:
             pass
@@ -49,14 +50,22 @@ def through_kernel(done, found):
 
 
 @triton.jit
-def counting_kernel(counter, ATOMIC: tl.constexpr, RESETS: tl.constexpr):
-    """Each program adds 1; the last may set the counter back, though nothing says that the others are through."""
-    if ATOMIC:
-        tl.atomic_add(counter, 1, sem="relaxed")
+def go(memory, KIND: tl.constexpr):
+    if KIND == "load":
+        tl.load(memory)
+    elif KIND == "store":
+        tl.store(memory, 0)
     else:
-        tl.store(counter, tl.load(counter) + 1)
-    if RESETS & (tl.program_id(0) == tl.num_programs(0) - 1):
-        tl.store(counter, 0)
+        tl.atomic_add(memory, 1, sem="relaxed")
+
+
+@triton.jit
+def pair_kernel(memory, FIRST: tl.constexpr, SECOND: tl.constexpr, APART: tl.constexpr):
+    """Two programs go to memory, and say nothing to one another."""
+    if tl.program_id(0) == 0:
+        go(memory, FIRST)
+    else:
+        go(memory + APART, SECOND)
 
 
 @triton.jit
@@ -66,20 +75,22 @@ def own_kernel(found, SHARED: tl.constexpr):
 
 
 def zeros() -> torch.Tensor:
-    return torch.zeros(16, dtype=torch.int32)
+    return torch.zeros(PAGE, dtype=torch.int32)
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("leaves", ["release", "relaxed", "acq_rel"])
 @pytest.mark.parametrize("takes", ["acquire", "relaxed", "acq_rel"])
-def test_an_atomic_orders_what_release_and_acquire_say(leaves, takes):
-    done, found = zeros(), zeros()
-    if "relaxed" in (leaves, takes):
-        refused = pytest.raises(Race, match="program 1 reads, and program 0 writes in the same place")
-        with refused, no_races(), scheduled(Uniform(0), 2):
-            handing_kernel[(2,)](done, found, LEAVES=leaves, TAKES=takes)
+def test_an_atomic_orders_what_release_and_acquire_say(leaves, takes, early):
+    """What comes before the one and after the other; in the order of indices all of these go well."""
+    found, how = zeros(), {"LEAVES": leaves, "TAKES": takes, "EARLY": early}
+    if early or "relaxed" in (leaves, takes):
+        refused = pytest.raises(InterpreterError, match="program 1 reads, and program 0 writes in the same place")
+        with refused, no_races():
+            handing_kernel[(2,)](zeros(), found, **how)
     else:
         with no_races():
-            handing_kernel[(2,)](done, found, LEAVES=leaves, TAKES=takes)
+            handing_kernel[(2,)](zeros(), found, **how)
         assert found[1] == 7
 
 
@@ -88,21 +99,25 @@ def test_an_order_is_handed_on():
         through_kernel[(3,)](zeros(), zeros())
 
 
-def test_counting_and_setting_back():
-    """The second is what went wrong where nothing was drafted: right or wrong, as programs happen to run."""
+@pytest.mark.parametrize("first", ["load", "store", "atomic"])
+@pytest.mark.parametrize("second", ["load", "store", "atomic"])
+def test_one_of_two_writes_and_one_is_no_atomic(first, second):
+    """A store beside an atomic is what went wrong where nothing was drafted. A page further on nobody meets."""
     with no_races():
-        counting_kernel[(3,)](zeros(), ATOMIC=True, RESETS=False)
-    for atomic, resets in ((True, True), (False, False)):
-        with pytest.raises(InterpreterError, match="Race"), no_races():
-            counting_kernel[(3,)](zeros(), ATOMIC=atomic, RESETS=resets)
+        pair_kernel[(2,)](zeros(), FIRST=first, SECOND=second, APART=PAGE // 4)
+    if first == second != "store":
+        with no_races():
+            pair_kernel[(2,)](zeros(), FIRST=first, SECOND=second, APART=0)
+    else:
+        with pytest.raises(InterpreterError, match=r"Race\('program 1 .*, and program 0 "), no_races():
+            pair_kernel[(2,)](zeros(), FIRST=first, SECOND=second, APART=0)
 
 
 def test_elements_of_their_own():
     """Side by side, and where a vector begins in another's; and the next launch comes after this one."""
     with no_races():
         own_kernel[(4,)](found := zeros(), SHARED=0)
-        own_kernel[(4,)](found, SHARED=0)
-        own_kernel[(1,)](found, SHARED=0)
+        own_kernel[(3,)](found[4:], SHARED=0)
     with pytest.raises(InterpreterError, match="program 1 writes, and program 0 writes"), no_races():
         own_kernel[(4,)](zeros(), SHARED=1)
 

@@ -56,6 +56,25 @@ def late_kernel(done, found, PUBLISHED: tl.constexpr):
 
 
 @triton.jit
+def resetting_kernel(counter):
+    """All but the last program add 1, and that one sets the counter to 0."""
+    if tl.program_id(0) == tl.num_programs(0) - 1:
+        tl.store(counter, 0)
+    else:
+        tl.atomic_add(counter, 1)
+
+
+@triton.jit
+def rereading_kernel(number, found):
+    """Program 0 reads twice what program 1 writes."""
+    if tl.program_id(0) == 0:
+        first = tl.load(number)
+        tl.store(found, tl.load(number) - first)
+    else:
+        tl.store(number, 1)
+
+
+@triton.jit
 def ticket_kernel(counter, tickets):
     """Who takes its ticket when."""
     tl.store(tickets + tl.program_id(0), tl.atomic_add(counter, 1))
@@ -124,9 +143,34 @@ def test_a_count_that_is_read_and_then_written_is_lost(falls):
 def test_what_is_published_too_early_is_read_too_early():
     """In the order of indices it is not, and one access is all there is between."""
     assert handed_over(InOrder(), published=False) == 7
-    assert handed_over(Held(False, 0), published=False) == 0
+    assert not any(handed_over(Held(False, seed), published=False) for seed in range(8))
     for schedule in (InOrder(), Held(True, 0), Held(False, 0), *map(Uniform, range(8))):
         assert handed_over(schedule, published=True) == 7
+
+
+def test_what_is_counted_too_late_comes_last():
+    """A reset does not wait for it, whatever the seed."""
+    for seed in range(8):
+        counter = zeros()
+        with scheduled(Held(True, seed), PROGRAMS):
+            resetting_kernel[(PROGRAMS,)](counter)
+        assert counter[0] == PROGRAMS - 1
+
+
+def test_who_is_delayed_after_an_access_has_made_it():
+    """It read 0 before all others counted, and writes 1 after. Delayed before it reads, it finds what they counted."""
+    assert min(counted(Delayed(0, 1, seed), atomic=False) for seed in range(8)) == 1
+    assert min(counted(Delayed(0, 0, seed), atomic=False) for seed in range(8)) > 1
+
+
+def test_a_load_is_a_turn_too():
+    changes = set()
+    for seed in range(8):
+        found = zeros()
+        with scheduled(Uniform(seed), 2):
+            rereading_kernel[(2,)](zeros(), found)
+        changes.add(int(found[0]))
+    assert changes == {0, 1}
 
 
 @EVERY
