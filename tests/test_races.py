@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpreterError
 
-from specbench.kernels import launch
+from specbench.kernels import launch, launch_tally
 from specbench.sampling import where
 from specbench.types import Draft
 from specbench.verifiers.fused import FusedVerifier
@@ -135,16 +135,16 @@ def test_verification(name, block, monkeypatch):
     assert_agrees(verifier.rule, arguments, got)
 
 
-@RULES
 @EVERY
-def test_verification_of_rows_that_are_penalised_first(kind, block, monkeypatch):
+def test_verification_of_rows_that_are_penalised_first(kind, monkeypatch):
     """Tallies, penalties and bans too: no two programs change a logit."""
     monkeypatch.setattr(where, "by_kernels", lambda _: True)
     monkeypatch.setattr(launch, "TILE", 256)
+    monkeypatch.setattr(launch_tally, "PARTS", 2)
     case = case_of(kind)
     draft, target, streams = case.inputs()
     counts = torch.tensor([0, 2, 1])
     with no_races():
-        FusedVerifier(block=block).verify(
+        FusedVerifier(block=True).verify(
             Draft(draft.token_ids, draft.rows, counts, draft.max_draft_tokens, padded=True), target, streams
         )
