@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -70,6 +71,22 @@ def prepared(arguments: Sequence[str]) -> Command:
         _check_place(given)
     # Every command is a sweep, which Hydra has to be told where it cannot compose one that it could ask.
     return Command([*([] if asks else ["--multirun"]), *(part for each in given for part in _rewritten(each))], folder)
+
+
+def check_encoding(places: Sequence[str]) -> None:
+    """Refuses paths that Python would hand to libraries in another encoding than they were written in.
+
+    Tokenizers, safetensors and W&B take every path for UTF-8. A locale such as POSIX or Latin-1 reads it otherwise.
+
+    Args:
+        places: paths and arguments.
+    """
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower().replace("-", "") == "utf8":
+        return
+    if odd := next((place for place in places if not place.isascii()), None):
+        problem = f"outside of ASCII, and Python takes paths for {encoding}, by the locale"
+        raise ConfigError("path", ascii(odd), problem, "Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.")
 
 
 def _rewritten(argument: str) -> list[str]:
