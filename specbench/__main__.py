@@ -22,7 +22,7 @@ from specbench.config import CONF
 from specbench.errors import SpecbenchError
 from specbench.progress import console, say
 from specbench.runs import plugins
-from specbench.runs.commandline import explained, prepared
+from specbench.runs.commandline import check_encoding, explained, prepared
 from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.signals import Interrupted, held_back, interruptible
 from specbench.runs.sweeper import Asked, PlannedSweeper
@@ -153,6 +153,7 @@ def main() -> None:
                 sys.exit(0)
             command = COMMANDS.get(arguments[0]) if arguments else None
             try:
+                check_encoding([*arguments, str(CONF), os.environ.get("TMPDIR", ""), os.getcwd()])
                 status = command(arguments[1:]) if command else run(arguments)
             except SpecbenchError as error:
                 say(str(error), style="bold red")

@@ -119,7 +119,7 @@ class RunRow:
     parallel: str | None = None  # none, or tensor: the target in shards; None in rows older than this column
     ranks: int | None = None  # processes that decoded together, a GPU each; the row is of rank 0
     workload: str | None
-    prompts: int | None
+    prompts: int | None  # each turn of a conversation is one
     own_sampling: int | None = None  # of them, how many have sampling parameters of their own beside the columns above
     gamma: int | None  # of prompts that have none of their own, and so is max_new_tokens
     batch_size: int | None

@@ -62,8 +62,9 @@ def print_summary(rows: pd.DataFrame) -> None:
     chunks = ["whole" if pd.isna(each) else str(each).removesuffix(".0") for each in rows["prompt_chunk"]]
     rows = with_sampling(rows).assign(prompt_chunk=chunks)
     shown = _told(rows) or ["gamma", "verifier"]
+    shared = [rows[name].iloc[0] for name in ("pair", "hardware") if rows[name].nunique() == 1]
     # Text as it is: in plain strings rich takes [red] for a colour.
-    table = Table(title=Text(f"{rows['exp'].iloc[0]}: {rows['pair'].iloc[0]}, {rows['hardware'].iloc[0]}"))
+    table = Table(title=Text(": ".join(filter(None, [rows["exp"].iloc[0], ", ".join(shared)]))))
     for name in [*shown, "tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)"]:
         table.add_column(name, justify="right")
     for _, row in rows.iterrows():

@@ -64,6 +64,14 @@ BAD_INPUT = [
         ("sampler.topp=0.5",),
         ("sampler.topp=0.5: no such key", "Did you mean sampler.top_p?"),
     ),
+    # Characters that Hydra reads in quotes alone
+    Case(
+        "a path that is not in ASCII",
+        ("workload=file", "workload.path=läufe.jsonl"),
+        ("workload.path=läufe.jsonl", """Write 'workload.path="läufe.jsonl"'"""),
+    ),
+    Case("a path with brackets", ("workload.path=a (1).jsonl",), ("""Write 'workload.path="a (1).jsonl"'""",)),
+    Case("a list with such characters", ("sampler.stop=[a!b]",), ("sampler.stop=[a!b]", "quotes around a value")),
     Case("unknown group", ("verifer=naive",), ("verifer=naive: no such key. Did you mean verifier?",)),
     Case("experiment without a plus", ("xep=smoke",), ("Did you mean +exp?",)),
     Case(

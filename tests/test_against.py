@@ -14,6 +14,7 @@ from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
+from specbench.progress import console
 from specbench.protocols import ModelContext, decode
 from specbench.protocols.against import against, check_ways, wrong_texts
 from specbench.protocols.decode import DecodeProtocol
@@ -151,7 +152,9 @@ def test_nobody_knows_which_texts_sampling_should_give(context: ModelContext, pl
 def test_what_is_not_possible_is_a_row_that_says_so(changes, said, context: ModelContext):
     asked = changed(context, **changes)
     size = asked.batch_size
-    (row,) = against(asked, [ASSISTED], [asked.requests[:size]], [[0]] * size, rounds=1)
+    with console.capture() as shown:
+        (row,) = against(asked, [ASSISTED], [asked.requests[:size]], [[0]] * size, rounds=1)
+    assert f"{ASSISTED}: {row.note}" in " ".join(shown.get().split())  # whoever asked for it is told
     assert (row.tokens, row.tokens_per_second) == (None, None)
     assert said in row.note
     assert row.note.startswith("not possible: ")

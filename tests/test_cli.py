@@ -186,3 +186,21 @@ def test_help_may_be_cut_short(tmp_path):
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_path_that_the_locale_cannot_name_is_refused_before_anything_runs(tmp_path):
+    """Libraries take paths for UTF-8: the tokenizer of every job could not be read, and no run was tracked."""
+    folder = tmp_path / "läufe"
+    folder.mkdir()
+    locale = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    def ended(where: Path) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "specbench", "report"]
+        return subprocess.run(
+            command, cwd=where, env=clean_environment(tmp_path) | locale, capture_output=True, check=False
+        )
+
+    got = ended(folder)
+    assert got.returncode == 2
+    assert b"Set LC_ALL=C.UTF-8" in got.stderr
+    assert b"Set LC_ALL" not in ended(tmp_path).stderr

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.folder import read_rows, report_of
 from specbench.disk import WriteError, beside, clear_temporaries
@@ -23,6 +25,7 @@ from specbench.runs import plan as plans
 from specbench.runs import state as of_jobs
 from specbench.runs.ending import _collect
 from specbench.runs.identity import digest, identity
+from specbench.runs.overrides import typed
 from specbench.runs.plan import Plan, PlannedJob, claim, find_sweep, point_latest, read_plan, write_plan
 from specbench.runs.repeat import commands
 from specbench.runs.state import (
@@ -193,6 +196,23 @@ def test_the_exit_status_and_the_words_follow_from_the_folder(tmp_path):
         (tmp_path / str(number)).mkdir()
         got = SweepStatus.of(sweep_of(tmp_path / str(number), *states))
         assert (got.exit_status, got.sentence()) == (status, sentence)
+
+
+def test_a_command_to_go_on_can_be_typed_as_it_stands(tmp_path):
+    folder = tmp_path / "my sweep's"
+    folder.mkdir()
+    sweep = sweep_of(folder, JobState("a", Status.DONE), JobState("b", Status.FAILED, reason="x"))
+    found = SweepStatus.of(sweep).remedy().partition(": ")[2]
+    assert shlex.split(found) == ["python", "-m", "specbench", f"resume={sweep}"]
+
+
+@pytest.mark.parametrize(
+    "value", ["a/b-1.jsonl", "läufe.jsonl", "a (1), b", "it's", 'say "x"', "back\\", 'a\\"b', "x~y", ""]
+)
+def test_a_value_that_is_shown_to_be_typed_is_read_as_it_is(value):
+    (argument,) = shlex.split(typed("key", value))
+    read = OverridesParser.create().parse_override(argument).value()
+    assert getattr(read, "text", read) == value
 
 
 def test_a_report_on_a_part_says_so_below_its_title(tmp_path):

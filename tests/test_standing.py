@@ -127,6 +127,7 @@ def test_plain_decoding_that_changed():
     [
         {"sampling": ('{"structured_outputs": null}', '{"structured_outputs": {"regex": "a+"}}')},
         {"sampling": ('{"thinking_token_budget": 2}', '{"thinking_token_budget": 8}')},
+        {"pair": ("hf", "hf[thinking=true]")},
         {"batch_plain_tokens": ([32] * 12, [30] * 12)},  # another file of prompts: the column workload may be the same
     ],
 )

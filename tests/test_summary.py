@@ -40,6 +40,13 @@ def test_names_are_shown_as_they_are(monkeypatch):
     assert "1.50 [1.25, 1.75]" in text
 
 
+def test_a_title_names_no_pair_that_is_of_some_of_the_runs_alone():
+    with console.capture() as shown:
+        print_summary(pd.DataFrame([row("a") | {"pair": "hf[thinking=true]"}, row("a") | {"pair": "hf"}]))
+    assert shown.get().split("\n")[0].strip() == "a: a"  # experiment and hardware
+    assert "hf[thinking=true]" in shown.get()
+
+
 def test_runs_that_differ_in_how_prompts_are_fed_are_told_apart():
     with console.capture() as shown:
         print_summary(pd.DataFrame([row("a") | {"prompt_chunk": 512}, row("a") | {"prompt_chunk": None}]))

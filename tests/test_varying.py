@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from specbench.config import WorkloadConfig
+from specbench.config import PairConfig, WorkloadConfig
 from specbench.results import COLUMNS_OF, RESULT_SCHEMA
-from specbench.runs.job import workload_name
+from specbench.runs.job import component_name, pair_name, workload_name
 from specbench.varying import SETTINGS, asked, varying, with_sampling
 from tests.made_up_rows import frame, make_row
 
@@ -84,3 +84,30 @@ def test_a_workload_is_called_by_the_rows_that_were_chosen_of_it() -> None:
     assert named(shuffle=0) == "gsm8k[shuffle=0]"
     assert named(where=["a=b", "a=c"], shuffle=1) == "gsm8k[where=a=b a=c,shuffle=1]"
     assert workload_name(WorkloadConfig(name="file", path="a.jsonl", shuffle=2)) == "file:a.jsonl[shuffle=2]"
+
+
+def test_a_pair_is_called_by_how_its_prompts_are_made() -> None:
+    """Else runs with thinking and without, or with two system prompts, are one setting in every table."""
+
+    def named(**asked: Any) -> str:
+        return pair_name(PairConfig(name="hf", target="a", **asked))
+
+    assert named(draft="b", draft_dtype="float32", vocabularies="different") == "hf"
+    assert named(chat=False) == "hf[chat=false]"
+    assert named(system="Be brief.", thinking=True) == "hf[system=Be brief.,thinking=true]"
+    assert named(thinking_tokens=["<a>", "</a>"]) == "hf[thinking_tokens=['<a>', '</a>']]"
+    long = "You are a helpful assistant who answers "
+    first, second = named(system=f"{long}briefly."), named(system=f"{long}at length.")
+    assert first != second
+    assert max(len(first), len(second)) < 70
+    assert "\n" not in named(system="a\nb")
+    assert named(system="a\nb") != named(system="a b")
+
+
+def test_a_component_is_called_by_its_settings_as_a_command_line_gives_them() -> None:
+    node, overrides = (
+        {"temperature": None, "sampled": True, "layers": 1},
+        ["drafter.temperature=null", "drafter.sampled=true"],
+    )
+    assert component_name("drafter", "model", node, overrides) == "model[sampled=true,temperature=null]"
+    assert component_name("drafter", "model", node, ["drafter.layers=1"]) == "model[layers=1]"

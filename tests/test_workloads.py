@@ -304,6 +304,9 @@ def test_a_request_and_what_stands_beside_it_may_not_contradict_each_other(wrapp
     assert f"kind 'd' stands beside {wrapper}" in refusal(tmp_path, {**beside, wrapper: request}, columns=own)
 
 
+CHAT = [{"role": "user", "content": "p"}]
+
+
 def test_requests_that_cannot_be_run_are_refused(tmp_path):
     for line, words in (
         ({"max_tokens": 3, "max_new_tokens": 4}, "max_tokens 3 and max_new_tokens 4 are the same parameter"),
@@ -320,8 +323,20 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"use_beam_search": True}, "use_beam_search True of the request cannot be run"),
         ({"sampling_params": {"stop_regex": "a+"}}, "stop_regex 'a+' of the request cannot be run"),
         ({"reasoning_effort": "low"}, "reasoning_effort 'low' of the request cannot be run"),
+        ({"lora_path": "mine"}, "lora_path 'mine' of the request cannot be run"),
+        ({"add_special_tokens": False}, "add_special_tokens False of the request cannot be run"),
+        ({"prompt": None, "messages": CHAT, "add_special_tokens": True}, "add_special_tokens True of the request"),
+        ({"prompt": None, "messages": CHAT, "add_generation_prompt": False}, "add_generation_prompt False of the"),
         ({"response_format": {"type": "odd"}}, "response_format"),
     ):
         told = refusal(tmp_path, {"prompt": "p"}, {"prompt": "q", **line})
         assert told.startswith(f"workload.path={tmp_path}/w.jsonl: line 2: ")
         assert words in told
+
+
+def test_what_stands_around_a_prompt_may_be_said_if_it_is_the_usual(tmp_path):
+    usual = {"prompt": "p", "messages": None, "add_special_tokens": True, "add_generation_prompt": True}
+    assert only(tmp_path, usual).text == "p"
+    chat = {"messages": CHAT, "add_special_tokens": False, "add_generation_prompt": None}
+    assert only(tmp_path, chat).text == "p"
+    assert only(tmp_path, {"prompt": "p", "add_special_tokens": False}, parameters=False).text == "p"

@@ -38,7 +38,7 @@ BATCHES = ("batch_tokens", "batch_seconds", "batch_plain_tokens", "batch_plain_s
 # What plain decoding's speed depends on; most sampling parameters and seeds change its texts, but hardly its time a
 # token. Those in ASKED_WORK change what is done for one, or how many are fed and decoded.
 PLAIN_WORK = (
-    *("target", "engine", "prompt_chunk", "workload", "prompts", "batch_size", "group", "max_new_tokens"),
+    *("pair", "target", "engine", "prompt_chunk", "workload", "prompts", "batch_size", "group", "max_new_tokens"),
     *("hardware", "device", "dtype", "threads"),
 )
 ASKED_WORK = ("processors", "structured_outputs", "truncate_prompt_tokens", "max_tokens", "n")

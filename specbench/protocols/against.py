@@ -18,7 +18,7 @@ from specbench.decoding import Request
 from specbench.errors import ConfigError
 from specbench.files import reason
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
-from specbench.progress import track
+from specbench.progress import say, track
 from specbench.protocols.model_context import ModelContext
 from specbench.results import schema_of
 
@@ -71,12 +71,18 @@ def check_ways(ways: object) -> tuple[str, ...]:
 def against(
     context: ModelContext, ways: Sequence[str], batches: Sequence[Sequence[Request]], plain: Texts, rounds: int
 ) -> list[BaselineRow]:
-    """Times each way on these batches.
+    """Times each way on these batches, and says what came of it.
 
     Args:
         plain: the texts that plain decoding gave, one a request.
     """
-    return [_timed(context, way, batches, plain, rounds) for way in ways]
+    rows = []
+    for way in ways:
+        row = _timed(context, way, batches, plain, rounds)
+        speed = [] if row.tokens_per_second is None else [f"{row.tokens_per_second:.0f} tokens/s"]
+        say(f"{row.name}: {'; '.join([*speed, *filter(None, [row.note])])}")
+        rows.append(row)
+    return rows
 
 
 def wrong_texts(rows: Sequence[BaselineRow], device: torch.device, dtype: torch.dtype) -> str | None:

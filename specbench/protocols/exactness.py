@@ -81,8 +81,8 @@ class ExactnessProtocol:
             """Saves what there is and ends the process, since a call that hangs in compiled code never will."""
             certificate = question.answer(evidence)
             if context.folder is not None:
-                (context.folder / JSON).write_text(certificate.json())
-                (context.folder / PAGE).write_text(markdown(certificate))
+                (context.folder / JSON).write_text(certificate.json(), encoding="utf-8")
+                (context.folder / PAGE).write_text(markdown(certificate), encoding="utf-8")
             say(f"{certificate.headline}: {' '.join(certificate.words)}\n{_place(context)}", style="bold red")
             os._exit(1)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -17,7 +19,7 @@ from specbench.config import Config
 from specbench.errors import ConfigError
 from specbench.files import is_text
 from specbench.runs.launchers import check_named
-from specbench.runs.overrides import key_of, spelled_out
+from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
 GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking")
@@ -69,6 +71,22 @@ def prepared(arguments: Sequence[str]) -> Command:
         _check_place(given)
     # Every command is a sweep, which Hydra has to be told where it cannot compose one that it could ask.
     return Command([*([] if asks else ["--multirun"]), *(part for each in given for part in _rewritten(each))], folder)
+
+
+def check_encoding(places: Sequence[str]) -> None:
+    """Refuses paths that Python would hand to libraries in another encoding than they were written in.
+
+    Tokenizers, safetensors and W&B take every path for UTF-8. A locale such as POSIX or Latin-1 reads it otherwise.
+
+    Args:
+        places: paths and arguments.
+    """
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower().replace("-", "") == "utf8":
+        return
+    if odd := next((place for place in places if not place.isascii()), None):
+        problem = f"outside of ASCII, and Python takes paths for {encoding}, by the locale"
+        raise ConfigError("path", ascii(odd), problem, "Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.")
 
 
 def _rewritten(argument: str) -> list[str]:
@@ -156,13 +174,15 @@ def _unwritable(folder: str) -> str | None:
 
 def explained(error: HydraException | OmegaConfBaseException, arguments: Sequence[str]) -> str:
     """What Hydra or OmegaConf found wrong with a command, in the words that they have for it and no traceback."""
+    if told := _in_need_of_quotes(arguments):
+        return told
     parts = [str(error).strip()]
     cause = error.__cause__
     if cause is not None and str(cause).strip() not in parts[0]:
         parts.append(str(cause).strip())
     lines = [line.rstrip() for part in parts for line in part.splitlines() if not _noise(line)]
     text = "\n".join(line for line in lines if line)
-    if "rror parsing override" in text or "Exception:" in text:
+    if re.search("rror parsing override|Exception:|mismatched input|extraneous input|no viable alternative", text):
         text += "\nWrite key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
     unknown = re.search(r"Key '(\w+)' is not in struct", text)
     names = re.search(r"Could not override '([\w.]+)'", text)
@@ -173,6 +193,27 @@ def explained(error: HydraException | OmegaConfBaseException, arguments: Sequenc
         text += "\nIt takes a list: write key=[a,b], and 'key=[\"a, b\"]' for a text with special characters."
     named = any(key_of(each) in text for each in arguments)
     return text if named else f"{' '.join(arguments)}: {text}"
+
+
+def _in_need_of_quotes(arguments: Sequence[str]) -> str | None:
+    """What to write for the first argument whose value is a text that Hydra reads in quotes alone; None without one."""
+    parser = OverridesParser.create()
+
+    def readable(argument: str) -> bool:
+        try:
+            parser.parse_override(argument)
+        except HydraException:
+            return False
+        return True
+
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        structured = value.startswith(("[", "{", "'", '"')) or "," in value  # quotes belong to parts of it
+        if key.startswith("-") or not equals or structured or readable(argument):
+            continue
+        if readable(f"{key}={in_quotes(value)}"):
+            return f"{argument}: it has characters that can be read in quotes alone. Write {typed(key, value)}"
+    return None
 
 
 def _noise(line: str) -> bool:

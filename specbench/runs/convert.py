@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specbench.config import DTYPES
 from specbench.progress import say
+from specbench.runs.overrides import typed
 
 ABOUT = """\
 Makes a checkpoint folder (safetensors, tokenizer, chat template) of a model in one GGUF file, so that pair.target or
@@ -26,7 +27,7 @@ def convert(arguments: Sequence[str]) -> int:
     from specbench.models import gguf  # which imports PyTorch
 
     gguf.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
-    say(f"Checkpoint: {asked.out}. To use it: pair=hf pair.target={asked.out} pair.draft=...")
+    say(f"Checkpoint: {asked.out}. To use it: pair=hf {typed('pair.target', str(asked.out))} pair.draft=...")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from specbench.disk import WriteError
@@ -63,7 +64,8 @@ def _collect(folder: Path, status: SweepStatus) -> None:
     if lost := [number for number in done if not (folder / number / results.RESULTS).exists()]:
         raise SpecbenchError(
             f"no {results.RESULTS} in the folders of jobs that are done: {', '.join(lost)}. What is told here lacks "
-            f"their rows. Remove these folders, and python -m specbench resume={folder} runs the jobs again."
+            f"their rows. Remove these folders, and python -m specbench resume={shlex.quote(str(folder))} runs the "
+            "jobs again."
         )
 
 

@@ -27,7 +27,7 @@ from specbench.provenance import environment
 from specbench.runs.choices import build
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
-from specbench.runs.job import JobInfo, component_name, workload_name
+from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
 from specbench.runs.launchers import check_parallel
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest
@@ -249,7 +249,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         "job": job.number,
         "protocol": job.choices["protocol"],
         "dtype": str(context.dtype).removeprefix("torch."),
-        "pair": config.pair.name,
+        "pair": pair_name(config.pair),
         "target": config.pair.target,
         "draft": config.pair.draft or results.NO_DRAFT,
         "draft_dtype": None if config.pair.draft is None else str(draft_dtype).removeprefix("torch."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -12,12 +14,15 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from specbench.config import WorkloadConfig
+from specbench.config import PairConfig, WorkloadConfig
+from specbench.files import clipped
 from specbench.runs.launchers import beside_each_other
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import read_plan
 
 FILE = "file"  # of conf/workload: any file of a user's own
+PROMPTED = ("chat", "system", "thinking", "thinking_tokens")  # of pair: what texts depend on, and no column has
+LONGEST_SYSTEM = 40  # characters of a system prompt that a name shows
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,20 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
     elif member is not None:
         name = f"{choice}/{node[member]}"
         changed.discard(member)
-    values = [f"{key}={node.get(key)}" for key in sorted(changed - {"_target_"})]
-    return f"{name}[{','.join(values)}]" if values else name
+    return _with(name, {key: node.get(key) for key in sorted(changed - {"_target_"})})
+
+
+def pair_name(pair: PairConfig) -> str:
+    """The name of a pair in rows: its yaml's, and how its prompts are made, ``hf[system=Be brief.,thinking=true]``.
+
+    Its models and number formats have columns. A long text is cut, and told from others that begin alike by a digest.
+    """
+    asked = {name: getattr(pair, name) for name in PROMPTED}
+    if pair.system is not None:
+        told = clipped(" ".join(pair.system.split()), LONGEST_SYSTEM)
+        digest = hashlib.sha256(pair.system.encode(errors="replace")).hexdigest()[:8]
+        asked["system"] = told if told == pair.system else f"{told} {digest}"
+    return _with(pair.name, {name: value for name, value in asked.items() if value is not None})
 
 
 def workload_name(workload: WorkloadConfig) -> str:
@@ -101,8 +118,17 @@ def workload_name(workload: WorkloadConfig) -> str:
     """
     name = f"{workload.name}:{workload.path}" if workload.name == FILE else workload.name
     chosen = {"split": workload.split, "where": " ".join(workload.where) or None, "shuffle": workload.shuffle}
-    values = [f"{key}={value}" for key, value in chosen.items() if value is not None]
-    return f"{name}[{','.join(values)}]" if values else name
+    return _with(name, {key: value for key, value in chosen.items() if value is not None})
+
+
+def _with(name: str, settings: Mapping[str, Any]) -> str:
+    """A name, and in brackets the settings, as a command line gives them: ``true`` and ``null``, not Python's words."""
+    told = [f"{key}={_as_given(value)}" for key, value in settings.items()]
+    return f"{name}[{','.join(told)}]" if told else name
+
+
+def _as_given(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def repeating(overrides: Sequence[str], config_dir: str | None) -> str:

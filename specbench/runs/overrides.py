@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 
 FAMILIES = {("verifier", "flawed"): "bug"}  # a choice that stands for many, and the setting that says which
@@ -10,6 +12,19 @@ FAMILIES = {("verifier", "flawed"): "bug"}  # a choice that stands for many, and
 def key_of(override: str) -> str:
     """What an override is of: ``gamma`` of ``++gamma=3``."""
     return override.lstrip("+~").partition("=")[0]
+
+
+def typed(key: str, value: str) -> str:
+    """``key=value`` as it is typed into a shell: in quotes for Hydra and for the shell, if a character needs them."""
+    if re.fullmatch(r"[\w./:+-]+", value, re.ASCII):
+        return f"{key}={value}"
+    return shlex.quote(f"{key}={in_quotes(value)}")
+
+
+def in_quotes(value: str) -> str:
+    """A text in double quotes, in which Hydra reads any character."""
+    escaped = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + found[2].replace('"', '\\"'), value)
+    return f'"{escaped}"'
 
 
 def choice_of(group: str, name: str) -> tuple[str, dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -143,7 +144,7 @@ def _check_free(folder: Path) -> None:
     if folder.resolve() == here or folder.resolve() in here.parents:
         raise ConfigError(key, folder, "would put jobs beside your own files", "Name a folder that is not there yet.")
     if (folder / PLAN).exists():
-        remedy = f"Add resume={folder} in its place to go on with that one, or choose another folder."
+        remedy = f"Add resume={shlex.quote(str(folder))} in its place to go on with that one, or choose another folder."
         raise ConfigError(key, folder, "holds an earlier sweep", remedy)
     try:
         held = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,7 @@ class SweepStatus:
     def remedy(self) -> str:
         """How to go on; empty if nothing is left to run."""
         waiting = self.count(Status.PLANNED, Status.FAILED, Status.DIED)
-        return f"To run what is missing: python -m specbench resume={self.folder}" if waiting else ""
+        return f"To run what is missing: python -m specbench resume={shlex.quote(str(self.folder))}" if waiting else ""
 
 
 def partial(folder: Path) -> str:

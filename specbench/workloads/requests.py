@@ -28,9 +28,10 @@ SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
 REFUSED = (
     *("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of"),
     *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
-    *("continue_final_message", "prompt_embeds"),
+    *("continue_final_message", "prompt_embeds", "lora_path"),
 )
-FIELDS = {*PARAMETERS, *RENAMED, *GUIDED, *REFUSED} | {"sampling_params", "response_format", "top_logprobs"}
+FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
+FIELDS = {*PARAMETERS, *RENAMED, *GUIDED, *REFUSED, *FRAMING} | {"sampling_params", "response_format", "top_logprobs"}
 _WRAPPERS = ("body", "request")
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
 
@@ -75,6 +76,10 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[s
     said = dict(pairs)
     for name in REFUSED:
         if said.get(name) and not (name == "best_of" and said[name] == 1):
+            raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
+    usual = (True, row.get("messages") is None)  # a chat's template writes its own special tokens
+    for name, value in zip(FRAMING, usual, strict=True):
+        if said.get(name, value) != value:
             raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
     own = _agreed(pairs, place, source)
     if structure := _structure(said, inner, place, source):
