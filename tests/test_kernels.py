@@ -79,7 +79,7 @@ def test_nothing_is_published_of_a_request_that_drafted_nothing(block, monkeypat
 
     monkeypatch.setattr(launch, "run", scoring_alone)
     verifier.verify(*arguments)
-    outcome = verifier._workspace.scratch(len(counts), 1, 1, 1, DEVICE).outcome[: len(counts)]
+    outcome = verifier._workspace.scratch(len(counts), 1, 1, 1, arguments[1].raw.device).outcome[: len(counts)]
     assert ((outcome != 0).cpu() == (counts > 0)).all()
 
 
