@@ -26,10 +26,9 @@ WARPS = 4
 SHORTEST_SPLIT = 64  # keys that a program reads at least,
 SHORT_SPLIT = 128  # or these, so that there are not too many parts to add up,
 FEW_KEYS = 1024  # if more than so many are visible
-MANY = 128  # about one program for each multiprocessor of an H100 or H200: if there are so many without a split, up to
-# FEW_KEYS keys are not split
-AT_ONCE = 2 * 132  # programs that such a GPU can run at once without one waiting for another's memory,
-SHORT_CONTEXT = 2048  # which is how many there should be for up to so many visible keys
+MANY = 128  # programs without a split: one for each multiprocessor of an H100 or H200, so that FEW_KEYS are not split
+AT_ONCE = 2 * 132  # programs at most, two for each multiprocessor,
+SHORT_CONTEXT = 2048  # for up to so many visible keys;
 PROGRAMS = 8 * 132  # and for more, so that requests of different lengths keep all multiprocessors busy to the end
 MOST_NODES = 64  # of a tree: its nodes are the bits of one integer
 LARGEST_DIM = 256
