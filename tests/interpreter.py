@@ -75,6 +75,24 @@ def remember_blocks() -> None:
 
 
 @contextmanager
+def accesses(load: Callable[..., Any], store: Callable[..., Any], atomic: Callable[..., Any]) -> Iterator[None]:
+    """Has interpreted kernels go to memory by these, in place of the interpreter's masked load and store and its atomic
+    that reads, changes and writes. Another atomic, which no kernel has, is an error: nobody would notice it."""
+
+    def refused(*_: Any) -> None:
+        raise NotImplementedError("atomic_cas: who looks after accesses to memory does not know it yet")
+
+    builder = interpreter.InterpreterBuilder
+    with (
+        mock.patch.object(builder, "create_masked_load", load),
+        mock.patch.object(builder, "create_masked_store", store),
+        mock.patch.object(builder, "create_atomic_rmw", atomic),
+        mock.patch.object(builder, "create_atomic_cas", refused),
+    ):
+        yield
+
+
+@contextmanager
 def only_within(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Raises IndexError where an interpreted kernel reads or writes memory that belongs to none of these tensors.
 
@@ -106,11 +124,7 @@ def only_within(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
         check(pointers, mask)
         return atomic(self, operation, pointers, value, mask, *rest)
 
-    with (
-        mock.patch.object(builder, "create_masked_load", watched_load),
-        mock.patch.object(builder, "create_masked_store", watched_store),
-        mock.patch.object(builder, "create_atomic_rmw", watched_atomic),
-    ):
+    with accesses(watched_load, watched_store, watched_atomic):
         yield
 
 

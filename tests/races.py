@@ -22,6 +22,8 @@ from unittest import mock
 import numpy as np
 from triton.runtime import interpreter
 
+from tests.interpreter import accesses
+
 PAGE = 4096  # bytes of memory that are looked after together
 READ, WRITE, ATOMIC = range(3)
 AGAINST = {READ: [WRITE, ATOMIC], WRITE: [READ, WRITE, ATOMIC], ATOMIC: [READ, WRITE]}
@@ -93,14 +95,8 @@ def no_races() -> Iterator[None]:
         clocks[0].met(program(self), pointers.data, mask.data, acquires, releases)
         return atomic(self, operation, pointers, value, mask, sem, *rest)
 
-    def refused(*_: Any) -> None:
-        raise NotImplementedError("atomic_cas: what it orders is not known here yet")
-
     with (
         mock.patch.object(builder, "set_grid_dim", watched_begin),
-        mock.patch.object(builder, "create_masked_load", watched_load),
-        mock.patch.object(builder, "create_masked_store", watched_store),
-        mock.patch.object(builder, "create_atomic_rmw", watched_atomic),
-        mock.patch.object(builder, "create_atomic_cas", refused),
+        accesses(watched_load, watched_store, watched_atomic),
     ):
         yield

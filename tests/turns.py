@@ -26,6 +26,8 @@ from unittest import mock
 import numpy as np
 from triton.runtime import interpreter
 
+from tests.interpreter import accesses
+
 Place = tuple[int, int, int]
 _LOAD = interpreter.InterpreterBuilder.create_masked_load  # which no test watches
 
@@ -195,14 +197,8 @@ def scheduled(schedule: Schedule, resident: int) -> Iterator[list[Launch]]:
         finally:
             replaced.restore()
 
-    def refused(*_: Any) -> None:
-        raise NotImplementedError("atomic_cas: such an access has no turn yet")
-
     with (
-        mock.patch.object(builder, "create_masked_load", scheduled_load),
-        mock.patch.object(builder, "create_masked_store", scheduled_store),
-        mock.patch.object(builder, "create_atomic_rmw", scheduled_rmw),
-        mock.patch.object(builder, "create_atomic_cas", refused),
+        accesses(scheduled_load, scheduled_store, scheduled_rmw),
         mock.patch.object(interpreter.GridExecutor, "__call__", run),
     ):
         try:
