@@ -153,7 +153,7 @@ def main() -> None:
                 sys.exit(0)
             command = COMMANDS.get(arguments[0]) if arguments else None
             try:
-                check_encoding([*arguments, str(CONF), os.environ.get("TMPDIR", ""), os.getcwd()])
+                check_encoding(arguments)
                 status = command(arguments[1:]) if command else run(arguments)
             except SpecbenchError as error:
                 say(str(error), style="bold red")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.config import Config
+from specbench.config import CONF, Config
 from specbench.errors import ConfigError
 from specbench.files import is_text
 from specbench.runs.launchers import check_named
@@ -73,17 +74,18 @@ def prepared(arguments: Sequence[str]) -> Command:
     return Command([*([] if asks else ["--multirun"]), *(part for each in given for part in _rewritten(each))], folder)
 
 
-def check_encoding(places: Sequence[str]) -> None:
+def check_encoding(arguments: Sequence[str]) -> None:
     """Refuses paths that Python would hand to libraries in another encoding than they were written in.
 
     Tokenizers, safetensors and W&B take every path for UTF-8. A locale such as POSIX or Latin-1 reads it otherwise.
 
-    Args:
-        places: paths and arguments.
+    Raises:
+        ConfigError: under such a locale, an argument, or a folder that every run uses, is not ASCII.
     """
     encoding = sys.getfilesystemencoding()
     if encoding.lower().replace("-", "") == "utf8":
         return
+    places = [*arguments, str(CONF), os.environ.get("TMPDIR", ""), os.getcwd()]
     if odd := next((place for place in places if not place.isascii()), None):
         problem = f"outside of ASCII, and Python takes paths for {encoding}, by the locale"
         raise ConfigError("path", ascii(odd), problem, "Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.")
