@@ -124,15 +124,15 @@ def few_kernel(
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
     BIAS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """As rows_kernel, without matrix units and with all inputs in each program. Grid: tiles of OUTPUTS."""
+    """As rows_kernel, of float32, without matrix units and with all inputs in each program. Grid: tiles of OUTPUTS."""
     dependent.wait(EARLY)
     n, m = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, ROWS)
     total = tl.zeros((ROWS, OUTPUTS, INPUTS), tl.float32)
     for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
         k = start + tl.arange(0, INPUTS)
-        held = _weights(weight, n, k, outputs, inputs, inputs, EVEN).to(tl.float32)
+        held = _weights(weight, n, k, outputs, inputs, inputs, EVEN)
         seen = (m < rows)[:, None] if EVEN else (m < rows)[:, None] & (k < inputs)[None, :]
-        given = tl.load(x + m[:, None] * inputs + k[None, :], mask=seen, other=0.0).to(tl.float32)
+        given = tl.load(x + m[:, None] * inputs + k[None, :], mask=seen, other=0.0)
         total += held[None, :, :] * given[:, None, :]
     summed = tl.trans(tl.sum(total, axis=2))
     _leave(summed, n, m, 0, 0, bias, out, out, out, rows, outputs, ROWS, 1, BIAS)
