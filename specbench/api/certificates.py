@@ -12,7 +12,7 @@ from specbench.checks import check_count
 from specbench.devices import choose_device, choose_dtype
 from specbench.errors import ArgumentError
 from specbench.exactness.certificate import Certificate
-from specbench.exactness.certificate.question import Question
+from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.evidence import settings_of
 from specbench.rules.cards import Card
 from specbench.sampling import SamplingParams
@@ -31,6 +31,7 @@ def certify(
     gamma: int = 4,
     batch_size: int = 1,
     seed: int = 0,
+    inputs_seed: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
     report: Callable[[str], None] = lambda _: None,
@@ -89,6 +90,7 @@ def certify(
         batch_size=batch_size,
         dtype=choose_dtype(dtype, place),
         seed=seed,
+        inputs_seed=fresh_seed() if inputs_seed is None else check_count("inputs_seed", inputs_seed, 0, LARGEST_SEED),
         device=place,
         command=_call(verifier, suite, seed, settings),
     )

@@ -7,14 +7,14 @@ from typing import Any
 
 from specbench.checks import check_seconds, plain_number
 from specbench.errors import ConfigError
+from specbench.exactness.inputs.census import CensusRow
 from specbench.exactness.statistics.tally import Tally
 
 JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
-PAIRED, CLASSES = "differences", "classes of ids"
+PAIRED, CLASSES, LAW = "differences", "classes of ids", "formulas of the rule"
 SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS = "successive steps", "last and next", "neighbours", "twins"
-HARD = (FORM, EXTREMES)  # one failure rejects; they have no false alarm
+HARD = (FORM, EXTREMES, LAW)  # one failure rejects; they have no false alarm
 MOST_DRAWS = 10**11  # more would not end
-LEAST_VOCABULARY, MOST_VOCABULARY = 100, 300_000  # of a regime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +26,8 @@ class Settings:
         seconds: that the small fixtures may take together; 0 is no limit. What fits is what the bounds say.
         locating_seconds: likewise for finding the thresholds of code before; code that is too slow for it is held
             against its rule alone.
-        regime_draws, regime_seconds: likewise on each of the regimes, and on all of them together.
+        calls, input_seconds: calls drawn from the input distribution D, 0 for none, and the time for them.
         serial_draws, serial_seconds: pairs of steps in the tests of successive steps; 0 draws skip them.
-        vocabulary: tokens of a regime at most; 0 skips all regimes.
         false_alarm: chance that a verifier which is exact is rejected. (The tests of acceptance, which reject nothing
             but the name of its rule, have as much again.)
         power: with which the bias that a test is said to show is shown.
@@ -36,14 +35,13 @@ class Settings:
         stop_when_caught: stop at the look at which something is rejected.
     """
 
-    draws: int = 10_000_000
-    seconds: float | int = 165
+    draws: int = 3_000_000
+    seconds: float | int = 90
     locating_seconds: float | int = 40
-    regime_draws: int = 100_000
-    regime_seconds: float | int = 60
-    serial_draws: int = 500_000
+    calls: int = 36_000
+    input_seconds: float | int = 240
+    serial_draws: int = 300_000
     serial_seconds: float | int = 10
-    vocabulary: int = 262_147
     false_alarm: float = 1e-6
     power: float = 0.99
     call_seconds: float | int = 60
@@ -55,36 +53,32 @@ class Settings:
                 raise ConfigError(
                     f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
                 )
-        for name in ("seconds", "locating_seconds", "regime_seconds", "serial_seconds", "call_seconds"):
+        for name in ("seconds", "locating_seconds", "input_seconds", "serial_seconds", "call_seconds"):
             check_seconds(f"protocol.{name}", getattr(self, name))
-        for name, fewest in (("draws", 1), ("regime_draws", 1), ("serial_draws", 0)):
+        for name, fewest in (("draws", 1), ("calls", 0), ("serial_draws", 0)):
             if not fewest <= getattr(self, name) <= MOST_DRAWS:
                 raise ConfigError(
                     f"protocol.{name}", getattr(self, name), "no count of steps", f"Use {fewest} to {MOST_DRAWS:,}."
                 )
-        if not (self.vocabulary == 0 or LEAST_VOCABULARY <= self.vocabulary <= MOST_VOCABULARY):
-            remedy = f"Use {LEAST_VOCABULARY} to {MOST_VOCABULARY}, or 0 to skip the regimes."
-            raise ConfigError("protocol.vocabulary", self.vocabulary, "no large vocabulary", remedy)
 
 
 SUITES = {
     "quick": Settings(
-        draws=500_000,
-        seconds=15,
-        locating_seconds=10,
-        regime_draws=5000,
-        regime_seconds=20,
+        draws=300_000,
+        seconds=120,
+        locating_seconds=20,
+        calls=1_600,
+        input_seconds=60,
         serial_draws=50_000,
         serial_seconds=2,
-        vocabulary=16_411,
     ),
     "default": Settings(),
     "deep": Settings(
         draws=100_000_000,
         seconds=0,
         locating_seconds=600,
-        regime_draws=100_000,
-        regime_seconds=900,
+        calls=1_000_000,
+        input_seconds=3600,
         serial_draws=4_000_000,
         serial_seconds=0,
     ),
@@ -181,40 +175,46 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegimeRow:
-    """One regime.
+class StratumRow:
+    """Calls of one stratum of the input distribution D (inputs/distribution.py), or of several together.
+
+    The bounds are each at 99% confidence by itself. They are None where the verifier's rule has no formulas here, or it
+    draws drafts of its own.
 
     Attributes:
-        regime, reason, vocabulary, gamma, batch, dtype: as in fixtures/regimes.py.
-        sampling, drafts: the parameters of target and draft, in words.
-        least_logit, largest_logit: divided by the temperature.
-        requests: verified, in batches of ``batch``.
-        differing, rounding, structural: those whose tokens are not the rule's; by rounding, and otherwise. None where
-            its rule has no closed form, or it draws drafts of its own.
-        tv: upper bound on the total variation a step, by the coupling with the rule; None likewise.
-        along, few, anywhere: upper bounds on that of a token, by counts of classes (statistics/partitions.py).
-        refused: the verifier's reason for not verifying it.
+        stratum, reason, probability: of the stratum.
+        calls, requests: verified; rows: distinct rows of the target in them, drawn fresh for every request.
+        refused: calls that the verifier refused.
+        differing_calls: calls with a request whose tokens are not the rule's.
+        differing, rounding, structural: requests whose tokens are not the rule's; by rounding, and otherwise.
+        code: upper bound on the share of calls with a request that is handled otherwise than by the rule.
+        rule_checked, rule_wrong: of a rule that is not registered as proved, requests on which its formulas were held
+            against the target, and those on which they are not the target's distribution.
+        rule_largest: the largest difference, total variation a step.
+        rule: upper bound on that of the rule, in the mean; 0 of a rule that is registered as proved.
+        tv: code + rule, upper bound on the total variation a step in the mean over D.
+        along: upper bound on the total variation of a token's cell along orders of the ids (statistics/cells.py), where
+            nothing else is known.
     """
 
-    regime: str
+    stratum: str
     reason: str
-    vocabulary: int
-    gamma: int
-    batch: int
-    dtype: str
-    sampling: str
-    drafts: str
-    least_logit: float
-    largest_logit: float
+    probability: float
+    calls: int = 0
     requests: int = 0
+    rows: int = 0
+    refused: int = 0
+    differing_calls: int | None = None
     differing: int | None = None
     rounding: int | None = None
     structural: int | None = None
+    code: float | None = None
+    rule_checked: int = 0
+    rule_wrong: int = 0
+    rule_largest: float | None = None
+    rule: float | None = None
     tv: float | None = None
     along: float | None = None
-    few: float | None = None
-    anywhere: float | None = None
-    refused: str | None = None
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,10 @@ class Evidence:
     Attributes:
         rows: the tests.
         bounds: of the small fixtures.
-        regimes: what was verified of each, refusals too.
+        inputs: calls drawn from D, by stratum and together.
+        inputs_seed: that they were drawn with.
+        census: what was put before the verifier, by property of its arguments.
+        refusals: its reasons for refusing calls of D, with how often.
         habits: what its tokens depend on.
         tallies: the counts, by small fixture.
         unsupported: fixtures that the verifier refused, with its reason.
@@ -268,7 +271,10 @@ class Evidence:
 
     rows: list[Row] = field(default_factory=list)
     bounds: list[Bound] = field(default_factory=list)
-    regimes: list[RegimeRow] = field(default_factory=list)
+    inputs: list[StratumRow] = field(default_factory=list)
+    inputs_seed: int = 0
+    census: list[CensusRow] = field(default_factory=list)
+    refusals: dict[str, int] = field(default_factory=dict)
     habits: list[Habit] = field(default_factory=list)
     tallies: dict[str, Tally] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from specbench.rng import Stream, Streams
 
 BLOCKS = 2**40  # requests between those of one run and the next: no two runs share a stream
 # Where the requests of each part of a run begin in its block.
-COUNTED, HABITS, SERIAL, REGIMES, COMPARED = (i * BLOCKS // 8 for i in range(5))
+COUNTED, HABITS, SERIAL, COMPARED = (i * BLOCKS // 8 for i in (0, 1, 2, 4))
 LAST_POSITION = 2**32 - 1
 _ROOM = 256  # positions are left for the steps that follow the first
 # What an index of 31 or 32 bits, a signed number or a counter that begins at 1 would take wrongly.

@@ -2,7 +2,7 @@
 
 On small fixtures tests look at the counts after a thousandth, a hundredth, a tenth and all of the draws. Flawed
 verifiers mostly fall at the first look, and the last one has most of the allowed false alarm; the look at everything,
-regimes too, has the rest. At each look Holm's procedure over the family of tests keeps its share. What a look found
+calls of D too, has the rest. At each look Holm's procedure over the family of tests keeps its share. What a look found
 otherwise than foreseen is followed up before the next.
 """
 
@@ -28,15 +28,16 @@ from specbench.exactness.enumeration.injection import (
 )
 from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT, Bound, Evidence, Row, Settings
 from specbench.exactness.examples import simplest_failure
-from specbench.exactness.fixtures import Fixture, Regime, greedy_fixture, small_fixtures
+from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
 from specbench.exactness.probes import LOCATED, Probe, bound_of
+from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.serial import serial_rows
-from specbench.exactness.statistics.served import served_rows
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
+from specbench.exactness.trials import Configured, Trials, run_trials
 from specbench.journal import Journal
 from specbench.rules.agreement import TOLERANCE
 
@@ -57,7 +58,8 @@ def examine(
     settings: Settings,
     seed: int,
     device: torch.device,
-    regimes: tuple[Regime, ...] = (),
+    inputs_seed: int = 0,
+    configured: Configured | None = None,
     report: Callable[[str], None] = lambda _: None,
     stuck: Callable[[Evidence], None] | None = None,
     journal: Journal | None = None,
@@ -67,13 +69,14 @@ def examine(
     Args:
         verifier: under test: whatever somebody means to be a Verifier.
         seed: of the run; request seeds follow from it and never overlap with another run's.
-        regimes: to verify batches of; none if a test on small fixtures has rejected the verifier before.
+        inputs_seed: of the calls drawn from D; none are drawn if a test on small fixtures has rejected the verifier.
+        configured: the conditions of a run, from which calls are drawn as well.
         report: told what is being done.
         stuck: gets the evidence so far, from another thread, if a call of the verifier never returns and cannot be
             interrupted; it should save it and end the process.
         journal: gets the smallest p-value of each look.
     """
-    evidence = Evidence()
+    evidence = Evidence(inputs_seed=inputs_seed)
     examination = _Examination(verifier, settings, seed, device, evidence, report, journal or Journal())
 
     def hanging(fault: watch.VerifierFault) -> None:
@@ -87,7 +90,7 @@ def examine(
     try:
         watch.check_attributes(verifier)
         with watch.call_limit(settings.call_seconds, None if stuck is None else hanging):
-            examination.run(regimes)
+            examination.run(configured)
             examination.finish()
     except watch.VerifierFault as fault:
         evidence.fault = str(fault)
@@ -115,8 +118,9 @@ class _Examination:
         self.extremes: list[Point] = []
         self.extra: list[Row] = []
         self.caught: dict[tuple[str, str], int] = {}
+        self.trials: Trials | None = None
 
-    def run(self, regimes: tuple[Regime, ...]) -> None:
+    def run(self, configured: Configured | None) -> None:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
         self.report("what its tokens depend on, and where its thresholds are")
         injectable = self._injectable()
@@ -127,18 +131,18 @@ class _Examination:
             self._guarded(fixture.name, lambda fixture=fixture: self._begin(fixture, injectable, effort))
         self._serial()
         self._draw()
-        if self.settings.vocabulary and not (self.settings.stop_when_caught and self.rejected):
-            self.evidence.regimes, rows = served_rows(
-                self.verifier,
-                regimes,
-                self.settings.regime_draws,
-                self.settings.regime_seconds,
-                self.seed,
-                self.device,
-                self.report,
-            )
-            self.extra += rows
+        if self.settings.calls and not (self.settings.stop_when_caught and self.rejected):
+            self._draw_from_d(configured)
         self._look(AT_LAST)
+
+    def _draw_from_d(self, configured: Configured | None) -> None:
+        self.report(f"{self.settings.calls:,} calls drawn from D")
+        asked = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
+        self.trials = run_trials(self.verifier, *asked, configured, self.report)
+        self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
+        self.evidence.census = list(self.trials.census.rows())
+        self.evidence.cut |= self.trials.cut
+        self.extra += self.trials.tests
 
     def conclude(self) -> None:
         """What follows from the counts, without another call of the verifier."""
@@ -155,7 +159,10 @@ class _Examination:
             self.evidence.bounds = self._bounds()
         if self.evidence.fault is None and self.rejected:
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
-                self.evidence.failure = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes)
+                found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes)
+                self.evidence.failure = found or (
+                    None if self.trials is None else failure_of(self.verifier, self.trials)
+                )
 
     @property
     def rejected(self) -> bool:

@@ -6,21 +6,23 @@ from dataclasses import dataclass
 
 from specbench.exactness.bias import BiasRow
 from specbench.exactness.differential import ComparisonRow, Divergence
-from specbench.exactness.evidence import Bound, Habit, RegimeRow, Row
+from specbench.exactness.evidence import Bound, Habit, Row, StratumRow
+from specbench.exactness.inputs.census import CensusRow
 from specbench.exactness.statistics.calibration import PValue
 from specbench.exactness.texts.forks import Fork
 from specbench.exactness.zoo.sensitivity import SensitivityRow
 from specbench.results import schema_of
 
-TESTS, BOUNDS, REGIMES, HABITS, CALIBRATION, CELLS, BIAS = (
+TESTS, BOUNDS, INPUTS, HABITS, CALIBRATION, CELLS, BIAS = (
     "exactness_tests.parquet",
     "bounds.parquet",
-    "regimes.parquet",
+    "inputs.parquet",
     "habits.parquet",
     "calibration.parquet",
     "joint_cells.parquet",
     "bias.parquet",
 )
+CENSUS = "census.parquet"
 SENSITIVITY, ELSEWHERE = "sensitivity.parquet", "elsewhere.parquet"
 DIVERGENCES, COMPARISONS = "divergences.parquet", "comparisons.parquet"
 EPROCESS, GREEDY = "eprocess.parquet", "greedy_divergence.parquet"
@@ -56,7 +58,8 @@ class PathRow:
 
 TESTS_SCHEMA = schema_of(Row)
 BOUNDS_SCHEMA = schema_of(Bound)
-REGIMES_SCHEMA = schema_of(RegimeRow)
+INPUTS_SCHEMA = schema_of(StratumRow)
+CENSUS_SCHEMA = schema_of(CensusRow)
 HABITS_SCHEMA = schema_of(Habit)
 CALIBRATION_SCHEMA = schema_of(PValue)
 CELLS_SCHEMA = schema_of(CellRow)

@@ -12,12 +12,11 @@ import time
 import traceback
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from specbench.errors import ArgumentError, SpecbenchError
-from specbench.exactness.fixtures import Fixture
 from specbench.rng import Stream, Streams
 from specbench.rules.agreement import only
 from specbench.rules.rule import Rule
@@ -30,17 +29,28 @@ _SLOW = "Raise protocol.call_seconds if it is only slow."
 _TRIED = 48  # requests of a failing batch that are tried alone
 
 
+class Inputs(Protocol):
+    """What a call's arguments were made from.
+
+    Attributes:
+        name: of a fixture, or of a call of the input distribution.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+
 class VerifierFault(SpecbenchError):
     """The verifier under test did what no verifier may.
 
     Attributes:
-        fixture: the name of the fixture that it was verifying; empty before the first.
+        fixture: the name of the fixture, or of the call of D, that it was verifying; empty before the first.
         problem: what it did, and what to do instead.
         request: the request that shows it, in words; empty where none does alone.
     """
 
     def __init__(self, fixture: str, problem: str, request: str = ""):
-        where = f"On the fixture {fixture!r}: " if fixture else ""
+        where = f"On {fixture!r}: " if fixture else ""
         super().__init__(where + problem + (f" Shown by {request}." if request else ""))
         self.fixture, self.problem, self.request = fixture, problem, request
 
@@ -100,7 +110,7 @@ def check_attributes(verifier: object) -> None:
         raise VerifierFault("", f"{problem} See verifiers/base.py.")
 
 
-def verify(verifier: Verifier, fixture: Fixture, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+def verify(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
     """What the verifier makes of a batch.
 
     Raises:
@@ -121,7 +131,7 @@ def verify(verifier: Verifier, fixture: Fixture, draft: Draft, target: LogitRows
     raise VerifierFault(fixture.name, problem, f"a batch of {len(streams.seeds):,} requests")
 
 
-def check_pure(verifier: Verifier, fixture: Fixture, draft: Draft, target: LogitRows, streams: Streams) -> None:
+def check_pure(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitRows, streams: Streams) -> None:
     """Calls the verifier and looks whether it altered what it was given, or a later call what an earlier one returned.
 
     Raises:
@@ -145,7 +155,7 @@ def check_pure(verifier: Verifier, fixture: Fixture, draft: Draft, target: Logit
         raise VerifierFault(fixture.name, "verify overwrites the tensors that it returned before. Return new ones.")
 
 
-def draft_sampler(verifier: Verifier, fixture: Fixture) -> Callable[..., Any] | None:
+def draft_sampler(verifier: Verifier, fixture: Inputs) -> Callable[..., Any] | None:
     """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults as verify's are; None if it has none."""
     own = offers(verifier).draft_tokens
     if own is None:

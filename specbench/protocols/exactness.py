@@ -18,12 +18,12 @@ from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.bias import bias_rows
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
-from specbench.exactness.certificate.question import Question
+from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.certificate.verdict import other_tokens
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence, settings_of
-from specbench.exactness.fixtures import AS_CONFIGURED
 from specbench.exactness.statistics.calibration import p_values
+from specbench.exactness.trials import CONFIGURED
 from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.exactness.zoo.sensitivity import sensitivity
 from specbench.plots import exactness as plots
@@ -31,10 +31,11 @@ from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
 from specbench.results import emptied
+from specbench.sampling_params import LARGEST_SEED
 
 JSON, PAGE = "certificate.json", "certificate.md"
-CONFIGURED = ("gamma", "sampler", "batch_size", "dtype")  # read by the regime that has the run's own
-NO_REGIMES = "It is for a regime, and protocol.vocabulary=0 leaves all of them out."
+CONFIGURED_KEYS = ("gamma", "sampler", "batch_size", "dtype")  # read by the calls under the conditions of the run
+NO_CALLS = "It is for calls drawn from D, and protocol.calls=0 leaves them out."
 
 
 class ExactnessProtocol:
@@ -42,6 +43,7 @@ class ExactnessProtocol:
 
     Args:
         suite: the name of a set of settings, exactness.evidence.SUITES.
+        inputs_seed: of the calls drawn from D; None takes a fresh one from the operating system.
         calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
             how many steps each; 0 seeds skip it.
         calibration_seconds: no further seed is begun after this long; 0 is no limit.
@@ -57,6 +59,7 @@ class ExactnessProtocol:
     def __init__(
         self,
         suite: str = "default",
+        inputs_seed: int | None = None,
         calibration_seeds: int = 0,
         calibration_draws: int = 20_000,
         calibration_seconds: float | int = 20,
@@ -64,7 +67,10 @@ class ExactnessProtocol:
         **given: Any,
     ):
         self.suite, self.settings = suite, settings_of(suite, **given)
-        self.own_conditions = {} if self.settings.vocabulary else dict.fromkeys(CONFIGURED, NO_REGIMES)
+        self.inputs_seed = (
+            None if inputs_seed is None else check_count("protocol.inputs_seed", inputs_seed, 0, LARGEST_SEED)
+        )
+        self.own_conditions = {} if self.settings.calls else dict.fromkeys(CONFIGURED_KEYS, NO_CALLS)
         self.calibration_seeds = check_count("protocol.calibration_seeds", calibration_seeds, 0)
         self.calibration_draws = check_count("protocol.calibration_draws", calibration_draws)
         self.calibration_seconds = check_seconds("protocol.calibration_seconds", calibration_seconds)
@@ -108,11 +114,12 @@ class ExactnessProtocol:
             figures["qq"] = plots.qq(pd.DataFrame(calibration), context.verifier_name)
         return Outcome(
             f"{certificate.headline}; {_place(context)}",
-            {} if any(regime.regime == AS_CONFIGURED for regime in evidence.regimes) else emptied(CONFIGURED),
+            {} if any(row.stratum == CONFIGURED for row in evidence.inputs) else emptied(CONFIGURED_KEYS),
             {
                 tables.TESTS: Table(evidence.rows, tables.TESTS_SCHEMA),
                 tables.BOUNDS: Table(evidence.bounds, tables.BOUNDS_SCHEMA),
-                tables.REGIMES: Table(evidence.regimes, tables.REGIMES_SCHEMA),
+                tables.INPUTS: Table(evidence.inputs, tables.INPUTS_SCHEMA),
+                tables.CENSUS: Table(evidence.census, tables.CENSUS_SCHEMA),
                 tables.HABITS: Table(evidence.habits, tables.HABITS_SCHEMA),
                 tables.CALIBRATION: Table(calibration, tables.CALIBRATION_SCHEMA),
                 tables.CELLS: Table(cells, tables.CELLS_SCHEMA),
@@ -127,6 +134,10 @@ class ExactnessProtocol:
 
     def _question(self, context: RunContext) -> Question:
         check_no_history(context)
+        inputs_seed, command = self.inputs_seed, context.command
+        if inputs_seed is None:
+            inputs_seed = fresh_seed()
+            command = f"{command} protocol.inputs_seed={inputs_seed}"
         return Question(
             verifier=context.verifier,
             name=context.verifier_name,
@@ -137,8 +148,9 @@ class ExactnessProtocol:
             batch_size=context.batch_size,
             dtype=context.dtype,
             seed=context.seed,
+            inputs_seed=inputs_seed,
             device=context.device,
-            command=context.command,
+            command=command,
         )
 
 

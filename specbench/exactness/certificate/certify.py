@@ -21,14 +21,16 @@ class Certificate:
         headline, words: the verdict in a line, and in sentences.
         suite, settings: by name, and what it stands for.
         draws: requests on the small fixtures, together.
-        tv_upper_bound, regime_upper_bound: of the total variation a step on the small fixtures and in the regimes, at
-            99% confidence; None where there is none.
+        tv_upper_bound: of the total variation a step on the small fixtures that were tried.
+        inputs_upper_bound, large_upper_bound: likewise in the mean over D, and over its large vocabularies; each at 99%
+            confidence, None where there is none.
         tv_lower_bound: the largest bias that is known, with the run's false alarm; 0 where none is.
-        bounds, regimes, tests, habits: the rows of evidence.py.
+        bounds, inputs, census, tests, habits: the rows of evidence.py; refusals: reasons for refusing calls of D.
         covered, not_covered: the scope, in words.
         failure: the simplest request that shows a bias; None where nothing does.
         bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
-        command, folder: what repeats this run, and where it was started.
+        seed, inputs_seed: of the requests on small fixtures, and of the calls drawn from D.
+        command: what repeats this run.
     """
 
     verifier: str
@@ -39,18 +41,22 @@ class Certificate:
     words: list[str]
     command: str
     seed: int
+    inputs_seed: int
     suite: str
     settings: dict[str, Any]
     environment: dict[str, Any]
     draws: int
     seconds: float
     tv_upper_bound: float | None
-    regime_upper_bound: float | None
+    inputs_upper_bound: float | None
+    large_upper_bound: float | None
     tv_lower_bound: float
     covered: list[str]
     not_covered: list[str]
     bounds: list[dict[str, Any]]
-    regimes: list[dict[str, Any]]
+    inputs: list[dict[str, Any]]
+    census: list[dict[str, Any]]
+    refusals: dict[str, int]
     tests: list[dict[str, Any]]
     habits: list[dict[str, Any]]
     failure: dict[str, Any] | None
@@ -92,18 +98,22 @@ def certify(
         words=sentences(verdict, evidence, settings),
         command=command,
         seed=seed,
+        inputs_seed=evidence.inputs_seed,
         suite=suite,
         settings=asdict(settings),
         environment=dict(environment),
         draws=sum(tally.draws for tally in evidence.tallies.values()),
         seconds=evidence.seconds,
         tv_upper_bound=verdict.tv,
-        regime_upper_bound=verdict.regime_tv,
+        inputs_upper_bound=verdict.inputs_tv,
+        large_upper_bound=verdict.large_tv,
         tv_lower_bound=max((bound.least for bound in evidence.bounds), default=0.0),
         covered=covered(evidence),
         not_covered=not_covered(evidence),
         bounds=[asdict(bound) for bound in evidence.bounds],
-        regimes=[asdict(regime) for regime in evidence.regimes],
+        inputs=[asdict(row) for row in evidence.inputs],
+        census=[asdict(row) for row in evidence.census],
+        refusals=dict(evidence.refusals),
         tests=[asdict(row) for row in evidence.rows],
         habits=[asdict(habit) for habit in evidence.habits],
         failure=None if evidence.failure is None else asdict(evidence.failure),

@@ -7,6 +7,7 @@ from typing import Any
 from specbench.exactness.certificate.certify import Certificate
 from specbench.exactness.certificate.tests import EXPLAINED
 from specbench.exactness.certificate.verdict import ROUNDING
+from specbench.exactness.inputs import published
 from specbench.exactness.statistics.power import CONFIDENCE
 
 _BOUNDS = f"""\
@@ -20,10 +21,14 @@ foreseen. hidden: how much probability requests that come out otherwise can stil
 what counts say if that is less, an upper bound on the bias a step; least: a lower bound, with the run's false alarm.
 Where requests differ in their parameters, these are averages over them. A bias of up to {ROUNDING:g} counts as
 rounding."""
-_REGIMES = f"""\
-least_logit, largest_logit: divided by the temperature. tv: upper bound on the bias a step from the requests that were
-not the rule's, all together at {CONFIDENCE:.0%} confidence. along: upper bound on the bias of a token over classes of
-ids; few: on one that lies on at most 100 ids of a row; anywhere: on any (1 is no bound)."""
+_INPUTS = f"""\
+rows: distinct rows of the target, drawn fresh for every request. differing_calls: calls with a request whose tokens are
+not the rule's; differing: such requests; rounding: of them, how many rounding explains; structural: the others. code:
+upper bound on the share of calls of the stratum with a request that is handled otherwise than by the rule; rule: on the
+total variation of the rule itself, 0 of one that is registered as proved; tv: their sum. Each bound holds at
+{CONFIDENCE:.0%} by itself. The stratum "as configured" has the conditions of the run and is no part of D."""
+_CENSUS = "Calls with at least one such request, and requests, of those drawn from D."
+_D = "The input distribution D: what is drawn for each call or request, and with which probability."
 _TESTS = """\
 statistic, dof: G and its degrees of freedom, or the number of failures; p_value: of a failure 0, of bets 1 / the
 largest wealth. untested: tokens whose cells are too rare to be tested one by one. detectable: the bias a step (total
@@ -47,11 +52,14 @@ def markdown(certificate: Certificate) -> str:
         "What was not:",
         "\n".join(f"- {each}" for each in c.not_covered),
     ]
+    if c.inputs:
+        sections += [
+            "## Calls drawn from D",
+            _table(c.inputs, [name for name in c.inputs[0] if name != "reason"]),
+            _INPUTS,
+        ]
     if c.bounds:
         sections += ["## Small fixtures", _table(c.bounds, list(c.bounds[0])), _BOUNDS]
-    if c.regimes:
-        columns = [name for name in c.regimes[0] if name != "refused" or any(row["refused"] for row in c.regimes)]
-        sections += ["## Regimes", _table(c.regimes, columns), _REGIMES]
     if c.tests:
         named = dict.fromkeys(row["test"] for row in c.tests)
         explained = [f"- **{name}** compares {EXPLAINED[name].compares}. Usual causes: {EXPLAINED[name].usual_cause}."
@@ -62,6 +70,15 @@ def markdown(certificate: Certificate) -> str:
         sections += ["## What its tokens depend on", _table(c.habits, list(c.habits[0]))]
     if c.bias:
         sections += ["## Bias and what it bought", _table(c.bias, list(c.bias[0]))]
+    if c.census:
+        drawn = [dict(zip(("choice", "of each", "options", "meaning"), row, strict=True)) for row in published()]
+        sections += [
+            "## What was drawn",
+            _CENSUS,
+            _table(c.census, list(c.census[0])),
+            _D,
+            _table(drawn, list(drawn[0])),
+        ]
     sections += ["## How to repeat it", f"    {c.command}", _where(c)]
     return "\n\n".join(sections) + "\n"
 
@@ -72,7 +89,8 @@ def _where(c: Certificate) -> str:
     )
     return "\n".join(
         [
-            f"- {c.draws:,} requests on small fixtures, {c.seconds:.0f} s in all, seed {c.seed}",
+            f"- {c.draws:,} requests on small fixtures, seed {c.seed}; calls of D, inputs_seed {c.inputs_seed}; "
+            f"{c.seconds:.0f} s in all",
             f"- suite {c.suite}: {settings}",
             "- " + ", ".join(f"{key} {value}" for key, value in c.environment.items()),
         ]

@@ -1,7 +1,8 @@
-"""What a certificate answers: one verifier, how hard to look, and the conditions of its own regime."""
+"""What a certificate answers: one verifier, how hard to look, and the conditions of a run."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +13,21 @@ from specbench.exactness.bias import as_dicts, bias_rows
 from specbench.exactness.certificate.certify import Certificate, certify
 from specbench.exactness.certificate.verdict import NOT_LOSSLESS
 from specbench.exactness.evidence import Evidence, Settings
-from specbench.exactness.fixtures import Regime, as_configured, regimes
+from specbench.exactness.inputs.calls import MOST_CELLS
 from specbench.exactness.suite import examine
+from specbench.exactness.trials import Configured
 from specbench.journal import Journal
 from specbench.provenance import environment
 from specbench.rules import known
 from specbench.sampling_params import SamplingParams
 
-CONFIGURED_VOCABULARY = 32_003  # of the regime with the asker's own sampler and gamma
+CONFIGURED_VOCABULARY = 32_003  # of the calls under the conditions of a run
+_LEAST_VOCABULARY = 257  # of them, where large batches of long drafts leave no room for more
+
+
+def fresh_seed() -> int:
+    """A seed for the calls of one certificate that no earlier one had, so that no code can be made for its inputs."""
+    return secrets.randbelow(10**12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +38,10 @@ class Question:
         verifier: under test: whatever somebody means to be a Verifier.
         name: what pages call it.
         suite, settings: the name of a suite, and what it stands for here (evidence.settings_of).
-        sampling, gamma, batch_size, dtype: of one regime more, beside those of every certificate; not used if
-            settings.vocabulary is 0, which leaves out all regimes.
-        seed: request seeds follow from it.
+        sampling, gamma, batch_size, dtype: conditions of a run, from which calls are drawn beside those of D; not used
+            if settings.calls is 0.
+        seed: request seeds on small fixtures follow from it.
+        inputs_seed: of the calls drawn from D.
         command: what repeats the examination.
     """
 
@@ -45,6 +54,7 @@ class Question:
     batch_size: int
     dtype: torch.dtype
     seed: int
+    inputs_seed: int
     device: torch.device
     command: str
 
@@ -55,17 +65,24 @@ class Question:
         journal: Journal | None = None,
     ) -> Evidence:
         """Runs the suite; see :func:`specbench.exactness.suite.examine`."""
-        asked = (self.verifier, self.settings, self.seed, self.device)
-        return examine(*asked, regimes=self.regimes(), report=report, stuck=stuck, journal=journal)
+        return examine(
+            self.verifier,
+            self.settings,
+            self.seed,
+            self.device,
+            inputs_seed=self.inputs_seed,
+            configured=self.configured(),
+            report=report,
+            stuck=stuck,
+            journal=journal,
+        )
 
-    def regimes(self) -> tuple[Regime, ...]:
-        """Those of every certificate, and the asker's own."""
-        if not self.settings.vocabulary:
-            return ()
-        vocabulary = min(CONFIGURED_VOCABULARY, self.settings.vocabulary)
+    def configured(self) -> Configured:
+        """The conditions of the run; a smaller vocabulary where the batch would not fit into memory."""
+        fits = MOST_CELLS // (self.batch_size * (self.gamma + 1))
+        vocabulary = max(_LEAST_VOCABULARY, min(CONFIGURED_VOCABULARY, fits))
         dtype = str(self.dtype).removeprefix("torch.")
-        own = as_configured(self.sampling, self.gamma, self.batch_size, dtype, vocabulary)
-        return (*regimes(self.settings.vocabulary), own)
+        return Configured.of(self.sampling, self.gamma, self.batch_size, dtype, vocabulary)
 
     def answer(self, evidence: Evidence) -> Certificate:
         """The certificate that follows from what ``examine`` found."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from specbench.exactness.evidence import SUCCESSIVE, TWINS, Evidence
-from specbench.exactness.fixtures import Fixture
+from specbench.exactness.trials import ALL
 
 ALWAYS_BEYOND = (
-    "sampling parameters, vocabularies and draft lengths together in other ways than those listed",
+    "inputs to which D gives no weight, such as larger vocabularies and batches, other temperatures and truncations",
     "penalties, grammars and whatever else makes p depend on more than logits and these parameters; trees of drafts",
     "another device, another release of PyTorch or of a driver",
     "code that recognises that it is tested",
@@ -16,58 +16,33 @@ ALWAYS_BEYOND = (
 
 def covered(evidence: Evidence) -> list[str]:
     """What was verified, in short lines."""
+    lines = []
     small = [tally.fixture for tally in evidence.tallies.values()]
-    run = [regime for regime in evidence.regimes if regime.refused is None and regime.requests]
-    if not small and not run:
-        return ["nothing"]
-    gammas = [*(fixture.gamma for fixture in small), *(regime.gamma for regime in run)]
-    ends = [*(fixture.logit_range for fixture in small), *((each.least_logit, each.largest_logit) for each in run)]
-    sizes = sorted({*(fixture.vocabulary for fixture in small), *(regime.vocabulary for regime in run)})
-    dtypes = sorted({*(fixture.dtype for fixture in small), *(regime.dtype for regime in run)})
-    drafts = {"one-hot" if fixture.deterministic else "sampled" for fixture in small}
-    drafts |= {"one-hot" if regime.drafts == "one-hot" else "sampled" for regime in run}
-    lines = [
-        f"drafts of 0 to {max(gammas)} tokens ({', '.join(str(each) for each in sorted(set(gammas)))} at most)",
-        f"vocabularies of {', '.join(f'{size:,}' for size in sizes)} tokens",
-        f"logits of {', '.join(dtypes)}, divided by their temperatures {min(low for low, _ in ends):.0f} to "
-        f"{max(high for _, high in ends):.0f}; drafts {' and '.join(sorted(drafts))}",
-        f"sampling: {', '.join(_parameters(small, [regime.sampling for regime in run]))}",
-        "seeds of all 63 bits and positions of all 32, both ends of the ranges among them",
-    ]
-    batches = [f"{size:,}" for size in sorted({regime.batch for regime in run})]
-    largest = f"up to {evidence.batch:,} requests on small vocabularies" if small else ""
-    lines.append("batches of " + "; ".join(each for each in (largest, ", ".join(batches)) if each))
-    return lines
+    if small:
+        sizes = ", ".join(str(size) for size in sorted({fixture.vocabulary for fixture in small}))
+        gammas = [count for fixture in small for count in fixture.counts]
+        lines.append(
+            f"{len(small)} small pairs of known distributions: {sizes} tokens, drafts of {min(gammas)} to "
+            f"{max(gammas)} tokens, batches of up to {evidence.batch:,} requests, seeds and positions of all bits"
+        )
+    whole = next((row for row in evidence.inputs if row.stratum == ALL), None)
+    if whole is not None and whole.calls:
+        lines.append(
+            f"{whole.calls:,} calls drawn from the input distribution D: {whole.requests:,} requests, {whole.rows:,} "
+            "distinct rows of the target; the tables below have each choice with its probability, and what was drawn"
+        )
+    return lines or ["nothing"]
 
 
 def not_covered(evidence: Evidence) -> list[str]:
     """What was not."""
     lines = [f"{name}: refused ({reason})" for name, reason in evidence.unsupported.items()]
-    lines += [f"{each.regime}: refused ({each.refused})" for each in evidence.regimes if each.refused is not None]
-    if not evidence.regimes:
-        lines.append("large vocabularies, long drafts and large batches: not run")
-    else:
-        lines.append(f"vocabularies of more than {max(each.vocabulary for each in evidence.regimes):,} tokens")
+    lines += [f"{count:,} calls of D: refused ({reason})" for reason, count in evidence.refusals.items()]
+    if not evidence.inputs:
+        lines.append("calls drawn from D, and with them large vocabularies, long drafts and mixed batches: not run")
     tests = {row.test for row in evidence.rows}
     if SUCCESSIVE not in tests:
         lines.append("successive steps of a request, and neighbours in a batch: not run")
     if TWINS not in tests:
         lines.append("requests whose seeds or positions differ in one bit: not run")
     return [*lines, *ALWAYS_BEYOND]
-
-
-def _parameters(small: list[Fixture], of_regimes: list[str]) -> list[str]:
-    """The kinds of sampling, each once."""
-    kinds: dict[str, None] = {}
-    for fixture in small:
-        for params in fixture.params:
-            kinds["greedy" if params.temperature == 0 else "temperature"] = None
-            if params.top_p < 1:
-                kinds["top-p"] = None
-    for text in of_regimes:
-        for kind in ("greedy", "temperature", "top-k", "top-p", "min-p"):
-            if kind in text:
-                kinds[kind] = None
-        if "kinds:" in text:
-            kinds["parameters that differ within a batch"] = None
-    return list(kinds)

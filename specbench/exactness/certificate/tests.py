@@ -11,6 +11,7 @@ from specbench.exactness.evidence import (
     FORM,
     JOINT,
     LAST_FIRST,
+    LAW,
     NEIGHBOURS,
     PAIRED,
     SUCCESSIVE,
@@ -52,9 +53,14 @@ EXPLAINED = {
         "another rule than the one it names, or a draft that is worse than it should be",
     ),
     CLASSES: Explained(
-        "how the emitted tokens are spread over classes of ids, by p, by q, by p / q, by block and lane of ids, and at "
-        "random, beside the target (bets on each class)",
+        "how the emitted tokens are spread over 8 cells of equal probability along orders of the ids (by p, by q, by "
+        "p / q, by number, by lane), beside the target (bets on each cell)",
         "a tile of the vocabulary that is never drawn from, an id that overflows, sums that lose a long tail",
+    ),
+    LAW: Explained(
+        "the distribution of each token of a step by the formulas of a rule of one's own, beside the target's "
+        "probabilities, in closed form",
+        "a residual or a threshold that is not the rule's that the formulas are meant to be",
     ),
     SUCCESSIVE: Explained(
         "the first tokens of two successive steps of a request: does one say anything about the other",

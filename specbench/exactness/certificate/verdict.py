@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from specbench.exactness.evidence import HARD, Bound, Evidence, Row
 from specbench.exactness.probes import COUNTED, RULE
+from specbench.exactness.trials import ALL, LARGE
 from specbench.rules.agreement import TOLERANCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, BROKEN = "lossless", "not lossless", "not rejected", "broken"
 # Total variation a step. Below the first a bias is what float32 arithmetic costs; bounds above the others, on the small
-# fixtures and in the regimes, say too little for the word "lossless".
-ROUNDING, MOST, MOST_IN_REGIMES = TOLERANCE, 1e-3, 0.05
+# fixtures and over D, say too little for the word "lossless".
+ROUNDING, MOST, MOST_ON_INPUTS = TOLERANCE, 1e-3, 0.01
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,20 @@ class Verdict:
 
     Attributes:
         kind: LOSSLESS (nothing is rejected or refused, its tokens depend on its arguments alone, on every small fixture
-            it does what a model of known bias does, with a bound of at most MOST, and in every regime it emits its
-            rule's tokens but for rounding, with a bound of at most MOST_IN_REGIMES), NOT_LOSSLESS (a test rejects it,
+            it does what a model of known bias does, with a bound of at most MOST, and on calls of D it emits its rule's
+            tokens but for rounding, with a bound of at most MOST_ON_INPUTS), NOT_LOSSLESS (a test rejects it,
             or its bias is known to be above ROUNDING), BROKEN (it did what no verifier may), or NOT_REJECTED.
         tv: upper bound on the total variation a step on the small fixtures, all together at 99% confidence; None where
             there is none.
-        regime_tv: likewise in the regimes.
+        inputs_tv, large_tv: likewise in the mean over D, and over its large vocabularies.
         located: the fixture of the largest bias that is known, if it is above ROUNDING.
         row: the test that rejects it with the strongest evidence, if any does.
     """
 
     kind: str
     tv: float | None
-    regime_tv: float | None
+    inputs_tv: float | None
+    large_tv: float | None
     located: Bound | None
     row: Row | None
 
@@ -44,22 +46,23 @@ def verdict_of(evidence: Evidence) -> Verdict:
     row = strongest(evidence.rejected)
     known = [bound.tv for bound in evidence.bounds if bound.tv is not None]
     tv = max(known) if known and len(known) == len(evidence.bounds) else None
-    of_regimes = [regime.tv for regime in evidence.regimes if regime.tv is not None]
-    regime_tv = max(of_regimes) if of_regimes and len(of_regimes) == len(evidence.regimes) else None
+    inputs_tv, large_tv = (
+        next((row.tv for row in evidence.inputs if row.stratum == name), None) for name in (ALL, LARGE)
+    )
     kind = NOT_REJECTED
     if evidence.fault is not None:
         kind = BROKEN
     elif located is not None or row is not None:
         kind = NOT_LOSSLESS
-    elif tv is not None and tv <= MOST and regime_tv is not None and regime_tv <= MOST_IN_REGIMES:
+    elif tv is not None and tv <= MOST and inputs_tv is not None and inputs_tv <= MOST_ON_INPUTS:
         kind = NOT_REJECTED if reservations(evidence) else LOSSLESS
-    return Verdict(kind, tv, regime_tv, located, row)
+    return Verdict(kind, tv, inputs_tv, large_tv, located, row)
 
 
 def reservations(evidence: Evidence) -> list[str]:
     """What keeps a verifier that nothing rejects from being called lossless, whatever its bounds are."""
     found = []
-    if evidence.unsupported or any(regime.refused is not None for regime in evidence.regimes):
+    if evidence.unsupported or evidence.refusals:
         found.append("refused")
     if any(bound.method == COUNTED for bound in evidence.bounds):
         found.append("counted")
@@ -75,9 +78,9 @@ def reservations(evidence: Evidence) -> list[str]:
 def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:
     """Requests whose tokens are not those of the rule that it names, of how many, and where."""
     bounds = [bound for bound in evidence.bounds if bound.method == RULE]
-    regimes = [regime for regime in evidence.regimes if regime.structural is not None]
+    strata = [row for row in evidence.inputs if row.structural is not None and row.stratum not in (ALL, LARGE)]
     wrong = [(bound.fixture, bound.differing - bound.rounding, bound.draws) for bound in bounds]
-    wrong += [(regime.regime, regime.structural or 0, regime.requests) for regime in regimes]
+    wrong += [(row.stratum, row.structural or 0, row.requests) for row in strata]
     where = [name for name, differing, _ in wrong if differing]
     return sum(each[1] for each in wrong), sum(each[2] for each in wrong), where
 

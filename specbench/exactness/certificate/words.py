@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import math
-
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
 from specbench.exactness.certificate.verdict import (
     BROKEN,
     LOSSLESS,
     MOST,
-    MOST_IN_REGIMES,
+    MOST_ON_INPUTS,
     NOT_LOSSLESS,
     NOT_REJECTED,
     ROUNDING,
     Verdict,
     other_tokens,
 )
-from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, RegimeRow, Row, Settings
+from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, Row, Settings, StratumRow
 from specbench.exactness.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.exactness.trials import ALL, LARGE
 from specbench.rounding import about, least, most
 
 SURE = f"{CONFIDENCE:.0%}"
 EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost
-_REGIMES = "regimes of large vocabularies, long drafts and large batches"
 
 
 def headline(verdict: Verdict, evidence: Evidence) -> str:
@@ -31,12 +29,13 @@ def headline(verdict: Verdict, evidence: Evidence) -> str:
     if verdict.kind == BROKEN:
         return f"{BROKEN}: {(evidence.fault or '').split('. ')[0]}"
     if verdict.kind == LOSSLESS:
-        small, large = most(verdict.tv), most(verdict.regime_tv)
-        return f"{LOSSLESS} up to {small} a step on small vocabularies, {large} in the regimes"
+        small, drawn = most(verdict.tv), most(verdict.inputs_tv)
+        return f"{LOSSLESS} up to {small} a step on the {len(evidence.bounds)} small pairs tried, {drawn} over D"
     if verdict.kind == NOT_REJECTED and evidence.bounds:
-        small, large = (most(tv) if tv is not None else "unknown" for tv in (verdict.tv, verdict.regime_tv))
+        small, drawn = (most(tv) if tv is not None else "unknown" for tv in (verdict.tv, verdict.inputs_tv))
         other = ", but not of the rule that it names" if other_tokens(evidence)[0] else ""
-        return f"{NOT_REJECTED}{other}; TV at most {small} a step on small vocabularies, {large} in the regimes"
+        pairs = f"on the {len(evidence.bounds)} small pairs tried"
+        return f"{NOT_REJECTED}{other}; TV at most {small} a step {pairs}, {drawn} over D"
     if verdict.located is not None:
         return f"{NOT_LOSSLESS}: TV {about(verdict.located.located)} a step on {verdict.located.fixture}"
     if verdict.row is not None:
@@ -56,7 +55,7 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
     return [
         f"No test rejected it, at a false alarm of {settings.false_alarm:g} for all of them together.",
         *_bounds(evidence.bounds),
-        *_of_regimes([regime for regime in evidence.regimes if regime.refused is None]),
+        *_of_inputs(evidence),
         *_proofs(evidence),
         *_habits(evidence),
         *_reservations(verdict, evidence),
@@ -121,32 +120,50 @@ def _bounds(bounds: list[Bound]) -> list[str]:
             f"could be found, or too slowly to look for one: counts of the {_requests(counted)} show no bias, which "
             f"leaves at most {most(_largest(counted, 'tv'))} a step ({SURE} on all together)."
         )
-    held = [*located, *rule]
-    rare = min((each.draws for each in held), default=0) / -math.log(1 - CONFIDENCE)
-    if rare >= 2 and not any(each.differing for each in held):
-        found.append(
-            f"A fault that strikes one request in {_rounded(rare)}, by its seed or otherwise, would have been met on "
-            f"each of these with probability {SURE}; a rarer one might not."
-        )
     return found
 
 
-def _of_regimes(run: list[RegimeRow]) -> list[str]:
-    if not run:
+def _of_inputs(evidence: Evidence) -> list[str]:
+    """What calls drawn from D say."""
+    rows = {row.stratum: row for row in evidence.inputs}
+    whole, large = rows.get(ALL), rows.get(LARGE)
+    if whole is None or not whole.calls:
         return []
-    requests, held = sum(regime.requests for regime in run), [regime for regime in run if regime.tv is not None]
-    if held:
-        largest = max(held, key=lambda each: each.tv or 0.0)
+    drawn = f"{whole.calls:,} calls drawn from D (inputs_seed {evidence.inputs_seed})"
+    if whole.code is None:
         return [
-            f"In {len(held)} {_REGIMES} it was held against its rule's formulas: in the {requests:,} requests it "
-            f"emitted their tokens{_but_for(held)}, so that a step is at most {most(largest.tv)} from the target's "
-            f"({SURE} on all together; the largest is of {largest.regime}, with {largest.requests:,} requests)."
+            f"In {drawn} it could be held against no rule. Its tokens were counted in 8 cells along 5 orders of the "
+            f"ids: a token's cell is at most {most(whole.along)} from the target's ({SURE}). A bias within the cells "
+            "could escape."
         ]
-    return [
-        f"In {len(run)} {_REGIMES} it could be held against no rule: along classes of ids a token is at most "
-        f"{most(_largest(run, 'along'))} from the target's in the {requests:,} requests. A bias on 100 ids or fewer of "
-        f"a row could be {most(_largest(run, 'few'))}, and one that is spread over more of them could escape."
+    met = "all of them"
+    if whole.differing_calls:
+        met = (
+            f"all but {whole.differing_calls:,} of them ({whole.differing:,} requests, {whole.rounding:,} by rounding)"
+        )
+    found = [
+        f"It emitted its rule's tokens in {drawn}, in {met}: on requests drawn from D, at most {most(whole.code)} of "
+        f"the calls hold one that is handled otherwise than by the rule ({SURE})"
+        + (f", and at most {most(large.code)} of those with 32,000 tokens or more." if large and large.code else ".")
     ]
+    if whole.rule_checked:
+        found.append(_of_rule(whole))
+    return found
+
+
+def _of_rule(whole: StratumRow) -> str:
+    lead = (
+        "Its rule is not registered here as proved, so its formulas were held against the target, on one request of "
+        f"each of {whole.rule_checked:,} calls"
+    )
+    if whole.rule is None:
+        return f"{lead}; on others they have no closed form along one path, so the rule is judged by counts there."
+    wrong = f", and are not the target's distribution on {whole.rule_wrong:,}" if whole.rule_wrong else ""
+    both = f"code and rule together are at most {most(whole.code)} + {most(whole.rule)} = {most(whole.tv)} a step"
+    return (
+        f"{lead}: they differ from it by at most {most(whole.rule_largest)} a step{wrong}. In the mean over D {both} "
+        f"from the target ({SURE} each)."
+    )
 
 
 def _proofs(evidence: Evidence) -> list[str]:
@@ -189,25 +206,29 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
     other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
     if other:
         found.append(f"It does not accept as the rule does that it names (on {', '.join(other)}).")
-    refused = [*evidence.unsupported, *(each.regime for each in evidence.regimes if each.refused is not None)]
-    if refused:
-        found.append(f"Refused and so not tested: {', '.join(refused)}.")
-    if not evidence.regimes:
-        found.append("Large vocabularies, long drafts and large batches were not tested, so it is not called lossless.")
+    if evidence.unsupported:
+        found.append(f"Refused and so not tested: {', '.join(evidence.unsupported)}.")
+    if evidence.refusals:
+        times, reason = (
+            sum(evidence.refusals.values()),
+            max(evidence.refusals, key=lambda each: evidence.refusals[each]),
+        )
+        found.append(f"It refused {times:,} calls drawn from D, of which nothing is known; most often: {reason}")
+    if not evidence.inputs:
+        found.append("No call was drawn from D, so it is not called lossless.")
     largest = max(evidence.bounds, key=lambda bound: bound.located or 0.0)
     if (largest.located or 0.0) > ROUNDING:
         found.append(
             f"The thresholds located on {largest.fixture!r} imply a bias of {about(largest.located)} a step, more than "
             f"the {ROUNDING:g} of rounding. What may hide could still make up for it; more requests will tell."
         )
-    for place, tv, limit in (("small fixtures", verdict.tv, MOST), ("the regimes", verdict.regime_tv, MOST_IN_REGIMES)):
+    for place, tv, limit in (("small fixtures", verdict.tv, MOST), ("D", verdict.inputs_tv, MOST_ON_INPUTS)):
         if tv is not None and tv > limit:
             remedy = "" if wrong else "; more requests that come out as foreseen lower it"
-            found.append(f"A bound above {limit:g} a step on {place} says too little for the word lossless{remedy}.")
-    free = [regime for regime in evidence.regimes if regime.refused is None and regime.tv is None]
-    if free:
+            found.append(f"A bound above {limit:g} a step over {place} says too little for the word lossless{remedy}.")
+    if any(row.calls and row.tv is None for row in evidence.inputs):
         found.append(
-            f"In {len(free)} regimes no bound of a step is known, since its rule has no formulas here or it draws "
+            "No bound of a step over D is known, since its rule has no formulas or no closed form here, or it draws "
             "drafts by itself, so it is not called lossless."
         )
     if evidence.cut:
@@ -215,7 +236,7 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
     return found
 
 
-def _largest(rows: list[Bound] | list[RegimeRow], name: str) -> float:
+def _largest(rows: list[Bound], name: str) -> float:
     return max(getattr(row, name) or 0.0 for row in rows)
 
 
@@ -238,14 +259,8 @@ def _by_counts(bounds: list[Bound]) -> str:
     return "(by counts, where these say more) " if any(each.tv != each.hidden for each in bounds) else ""
 
 
-def _but_for(rows: list[Bound] | list[RegimeRow]) -> str:
+def _but_for(rows: list[Bound]) -> str:
     differing, rounding = (sum(getattr(row, name) or 0 for row in rows) for name in ("differing", "rounding"))
     if not differing:
         return ""
     return f" but for {differing:,}, {rounding:,} of them by rounding"
-
-
-def _rounded(value: float) -> str:
-    """A count down to two digits."""
-    unit = 10 ** max(0, int(math.log10(value)) - 1)
-    return f"{int(value / unit) * unit:,}"

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
-from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, Evidence, Row
-from specbench.exactness.fixtures import Regime, regimes, small_fixtures
+from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, Evidence
+from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.inputs import STRATA
 from specbench.exactness.statistics.serial import serial_rows
-from specbench.exactness.statistics.served import served_rows
 from specbench.exactness.statistics.small import SmallTier
+from specbench.exactness.trials import run_trials
 from specbench.verifiers import Verifier
 
 FIRST_SEED = 1_000_000  # added to the run's, so that no draw of the suite is seen again
-BET_ON = ("large_min_p", "gamma_9", "batch_512")  # regimes whose bets are made each time
-REQUESTS, VOCABULARY = 1024, 1009  # of each of them
+BET_ON = tuple(each for each in STRATA if each.name in ("small", "large batches"))  # whose bets are made each time
+CALLS = 24  # of them
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class PValue:
 def p_values(
     verifier: Verifier, seeds: int, draws: int, seed: int, device: torch.device, seconds: float | int = 0
 ) -> list[PValue]:
-    """The tests of the small fixtures, of successive steps and of some regimes, over and over.
+    """The tests of the small fixtures, of successive steps and of some strata of D, over and over.
 
     Args:
         seeds: how often, at most.
@@ -45,7 +46,6 @@ def p_values(
         seconds: no further seed is begun after this long; 0 is no limit.
     """
     fixtures = [fixture.to(device) for fixture in small_fixtures()]
-    some = tuple(regime for regime in regimes(VOCABULARY) if regime.name in BET_ON)
     started, found, chunk = time.perf_counter(), [], 32
     for number in range(seeds):
         if seconds and number and time.perf_counter() - started > seconds:
@@ -56,10 +56,6 @@ def p_values(
         chunk = tier.chunk
         rows = [row for row in tier.rows() if row.test in (JOINT, ACCEPTANCE)]
         rows += serial_rows(verifier, 2 * draws, this, device, 0)
-        rows += _bets(verifier, some, this, device)
+        rows += run_trials(verifier, CALLS, 0, this, device, strata=BET_ON).tests
         found += [PValue(row.fixture, row.test, this, row.draws, row.p_value) for row in rows if row.test != FORM]
     return found
-
-
-def _bets(verifier: Verifier, some: tuple[Regime, ...], seed: int, device: torch.device) -> list[Row]:
-    return served_rows(verifier, some, REQUESTS, 0, seed, device, lambda _: None)[1]

@@ -1,0 +1,405 @@
+"""One call of ``verify``, drawn from D: the same for the same seed and number, whatever was drawn before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from specbench.exactness.inputs import rows as made
+from specbench.exactness.inputs.distribution import CHOICES, STRATA, Stratum, drawn_from, log_uniform
+from specbench.exactness.streams import END_POSITIONS, END_SEEDS
+from specbench.rng import MAX_POSITION, MAX_SEED, Stream, Streams
+from specbench.sampling_params import SamplingParams
+from specbench.types import Draft, LogitRows
+from specbench.verifiers.base import DraftSampler, offers
+
+MOST_CELLS = 2**24  # logits of the target in a call; larger ones get fewer requests
+WRITTEN = 100_000  # seeds and positions that users write are at most this
+_REQUEST_CHOICES = tuple(name for name, choice in CHOICES.items() if choice.per == "request")
+_FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What a verifier takes; D is drawn without what it does not take, and a certificate says so.
+
+    Attributes:
+        padded: drafts whose rows are padded.
+        ragged: requests of one call that draft different numbers of tokens.
+        empty: requests that draft nothing.
+        draft_tokens: the verifier's own sampler of draft tokens, if it has one.
+    """
+
+    padded: bool = True
+    ragged: bool = True
+    empty: bool = True
+    draft_tokens: DraftSampler | None = None
+
+    @staticmethod
+    def of(verifier: object) -> Takes:
+        """By the attributes that a verifier has."""
+        own = offers(verifier)
+        return Takes(own.takes_padded, own.limits.ragged, own.limits.empty, own.draft_tokens)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call.
+
+    Attributes:
+        seed, number: of the certificate's inputs, and of the call among them: ``draw_call`` makes it again from these.
+        stratum: that it was drawn from.
+        draft, target, streams: the verifier's arguments.
+        options: what was drawn for the call, and for each request, by the name of the choice.
+        p, q: the target's rows and the draft's in float64; q is None for one-hot drafts.
+    """
+
+    seed: int
+    number: int
+    stratum: Stratum
+    draft: Draft
+    target: LogitRows
+    streams: Streams
+    options: dict[str, Any]
+    p: made.Dense
+    q: made.Dense | None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"call {self.number} of D, seed {self.seed}"
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens."""
+        return self.target.logits.shape[1]
+
+    @property
+    def counts(self) -> Int64[Tensor, " B"]:
+        """Draft tokens of each request."""
+        return self.draft.num_draft_tokens
+
+    def alone(self, request: int, count: int | None = None) -> Call:
+        """One request without its company, its rows dense and without padding.
+
+        Args:
+            count: draft tokens that are kept; None for all.
+        """
+        device, spared = self.counts.device, self.draft.max_draft_tokens if self.draft.padded else None
+        drafted = int(self.counts[request])
+        kept = drafted if count is None else count
+        first = int(self.counts[:request].sum())
+        own, scored = torch.arange(first, first + kept), torch.arange(first + request, first + request + kept + 1)
+        in_draft = own if spared is None else torch.arange(request * spared, request * spared + kept)
+        in_target = scored if spared is None else torch.arange(kept + 1) + request * (spared + 1)
+        rows = None if self.draft.rows is None else self.draft.rows.select(in_draft.to(device))
+        ids, counts = self.draft.token_ids[in_draft.to(device)], torch.tensor([kept], device=device)
+        of_request = {name: value if isinstance(value, str) else value[request : request + 1]
+                      for name, value in self.options.items()}  # fmt: skip
+        streams = self.streams.select(torch.tensor([request], device=device))
+        return Call(
+            self.seed,
+            self.number,
+            self.stratum,
+            Draft(ids, rows, counts, kept),
+            self.target.select(in_target.to(device)),
+            Streams(streams.seeds, streams.positions, kept + 1),
+            of_request,
+            self.p.select(scored.to(device)),
+            None if self.q is None else self.q.select(own.to(device)),
+        )
+
+
+def draw_call(
+    seed: int,
+    number: int,
+    device: torch.device,
+    takes: Takes = Takes(),
+    stratum: Stratum | None = None,
+    sampling: SamplingParams | None = None,
+    dtype: str | None = None,
+) -> Call:
+    """Draws a call from D.
+
+    Args:
+        seed: of a certificate's inputs, 0 to 2^63 - 1.
+        number: of the call.
+        takes: what the verifier takes.
+        stratum: to draw from; None draws one by its probability.
+        sampling, dtype: in the place of what D draws, for the conditions of a run.
+    """
+    rng = np.random.default_rng([seed, number])
+    chosen = stratum or STRATA[rng.choice(len(STRATA), p=[each.probability for each in STRATA])]
+    generator = torch.Generator(device).manual_seed(int(rng.integers(2**62)))
+    return _Drawing(seed, number, rng, generator, device, takes, chosen, sampling, dtype).call()
+
+
+class _Drawing:
+    """The choices of one call."""
+
+    def __init__(
+        self,
+        seed: int,
+        number: int,
+        rng: np.random.Generator,
+        generator: torch.Generator,
+        device: torch.device,
+        takes: Takes,
+        stratum: Stratum,
+        sampling: SamplingParams | None,
+        dtype: str | None,
+    ):
+        self.seed, self.number, self.rng, self.generator, self.device = seed, number, rng, generator, device
+        self.takes, self.stratum, self.sampling = takes, stratum, sampling
+        self.options: dict[str, Any] = {
+            name: choice.one(rng) for name, choice in CHOICES.items() if choice.per == "call"
+        }
+        if dtype is not None:
+            self.options |= {"dtype": dtype, "draft dtype": "same"}
+        if not takes.padded:
+            self.options["padding"] = "none"
+        self.vocabulary = self._vocabulary()
+        counts = drawn_from(stratum.gamma, rng, self._batch())
+        if not takes.ragged:
+            counts[:] = counts[0]
+        if not takes.empty:
+            counts = counts.clip(min=1)
+        self.counts = self._fitting(counts)
+        self.batch = len(self.counts)
+        self.options |= {name: CHOICES[name].draw(rng, self.batch) for name in _REQUEST_CHOICES}
+        if stratum.recorded:
+            self.options["rows"] = ["recorded"] * self.batch
+        self.gamma = int(self.counts.max()) + (int(rng.integers(1, 9)) if self.options["spare"] == "some" else 0)
+        self.padded = self.options["padding"] == "padded"
+
+    def _vocabulary(self) -> int:
+        low, high = self.stratum.vocabulary
+        size = int(log_uniform(self.rng, low, high + 1, 1)[0])
+        form = self.options["vocabulary"]
+        unit = {"multiple of 1024": 1024, "multiple of 64": 64}.get(form, 1)
+        rounded = size // unit * unit if form != "odd" else size | 1
+        return rounded if low <= rounded <= high else min(max(size, low), high)
+
+    def _batch(self) -> int:
+        return int(drawn_from(self.stratum.batch, self.rng, 1)[0])
+
+    def _fitting(self, counts: np.ndarray) -> np.ndarray:
+        """As many of the requests as fit; one in any case."""
+        owned = np.full(len(counts), counts.max() + 9) if self.options["padding"] == "padded" else counts + 1
+        fits = int((np.cumsum(owned) * self.vocabulary <= MOST_CELLS).sum())
+        return counts[: max(1, fits)]
+
+    def call(self) -> Call:
+        """Makes the tensors."""
+        owner = self._owners(self.counts)
+        scored = self._owners(self.counts + 1)
+        p_logits, q_logits = self._logits(owner, scored)
+        streams = self._streams()
+        parameters = self._parameters()
+        target = self._rows(p_logits, scored, parameters, "temperature", self.options["dtype"])
+        own_dtype = self.options["draft dtype"]
+        draft_dtype = self.options["dtype"] if own_dtype == "same" else own_dtype
+        q_rows = self._rows(q_logits, owner, parameters, "draft temperature", draft_dtype)
+        p, q = made.Dense.of(target), made.Dense.of(q_rows)
+        tokens, stated = self._draft_tokens(q_rows, q, owner, streams)
+        known = self.options["normaliser"]
+        if parameters["truncates"]:
+            known = self.options["normaliser"] = "both known"
+        target = _normalised(target, p if known == "both known" else None)
+        q_rows = stated if stated is not None else _normalised(q_rows, None if known == "both unknown" else q)
+        sampled = self.options["drafts"] == "sampled"
+        draft = Draft(tokens, q_rows if sampled else None, self._tensor(self.counts), self.gamma)
+        if self.padded:
+            draft, target = self._with_padding(draft, target, owner, scored)
+        else:
+            target = self._laid_out(target)
+            if draft.rows is not None:
+                draft = Draft(draft.token_ids, self._laid_out(draft.rows), draft.num_draft_tokens, self.gamma)
+        return Call(
+            self.seed, self.number, self.stratum, draft, target, streams, self.options, p, q if sampled else None
+        )
+
+    def _owners(self, counts: np.ndarray) -> Int64[Tensor, " n"]:
+        return self._tensor(np.repeat(np.arange(self.batch), counts))
+
+    def _tensor(self, values: Any) -> Tensor:
+        return torch.as_tensor(values, device=self.device)
+
+    def _each(self, name: str, numbers: dict[str, Callable[[int], np.ndarray]]) -> np.ndarray:
+        """A number a request, by the option that it has of a choice."""
+        options, out = np.array(self.options[name]), np.zeros(self.batch)
+        for option, draw in numbers.items():
+            own = options == option
+            out[own] = draw(int(own.sum()))
+        return out
+
+    def _logits(self, owner: Tensor, scored: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of target and draft in float32, one row after another without padding."""
+        drafted = torch.ones(len(scored), dtype=torch.bool, device=self.device)
+        drafted[(self._tensor(self.counts + 1).cumsum(0) - 1)] = False  # a request's last row is its bonus row
+        if self.stratum.recorded:
+            p, q = made.recorded(len(scored), self.generator, self.device)
+            q = q[drafted]
+        else:
+            kinds = [self.options["rows"][b] for b in scored.tolist()]
+            p, noise = made.logits(kinds, self.vocabulary, self.generator, self.device)
+            q = self._draft_logits(p[drafted], noise[drafted], owner)
+            tied = self._tensor(np.array(self.options["rows"]) == "near-tied")
+            for rows, request in ((p, scored), (q, owner)):
+                own = tied[request].nonzero()[:, 0]
+                if len(own):
+                    rows[own] = (rows[own] * 2).round_().div_(2)
+        shift = self._each("shift", {"some": lambda n: self.rng.uniform(-60, 60, n), "far": self._far})
+        if shift.any():
+            moved = self._tensor(shift).float()
+            p, q = p + moved[scored, None], q + moved[owner, None]
+        self._mask(p, q, owner, scored)
+        return p, q
+
+    def _far(self, count: int) -> np.ndarray:
+        return self.rng.choice([-900.0, 900.0], count)
+
+    def _draft_logits(self, like: Tensor, noise: Tensor, owner: Tensor) -> Tensor:
+        close = self._each("draft rows", {"close": lambda n: log_uniform(self.rng, 0.02, 1.5, n)})
+        unrelated = np.array(self.options["draft rows"]) == "unrelated"
+        kept, spread = np.where(unrelated, 0.0, 1.0), np.where(unrelated, 2.0, close)
+        noise = noise.mul_(self._tensor(spread).float()[owner, None])
+        return noise.addcmul_(like, self._tensor(kept).float()[owner, None])
+
+    def _mask(self, p: Tensor, q: Tensor, owner: Tensor, scored: Tensor) -> None:
+        """Puts -inf in place, at least one token of every row left; the same tokens in all rows of a request."""
+        for b, kind in enumerate(self.options["mask"]):
+            if kind == "none":
+                continue
+            if kind == "half":
+                share = float(self.rng.random())
+                kept = torch.rand(self.vocabulary, generator=self.generator, device=self.device) < share
+            else:
+                count = 1 if kind == "one" else int(self.rng.integers(2, 21))
+                ids = self._tensor(self.rng.integers(self.vocabulary, size=count))
+                kept = torch.zeros(self.vocabulary, dtype=torch.bool, device=self.device)
+                kept[ids] = True
+            kept[int(self.rng.integers(self.vocabulary))] |= ~kept.any()
+            both = self.options["masked"][b] == "both"
+            for rows, request in ((p, scored), (q, owner)) if both else ((p, scored),):
+                own = (request == b).nonzero()[:, 0]
+                rows[own] = rows[own].masked_fill(~kept, -math.inf)
+
+    def _streams(self) -> Streams:
+        bits = {"seed": MAX_SEED, "position": MAX_POSITION}
+        ends = {"seed": END_SEEDS, "position": END_POSITIONS}
+        drawn = []
+        for name, most in bits.items():
+            options, out = np.array(self.options[name]), np.zeros(self.batch, dtype=np.int64)
+            written = log_uniform(self.rng, 1, WRITTEN + 2, self.batch).astype(np.int64) - 1
+            out[:] = np.where(options == "written", written, self.rng.integers(0, most, self.batch, endpoint=True))
+            end = options == "end"
+            out[end] = self.rng.choice(np.array(ends[name]), int(end.sum()))
+            drawn.append(self._tensor(out))
+        return Streams(drawn[0], drawn[1], self.gamma + 1)
+
+    def _parameters(self) -> dict[str, Any]:
+        """Sampling parameters of each request as tensors."""
+        if self.sampling is not None:
+            one = self.sampling
+            numbers = {"temperature": one.temperature, "draft temperature": one.temperature, "top_k": one.top_k}
+            numbers |= {"top_p": one.top_p, "min_p": one.min_p}
+            found = {name: np.full(self.batch, value) for name, value in numbers.items()}
+        else:
+            found = self._drawn_parameters()
+        truncates = (found["top_k"] > 0) | (found["top_p"] < 1) | (found["min_p"] > 0)
+        as_tensors = {name: self._tensor(values) for name, values in found.items()}
+        return as_tensors | {"truncated": self._tensor(truncates), "truncates": bool(truncates.any())}
+
+    def _drawn_parameters(self) -> dict[str, np.ndarray]:
+        def usual(count: int) -> np.ndarray:
+            return log_uniform(self.rng, 0.05, 5, count)
+
+        temperature = self._each("temperature", {"1": np.ones, "log-uniform": usual})
+        own = self._each("draft temperature", {"log-uniform": usual})
+        same = np.array(self.options["draft temperature"]) == "same"
+        kinds = np.array(self.options["truncation"])
+        k = log_uniform(self.rng, 1, 201, self.batch).astype(np.int64)
+        p, least = self.rng.uniform(0.3, 0.99, self.batch), log_uniform(self.rng, 1e-4, 0.3, self.batch)
+        return {
+            "temperature": temperature,
+            "draft temperature": np.where(same, temperature, own),
+            "top_k": np.where(np.isin(kinds, ["top-k", "top-k and top-p"]), k, 0),
+            "top_p": np.where(np.isin(kinds, ["top-p", "top-k and top-p"]), p, 1.0),
+            "min_p": np.where(kinds == "min-p", least, 0.0),
+        }
+
+    def _rows(
+        self, logits: Tensor, request: Tensor, parameters: dict[str, Any], temperature: str, dtype: str
+    ) -> LogitRows:
+        logits = logits.to(_FLOATS[dtype])
+        of_row = parameters[temperature][request].double()
+        cutoff = torch.full((len(logits),), -math.inf, dtype=torch.float64, device=self.device)
+        own = (parameters["truncated"][request] & (of_row > 0)).nonzero()[:, 0]
+        if len(own):
+            given = [parameters[name][request[own]] for name in ("top_k", "top_p", "min_p")]
+            cutoff[own] = made.cutoffs(logits[own], of_row[own], *given)
+        return LogitRows(logits, of_row, cutoff, None)
+
+    def _draft_tokens(
+        self, rows: LogitRows, q: made.Dense, owner: Tensor, streams: Streams
+    ) -> tuple[Tensor, LogitRows | None]:
+        """The draft tokens; and the rows that the verifier's own sampler says it drew them from, if it has one."""
+        offset = torch.arange(len(owner), device=self.device)
+        offset = offset - (self._tensor(self.counts).cumsum(0) - self._tensor(self.counts))[owner]
+        u = streams.uniform(Stream.DRAFT)[owner, offset]
+        if self.options["drafts"] == "sampled" and self.takes.draft_tokens is not None and len(owner):
+            tokens, stated = self.takes.draft_tokens(_normalised(rows, q), u)
+            return tokens, stated
+        tokens = made.first_above(q.weights, u) if len(owner) else offset
+        if self.options["drafts"] == "one-hot" and self.rng.random() < 0.5 and len(owner):
+            tokens = rows.logits.argmax(dim=1)
+        return tokens, None
+
+    def _with_padding(self, draft: Draft, target: LogitRows, owner: Tensor, scored: Tensor) -> tuple[Draft, LogitRows]:
+        """Every request with as many rows; those that do not count hold other rows of the call."""
+        places = torch.arange(self.gamma + 1, device=self.device)
+        counts = draft.num_draft_tokens
+        own = places[:-1] < counts[:, None]
+        first = counts.cumsum(0) - counts
+        source = torch.where(own, first[:, None] + places[:-1], 0).flatten()
+        target_source = torch.where(
+            places <= counts[:, None], (first + torch.arange(self.batch, device=self.device))[:, None] + places, 0
+        )
+        if len(draft.token_ids):
+            tokens = draft.token_ids[source]
+            rows = None if draft.rows is None else self._laid_out(draft.rows.select(source))
+        else:  # nothing was drafted: what the padding holds is not looked at
+            tokens = torch.zeros_like(source)
+            rows = None if draft.rows is None else self._laid_out(target.select(torch.zeros_like(source)))
+        padded = Draft(tokens, rows, counts, self.gamma, padded=True)
+        return padded, self._laid_out(target.select(target_source.flatten()))
+
+    def _laid_out(self, rows: LogitRows) -> LogitRows:
+        """The same rows, in memory as the choice "layout" says."""
+        layout, logits = self.options["layout"], rows.logits
+        n, vocabulary = logits.shape
+        if layout == "contiguous" or n == 0:
+            return rows
+        if layout == "wider":
+            buffer = logits.new_full((n, vocabulary + int(self.rng.integers(1, 129))), 1e4)
+            view = buffer[:, :vocabulary]
+        elif layout == "offset":
+            start = 2 * int(self.rng.integers(0, 16)) + 1
+            view = logits.new_full((n * vocabulary + start,), 1e4)[start:].view(n, vocabulary)
+        else:
+            view = logits.new_full((2 * n, vocabulary), 1e4)[::2]
+        view.copy_(logits)
+        return LogitRows(view, rows.temperature, rows.cutoff, rows.log_normalizer)
+
+
+def _normalised(rows: LogitRows, dense: made.Dense | None) -> LogitRows:
+    known = None if dense is None else dense.log_normalizer
+    return LogitRows(rows.logits, rows.temperature, rows.cutoff, known)

@@ -1,0 +1,194 @@
+"""Does a rule give the target's distribution on a call of D? In closed form along the drafted path, O(V) a token.
+
+Let f_i be the probability that the first i draft tokens are kept, given that they were drafted; f_0 = 1. A rule is
+lossless exactly if, after every prefix that it keeps, the next token is the target's (field criterion: P(next = v |
+emitted prefix) = p(v)). With the rows p and q after the i-th token of the path that reads, for every token v,
+
+    q(v) f_{i+1}(v) + (f_i - sum_w q(w) f_{i+1}(w)) r_i(v) = f_i p(v)
+
+where r_i is the normalised residual after i tokens. Of a rule that stops at its first refusal f_{i+1}(v) is f_i times
+the threshold of v at that place. Of a rule that keeps the longest prefix that succeeds (block verification) it is its
+prefix weight, and that those weights are the chances is part of the check: with threshold h_i,
+
+    f_i = h_i + (1 - h_i) sum_w q(w) f_{i+1}(w),   and f_g = h_g.
+
+Half the sum of the absolute differences over v and i is, in the mean over drafts, at least the total variation of a
+whole step from the target's (the chain rule of total variation). That of i = 0 alone is the total variation of the
+step's first token, whatever was drafted, and so a lower bound.
+
+Candidates that are siblings in a tree are tried one after the other, each against what the refusals before it left.
+That is the same equation at i = 0 with this rest in the place of p, so it is checked too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from specbench.exactness.inputs.calls import Call
+from specbench.rules.along import Along, AlongTables
+from specbench.rules.rule import FIRST_REFUSAL, Rule
+
+LARGEST_DENSE = 2048  # tokens up to which a threshold may read whole rows of each of V alternatives
+MOST_PLACES = 9  # places of a path that are checked
+_REACHED = 1e-9  # a place that is reached more rarely adds nothing
+
+
+class NoClosedFormError(Exception):
+    """A threshold that needs what the rows along one path do not say."""
+
+
+@dataclass(frozen=True)
+class LawError:
+    """How far a rule's formulas are from the target on one request.
+
+    Attributes:
+        step: mean over drafts at least the total variation of a step.
+        first: total variation of the step's first token, a lower bound on that of the step.
+        vocabulary: tokens.
+    """
+
+    step: float
+    first: float
+    vocabulary: int
+
+
+class _Alternatives(Along):
+    """The path of one request with each token of the vocabulary at one place of it: V drafts."""
+
+    def __init__(self, path: _Path, place: int):
+        self.path, self.place, vocabulary = path, place, path.p.shape[1]
+        self.counts = torch.full((vocabulary,), len(path.tokens), device=path.p.device)
+        self.drafted_p = path.drafted_p.repeat(vocabulary, 1)
+        self.drafted_q = path.drafted_q.repeat(vocabulary, 1)
+        self.drafted_p[:, place], self.drafted_q[:, place] = path.p[place], path.q[place]
+
+    def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
+        """The rows that all alternatives share."""
+        place = int(num_tokens[0])
+        if place > self.place or len(self.counts) > LARGEST_DENSE or bool((num_tokens != place).any()):
+            raise NoClosedFormError
+        return self.path.p[place].expand(len(self.counts), -1), self.path.q[place].expand(len(self.counts), -1)
+
+
+class _Path(Along):
+    """One request's path as one draft."""
+
+    def __init__(self, p: Float64[Tensor, "g1 V"], q: Float64[Tensor, "g V"], tokens: Int64[Tensor, " g"]):
+        self.p, self.q, self.tokens = p, q, tokens
+        self.counts = torch.tensor([len(tokens)], device=p.device)
+        self.drafted_p = p[:-1].gather(1, tokens[:, None])[None, :, 0]
+        self.drafted_q = q.gather(1, tokens[:, None])[None, :, 0]
+
+    def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
+        """See :class:`Along`."""
+        place = int(num_tokens[0])
+        q = self.q[place] if place < len(self.q) else torch.zeros_like(self.p[0])
+        return self.p[place][None], q[None]
+
+
+def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
+    """The error of a rule's formulas on one request.
+
+    Args:
+        rule: one whose formulas are known.
+        request: its place in the call.
+
+    Returns:
+        None if the formulas have no closed form along one path of this vocabulary.
+    """
+    p, q, tokens = _rows(call, request)
+    path = _Path(p, q, tokens)
+    try:
+        errors = _errors(rule, path)
+        if len(tokens):
+            errors[0] = max(errors[0], _of_siblings(rule, path))
+    except NoClosedFormError:
+        return None
+    return LawError(sum(errors), errors[0], p.shape[1])
+
+
+def _rows(call: Call, request: int) -> tuple[Tensor, Tensor, Tensor]:
+    counts = call.counts
+    count = int(counts[request])
+    first = int(counts[:request].sum())
+    device = counts.device
+    p = call.p.probs(torch.arange(first + request, first + request + count + 1, device=device))
+    ids = call.draft.token_ids
+    start = request * call.draft.max_draft_tokens if call.draft.padded else first
+    tokens = ids[start : start + count]
+    if call.q is None:
+        q = torch.nn.functional.one_hot(tokens, p.shape[1]).double() if count else p[:0]
+    else:
+        q = call.q.probs(torch.arange(first, first + count, device=device))
+    return p, q, tokens
+
+
+def _errors(rule: Rule, path: _Path) -> list[float]:
+    """The difference at each place, in the order of the path."""
+    gamma = len(path.tokens)
+    if gamma == 0:
+        return [_difference(_drawn(rule, path, 0), path.p[0])]
+    stops = rule.decides == FIRST_REFUSAL
+    if not stops and rule.prefix_weights is None:
+        raise NoClosedFormError
+    thresholds, kept, errors = rule.limits(path)[0], 1.0, []
+    for i in range(min(gamma, MOST_PLACES)):
+        q = path.q[i]
+        others = _Alternatives(path, i)
+        if stops:
+            longer = kept * rule.limits(others)[:, i].clamp(max=1)
+        else:
+            assert rule.prefix_weights is not None
+            longer = rule.prefix_weights(others)[:, i + 1]
+        drafted = torch.where(q > 0, q * longer, 0.0)
+        kept_on = float(drafted.sum())
+        emitted = drafted + (kept - kept_on) * _drawn(rule, path, i)
+        error = 0.5 * float((emitted - kept * path.p[i]).abs().sum())
+        if not stops and i > 0:
+            h = float(thresholds[i - 1])
+            error += abs(kept - (h + (1 - h) * kept_on))
+        errors.append(error)
+        kept = float(longer[path.tokens[i]])
+        if kept < _REACHED:
+            return errors
+    if len(errors) == gamma:
+        end = 0.0 if stops else abs(kept - float(thresholds[-1]))
+        errors.append(end + kept * _difference(_drawn(rule, path, gamma), path.p[gamma]))
+    return errors
+
+
+def _drawn(rule: Rule, path: _Path, accepted: int) -> Float64[Tensor, " V"]:
+    """What the token after some accepted ones is drawn from."""
+    weights = rule.weights_after(path, torch.tensor([accepted], device=path.p.device))[0]
+    return weights / weights.sum()
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    return 0.5 * float((one - other).abs().sum())
+
+
+def _of_siblings(rule: Rule, path: _Path) -> float:
+    """The error at a second candidate, drawn without replacement, against what refusing the first one leaves."""
+    if rule.decides != FIRST_REFUSAL or rule.prefix_weights is not None:
+        return 0.0
+    rest, again = rule.residual(path.p[:1], path.q[:1])[0], path.q[0].clone()
+    again[path.tokens[0]] = 0.0
+    if float(rest.sum()) < _REACHED or float(again.sum()) < _REACHED:
+        return 0.0
+    rest, again = rest / rest.sum(), again / again.sum()
+    rows = torch.zeros((len(rest), 2), dtype=torch.int64, device=rest.device)
+    tokens = torch.arange(len(rest), device=rest.device)[:, None]
+    if len(rest) > LARGEST_DENSE:
+        second = _Path(torch.stack([rest, rest]), again[None], again.argmax()[None])
+        limits = rule.limits(_Alternatives(second, 0))[:, 0]
+    else:
+        along = AlongTables(rest[None], again[None], rows, rows[:, :1], tokens, torch.ones_like(tokens[:, 0]))
+        limits = rule.limits(along)[:, 0]
+    accepted = torch.where(again > 0, again * limits.clamp(max=1), 0.0)
+    left = rule.residual(rest[None], again[None])[0]
+    left = left / left.sum() if float(left.sum()) > 0 else rest
+    return _difference(accepted + (1 - accepted.sum()) * left, rest)

@@ -1,0 +1,158 @@
+"""Rows of logits as D draws them, and their probabilities in float64."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Float64, Int64, Shaped
+from safetensors.torch import load_file
+from torch import Tensor
+
+from specbench.types import LogitRows
+
+LIKELY = 48  # tokens that stand out of a usual row
+MOST_LIKELY = 256  # tokens among which top-p looks for its nucleus; top-k and min-p keep no more
+RECORDED = Path(__file__).parent / "recorded.safetensors"
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Probabilities of n rows, not normalised. Shares no code with verifiers.
+
+    Attributes:
+        weights: of every token.
+        totals: their sums.
+        log_normalizer: log of the sum over kept tokens of exp(logit / temperature).
+    """
+
+    weights: Float64[Tensor, "n V"]
+    totals: Float64[Tensor, " n"]
+    log_normalizer: Float64[Tensor, " n"]
+
+    @staticmethod
+    def of(rows: LogitRows) -> Dense:
+        """The probabilities that rows of logits mean; see :class:`specbench.types.LogitRows`."""
+        weights = rows.logits.double()
+        if weights is rows.logits:
+            weights = weights.clone()
+        cut = bool((rows.cutoff > -math.inf).any())
+        removed = weights < rows.cutoff.double()[:, None] if cut else None
+        largest = weights.amax(dim=1)
+        greedy = (rows.temperature == 0).nonzero()[:, 0]
+        ids = torch.arange(weights.shape[1], device=weights.device)
+        first = torch.where(weights[greedy] == largest[greedy, None], ids, weights.shape[1]).amin(dim=1)
+        temperature = torch.where(rows.temperature > 0, rows.temperature, 1.0).double()
+        weights.sub_(largest[:, None])
+        if bool((temperature != 1).any()):
+            weights.div_(temperature[:, None])
+        weights.exp_()
+        if removed is not None:
+            weights.masked_fill_(removed, 0.0)
+        totals = weights.sum(dim=1)
+        normalizer = largest / temperature + totals.log()
+        weights[greedy] = 0.0
+        weights[greedy, first] = 1.0
+        totals[greedy] = 1.0
+        return Dense(weights, totals, normalizer)
+
+    def select(self, rows: Int64[Tensor, " m"]) -> Dense:
+        """Some rows."""
+        return Dense(self.weights[rows], self.totals[rows], self.log_normalizer[rows])
+
+    def probs(self, rows: Int64[Tensor, " m"]) -> Float64[Tensor, "m V"]:
+        """The probabilities of some rows."""
+        return self.weights[rows] / self.totals[rows, None]
+
+    def prob(self, rows: Int64[Tensor, " m"], tokens: Int64[Tensor, " m"]) -> Float64[Tensor, " m"]:
+        """The probability of one token of each row."""
+        return self.weights[rows, tokens] / self.totals[rows]
+
+
+def first_above(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+    """The first token of each row whose cumulative weight exceeds u times the total; never one of weight 0."""
+    sums = weights.cumsum(dim=1)
+    total = sums[:, -1:].contiguous()
+    index = torch.searchsorted(sums, u[:, None] * total, right=True)
+    return index.minimum(torch.searchsorted(sums, total))[:, 0]
+
+
+def logits(
+    kinds: list[str], vocabulary: int, generator: torch.Generator, device: torch.device
+) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n V"]]:
+    """Fresh rows, one for each kind of the choice "rows".
+
+    Returns:
+        the logits, and standard normal noise for as many rows of a draft: the same normals, some ids further on.
+    """
+    spread = torch.empty(len(kinds)).uniform_(1.0, 3.0, generator=_host(generator)).to(device)
+    flat, peaked = (torch.tensor([kind == name for kind in kinds], device=device) for name in ("flat", "peaked"))
+    noise = torch.randn(len(kinds), vocabulary, generator=generator, device=device)
+    rows = noise * torch.where(flat, 0.1, spread)[:, None]
+    count = min(LIKELY, max(1, vocabulary // 8))
+    ids = torch.randint(vocabulary, (len(kinds), count), generator=generator, device=device)
+    height = 8 * torch.rand(len(kinds), count, generator=generator, device=device)
+    rows.scatter_add_(1, ids, torch.where(flat[:, None], 0.0, height))
+    rows.scatter_add_(1, ids[:, :1], torch.where(peaked, 30.0, 0.0)[:, None])
+    further = 1 + int(torch.randint(max(1, vocabulary - 1), (), generator=_host(generator)))
+    return rows, noise.roll(further, dims=1)
+
+
+def recorded(count: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of target and draft that the embedded pair gave at the same position, tokens renumbered at random.
+
+    Returns:
+        logits of target and draft, float32 [count, 4096].
+    """
+    table = _recordings()
+    positions, vocabulary = table["target"].shape
+    host = _host(generator)
+    chosen = torch.randint(positions, (count,), generator=host)
+    odd, add = torch.randint(vocabulary // 2, (2, count, 1), generator=host)  # a bijection: 4,096 is a power of two
+    ids = (torch.arange(vocabulary) * (2 * odd + 1) + add) % vocabulary
+    target, draft = (table[name][chosen].float().gather(1, ids).to(device) for name in ("target", "draft"))
+    return target, draft
+
+
+@functools.cache
+def _recordings() -> dict[str, Tensor]:
+    return load_file(RECORDED)
+
+
+def _host(generator: torch.Generator) -> torch.Generator:
+    """A generator on the CPU that goes on from another one's state."""
+    if generator.device.type == "cpu":
+        return generator
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+
+
+def cutoffs(
+    rows: Shaped[Tensor, "n V"],
+    temperature: Float64[Tensor, " n"],
+    top_k: Int64[Tensor, " n"],
+    top_p: Float64[Tensor, " n"],
+    min_p: Float64[Tensor, " n"],
+) -> Float64[Tensor, " n"]:
+    """The lowest logit that top-k (0: none), top-p (1: none) and min-p (0: none) keep, as ``sampling.logit_rows``.
+
+    Top-p looks among the 256 most likely tokens alone, which needs no sort of a large vocabulary.
+    """
+    most = min(rows.shape[1], MOST_LIKELY)
+    top = rows.topk(most, dim=1).values.double()
+    scaled = top / temperature[:, None]
+    kth = top.gather(1, (torch.where(top_k > 0, top_k, most).clamp(max=most) - 1)[:, None])
+    kept = (top >= kth) | (top_k == 0)[:, None]  # ties with the k-th stay
+    log_total = torch.logsumexp(torch.where(kept, scaled, -math.inf), dim=1)
+    nucleus_of_all = ((top_k == 0) & (top_p < 1)).nonzero()[:, 0]
+    log_total[nucleus_of_all] = torch.logsumexp(
+        rows[nucleus_of_all].double() / temperature[nucleus_of_all, None], dim=1
+    )
+    probs = torch.where(kept, (scaled - log_total[:, None]).exp(), 0.0)
+    before = probs.cumsum(dim=1) - probs
+    keep = kept & ((before < top_p[:, None]) | (top_p[:, None] >= 1))
+    keep &= scaled >= scaled[:, :1] + min_p.log()[:, None]
+    keep[:, 0] = True
+    return torch.where(keep, top, math.inf).amin(dim=1)

@@ -1,0 +1,109 @@
+"""Tokens of a large vocabulary in eight cells of equal probability, along several orders of the vocabulary.
+
+Let F be the distribution function of p along some order of the tokens. F(x-) + w p(x) with w uniform is uniform on
+(0, 1) if x follows p (Rosenblatt 1952), so the eight parts of (0, 1) are cells of probability 1/8 in every row, and
+rows that are all different can be counted together. The orders are those that mistakes depend on: p, q, p / q, the
+number of the token, and its lane (the number modulo 32).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from specbench.exactness.inputs import Call
+from specbench.exactness.inputs.expected import CallPath
+from specbench.exactness.statistics.bets import ClassBets
+from specbench.types import Verification
+
+ORDERS, CELLS, LANES = 5, 8, 32
+WIDTH = ORDERS * CELLS
+_DENSE = 2**22  # probabilities held side by side
+
+
+def cells(
+    call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]
+) -> tuple[Int64[Tensor, "m width orders"], Bool[Tensor, "m width"]]:
+    """The cell of every emitted token in each order, and where there is a token.
+
+    Args:
+        result: well formed, every token inside the vocabulary.
+        requests: that are looked at.
+    """
+    accepted, width = result.num_accepted[requests], result.token_ids.shape[1]
+    places = torch.arange(width, device=accepted.device)
+    there = places <= accepted[:, None]
+    which, place = there.nonzero().unbind(1)
+    request, token = requests[which], result.token_ids[requests][which, place]
+    generator = torch.Generator(accepted.device).manual_seed(call.number)
+    w = torch.rand(len(request), generator=generator, dtype=torch.float64, device=accepted.device)
+    found = torch.zeros((len(requests), width, ORDERS), dtype=torch.int64, device=accepted.device)
+    for part in torch.arange(len(request), device=accepted.device).split(max(1, _DENSE // call.vocabulary)):
+        own = (call, path, request[part], place[part], token[part], w[part])
+        found[which[part], place[part]] = (_transforms(*own) * CELLS).long().clamp(0, CELLS - 1)
+    return found, there
+
+
+def _transforms(
+    call: Call, path: CallPath, request: Tensor, place: Tensor, token: Tensor, w: Tensor
+) -> Float64[Tensor, "m orders"]:
+    row = path.first_p[request] + place
+    p = call.p.probs(row)
+    inside = place < path.counts[request]
+    q = p
+    if call.q is not None and len(call.q.totals):
+        drawn = call.q.probs(path.q_row[request, place.clamp(max=path.q_row.shape[1] - 1)])
+        q = torch.where(inside[:, None], drawn, p)
+    ratio = torch.where(q > 0, p / torch.where(q > 0, q, 1.0), torch.inf)
+    ids = torch.arange(call.vocabulary, device=p.device)
+    values = []
+    for score in (p, q, ratio, ids.expand_as(p), (ids % LANES).expand_as(p)):
+        own = score.gather(1, token[:, None])
+        values.append(torch.where(score < own, p, 0.0).sum(dim=1) + w * torch.where(score == own, p, 0.0).sum(dim=1))
+    return torch.stack(values, 1)
+
+
+def excess(
+    call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]
+) -> Float64[Tensor, "m width cells"]:
+    """Of each request and place: 1 in the token's cells less the 1/8 that the target has in each; 0 without a token."""
+    found, there = cells(call, path, result, requests)
+    one_hot = torch.nn.functional.one_hot(found, CELLS).double() - 1 / CELLS
+    return (one_hot * there[:, :, None, None]).flatten(2)
+
+
+class CellCounts:
+    """Counts of emitted tokens by cell, and bets on them."""
+
+    def __init__(self, device: torch.device):
+        self.counts = torch.zeros((1, WIDTH), dtype=torch.int64, device=device)
+        self.tokens = 0
+        self._bets = ClassBets(torch.full((1, WIDTH), 1 / CELLS, dtype=torch.float64, device=device))
+
+    def add(self, call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]) -> None:
+        """Counts the tokens of some requests."""
+        found, there = cells(call, path, result, requests)
+        index = (found[there] + CELLS * torch.arange(ORDERS, device=found.device)).flatten()
+        self.counts += torch.bincount(index, minlength=WIDTH)
+        self.tokens += int(there.sum())
+        self._bets.look(self.counts, torch.tensor([self.tokens], device=found.device))
+
+    @property
+    def p_value(self) -> float:
+        """Of the bets; 1 / the largest wealth."""
+        return self._bets.p_value
+
+    def bound(self, confidence: float) -> float:
+        """Upper bound on the total variation of a token's cell in any one order, in the mean over tokens.
+
+        By the Azuma-Hoeffding inequality for each union of cells.
+        """
+        if not self.tokens:
+            return 1.0
+        alpha = (1 - confidence) / ORDERS
+        off = (self.counts.double() / self.tokens - 1 / CELLS).view(ORDERS, CELLS)
+        noise = math.sqrt((CELLS * math.log(2) - math.log(alpha)) / (2 * self.tokens))
+        return min(1.0, float(0.5 * off.abs().sum(dim=1).max()) + noise)

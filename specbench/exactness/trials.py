@@ -1,0 +1,362 @@
+"""Calls drawn from the input distribution D (inputs/), each compared with the rule that the verifier names.
+
+n independent calls without a difference say that at most ln(1 / alpha) / n of the calls of D are handled otherwise than
+by the rule, at confidence 1 - alpha; with differences the bound is that of Clopper and Pearson. The unit is the call,
+since the requests of one call share its shape, its layout and each other's company. The total variation of a step from
+the target's is at most that share, in the mean over D (the coupling inequality), plus the error of the rule itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int64
+from scipy import stats
+from torch import Tensor
+
+from specbench.errors import ArgumentError
+from specbench.exactness import watch
+from specbench.exactness.enumeration.reference import held_against
+from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
+from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
+from specbench.exactness.inputs.census import Census
+from specbench.exactness.inputs.distribution import LONG_GAMMA
+from specbench.exactness.inputs.expected import CallPath, expected
+from specbench.exactness.inputs.law import law_error
+from specbench.exactness.statistics.bets import DifferenceBets
+from specbench.exactness.statistics.cells import WIDTH, CellCounts, excess
+from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.rules import known
+from specbench.rules.agreement import TOLERANCE, only, well_formed
+from specbench.rules.agreement import excess as rounding_excess
+from specbench.sampling_params import SamplingParams
+from specbench.types import Verification
+from specbench.verifiers import Verifier
+
+ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
+CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
+_PURE_EVERY = 64  # calls, of which one looks whether the verifier alters its arguments
+_EXPLAINED = 4096  # differing requests that are explained; of more, the rest counts as no rounding
+_BET_ON = 64  # differing requests of a call that are bet on
+_LONGEST = max(high for _, high in LONG_GAMMA)
+
+
+@dataclass(frozen=True)
+class Configured:
+    """The conditions of a run, a stratum of its own.
+
+    Attributes:
+        stratum: its vocabulary, draft length and batch size.
+        sampling, dtype: in the place of what D draws.
+    """
+
+    stratum: Stratum
+    sampling: SamplingParams
+    dtype: str
+
+    @staticmethod
+    def of(sampling: SamplingParams, gamma: int, batch: int, dtype: str, vocabulary: int) -> Configured:
+        """A stratum with one vocabulary, draft length and batch size."""
+        reason = "the sampler, gamma, batch_size and dtype of this run; all else as in D"
+        sizes = (vocabulary, vocabulary), {(gamma, gamma): 1.0}, {(batch, batch): 1.0}
+        return Configured(Stratum(CONFIGURED, reason, 0.0, *sizes), sampling, dtype)
+
+
+@dataclass
+class Trials:
+    """What calls of D showed.
+
+    Attributes:
+        rows: by stratum, and of several together.
+        tests: rows of the tests.
+        census: what was drawn.
+        example: the call and the request with the smallest draft whose tokens are not the rule's, beyond rounding.
+        refusals: the verifier's reasons for refusing calls, with how often.
+        unfit: requests on which the rule's formulas are not the target's distribution.
+        cut: whether the time was up first.
+    """
+
+    rows: list[StratumRow] = field(default_factory=list)
+    tests: list[Row] = field(default_factory=list)
+    census: Census = field(default_factory=Census)
+    example: tuple[Call, int] | None = None
+    refusals: dict[str, int] = field(default_factory=dict)
+    unfit: tuple[Call, int, float] | None = None
+    cut: bool = False
+
+
+def run_trials(
+    verifier: Verifier,
+    calls: int,
+    seconds: float | int,
+    seed: int,
+    device: torch.device,
+    configured: Configured | None = None,
+    report: Callable[[str], None] = lambda _: None,
+    strata: tuple[Stratum, ...] | None = None,
+) -> Trials:
+    """Draws calls from D and puts each before the verifier.
+
+    Args:
+        calls: of D; a twentieth as many follow under the conditions of the run.
+        seconds: after which no further call is drawn; 0 is no limit.
+        seed: of the inputs.
+        configured: the conditions of the run; None for none.
+        strata: in the place of D, in turn; for tests.
+
+    Raises:
+        VerifierFault: the verifier did what no verifier may.
+    """
+    return _Trials(verifier, seed, device, report).run(calls, seconds, configured, strata)
+
+
+class _Trials:
+    def __init__(self, verifier: Verifier, seed: int, device: torch.device, report: Callable[[str], None]):
+        self.verifier, self.seed, self.device, self.report = verifier, seed, device, report
+        self.rule, self.takes = held_against(verifier), Takes.of(verifier)
+        own = known.of(verifier)
+        self.own_rule = self.rule is not None and known.KNOWN.get(own.name) is not own
+        self.result, self.seen = Trials(), {}
+        self.by_cells, self.bets = CellCounts(device), DifferenceBets((_LONGEST + 9) * WIDTH, 1.0, device)
+        self.impossible = self.requests = self.bet_on = 0
+        self.counted = self.rule is None
+
+    def run(
+        self, calls: int, seconds: float | int, configured: Configured | None, strata: tuple[Stratum, ...] | None
+    ) -> Trials:
+        started, shown = time.perf_counter(), time.perf_counter()
+        for number, call in enumerate(self._drawn(calls, configured, strata)):
+            if number == 0:
+                started = time.perf_counter()
+            self._verify(call)
+            now = time.perf_counter()
+            if now - shown > 15:
+                self.report(f"{number + 1:,} of {calls:,} calls drawn from D")
+                shown = now
+            if seconds and now - started > seconds:
+                self.result.cut = number + 1 < calls
+                break
+        self.result.rows = [row for row in self._rows() if row.calls or row.refused]
+        self.result.tests = self._tests()
+        return self.result
+
+    def _drawn(self, calls: int, configured: Configured | None, strata: tuple[Stratum, ...] | None) -> Iterator[Call]:
+        """The calls; the next one is drawn while the verifier has the one before."""
+        later = max(1, calls // 20) if configured is not None else 0
+
+        def draw(i: int) -> Call:
+            with torch.inference_mode():
+                if configured is not None and i % 21 == 20 and i // 21 < later:
+                    one = configured
+                    number = CONFIGURED_FIRST + i // 21
+                    return draw_call(self.seed, number, self.device, self.takes, one.stratum, one.sampling, one.dtype)
+                return draw_call(self.seed, i, self.device, self.takes, strata[i % len(strata)] if strata else None)
+
+        total = calls + later
+        if self.takes.draft_tokens is not None:  # the verifier's own code is called from one thread
+            yield from map(draw, range(total))
+            return
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(draw, 0)
+            for i in range(1, total + 1):
+                call = waiting.result()
+                if i < total:
+                    waiting = pool.submit(draw, i)
+                yield call
+
+    def _verify(self, call: Call) -> None:
+        seen = self.seen.setdefault(call.stratum.name, _Seen(call.stratum))
+        arguments = (call.draft, call.target, call.streams)
+        try:
+            if call.number % _PURE_EVERY == 0:
+                watch.check_pure(self.verifier, call, *arguments)
+            result = watch.verify(self.verifier, call, *arguments)
+        except ArgumentError as error:
+            seen.refused += 1
+            self.result.refusals[str(error)] = self.result.refusals.get(str(error), 0) + 1
+            return
+        size = len(call.counts)
+        seen.calls, seen.requests, seen.rows = seen.calls + 1, seen.requests + size, seen.rows + len(call.p.totals)
+        self.requests += size
+        if call.number < CONFIGURED_FIRST:
+            self.result.census.add(call)
+        path = CallPath(call)
+        good = self._well_formed(call, path, result)
+        if self.rule is not None:
+            self._compare(call, path, result, good, seen)
+            if self.own_rule:
+                self._check_law(call, seen)
+        if self.counted and call.number < CONFIGURED_FIRST:
+            self.by_cells.add(call, path, result, good.nonzero()[:, 0])
+
+    def _well_formed(self, call: Call, path: CallPath, result: Verification) -> Tensor:
+        """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
+        good = well_formed(call.draft, call.target, result)
+        places = torch.arange(result.token_ids.shape[1], device=good.device)
+        there = (places <= result.num_accepted[:, None]) & good[:, None]
+        row = torch.where(there, path.first_p[:, None] + places, 0)
+        token = torch.where(there, result.token_ids, 0)
+        forbidden = there & (call.p.weights[row, token] == 0)
+        impossible = ~good | forbidden.any(dim=1)
+        self.impossible += int(impossible.sum())
+        if self.rule is None and bool(impossible.any()):
+            self._keep(call, impossible.nonzero()[:, 0])
+        return good
+
+    def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, seen: _Seen) -> None:
+        assert self.rule is not None
+        wanted = expected(self.rule, call, path)
+        differ = (result.token_ids != wanted.token_ids).any(dim=1) | (result.num_accepted != wanted.num_accepted)
+        requests = differ.nonzero()[:, 0]
+        if not len(requests):
+            return
+        seen.differing_calls += 1
+        seen.differing += len(requests)
+        structural = self._beyond_rounding(call, result, requests, seen)
+        if len(structural):
+            self._keep(call, structural)
+            seen.structural_calls += 1
+        if self.rule.lossless and not self.own_rule:
+            chosen = requests[good[requests]][:_BET_ON]
+            got, other = (excess(call, path, each, chosen) for each in (result, wanted))
+            difference = torch.nn.functional.pad(got - other, (0, 0, 0, _LONGEST + 9 - got.shape[1]))
+            self.bets.add(difference.flatten(1))
+            self.bet_on += len(chosen)
+
+    def _beyond_rounding(
+        self, call: Call, result: Verification, requests: Int64[Tensor, " m"], seen: _Seen
+    ) -> Int64[Tensor, " k"]:
+        """Those of the requests whose tokens no rounding explains."""
+        if seen.differing - seen.rounding > _EXPLAINED or self.rule is None:
+            return requests
+        explained = []
+        for part in requests.split(max(1, 2**22 // (call.vocabulary * (call.draft.max_draft_tokens + 1)))):
+            one = only(part, call.draft, call.target, call.streams)
+            outcome = Verification(result.token_ids[part], result.num_accepted[part])
+            explained.append(rounding_excess(self.rule, *one, outcome) <= TOLERANCE)
+        by_rounding = torch.cat(explained)
+        seen.rounding += int(by_rounding.sum())
+        return requests[~by_rounding]
+
+    def _keep(self, call: Call, requests: Int64[Tensor, " m"]) -> None:
+        """Keeps the smallest request that shows a difference: few tokens first, then a short draft."""
+        b = int(requests[call.counts[requests].argmin()])
+        size = (call.vocabulary, int(call.counts[b]), len(call.counts))
+        if self.result.example is not None:
+            kept, other = self.result.example
+            if size >= (kept.vocabulary, int(kept.counts[other]), len(kept.counts)):
+                return
+        self.result.example = (call, b)
+
+    def _check_law(self, call: Call, seen: _Seen) -> None:
+        """The rule's formulas on one request, chosen by the call's number."""
+        assert self.rule is not None
+        request = call.number % len(call.counts)
+        error = law_error(self.rule, call, request)
+        if error is None:
+            seen.no_form += 1
+            self.counted = True
+            return
+        seen.law_checked += 1
+        seen.largest_error = max(seen.largest_error, min(1.0, error.step))
+        if error.step > TOLERANCE:
+            seen.law_wrong += 1
+            if self.rule.lossless and (self.result.unfit is None or error.first > self.result.unfit[2]):
+                self.result.unfit = (call, request, error.first)
+
+    def _rows(self) -> Iterator[StratumRow]:
+        drawn = [self.seen[each.name] for each in STRATA if each.name in self.seen]
+        others = [one for name, one in self.seen.items() if name not in {each.name for each in STRATA}]
+        for one in drawn:
+            yield one.row(self)
+        if drawn:
+            yield _together(LARGE, "the strata of 32,000 tokens and more", [x for x in drawn if x.stratum.large]).row(
+                self
+            )
+            yield _together(ALL, "every stratum by its probability", drawn).row(self)
+        for one in others:
+            yield one.row(self)
+
+    def _tests(self) -> list[Row]:
+        rows = []
+        if self.requests:
+            rows.append(Row("D", FORM, self.requests, float(self.impossible), 0, float(self.impossible == 0)))
+        if self.by_cells.tokens:
+            rows.append(Row("D", CLASSES, self.requests, 0.0, 0, self.by_cells.p_value))
+        checked = sum(seen.law_checked for seen in self.seen.values())
+        if checked and self.rule is not None and self.rule.lossless:
+            wrong = sum(seen.law_wrong for seen in self.seen.values())
+            rows.append(Row("D", LAW, checked, float(wrong), 0, float(wrong == 0 or self.result.example is not None)))
+        if self.bet_on:
+            rows.append(Row("D", PAIRED, self.bet_on, 0.0, 0, self.bets.p_value))
+        return rows
+
+
+@dataclass
+class _Seen:
+    """Counts of one stratum."""
+
+    stratum: Stratum
+    calls: int = 0
+    requests: int = 0
+    rows: int = 0
+    refused: int = 0
+    differing_calls: int = 0
+    structural_calls: int = 0
+    differing: int = 0
+    rounding: int = 0
+    law_checked: int = 0
+    law_wrong: int = 0
+    no_form: int = 0
+    largest_error: float = 0.0
+
+    def row(self, trials: _Trials) -> StratumRow:
+        """With bounds, each at 99% confidence."""
+        alpha = 1 - CONFIDENCE
+        compared = trials.rule is not None and self.calls > 0
+        code = most(self.differing_calls, self.calls, alpha) if compared else None
+        rule_error = None
+        if compared and trials.own_rule and self.law_checked and not self.no_form:
+            rule_error = min(1.0, TOLERANCE + most(self.law_wrong, self.law_checked, alpha))
+        elif compared and not trials.own_rule and trials.rule is not None and trials.rule.lossless:
+            rule_error = 0.0
+        return StratumRow(
+            stratum=self.stratum.name,
+            reason=self.stratum.reason,
+            probability=self.stratum.probability,
+            calls=self.calls,
+            requests=self.requests,
+            rows=self.rows,
+            refused=self.refused,
+            differing_calls=self.differing_calls if compared else None,
+            differing=self.differing if compared else None,
+            rounding=self.rounding if compared else None,
+            structural=self.differing - self.rounding if compared else None,
+            code=code,
+            rule_checked=self.law_checked,
+            rule_wrong=self.law_wrong,
+            rule_largest=self.largest_error if self.law_checked else None,
+            rule=rule_error,
+            tv=None if code is None or rule_error is None else min(1.0, code + rule_error),
+            along=trials.by_cells.bound(CONFIDENCE) if self.stratum.name == ALL and trials.by_cells.tokens else None,
+        )
+
+
+def _together(name: str, reason: str, parts: list[_Seen]) -> _Seen:
+    whole = _Seen(Stratum(name, reason, sum(each.stratum.probability for each in parts), (2, 2), {}, {}))
+    for part in parts:
+        for key, value in vars(part).items():
+            if key == "largest_error":
+                whole.largest_error = max(whole.largest_error, value)
+            elif key != "stratum":
+                setattr(whole, key, getattr(whole, key) + value)
+    return whole
+
+
+def most(failures: int, trials: int, alpha: float) -> float:
+    """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
+    return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))

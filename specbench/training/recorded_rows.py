@@ -1,0 +1,41 @@
+"""Rows of the embedded pair, recorded for certificates: ``python -m specbench.training.recorded_rows``.
+
+The exactness suite verifies requests with rows of real models (exactness/inputs/rows.py) and must not load a model to
+do so. The target continues the prompts of the embedded workload at temperature 1, both models score the texts, and
+positions that are spread over all texts are kept, in bfloat16.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+import specbench
+from specbench.exactness.inputs.rows import RECORDED
+
+POSITIONS, TOKENS, SEED = 64, 64, 0
+PROMPTS = Path(__file__).parent.parent / "workloads" / "embedded.jsonl"
+
+
+@torch.inference_mode()
+def record(path: Path = RECORDED) -> None:
+    """Writes tensors "target" and "draft", bfloat16 [POSITIONS, vocabulary]."""
+    pair = specbench.load_pair("embedded:target", "embedded:draft", dtype="float32")
+    prompts = [json.loads(line)["prompt"] for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+    texts = specbench.decode(pair, prompts, gamma=0, max_new_tokens=TOKENS, seed=SEED)
+    of_models: dict[str, list[torch.Tensor]] = {"target": [], "draft": []}
+    for prompt, text in zip(prompts, texts, strict=True):
+        ids = torch.tensor([[*pair.tokenizer.encode(prompt), *text.token_ids]])
+        for name, model in (("target", pair.target), ("draft", pair.draft)):
+            assert model is not None
+            of_models[name].append(model(ids).logits[0, -TOKENS:])
+    rows = {name: torch.cat(parts) for name, parts in of_models.items()}
+    kept = torch.linspace(0, len(rows["target"]) - 1, POSITIONS).long()
+    save_file({name: each[kept].bfloat16().contiguous() for name, each in rows.items()}, path)
+
+
+if __name__ == "__main__":
+    record()
