@@ -24,11 +24,10 @@ from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
-from specbench.exactness.inputs.distribution import LONG_GAMMA
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import law_error
 from specbench.exactness.statistics.bets import DifferenceBets
-from specbench.exactness.statistics.cells import WIDTH, CellCounts, excess
+from specbench.exactness.statistics.cells import NUMBERS, CellCounts, smooth
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, only, well_formed
@@ -42,7 +41,6 @@ CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of
 _PURE_EVERY = 64  # calls, of which one looks whether the verifier alters its arguments
 _EXPLAINED = 4096  # differing requests that are explained; of more, the rest counts as no rounding
 _BET_ON = 64  # differing requests of a call that are bet on
-_LONGEST = max(high for _, high in LONG_GAMMA)
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class _Trials:
         own = known.of(verifier)
         self.own_rule = self.rule is not None and known.KNOWN.get(own.name) is not own
         self.result, self.seen = Trials(), {}
-        self.by_cells, self.bets = CellCounts(device), DifferenceBets((_LONGEST + 9) * WIDTH, 1.0, device)
+        self.by_cells, self.bets = CellCounts(device), DifferenceBets(NUMBERS, 2.0, device)
         self.impossible = self.requests = self.bet_on = 0
         self.counted = self.rule is None
 
@@ -222,9 +220,8 @@ class _Trials:
             seen.structural_calls += 1
         if self.rule.lossless and not self.own_rule:
             chosen = requests[good[requests]][:_BET_ON]
-            got, other = (excess(call, path, each, chosen) for each in (result, wanted))
-            difference = torch.nn.functional.pad(got - other, (0, 0, 0, _LONGEST + 9 - got.shape[1]))
-            self.bets.add(difference.flatten(1))
+            got, other = (smooth(call, path, each, chosen) for each in (result, wanted))
+            self.bets.add(got - other)
             self.bet_on += len(chosen)
 
     def _beyond_rounding(

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -29,6 +29,7 @@ _SLOW = "Raise protocol.call_seconds if it is only slow."
 _TRIED = 48  # requests of a failing batch that are tried alone
 
 
+@runtime_checkable
 class Inputs(Protocol):
     """What a call's arguments were made from.
 

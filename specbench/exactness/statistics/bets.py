@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from torch import Tensor
 
-SIZES = (0.5, 0.2, 0.08, 0.03, 0.01)  # of bets on differences, as shares of the largest that cannot go bankrupt
-TILTS = (0.02, 0.06, 0.2, 0.6, 1.8)  # of bets on classes: by how much their log-odds are taken to be off
+SIZES = (0.5, 0.2, 0.08, 0.03, 0.01)  # of bets, as shares of the largest that cannot go bankrupt
 
 
 class DifferenceBets:
@@ -36,31 +35,6 @@ class DifferenceBets:
         for i, size in enumerate(self._sizes):
             self._log[i] += torch.log1p(size * differences).sum(dim=0)
         self._peak = max(self._peak, _mean_log(self._log))
-
-    @property
-    def p_value(self) -> float:
-        """1 / the largest wealth so far."""
-        return min(1.0, math.exp(-self._peak))
-
-
-class ClassBets:
-    """Bets on the classes of tokens whose probabilities are known.
-
-    Args:
-        probs: [rows, classes], the target's; classes of several partitions may stand side by side.
-    """
-
-    def __init__(self, probs: Float64[Tensor, "rows classes"]):
-        tilts = torch.tensor([sign * size for size in TILTS for sign in (1, -1)], dtype=torch.float64)
-        self._tilts = tilts.to(probs.device)
-        self._normalizer = torch.log1p(probs * torch.expm1(self._tilts)[:, None, None])
-        self._peak = 0.0
-
-    def look(self, counts: Int64[Tensor, "rows classes"], reached: Int64[Tensor, " rows"]) -> None:
-        """Takes the counts so far: tokens of each class at each row, and tokens at each row in all."""
-        log = self._tilts[:, None] * counts.sum(dim=0).double()
-        log = log - (reached.double()[:, None] * self._normalizer).sum(dim=1)
-        self._peak = max(self._peak, _mean_log(log))
 
     @property
     def p_value(self) -> float:

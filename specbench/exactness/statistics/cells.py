@@ -8,6 +8,7 @@ number of the token, and its lane (the number modulo 32).
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -16,18 +17,20 @@ from torch import Tensor
 
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.expected import CallPath
-from specbench.exactness.statistics.bets import ClassBets
+from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.types import Verification
 
 ORDERS, CELLS, LANES = 5, 8, 32
 WIDTH = ORDERS * CELLS
+BANDS, _LONGEST = (0, 1, 2, 3, 8), 2**10  # first places of each band, and the end of the last
+NUMBERS = len(BANDS) * ORDERS * 3
 _DENSE = 2**22  # probabilities held side by side
 
 
-def cells(
+def transforms(
     call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]
-) -> tuple[Int64[Tensor, "m width orders"], Bool[Tensor, "m width"]]:
-    """The cell of every emitted token in each order, and where there is a token.
+) -> tuple[Float64[Tensor, "m width orders"], Bool[Tensor, "m width"]]:
+    """The value in (0, 1) of every emitted token in each order, and where there is a token.
 
     Args:
         result: well formed, every token inside the vocabulary.
@@ -39,11 +42,11 @@ def cells(
     which, place = there.nonzero().unbind(1)
     request, token = requests[which], result.token_ids[requests][which, place]
     generator = torch.Generator(accepted.device).manual_seed(call.number)
-    w = torch.rand(len(request), generator=generator, dtype=torch.float64, device=accepted.device)
-    found = torch.zeros((len(requests), width, ORDERS), dtype=torch.int64, device=accepted.device)
+    w = torch.rand(there.shape, generator=generator, dtype=torch.float64, device=accepted.device)[which, place]
+    found = torch.zeros((*there.shape, ORDERS), dtype=torch.float64, device=accepted.device)
     for part in torch.arange(len(request), device=accepted.device).split(max(1, _DENSE // call.vocabulary)):
         own = (call, path, request[part], place[part], token[part], w[part])
-        found[which[part], place[part]] = (_transforms(*own) * CELLS).long().clamp(0, CELLS - 1)
+        found[which[part], place[part]] = _transforms(*own).clamp(0, 1)
     return found, there
 
 
@@ -66,30 +69,43 @@ def _transforms(
     return torch.stack(values, 1)
 
 
-def excess(
+def smooth(
     call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]
-) -> Float64[Tensor, "m width cells"]:
-    """Of each request and place: 1 in the token's cells less the 1/8 that the target has in each; 0 without a token."""
-    found, there = cells(call, path, result, requests)
-    one_hot = torch.nn.functional.one_hot(found, CELLS).double() - 1 / CELLS
-    return (one_hot * there[:, :, None, None]).flatten(2)
+) -> Float64[Tensor, "m numbers"]:
+    """Numbers of each request, from -1 to 1, whose means are 0 if its tokens are the target's.
+
+    Legendre polynomials of the values, as in Neyman's smooth test (Skandinavisk Aktuarietidskrift 20, 1937), in the
+    mean over the places of each band.
+    """
+    values, there = transforms(call, path, result, requests)
+    x = 2 * values - 1
+    polynomials = torch.stack([x, (3 * x**2 - 1) / 2, (5 * x**3 - 3 * x) / 2], 3) * there[:, :, None, None]
+    by_place = polynomials.flatten(2)
+    places, counts = torch.arange(by_place.shape[1], device=x.device), call.counts[requests]
+    means = []
+    for first, end in itertools.pairwise((*BANDS, _LONGEST)):
+        own = (places >= first) & (places < end)
+        number = (counts + 1).clamp(max=end) - first  # of the places that the request has in the band
+        means.append(by_place[:, own].sum(dim=1) / number.clamp(min=1)[:, None])
+    return torch.cat(means, 1)
 
 
 class CellCounts:
-    """Counts of emitted tokens by cell, and bets on them."""
+    """Counts of emitted tokens by cell, and bets on requests."""
 
     def __init__(self, device: torch.device):
         self.counts = torch.zeros((1, WIDTH), dtype=torch.int64, device=device)
         self.tokens = 0
-        self._bets = ClassBets(torch.full((1, WIDTH), 1 / CELLS, dtype=torch.float64, device=device))
+        self._bets = DifferenceBets(NUMBERS, 1.0, device)
 
     def add(self, call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]) -> None:
         """Counts the tokens of some requests."""
-        found, there = cells(call, path, result, requests)
+        values, there = transforms(call, path, result, requests)
+        found = (values * CELLS).long().clamp(0, CELLS - 1)
         index = (found[there] + CELLS * torch.arange(ORDERS, device=found.device)).flatten()
         self.counts += torch.bincount(index, minlength=WIDTH)
         self.tokens += int(there.sum())
-        self._bets.look(self.counts, torch.tensor([self.tokens], device=found.device))
+        self._bets.add(smooth(call, path, result, requests))
 
     @property
     def p_value(self) -> float:
