@@ -14,6 +14,7 @@ import pytest
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
 from specbench.exactness.evidence import Bound, Evidence, Habit, RegimeRow, Row, Settings
+from specbench.exactness.habits import EXCLUDED_BY
 from specbench.rounding import about, least, most
 
 SETTINGS = Settings()
@@ -69,6 +70,13 @@ REGIMES = {
 HABIT_SETS = {
     "good": [Habit(name, 32_768, 0) for name in HABITS],
     "seed": [Habit("another seed", 32_768, 31), Habit("called again", 32_768, 0)],
+    "memory": [Habit(name, 172, 40 + number) for number, name in enumerate(HABITS)],
+    "generator": [
+        Habit(
+            name, 32_768, 1000 * (name in ("another state of PyTorch's generator", "other company", "a smaller batch"))
+        )
+        for name in HABITS
+    ],
 }
 ROWS = {
     "passed": [Row("chain", "joint", 10_000_000, 20.0, 26, 0.79, None, 0.0016, 0.0011)],
@@ -225,9 +233,21 @@ def others_sentence(m: re.Match, e: Evidence) -> bool:
 
 
 def habit_sentence(m: re.Match, e: Evidence) -> bool:
-    row = next(row for row in e.habits if row.name == m["name"])
-    good = (counts(m["k"]), counts(m["n"])) == (row.differing, row.requests) and m["what"] == HABITS[row.name]
-    return good and bool(of_method(e, "located")) == bool(m["thresholds"])
+    """Nothing that was tried beside it explains the difference."""
+    (row,) = [row for row in e.habits if (HABITS[row.name].does, HABITS[row.name].when) == (m["what"], m["when"])]
+    others = {each.name for each in e.habits if each.differing} & set(EXCLUDED_BY[row.name])
+    return (counts(m["k"]), counts(m["n"])) == (row.differing, row.requests) and row.differing > 0 and not others
+
+
+def unproved_sentence(m: re.Match, e: Evidence) -> bool:
+    named = set(re.findall(r"['\"](.+?)['\"](?:, |$)", m["names"]))
+    rows = [row for row in e.habits if row.differing and row.name in named]
+    differing = {row.name for row in e.habits if row.differing}
+    return len(rows) == len(named) > 0 and all(differing & set(EXCLUDED_BY[row.name]) for row in rows)
+
+
+def judged_sentence(m: re.Match, e: Evidence) -> bool:
+    return any(row.differing for row in e.habits) and bool(of_method(e, "located")) == bool(m["thresholds"])
 
 
 def impure_sentence(m: re.Match, e: Evidence) -> bool:
@@ -290,11 +310,13 @@ FORMS = [
      rf"(?P<failed>{NUMBER}) of (?P<of>{NUMBER}) requests|after (?P<after>{NUMBER}) requests \(p = (?P<p>\S+), false alarm "
      r"1e-06 for all tests together\))\. It compares (?P<compares>.+); usual causes: (?P<cause>.+)\.", rejected_sentence),
     (r"Rejected besides by (?P<others>.+?)(?: and (?P<more>\d+) more)?\.", others_sentence),
-    (rf"It (?P<what>.+): (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests came out otherwise under [\"'](?P<name>.+)[\"']\. "
-     r"(?:(?P<thresholds>Its thresholds say nothing of that, so)|So) it is judged by what was drawn with real seeds, in batches\.", habit_sentence),
+    (rf"It (?P<what>.+): (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests came out otherwise (?P<when>.+)\.", habit_sentence),
+    (r"Its differences under (?P<names>.+) prove nothing more by themselves\.", unproved_sentence),
+    (r"(?:(?P<thresholds>Its thresholds say nothing of that, so)|So) it is judged by what was drawn with real seeds, in batches\.",
+     judged_sentence),
     (rf"On '(?P<fixture>\w+)' it did otherwise than its thresholds foresee in (?P<differing>{NUMBER}) of (?P<draws>{NUMBER}) "
-     rf"requests; (?P<impure>{NUMBER}) of those that were tried again, with the same uniforms given, came out as foreseen: it "
-     r"was their seeds, positions or company, or how often it had been called\.", impure_sentence),
+     rf"requests; (?P<impure>{NUMBER}) of those that were tried again, with the same uniforms given, came out as foreseen: "
+     r"something beside the uniforms decides, such as seeds, positions, company, earlier calls or noise of its own\.", impure_sentence),
     (rf"It emits other tokens than the rule that it names, in (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests \(.+\), which "
      r"rounding does not explain: it is of another rule, or draws otherwise\. Give it a rule of its own\.",
      other_rule_sentence),

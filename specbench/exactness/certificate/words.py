@@ -17,6 +17,7 @@ from specbench.exactness.certificate.verdict import (
     other_tokens,
 )
 from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, RegimeRow, Row, Settings
+from specbench.exactness.habits import established
 from specbench.exactness.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.rounding import about, least, most
@@ -160,18 +161,25 @@ def _proofs(evidence: Evidence) -> list[str]:
 
 
 def _habits(evidence: Evidence) -> list[str]:
-    located = any(bound.method == LOCATED for bound in evidence.bounds)
-    thresholds = "Its thresholds say nothing of that, so" if located else "So"
-    found = [
-        f"It {HABITS[habit.name]}: {habit.differing:,} of {habit.requests:,} requests came out otherwise under "
-        f"{habit.name!r}. {thresholds} it is judged by what was drawn with real seeds, in batches."
-        for habit in evidence.habits
-        if habit.differing
-    ]
+    found = []
+    proved = established(evidence.habits)
+    if proved:
+        found += [
+            f"It {HABITS[habit.name].does}: {habit.differing:,} of {habit.requests:,} requests came out otherwise "
+            f"{HABITS[habit.name].when}."
+            for habit in proved
+        ]
+        others = [repr(habit.name) for habit in evidence.habits if habit.differing and habit not in proved]
+        if others:
+            found.append(f"Its differences under {', '.join(others)} prove nothing more by themselves.")
+        located = any(bound.method == LOCATED for bound in evidence.bounds)
+        thresholds = "Its thresholds say nothing of that, so" if located else "So"
+        found.append(f"{thresholds} it is judged by what was drawn with real seeds, in batches.")
     return found + [
         f"On {bound.fixture!r} it did otherwise than its thresholds foresee in {bound.differing:,} of {bound.draws:,} "
         f"requests; {bound.impure:,} of those that were tried again, with the same uniforms given, came out as "
-        "foreseen: it was their seeds, positions or company, or how often it had been called."
+        "foreseen: something beside the uniforms decides, such as seeds, positions, company, earlier calls or noise of "
+        "its own."
         for bound in evidence.bounds
         if bound.impure
     ]
