@@ -94,7 +94,9 @@ def evidences():
     for bounds, regimes, habits, rows, refused, cut in itertools.product(
         BOUNDS.values(), REGIMES.values(), HABIT_SETS.values(), ROWS.values(), unsupported, (False, True)
     ):
-        yield Evidence(rows=rows, bounds=bounds, regimes=regimes, habits=habits, unsupported=refused, cut=cut)
+        fork = "The two part first at chain, seed 3, position 0: the draw of token 1 (structural)." if cut else None
+        more = {"fork": fork, "follows": ("block", 74_752) if refused else None}
+        yield Evidence(rows=rows, bounds=bounds, regimes=regimes, habits=habits, unsupported=refused, cut=cut, **more)
     for rows in ROWS.values():
         yield Evidence(rows=rows, fault="On the fixture 'chain': verify raised KeyError: 3 (mine.py, line 7).")
     yield Evidence(fault='Mine has no attribute rule. Write rule = "token" into the class.')
@@ -318,8 +320,15 @@ FORMS = [
      rf"requests; (?P<impure>{NUMBER}) of those that were tried again, with the same uniforms given, came out as foreseen: "
      r"something beside the uniforms decides, such as seeds, positions, company, earlier calls or noise of its own\.", impure_sentence),
     (rf"It emits other tokens than the rule that it names, in (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests \(.+\), which "
-     r"rounding does not explain: it is of another rule, or draws otherwise\. Give it a rule of its own\.",
-     other_rule_sentence),
+     r"rounding does not explain\.", other_rule_sentence),
+    (r"The two part first at (?P<fork>.+)\.", lambda m, e: m[0] == e.fork),
+    (rf"In all (?P<n>{NUMBER}) requests of small fixtures that were compared, its tokens are those of the rule '(?P<rule>\w+)', "
+     r"but for rounding: name that rule\.", lambda m, e: (m["rule"], counts(m["n"])) == e.follows),
+    (r"It follows another rule, uses its uniforms in another order, or has a bug\. If the rule is your own, give it a Rule with "
+     r"that rule's formulas: its formulas are then held against the target, and its tokens against them\.",
+     lambda m, e: e.follows is None),
+    (r"State or noise of its own explains that: a rule's tokens follow from the uniforms of `streams` alone\.",
+     lambda m, e: {row.name for row in e.habits if row.differing} & {"called again", "another state of PyTorch's generator"}),
     (r"It does not accept as the rule does that it names \(on (?P<names>.+)\)\.",
      lambda m, e: set(m["names"].split(", "))
      == {row.fixture for row in e.rows if row.test == "acceptance" and row.rejected_at is not None}),

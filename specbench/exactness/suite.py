@@ -20,6 +20,8 @@ from scipy import stats
 
 from specbench.errors import ArgumentError
 from specbench.exactness import watch
+from specbench.exactness.certificate.verdict import other_tokens
+from specbench.exactness.differential import name_rule
 from specbench.exactness.enumeration.injection import (
     Point,
     extreme_failures,
@@ -153,6 +155,10 @@ class _Examination:
         self.conclude()
         if self.evidence.fault is None:
             self.evidence.bounds = self._bounds()
+        if self.evidence.fault is None and other_tokens(self.evidence)[0]:
+            asked = (self.verifier, self.evidence, self.fixtures, self.seed, self.device)
+            with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
+                name_rule(*asked)
         if self.evidence.fault is None and self.rejected:
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
                 self.evidence.failure = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes)

@@ -17,7 +17,7 @@ from specbench.exactness.certificate.verdict import (
     other_tokens,
 )
 from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, RegimeRow, Row, Settings
-from specbench.exactness.habits import established
+from specbench.exactness.habits import GENERATOR, STREAMS, TWICE, established
 from specbench.exactness.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.rounding import about, least, most
@@ -36,7 +36,7 @@ def headline(verdict: Verdict, evidence: Evidence) -> str:
         return f"{LOSSLESS} up to {small} a step on small vocabularies, {large} in the regimes"
     if verdict.kind == NOT_REJECTED and evidence.bounds:
         small, large = (most(tv) if tv is not None else "unknown" for tv in (verdict.tv, verdict.regime_tv))
-        other = ", but not of the rule that it names" if other_tokens(evidence)[0] else ""
+        other = ", but its tokens are not those of the rule that it names" if other_tokens(evidence)[0] else ""
         return f"{NOT_REJECTED}{other}; TV at most {small} a step on small vocabularies, {large} in the regimes"
     if verdict.located is not None:
         return f"{NOT_LOSSLESS}: TV {about(verdict.located.located)} a step on {verdict.located.fixture}"
@@ -189,11 +189,12 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
     found = []
     wrong, requests, where = other_tokens(evidence)
     if wrong:
-        found.append(
+        found += [
             f"It emits other tokens than the rule that it names, in {wrong:,} of {requests:,} requests "
-            f"({', '.join(where)}), which rounding does not explain: it is of another rule, or draws otherwise. Give "
-            "it a rule of its own."
-        )
+            f"({', '.join(where)}), which rounding does not explain.",
+            *([evidence.fork] if evidence.fork else []),
+            _of_causes(evidence),
+        ]
     other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
     if other:
         found.append(f"It does not accept as the rule does that it names (on {', '.join(other)}).")
@@ -221,6 +222,22 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
     if evidence.cut:
         found.append("The time was up before all requests asked for were drawn; the bounds are of those drawn.")
     return found
+
+
+def _of_causes(evidence: Evidence) -> str:
+    """Why tokens can be another rule's, and what to do."""
+    if evidence.follows is not None:
+        rule, compared = evidence.follows
+        return (
+            f"In all {compared:,} requests of small fixtures that were compared, its tokens are those of the rule "
+            f"{rule!r}, but for rounding: name that rule."
+        )
+    if any(habit.name in (TWICE, GENERATOR, STREAMS) for habit in established(evidence.habits)):
+        return "State or noise of its own explains that: a rule's tokens follow from the uniforms of `streams` alone."
+    return (
+        "It follows another rule, uses its uniforms in another order, or has a bug. If the rule is your own, give it a "
+        "Rule with that rule's formulas: its formulas are then held against the target, and its tokens against them."
+    )
 
 
 def _largest(rows: list[Bound] | list[RegimeRow], name: str) -> float:
