@@ -53,6 +53,7 @@ BOUNDS = {
     "other rule, counted": [dataclasses.replace(of_rule(9_000_000, 10, 0.91), tv=0.0046)],
     "biased": [bound("chain", located=0.18, hidden=8e-4, tv=0.1808, least=0.1792, proved=True), bound("deep")],
     "perhaps biased": [bound("chain", located=2.31e-5, hidden=3e-5, tv=5.31e-5, least=0.0)],
+    "proved, but for one": [bound("chain", proved=True, differing=1, hidden=9e-7, tv=9e-7), bound("a", proved=True)],
     "wide": [bound("chain", draws=300, hidden=0.026, tv=0.026)],
     "counted": [bound("chain"), bound("long", method="counted", located=None, boxes=None, hidden=None, tv=0.0046)],
     "all counted": [bound("long", method="counted", located=None, boxes=None, hidden=None, tv=0.0046)],
@@ -199,10 +200,12 @@ def free_regime_sentence(m: re.Match, e: Evidence) -> bool:
 
 
 def proved_sentence(m: re.Match, e: Evidence) -> bool:
-    rows = [row for row in e.bounds if row.proved]
+    against = {row.fixture for row in e.rows if row.gates and row.rejected_at is not None}
+    rows = [row for row in e.bounds if row.proved and row.differing == 0 and row.fixture not in against]
     exact = largest(rows, "located") <= 1e-11
     return (
         counts(m["n"]) == len(rows) > 0
+        and not any(row.differing for row in e.habits)
         and at_least(m["located"], largest(rows, "located"))
         and exact == (m["word"] == "Exact")
     )

@@ -197,7 +197,8 @@ def test_the_first_fork_with_a_rule_is_told_in_a_line():
     line = first_divergence(RefusesOneHot(), TOKEN, kept, 0, CPU)
     form = (
         r"The two part first at chain, seed \d+, position \d+: the accept test of drafted token ([12]), "
-        r"uniform (0\.\d+) against threshold (0\.\d+) \(structural\); of the draft \[.*\] it emits (\[.*\]), the token rule (\[.*\])\."
+        r"uniform (0\.\d+) against threshold (0\.\d+) \(structural\); "
+        r"of the draft \[.*\] it emits (\[.*\]), the token rule (\[.*\])\."
     )
     token, uniform, threshold, emitted, wanted = re.fullmatch(form, line).groups()
     assert float(threshold) < float(uniform) < float(threshold) / 0.8

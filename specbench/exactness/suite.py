@@ -32,7 +32,7 @@ from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT
 from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, Regime, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
-from specbench.exactness.probes import LOCATED, Probe, bound_of
+from specbench.exactness.probes import LOCATED, Probe, bound_of, uncontradicted
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.served import served_rows
@@ -154,7 +154,7 @@ class _Examination:
         """What only needs to be done once."""
         self.conclude()
         if self.evidence.fault is None:
-            self.evidence.bounds = self._bounds()
+            self.evidence.bounds = uncontradicted(self._bounds(), self.evidence.rejected, self.evidence.habits)
         if self.evidence.fault is None and other_tokens(self.evidence)[0]:
             asked = (self.verifier, self.evidence, self.fixtures, self.seed, self.device)
             with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now

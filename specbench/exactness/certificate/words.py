@@ -18,7 +18,7 @@ from specbench.exactness.certificate.verdict import (
 )
 from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, RegimeRow, Row, Settings
 from specbench.exactness.habits import GENERATOR, STREAMS, TWICE, established
-from specbench.exactness.probes import COUNTED, LOCATED, RULE
+from specbench.exactness.probes import COUNTED, LOCATED, RULE, uncontradicted
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.rounding import about, least, most
 
@@ -151,7 +151,8 @@ def _of_regimes(run: list[RegimeRow]) -> list[str]:
 
 
 def _proofs(evidence: Evidence) -> list[str]:
-    proved = [bound for bound in evidence.bounds if bound.proved and bound.located is not None]
+    bounds = uncontradicted(evidence.bounds, evidence.rejected, evidence.habits)
+    proved = [bound for bound in bounds if bound.proved and bound.located is not None]
     if not proved:
         return []
     largest = _largest(proved, "located")
