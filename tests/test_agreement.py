@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -15,7 +16,7 @@ from specbench.benchmark.tables import AgreementRow
 from specbench.errors import ArgumentError, ConfigError
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.zoo.residual import TargetResidual
-from specbench.protocols import Outcome, RunContext
+from specbench.protocols import Outcome, RunContext, agreement
 from specbench.protocols.agreement import AgreementProtocol
 from specbench.results import write_rows
 from specbench.rng import Stream, Streams
@@ -311,10 +312,40 @@ def test_on_small_fixtures_the_first_fork_is_reported(tmp_path):
     files = {name: pd.read_parquet(tmp_path / name) for name in outcome_.tables}
     assert files["comparisons.parquet"]["structural"].sum() >= len(files["divergences.parquet"]) > 0
     assert len(files["agreement.parquet"]) == len(files["differences.parquet"]) == 0
+    assert outcome_.failure.startswith(
+        "it does not emit the tokens of TargetResidual; the two part first at "
+        f"{first['fixture']}, seed {first['seed']}, position {first['position']}: "
+        f"the draw of token {first['offset'] + 1}, "
+        f"uniform {first['uniform']:.17g} against threshold {first['threshold']:.17g} (structural); "
+    )
+    assert outcome_.failure.partition("; ")[2] in outcome_.headline
     assert set(protocol.own_conditions) == {"gamma", "sampler", "batch_size", "dtype"}
     same = AgreementProtocol(vocabulary=11, draws=20, steps=1, requests=100).run(context(MaskedVerifier()))
     requests = f"the same tokens in {100 * (len(small_fixtures()) + 1):,} requests of the small fixtures"
     assert same.headline.startswith(f"{requests}; 0 differences from MaskedVerifier in ")
+    assert same.failure is None
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_draws_fail_the_run_and_lines_say_how_far_it_is(monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(agreement, "say", said.append)
+    monkeypatch.setattr(agreement, "SAID_EVERY", 0.0)
+    protocol = AgreementProtocol(vocabulary=11, draws=2000, steps=20, requests=10, other=TargetResidual())
+    wrong = protocol.run(context(MaskedVerifier(), batch_size=4))
+    assert wrong.failure is not None
+    fixtures = len(small_fixtures()) + 1
+    assert said[0] == f"comparing {10 * fixtures} requests of {fixtures} small fixtures"
+    assert said[1].startswith(f"10 of {10 * fixtures} requests of {fixtures} small fixtures, ")
+    draws = said.index("comparing 2,000 draws on 11 tokens")
+    assert draws == fixtures
+    assert all(re.fullmatch(r"[\d,]+ of 2,000 draws on 11 tokens", line) for line in said[draws + 1 :])
+    assert len(said) > draws + 3
+    draws_alone = AgreementProtocol(vocabulary=11, draws=2000, steps=20, other=TargetResidual())
+    failure = draws_alone.run(context(MaskedVerifier(), batch_size=4)).failure
+    assert re.fullmatch(
+        r"it does not emit the tokens of TargetResidual: \d+ draws differ by more than rounding", failure
+    )
 
 
 def test_processors_are_refused_where_steps_are_made_up():

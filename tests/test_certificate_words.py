@@ -14,6 +14,7 @@ import pytest
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
 from specbench.exactness.evidence import Bound, Evidence, Habit, RegimeRow, Row, Settings
+from specbench.exactness.habits import EXCLUDED_BY
 from specbench.rounding import about, least, most
 
 SETTINGS = Settings()
@@ -52,6 +53,7 @@ BOUNDS = {
     "other rule, counted": [dataclasses.replace(of_rule(9_000_000, 10, 0.91), tv=0.0046)],
     "biased": [bound("chain", located=0.18, hidden=8e-4, tv=0.1808, least=0.1792, proved=True), bound("deep")],
     "perhaps biased": [bound("chain", located=2.31e-5, hidden=3e-5, tv=5.31e-5, least=0.0)],
+    "proved, but for one": [bound("chain", proved=True, differing=1, hidden=9e-7, tv=9e-7), bound("a", proved=True)],
     "wide": [bound("chain", draws=300, hidden=0.026, tv=0.026)],
     "counted": [bound("chain"), bound("long", method="counted", located=None, boxes=None, hidden=None, tv=0.0046)],
     "all counted": [bound("long", method="counted", located=None, boxes=None, hidden=None, tv=0.0046)],
@@ -69,6 +71,13 @@ REGIMES = {
 HABIT_SETS = {
     "good": [Habit(name, 32_768, 0) for name in HABITS],
     "seed": [Habit("another seed", 32_768, 31), Habit("called again", 32_768, 0)],
+    "memory": [Habit(name, 172, 40 + number) for number, name in enumerate(HABITS)],
+    "generator": [
+        Habit(
+            name, 32_768, 1000 * (name in ("another state of PyTorch's generator", "other company", "a smaller batch"))
+        )
+        for name in HABITS
+    ],
 }
 ROWS = {
     "passed": [Row("chain", "joint", 10_000_000, 20.0, 26, 0.79, None, 0.0016, 0.0011)],
@@ -86,7 +95,9 @@ def evidences():
     for bounds, regimes, habits, rows, refused, cut in itertools.product(
         BOUNDS.values(), REGIMES.values(), HABIT_SETS.values(), ROWS.values(), unsupported, (False, True)
     ):
-        yield Evidence(rows=rows, bounds=bounds, regimes=regimes, habits=habits, unsupported=refused, cut=cut)
+        fork = "The two part first at chain, seed 3, position 0: the draw of token 1 (structural)." if cut else None
+        more = {"fork": fork, "follows": ("block", 74_752) if refused else None}
+        yield Evidence(rows=rows, bounds=bounds, regimes=regimes, habits=habits, unsupported=refused, cut=cut, **more)
     for rows in ROWS.values():
         yield Evidence(rows=rows, fault="On the fixture 'chain': verify raised KeyError: 3 (mine.py, line 7).")
     yield Evidence(fault='Mine has no attribute rule. Write rule = "token" into the class.')
@@ -189,10 +200,12 @@ def free_regime_sentence(m: re.Match, e: Evidence) -> bool:
 
 
 def proved_sentence(m: re.Match, e: Evidence) -> bool:
-    rows = [row for row in e.bounds if row.proved]
+    against = {row.fixture for row in e.rows if row.gates and row.rejected_at is not None}
+    rows = [row for row in e.bounds if row.proved and row.differing == 0 and row.fixture not in against]
     exact = largest(rows, "located") <= 1e-11
     return (
         counts(m["n"]) == len(rows) > 0
+        and not any(row.differing for row in e.habits)
         and at_least(m["located"], largest(rows, "located"))
         and exact == (m["word"] == "Exact")
     )
@@ -225,9 +238,21 @@ def others_sentence(m: re.Match, e: Evidence) -> bool:
 
 
 def habit_sentence(m: re.Match, e: Evidence) -> bool:
-    row = next(row for row in e.habits if row.name == m["name"])
-    good = (counts(m["k"]), counts(m["n"])) == (row.differing, row.requests) and m["what"] == HABITS[row.name]
-    return good and bool(of_method(e, "located")) == bool(m["thresholds"])
+    """Nothing that was tried beside it explains the difference."""
+    (row,) = [row for row in e.habits if (HABITS[row.name].does, HABITS[row.name].when) == (m["what"], m["when"])]
+    others = {each.name for each in e.habits if each.differing} & set(EXCLUDED_BY[row.name])
+    return (counts(m["k"]), counts(m["n"])) == (row.differing, row.requests) and row.differing > 0 and not others
+
+
+def unproved_sentence(m: re.Match, e: Evidence) -> bool:
+    named = set(re.findall(r"['\"](.+?)['\"](?:, |$)", m["names"]))
+    rows = [row for row in e.habits if row.differing and row.name in named]
+    differing = {row.name for row in e.habits if row.differing}
+    return len(rows) == len(named) > 0 and all(differing & set(EXCLUDED_BY[row.name]) for row in rows)
+
+
+def judged_sentence(m: re.Match, e: Evidence) -> bool:
+    return any(row.differing for row in e.habits) and bool(of_method(e, "located")) == bool(m["thresholds"])
 
 
 def impure_sentence(m: re.Match, e: Evidence) -> bool:
@@ -290,14 +315,23 @@ FORMS = [
      rf"(?P<failed>{NUMBER}) of (?P<of>{NUMBER}) requests|after (?P<after>{NUMBER}) requests \(p = (?P<p>\S+), false alarm "
      r"1e-06 for all tests together\))\. It compares (?P<compares>.+); usual causes: (?P<cause>.+)\.", rejected_sentence),
     (r"Rejected besides by (?P<others>.+?)(?: and (?P<more>\d+) more)?\.", others_sentence),
-    (rf"It (?P<what>.+): (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests came out otherwise under [\"'](?P<name>.+)[\"']\. "
-     r"(?:(?P<thresholds>Its thresholds say nothing of that, so)|So) it is judged by what was drawn with real seeds, in batches\.", habit_sentence),
+    (rf"It (?P<what>.+): (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests came out otherwise (?P<when>.+)\.", habit_sentence),
+    (r"Its differences under (?P<names>.+) prove nothing more by themselves\.", unproved_sentence),
+    (r"(?:(?P<thresholds>Its thresholds say nothing of that, so)|So) it is judged by what was drawn with real seeds, in batches\.",
+     judged_sentence),
     (rf"On '(?P<fixture>\w+)' it did otherwise than its thresholds foresee in (?P<differing>{NUMBER}) of (?P<draws>{NUMBER}) "
-     rf"requests; (?P<impure>{NUMBER}) of those that were tried again, with the same uniforms given, came out as foreseen: it "
-     r"was their seeds, positions or company, or how often it had been called\.", impure_sentence),
+     rf"requests; (?P<impure>{NUMBER}) of those that were tried again, with the same uniforms given, came out as foreseen: "
+     r"something beside the uniforms decides, such as seeds, positions, company, earlier calls or noise of its own\.", impure_sentence),
     (rf"It emits other tokens than the rule that it names, in (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests \(.+\), which "
-     r"rounding does not explain: it is of another rule, or draws otherwise\. Give it a rule of its own\.",
-     other_rule_sentence),
+     r"rounding does not explain\.", other_rule_sentence),
+    (r"The two part first at (?P<fork>.+)\.", lambda m, e: m[0] == e.fork),
+    (rf"In all (?P<n>{NUMBER}) requests of small fixtures that were compared, its tokens are those of the rule '(?P<rule>\w+)', "
+     r"but for rounding: name that rule\.", lambda m, e: (m["rule"], counts(m["n"])) == e.follows),
+    (r"It follows another rule, uses its uniforms in another order, or has a bug\. If the rule is your own, give it a Rule with "
+     r"that rule's formulas: its formulas are then held against the target, and its tokens against them\.",
+     lambda m, e: e.follows is None),
+    (r"State or noise of its own explains that: a rule's tokens follow from the uniforms of `streams` alone\.",
+     lambda m, e: {row.name for row in e.habits if row.differing} & {"called again", "another state of PyTorch's generator"}),
     (r"It does not accept as the rule does that it names \(on (?P<names>.+)\)\.",
      lambda m, e: set(m["names"].split(", "))
      == {row.fixture for row in e.rows if row.test == "acceptance" and row.rejected_at is not None}),

@@ -5,16 +5,17 @@ here have fixed seeds and bounds that chance breaks with a probability far below
 """
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
-from specbench.errors import ConfigError
+from specbench.errors import ArgumentError, ConfigError
 from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import verdict_of
-from specbench.exactness.differential import compare, explain
+from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
 from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Settings
 from specbench.exactness.fixtures import greedy_fixture, regimes, small_fixtures
@@ -22,13 +23,14 @@ from specbench.exactness.probes import COUNTED
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine
-from specbench.exactness.zoo import accept, bonus, residual
+from specbench.exactness.zoo import accept, bonus, residual, state
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card, flawed
 from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.rng import Stream
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE
+from specbench.rules.block import BLOCK
 from specbench.rules.token import TOKEN
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -174,6 +176,43 @@ def test_comparison_of_a_bug_is_structural_and_of_equals_is_empty():
     assert {each.kind for each in wrong.divergences} == {"emit"}
     early = compare(BlockVerifier(), accept.BlockEarlyStop(), FIXTURES["deep"], 500, 0, CPU)
     assert {each.cause for each in early.divergences} == {"structural"}
+
+
+class OfBlock(BlockVerifier):
+    """Follows the block rule and names another."""
+
+    rule = "token"
+
+
+class RefusesOneHot(accept.Lenient):
+    def verify(self, draft, target, streams):
+        if draft.rows is None:
+            raise ArgumentError("draft.rows: None is not supported")
+        return super().verify(draft, target, streams)
+
+
+def test_the_first_fork_with_a_rule_is_told_in_a_line():
+    kept = [FIXTURES[name] for name in ("one_hot", "chain")]
+    assert first_divergence(MaskedVerifier(), TOKEN, kept, 0, CPU) is None
+    line = first_divergence(RefusesOneHot(), TOKEN, kept, 0, CPU)
+    form = (
+        r"The two part first at chain, seed \d+, position \d+: the accept test of drafted token ([12]), "
+        r"uniform (0\.\d+) against threshold (0\.\d+) \(structural\); "
+        r"of the draft \[.*\] it emits (\[.*\]), the token rule (\[.*\])\."
+    )
+    token, uniform, threshold, emitted, wanted = re.fullmatch(form, line).groups()
+    assert float(threshold) < float(uniform) < float(threshold) / 0.8
+    assert len(emitted.split(",")) > int(token) == len(wanted.split(","))
+    malformed = first_divergence(state.CountsAfterRejection(), TOKEN, [FIXTURES["deep"]], 0, CPU)
+    assert "the form of the result (structural); of the draft" in malformed
+
+
+def test_a_known_rule_is_named_if_all_tokens_are_its():
+    kept = [FIXTURES[name] for name in ("deep", "chain", "one_hot", "mixed")]
+    rule, requests = followed_rule(OfBlock(), kept, 0, CPU)
+    assert (rule, requests) == (BLOCK, 4 * (64 + 512 + 4096))
+    for bug in (MaskedVerifier(), residual.TargetResidual(), accept.BlockEarlyStop()):
+        assert followed_rule(bug, kept, 0, CPU) is None
 
 
 def test_what_other_projects_tests_miss():

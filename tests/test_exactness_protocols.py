@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -123,14 +124,29 @@ class AnotherRule(BlockVerifier):
     [
         (Claims(), "not lossless", "it is declared lossless and is not lossless: TV"),
         (Falls(), "broken", "IndexError: out of range"),
-        (AnotherRule(), "not rejected", "it names the rule token and emits other tokens"),
     ],
-    ids=["false claim", "broken", "another rule"],
+    ids=["false claim", "broken"],
 )
 def test_a_verifier_that_is_not_what_it_says_fails_the_job(verifier, verdict, says):
     outcome = exactness(vocabulary=300).run(context(verifier))
     assert json.loads(outcome.documents["certificate.json"])["verdict"] == verdict
     assert says in outcome.failure
+
+
+@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
+def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
+    """The block rule is named; the fork has the uniform, and the threshold of the rule that the verifier names."""
+    outcome = exactness(vocabulary=300).run(context(AnotherRule()))
+    certificate = json.loads(outcome.documents["certificate.json"])
+    assert certificate["verdict"] == "not rejected"
+    assert "it names the rule token and emits other tokens" in outcome.failure
+    words = certificate["words"]
+    (follows,) = [each for each in words if "its tokens are those of" in each]
+    assert re.fullmatch(r"In all [\d,]+ requests .* are those of the rule 'block', but for rounding: .*", follows)
+    (fork,) = [each for each in words if each.startswith("The two part first at ")]
+    assert re.search(r"seed \d+, position \d+: the .*, uniform 0\.\d+ against threshold 0\.\d+ \(structural\)", fork)
+    assert "the token rule [" in fork
+    assert not any("rule of its own" in each or "give it a Rule" in each for each in words)
 
 
 def test_bad_settings_are_named():

@@ -2,13 +2,27 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from specbench.exactness.certificate.tests import HABITS
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
-from specbench.exactness.habits import COMPANY, GENERATOR, PLACE, POSITION, SEED, STREAMS, TWICE, habits
+from specbench.exactness.evidence import Habit
+from specbench.exactness.habits import (
+    COMPANY,
+    GENERATOR,
+    PLACE,
+    POSITION,
+    SEED,
+    SIZE,
+    STREAMS,
+    TWICE,
+    established,
+    habits,
+)
 from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.rng import SeedOfFirstRow
 from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
 from specbench.verifiers.masked import MaskedVerifier
@@ -18,13 +32,18 @@ COUPLED = ["ragged", "mixed"]
 pytestmark = pytest.mark.usefixtures("few_asked_twice")
 
 
-def found(verifier, injectable: bool | None = None) -> dict[str, int]:
+def seen(verifier, injectable: bool | None = None) -> list[Habit]:
     fixtures = [FIXTURES[name] for name in COUPLED]
     takes = takes_injected_uniforms(verifier, fixtures[0]) if injectable is None else injectable
     with torch.inference_mode():
-        seen = habits(verifier, fixtures, takes, seed=3)
-    assert all(habit.requests > 100 for habit in seen)
-    return {habit.name: habit.differing for habit in seen}
+        rows = habits(verifier, fixtures, takes, seed=3)
+    assert all(row.requests > 100 for row in rows)
+    return rows
+
+
+def found(verifier) -> set[str]:
+    """The habits that are stated of it."""
+    return {row.name for row in established(seen(verifier))}
 
 
 class ReadsSeed(TokenSteps):
@@ -45,12 +64,32 @@ class ForgetsPosition(TokenSteps):
 
 
 class Remembers(TokenSteps):
-    calls = 0
+    """Emits another token at some of its calls: ``wrong`` gets their number."""
+
+    def __init__(self, wrong):
+        self.calls, self.wrong = 0, wrong
 
     def emit(self, weights, draft, streams, num_accepted):
         self.calls += 1
         u = streams.uniform(Stream.EMIT)[:, 0]
-        return inverse_cdf(weights, (u + 0.1 * self.calls) % 1)
+        return inverse_cdf(weights, 1 - u if self.wrong(self.calls) else u)
+
+
+class DrawsOnItsOwn(TokenSteps):
+    """With a generator of its own; at few requests, or at all."""
+
+    def __init__(self, share: float):
+        self.generator, self.share = torch.Generator().manual_seed(5), share
+
+    def emit(self, weights, draft, streams, num_accepted):
+        own = torch.rand(len(weights), generator=self.generator, dtype=torch.float64)
+        chosen = torch.rand(len(weights), generator=self.generator) < self.share
+        return inverse_cdf(weights, torch.where(chosen, own, streams.uniform(Stream.EMIT)[:, 0]))
+
+
+class DrawsWithNumpy(TokenSteps):
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, torch.from_numpy(np.random.rand(len(weights))))
 
 
 class ReadsPlace(TokenSteps):
@@ -70,38 +109,79 @@ class OwnNoise(TokenSteps):
         return torch.multinomial(weights, 1)[:, 0]
 
 
+class FirstRowSeeds(TokenSteps):
+    """Reads the seed of the batch's first request."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return inverse_cdf(weights, (u + (streams.seeds[0] % 1000) / 1000) % 1)
+
+
+class NeighboursUniform(TokenSteps):
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0].roll(1))
+
+
 @pytest.mark.parametrize(
     ("verifier", "has"),
     [
         (ReadsSeed(), {SEED}),
         (ReadsPosition(), {POSITION}),
         (ForgetsPosition(), {STREAMS}),
-        (Remembers(), {TWICE, GENERATOR, SEED, POSITION, STREAMS, PLACE, COMPANY}),
-        (ReadsPlace(), {PLACE, COMPANY}),
-        (ReadsBatchSize(), {COMPANY}),
+        (ReadsPlace(), {PLACE}),
+        (ReadsBatchSize(), {SIZE}),
+        (SeedOfFirstRow(), {COMPANY}),
+        (NeighboursUniform(), {COMPANY}),
+        (FirstRowSeeds(), {SEED, COMPANY}),
+        (OwnNoise(), {GENERATOR}),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, TokenSteps) else "",
 )
-def test_each_habit_is_found_and_no_other(verifier, has):
-    seen = found(verifier)
-    assert {name for name, differing in seen.items() if differing} == has
+def test_a_habit_is_stated_where_the_evidence_excludes_the_others(verifier, has):
+    assert found(verifier) == has
 
 
-def test_noise_of_its_own_shows_under_another_state_of_the_generator():
-    """The same state gives the same tokens again; another place or company draws other numbers."""
-    seen = found(OwnNoise())
-    assert seen[TWICE] == 0
-    assert seen[GENERATOR] > 100
+# Every second call or third, all from some call on, calls with no pattern: none of them reads a seed or a generator.
+MEMORIES = {
+    "all": lambda call: call % 5,
+    "even": lambda call: call % 2 == 0,
+    "third": lambda call: call % 3 == 0,
+    "rare": lambda call: call % 9 == 0,
+    "late": lambda call: call > 30,
+    "once": lambda call: call == 33,
+    "without a pattern": lambda call: call * 2654435761 % 2**32 < 2**31,
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_memory_is_told_as_one(name):
+    assert found(Remembers(MEMORIES[name])) == {TWICE}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.01])
+def test_noise_of_its_own_is_told_from_that_of_the_global_generator(share):
+    assert found(DrawsOnItsOwn(share)) == {TWICE}
+    assert found(DrawsWithNumpy()) == {TWICE}
+
+
+def test_the_global_generator_is_named_if_the_same_state_gives_the_same_tokens():
+    """Another place or company draws other numbers, which proves nothing by itself."""
+    rows = {row.name: row for row in seen(OwnNoise())}
+    assert rows[TWICE].differing == 0 < rows[TWICE].requests
+    assert min(rows[name].differing for name in (GENERATOR, PLACE)) > 100
+    assert rows[SIZE].differing > 0
 
 
 def test_sound_code_has_no_habits_and_code_with_seeds_of_its_own_is_asked_less():
-    assert set(found(MaskedVerifier()).values()) == {0}
-    assert set(found(MaskedVerifier())) == set(HABITS)
-    assert set(found(MaskedVerifier(), injectable=False)) == {TWICE, PLACE, COMPANY, GENERATOR}
+    rows = seen(MaskedVerifier())
+    assert {row.name for row in rows} == set(HABITS)
+    assert not any(row.differing for row in rows)
+    fewer = {row.name for row in seen(MaskedVerifier(), injectable=False)}
+    assert fewer == {TWICE, GENERATOR, COMPANY, PLACE, SIZE}
 
 
 def test_the_generator_of_the_run_is_left_as_it_was():
     torch.manual_seed(11)
     before = torch.random.get_rng_state()
-    found(OwnNoise(), injectable=True)
+    seen(OwnNoise(), injectable=True)
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -11,8 +11,8 @@ from specbench.exactness.certificate.verdict import ROUNDING, verdict_of
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
 from specbench.exactness.enumeration.model import Model
-from specbench.exactness.evidence import Settings
-from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
+from specbench.exactness.evidence import JOINT, Habit, Row, Settings
+from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of, uncontradicted
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo.base import TokenSteps
@@ -231,6 +231,22 @@ def test_what_is_held_against_nothing_has_no_bound_of_this_kind():
     assert (probe.method, probe.draws, probe.hidden(ALPHA), probe.located) == (COUNTED, 0, None, None)
     assert bound_of(probe, 100, ALPHA, ALPHA, 0.3).tv == 0.3
     assert not probe.follow_up(seed=5)
+
+
+def test_a_proof_falls_with_the_first_contradiction(sound):
+    """A request that the model did not foresee, a test that rejects the fixture, any habit."""
+    probe = put(probe_of(TokenSteps(), sound), 1000, 0)
+    clean = bound_of(probe, 1000, ALPHA, ALPHA, None)
+    assert clean.proved
+    rejected, passed = (Row(name, JOINT, 1000, 99.0, 26, 1e-9, 1000) for name in ("chain", "deep"))
+    same, differs = Habit("called again", 100, 0), Habit("called again", 100, 1)
+    assert uncontradicted([clean], [passed], [same]) == [clean]
+    for rows, habits in (([rejected], [same]), ([], [differs])):
+        assert not uncontradicted([clean], rows, habits)[0].proved
+    assert not uncontradicted([dataclasses.replace(clean, differing=1)], [], [])[0].proved
+    seeds = request_streams(0, 0, 1000, CHAIN.gamma + 1, CPU).seeds
+    probe.verifier = OfRequests("seeds", seeds[-2:-1])  # a seed of one request in a thousand
+    assert not bound_of(put(probe, 1000, 0), 2000, ALPHA, ALPHA, None).proved
 
 
 # --- In the suite ---

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from specbench.errors import ArgumentError
 from specbench.exactness.enumeration.laws import law_of, one_draft
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, variant_of, verified
 from specbench.exactness.streams import COMPARED, request_streams
@@ -18,6 +23,9 @@ from specbench.verifiers import Verifier
 
 ROUNDING = 1e-6  # a float32 computation places a threshold this well; a wrong rule misses it by more, almost always
 LARGEST = 4096  # requests in one batch
+STRUCTURAL, ANOTHER_RULE = "structural", "another rule"
+# Of each fixture, one after the other, until the time is up; the first number is compared in any case.
+_REQUESTS, _SECONDS = (64, 512, 4096), 10.0
 _DENSE = 2**22  # logits of a batch
 
 
@@ -26,9 +34,9 @@ class Divergence:
     """One request on which two verifiers part.
 
     Attributes:
-        fixture, seed: the request.
+        fixture, seed, position: the request.
         offset: of the accept test that went both ways, or of the emitted token.
-        kind: "accept" or "emit".
+        kind: "accept", "emit", or "form" if either emitted what no rule can give.
         drafted: the drafted tokens.
         first, second: what each emitted.
         uniform: the uniform at the fork.
@@ -39,6 +47,7 @@ class Divergence:
 
     fixture: str
     seed: int
+    position: int
     offset: int
     kind: str
     drafted: list[int]
@@ -48,6 +57,24 @@ class Divergence:
     threshold: float | None
     margin: float | None
     cause: str
+
+    def described(self, other: str) -> str:
+        """The fork in a line.
+
+        Args:
+            other: what the second verifier is called.
+        """
+        decision = {
+            "accept": f"the accept test of drafted token {self.offset + 1}",
+            "emit": f"the draw of token {self.offset + 1}",
+            "form": "the form of the result",
+        }[self.kind]
+        if self.threshold is not None:
+            decision += f", uniform {self.uniform:.17g} against threshold {self.threshold:.17g}"
+        return (
+            f"{self.fixture}, seed {self.seed}, position {self.position}: {decision} ({self.cause}); of the draft "
+            f"{self.drafted} it emits {self.first}, {other} {self.second}"
+        )
 
 
 @dataclass(frozen=True)
@@ -75,34 +102,122 @@ class Comparison:
 
     def row(self) -> ComparisonRow:
         """The counts."""
-        causes = (self.count(cause) for cause in ("rounding", "structural", "another rule"))
+        causes = (self.count(cause) for cause in ("rounding", STRUCTURAL, ANOTHER_RULE))
         return ComparisonRow(self.fixture, self.requests, *causes)
 
 
 def compare(
-    first: Verifier, second: Verifier, fixture: Fixture, requests: int, seed: int, device: torch.device
+    first: Verifier,
+    second: Verifier,
+    fixture: Fixture,
+    requests: int,
+    seed: int,
+    device: torch.device,
+    rule: Rule | None = None,
+    begin: int = 0,
 ) -> Comparison:
-    """Puts the same requests before both and explains every difference. The first one's rule gives the thresholds."""
+    """Puts the same requests before both and explains every difference.
+
+    Args:
+        rule: gives the thresholds; the first one's own if None.
+        begin: number of the first request, of those that the seed makes.
+    """
     comparison = Comparison(fixture.name)
     fixture = fixture.to(device)
     batch = max(1, min(LARGEST, _DENSE // fixture.vocabulary // (fixture.gamma + 1)))
     for start in range(0, requests, batch):
         size = min(batch, requests - start)
-        streams = request_streams(seed, COMPARED + start, size, fixture.gamma + 1, device)
+        streams = request_streams(seed, COMPARED + begin + start, size, fixture.gamma + 1, device)
         drawn = draw(first, fixture, streams)
         one, two = (verified(verifier, fixture, drawn, streams) for verifier in (first, second))
         variants = variant_of(fixture, streams).tolist()
         for b in (one.visible != two.visible).any(dim=1).nonzero()[:, 0].tolist():
             variant = fixture.variant(variants[b])
-            comparison.divergences.append(explain(variant, known.of(first), one, two, streams, b))
+            comparison.divergences.append(explain(variant, rule or known.of(first), one, two, streams, b))
         comparison.requests += size
     return comparison
+
+
+def first_divergence(
+    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, device: torch.device
+) -> str | None:
+    """Returns the first fork of a verifier and a rule that rounding does not explain, in a line.
+
+    Args:
+        rule: one whose formulas are known.
+
+    Returns:
+        None if there is none in the requests that were compared.
+
+    Raises:
+        VerifierFault: the verifier did what no verifier may.
+    """
+    for comparison in _with_rule(verifier, rule, fixtures, seed, device):
+        for divergence in comparison.divergences:
+            if divergence.cause == STRUCTURAL:
+                return f"The two part first at {divergence.described(f'the {rule.title}')}."
+    return None
+
+
+def followed_rule(
+    verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device
+) -> tuple[Rule, int] | None:
+    """Returns the known rule, other than the verifier's own, that has all of its tokens but for rounding.
+
+    Returns:
+        The rule and how many requests were compared; None if no known rule has all of the tokens.
+
+    Raises:
+        VerifierFault: the verifier did what no verifier may.
+    """
+    for rule in known.KNOWN.values():
+        if rule is known.of(verifier):
+            continue
+        requests = 0
+        for comparison in _with_rule(verifier, rule, fixtures, seed, device):
+            if comparison.count(STRUCTURAL):
+                break
+            requests += comparison.requests
+        else:
+            if requests:
+                return rule, requests
+    return None
+
+
+def name_rule(
+    verifier: Verifier, evidence: Evidence, fixtures: Sequence[Fixture], seed: int, device: torch.device
+) -> None:
+    """Fills ``fork`` and ``follows`` of the evidence of a verifier whose tokens are not those of the rule it names."""
+    evidence.fork = first_divergence(verifier, known.of(verifier), fixtures, seed, device)
+    followed = followed_rule(verifier, fixtures, seed, device)
+    evidence.follows = None if followed is None else (followed[0].name, followed[1])
+
+
+def _with_rule(
+    verifier: Verifier, rule: Rule, fixtures: Sequence[Fixture], seed: int, device: torch.device
+) -> Iterator[Comparison]:
+    """Comparisons with the plain code of a rule, short ones of all fixtures first; refused fixtures are left out."""
+    assert rule.reference is not None
+    refused, started = set(), time.perf_counter()
+    for requests, fixture in itertools.product(_REQUESTS, fixtures):
+        if requests > _REQUESTS[0] and time.perf_counter() - started > _SECONDS:
+            return
+        if fixture.name not in refused:
+            begin = sum(_REQUESTS[: _REQUESTS.index(requests)])
+            try:
+                yield compare(verifier, rule.reference, fixture, requests, seed, device, rule, begin)
+            except ArgumentError:
+                refused.add(fixture.name)
 
 
 def explain(fixture: Fixture, rule: Rule, one: Steps, two: Steps, streams: Streams, b: int) -> Divergence:
     """What stood at the fork of request b."""
     drafted = one.drawn.tokens[b, : int(one.drawn.counts[b])].cpu()
     a, c = (int(each.verification.num_accepted[b]) for each in (one, two))
+    where = (fixture.name, int(streams.seeds[b]), int(streams.positions[b]))
+    if bool(one.malformed[b]) or bool(two.malformed[b]):
+        emitted = [each.verification.token_ids[b].tolist() for each in (one, two)]
+        return Divergence(*where, 0, "form", drafted.tolist(), *emitted, 0.0, None, None, STRUCTURAL)
     emitted = [each.visible[b][: n + 1].tolist() for each, n in ((one, a), (two, c))]
     law = law_of(rule, one_draft(fixture, drafted)) if rule.has_law else None
     threshold = None
@@ -115,9 +230,8 @@ def explain(fixture: Fixture, rule: Rule, one: Steps, two: Steps, streams: Strea
         uniform = float(streams.uniform(Stream.EMIT)[b, 0])
         threshold = None if law is None else _nearest_edge(law, a, uniform)
     margin = None if threshold is None else abs(uniform - threshold)
-    cause = "another rule" if margin is None else "rounding" if margin <= ROUNDING else "structural"
-    where = (fixture.name, int(streams.seeds[b]), offset, kind, drafted.tolist())
-    return Divergence(*where, emitted[0], emitted[1], uniform, threshold, margin, cause)
+    cause = ANOTHER_RULE if margin is None else "rounding" if margin <= ROUNDING else STRUCTURAL
+    return Divergence(*where, offset, kind, drafted.tolist(), *emitted, uniform, threshold, margin, cause)
 
 
 def _nearest_edge(law: StepLaw, accepted: int, uniform: float) -> float:

@@ -262,6 +262,8 @@ class Evidence:
         habits: what its tokens depend on.
         tallies: the counts, by small fixture.
         unsupported: fixtures that the verifier refused, with its reason.
+        fork: where it first does otherwise than the rule that it names, if rounding does not explain it.
+        follows: the name of another rule that has all of its tokens, and how many requests show it.
         fault: why it is broken; None if it is not.
         failure: the simplest request that shows a bias.
         batch: the largest batch of requests on small fixtures.
@@ -278,6 +280,8 @@ class Evidence:
     habits: list[Habit] = field(default_factory=list)
     tallies: dict[str, Tally] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
+    fork: str | None = None
+    follows: tuple[str, int] | None = None
     fault: str | None = None
     failure: Failure | None = None
     batch: int = 0

@@ -1,15 +1,21 @@
 """What do a verifier's tokens depend on? They may depend on its arguments alone, and on seeds through uniforms alone.
 
-The same requests are put before it twice, with something changed that should change nothing. Enumeration takes for
-granted that nothing does, so what depends on more is named, and judged by what is drawn with real seeds, in batches.
+The same requests are verified under several conditions, each of which changes one thing that should change nothing. All
+calls are made in random order, and each condition more than once, so that a memory or noise of the verifier's own shows
+as a difference between calls of one condition. Such a difference would also look like every other habit, so what each
+habit needs to have excluded is listed in ``EXCLUDED_BY``. Enumeration takes for granted that there are no habits; code
+with a habit is judged by what is drawn with real seeds, in batches.
 """
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from specbench.errors import ArgumentError
@@ -23,18 +29,37 @@ from specbench.rules.agreement import only
 from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 
-SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, GENERATOR = (
+SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (
     "another seed",
     "another position",
     "the same uniforms, given",
     "called again",
     "another place in the batch",
     "other company",
+    "a smaller batch",
     "another state of PyTorch's generator",
 )
-_REQUESTS, _ALONE, _SECONDS = 16_384, 24, 0.3  # requests of a fixture, those verified alone, and the time for one call
+# Habits that make the tokens of a condition differ too, so that its difference does not prove the habit of its name.
+# Noise is dealt out by places, a permutation changes the neighbours too, and a request alone is at another place.
+EXCLUDED_BY = {
+    TWICE: (),
+    GENERATOR: (TWICE,),
+    SEED: (TWICE,),
+    POSITION: (TWICE,),
+    STREAMS: (TWICE,),
+    COMPANY: (TWICE, GENERATOR),
+    PLACE: (TWICE, GENERATOR, COMPANY),
+    SIZE: (TWICE, GENERATOR, COMPANY, PLACE),
+}
+_REQUESTS, _ALONE, _SECONDS = 16_384, 12, 0.2  # requests of a fixture, those verified alone, and the time for one call
 
 Arguments = tuple[Draft, LogitRows, Streams]
+
+
+def established(habits: Sequence[Habit]) -> list[Habit]:
+    """Returns the habits that are proved: the others that would explain the same difference made none."""
+    differing = {habit.name for habit in habits if habit.differing}
+    return [habit for habit in habits if habit.differing and differing.isdisjoint(EXCLUDED_BY[habit.name])]
 
 
 def habits(verifier: Verifier, fixtures: list[Fixture], injectable: bool, seed: int) -> list[Habit]:
@@ -47,11 +72,7 @@ def habits(verifier: Verifier, fixtures: list[Fixture], injectable: bool, seed: 
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
-    names = (
-        (SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, GENERATOR)
-        if injectable
-        else (TWICE, PLACE, COMPANY, GENERATOR)
-    )
+    names = (TWICE, GENERATOR, *((STREAMS, SEED, POSITION) if injectable else ()), COMPANY, PLACE, SIZE)
     found = {name: [0, 0] for name in names}
     with torch.random.fork_rng():
         for number, fixture in enumerate(fixtures):
@@ -64,41 +85,98 @@ def habits(verifier: Verifier, fixtures: list[Fixture], injectable: bool, seed: 
     return [Habit(name, *counts) for name, counts in found.items() if counts[0]]
 
 
-def _of(verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int) -> list[tuple[str, Tensor]]:
-    device, width = fixture.p.device, fixture.gamma + 1
+@dataclass(frozen=True)
+class _Condition:
+    """Calls that should give some requests the tokens that they have in the usual batch.
+
+    Attributes:
+        name: the habit that a difference shows; empty for the usual batch.
+        batches: the arguments of its calls.
+        requests: [m], the requests of the usual batch that are compared.
+        places: [m], where each of them stands in the results of all calls together.
+        state: seed of PyTorch's generator before each call.
+    """
+
+    name: str
+    batches: list[Arguments]
+    requests: Int64[Tensor, " m"]
+    places: Int64[Tensor, " m"]
+    state: int = 1
+
+
+def _of(
+    verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int
+) -> list[tuple[str, Bool[Tensor, " _"]]]:
+    """Which requests of each comparison differ, by habit."""
     # torch.manual_seed writes a traceback for every kind of device, which takes longer than a request does.
-    seeded = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
-    size = _size(verifier, fixture, seed)
-    streams = request_streams(seed, HABITS + number * 2**30, size, width, device)
-    drawn = draw(verifier, fixture, streams)
-    others = request_streams(seed, HABITS + number * 2**30 + 2**29, size, width, device)
+    seeded = torch.default_generator.manual_seed if fixture.p.device.type == "cpu" else torch.manual_seed
 
-    def call(arguments: Arguments, state: int = 1) -> Verification:
-        seeded(state)
-        result = watch.verify(verifier, fixture, *arguments)
-        return Verification(result.token_ids.clone(), result.num_accepted.clone())
+    def results_of(condition: _Condition) -> Verification:
+        results = []
+        for arguments in condition.batches:
+            seeded(condition.state)
+            results.append(watch.verify(verifier, fixture, *arguments))
+        return Verification(
+            torch.cat([result.token_ids for result in results]), torch.cat([result.num_accepted for result in results])
+        )
 
-    given = uniforms(streams)
-
-    def like(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"]) -> Arguments:
-        return drawn.draft, drawn.target, GivenStreams.of(given, Streams(seeds, positions, width))
-
-    usual = like(streams.seeds, streams.positions) if injectable else (drawn.draft, drawn.target, streams)
-    first = call(usual)
-    found = [(TWICE, _differ(call(usual), first)), (GENERATOR, _differ(call(usual, 2), first))]
-    if injectable:
-        found.append((STREAMS, _differ(call((drawn.draft, drawn.target, streams)), first)))
-        found.append((SEED, _differ(call(like(others.seeds, streams.positions)), first)))
-        found.append((POSITION, _differ(call(like(streams.seeds, others.positions)), first)))
-    order = torch.randperm(size, device=device)
-    moved = call(only(order, *usual))
-    found.append((PLACE, _differ(moved, _chosen(first, order))))
-    half = torch.arange(0, size, 2, device=device)
-    found.append((COMPANY, _differ(call(only(half, *usual)), _chosen(first, half))))
-    for b in torch.linspace(0, size - 1, min(_ALONE, size), device=device).long():
-        alone = b[None]
-        found.append((COMPANY, _differ(call(only(alone, *usual)), _chosen(first, alone))))
+    conditions = _conditions(verifier, fixture, injectable, seed, number)
+    # A memory that tells even calls from odd ones, or wakes at some call, meets each condition at unrelated times.
+    order = [0, *range(len(conditions)), *range(len(conditions))]
+    random.Random(f"{seed} {number}").shuffle(order)
+    first: dict[int, Verification] = {}
+    found = []
+    for index in order:
+        results = results_of(conditions[index])
+        if index in first:
+            found.append((TWICE, _differ(results, first[index])))
+        else:
+            first[index] = results
+    for index, condition in enumerate(conditions[1:], start=1):
+        changed, usual = _chosen(first[index], condition.places), _chosen(first[0], condition.requests)
+        found.append((condition.name, _differ(changed, usual)))
     return found
+
+
+def _conditions(verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int) -> list[_Condition]:
+    """The usual batch, and then what is changed of it."""
+    device, width = fixture.p.device, fixture.gamma + 1
+    size = _size(verifier, fixture, seed)
+    # The second half of these requests takes the places of others, one on: every 64th seed is an end of its range.
+    streams = request_streams(seed, HABITS + number * 2**30, 2 * size, width, device)
+    drawn = draw(verifier, fixture, streams)
+    given = GivenStreams.of(uniforms(streams), streams) if injectable else streams
+    every = torch.arange(size, device=device)
+    second = size + every.roll(1)
+
+    def batch(requests: Int64[Tensor, " m"]) -> Arguments:
+        return only(requests, drawn.draft, drawn.target, given)
+
+    draft, target, usual = batch(every)
+    conditions = [
+        _Condition("", [(draft, target, usual)], every, every),
+        _Condition(GENERATOR, [(draft, target, usual)], every, every, state=2),
+    ]
+    if isinstance(usual, GivenStreams):
+        own = streams.select(every)
+        seeds, positions = streams.seeds[second], streams.positions[second]
+        for name, other in (
+            (STREAMS, own),
+            (SEED, GivenStreams.of(usual.given, Streams(seeds, own.positions, width))),
+            (POSITION, GivenStreams.of(usual.given, Streams(own.seeds, positions, width))),
+        ):
+            conditions.append(_Condition(name, [(draft, target, other)], every, every))
+    for kept in (every[::2], every[1::2]):  # at their places, in a batch of the same size
+        others = second.clone()
+        others[kept] = kept
+        conditions.append(_Condition(COMPANY, [batch(others)], kept, kept))
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(number)).to(device)
+    conditions.append(_Condition(PLACE, [batch(order)], order, every))
+    half = every[: max(1, size // 2)]
+    conditions.append(_Condition(SIZE, [batch(half)], half, half))
+    alone = torch.linspace(0, size - 1, min(_ALONE, size), device=device).long()
+    conditions.append(_Condition(SIZE, [batch(request[None]) for request in alone], alone, every[: len(alone)]))
+    return conditions
 
 
 def _size(verifier: Verifier, fixture: Fixture, seed: int) -> int:
@@ -119,5 +197,5 @@ def _chosen(result: Verification, requests: Int64[Tensor, " m"]) -> Verification
     return Verification(result.token_ids[requests], result.num_accepted[requests])
 
 
-def _differ(one: Verification, other: Verification) -> Tensor:
+def _differ(one: Verification, other: Verification) -> Bool[Tensor, " m"]:
     return (one.token_ids != other.token_ids).any(dim=1) | (one.num_accepted != other.num_accepted)

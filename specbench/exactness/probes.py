@@ -13,7 +13,8 @@ the tokens that it emits in the others' place balance out?
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float64, Int64
@@ -26,7 +27,7 @@ from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.model import Model
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected, held_against
-from specbench.exactness.evidence import Bound
+from specbench.exactness.evidence import Bound, Habit, Row
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
@@ -125,7 +126,9 @@ class Probe:
 
     @property
     def proved(self) -> bool:
-        """Whether the code was run over whole boxes, and gave in each what the model says."""
+        """Whether the code was run over whole boxes, gave in each what the model says, and in each request too."""
+        if self.surprises:
+            return False
         if self._proved is None:
             models = self.models.values()
             self._proved = self.method == LOCATED and all(proved(self.verifier, model) for model in models)
@@ -261,6 +264,20 @@ class Probe:
         self._pending.clear()
         self.example = None
         return True
+
+
+def uncontradicted(bounds: Sequence[Bound], rejected: Iterable[Row], habits: Iterable[Habit]) -> list[Bound]:
+    """Returns the bounds without proofs that something contradicts.
+
+    A proof is of code that does the same at every call: a request that differs from the model, a test that rejects the
+    fixture, or any habit shows that it does not.
+
+    Args:
+        rejected: the tests that reject the verifier.
+    """
+    fixtures = {row.fixture for row in rejected} | {bound.fixture for bound in bounds if bound.differing}
+    habitual = any(habit.differing for habit in habits)
+    return [replace(bound, proved=bound.proved and not habitual and bound.fixture not in fixtures) for bound in bounds]
 
 
 def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, counted_tv: float | None) -> Bound:

@@ -20,6 +20,8 @@ from scipy import stats
 
 from specbench.errors import ArgumentError
 from specbench.exactness import watch
+from specbench.exactness.certificate.verdict import other_tokens
+from specbench.exactness.differential import name_rule
 from specbench.exactness.enumeration.injection import (
     Point,
     extreme_failures,
@@ -30,7 +32,7 @@ from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT
 from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
-from specbench.exactness.probes import LOCATED, Probe, bound_of
+from specbench.exactness.probes import LOCATED, Probe, bound_of, uncontradicted
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.serial import serial_rows
@@ -156,8 +158,12 @@ class _Examination:
         """What only needs to be done once."""
         self.conclude()
         if self.evidence.fault is None:
-            self.evidence.bounds = self._bounds()
-        if self.evidence.fault is None and self.rejected:
+            self.evidence.bounds = uncontradicted(self._bounds(), self.evidence.rejected, self.evidence.habits)
+        if self.evidence.fault is None and other_tokens(self.evidence)[0]:
+            asked = (self.verifier, self.evidence, self.fixtures, self.seed, self.device)
+            with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
+                name_rule(*asked)
+        if self.evidence.fault is None and (self.rejected or other_tokens(self.evidence)[0]):
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
                 found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes)
                 self.evidence.failure = found or (

@@ -5,7 +5,8 @@ The other one is its rule's plain code (``reference``) unless one is named. Each
 - Small fixtures, whose thresholds are known: where do the two part first, what stood at the fork, and is it rounding?
 - Synthetic logits of the run's own sampler, gamma, batch size and dtype: on what share of draws do they differ?
 
-The first verifier's rule explains the differences; those of a rule without formulas are counted only.
+The first verifier's rule explains the differences; those of a rule without formulas are counted only. A difference that
+rounding does not explain fails the run.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES,
 from specbench.checks import check_count
 from specbench.errors import ConfigError
 from specbench.exactness import tables
-from specbench.exactness.differential import Comparison, compare
+from specbench.exactness.differential import STRUCTURAL, Comparison, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
-from specbench.progress import progress, track
+from specbench.progress import progress, say, track
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
 from specbench.rules import known
@@ -35,6 +36,7 @@ from specbench.rules.agreement import TOLERANCE
 from specbench.verifiers import Verifier
 
 LISTED = 1000  # differences that are written down, and divergences of a fixture
+SAID_EVERY = 10.0  # seconds between two lines of progress
 NO_DRAWS = "It is for synthetic logits, and protocol.draws=0 leaves them out."
 
 
@@ -78,8 +80,9 @@ class AgreementProtocol:
         other = self._other(context)
         compared = self._on_fixtures(context, other) if self.requests else []
         divergences = [each for comparison in compared for each in comparison.divergences[:LISTED]]
+        first = _first(compared)
         row, counts = self._on_draws(context, other) if self.draws else (None, Counts())
-        headline = [*([_words(compared)] if compared else []), *([_counted(row)] if row else [])]
+        headline = [*([_words(compared, _name(other))] if compared else []), *([_counted(row)] if row else [])]
         return Outcome(
             "; ".join(headline),
             {},
@@ -89,7 +92,8 @@ class AgreementProtocol:
                 tables.COMPARISONS: Table([each.row() for each in compared], tables.COMPARISONS_SCHEMA),
                 tables.DIVERGENCES: Table(divergences, tables.DIVERGENCES_SCHEMA),
             },
-            documents={"first_divergence.json": json.dumps(vars(divergences[0]) if divergences else None, indent=1)},
+            documents={"first_divergence.json": json.dumps(vars(first) if first else None, indent=1)},
+            failure=_failure(compared, row, _name(other)),
         )
 
     def _other(self, context: RunContext) -> Verifier:
@@ -106,17 +110,24 @@ class AgreementProtocol:
         return other
 
     def _on_fixtures(self, context: RunContext, other: Verifier) -> list[Comparison]:
-        fixtures = [*small_fixtures(), greedy_fixture()]
-        return [
-            compare(context.verifier, other, fixture, self.requests, context.seed, context.device)
-            for fixture in track(fixtures, "comparing on fixtures")
-        ]
+        fixtures, compared = [*small_fixtures(), greedy_fixture()], []
+        lines = _Lines(f"requests of {len(fixtures)} small fixtures", self.requests * len(fixtures))
+        for fixture in track(fixtures, "comparing on fixtures"):
+            compared.append(compare(context.verifier, other, fixture, self.requests, context.seed, context.device))
+            lines.add(self.requests, sum(len(comparison.divergences) for comparison in compared))
+        return compared
 
     def _on_draws(self, context: RunContext, other: Verifier) -> tuple[AgreementRow, Counts]:
         dtype = str(context.dtype).removeprefix("torch.")
         spec = CaseSpec(context.batch_size, self.vocabulary, context.gamma, dtype, PLAIN, context.sampling)
         started, device = time.perf_counter(), context.device
-        with progress("comparing draws", self.draws) as advance:
+        lines = _Lines(f"draws on {spec.vocabulary:,} tokens", self.draws)
+        with progress("comparing draws", self.draws) as bar:
+
+            def advance(done: int) -> None:
+                bar(done)
+                lines.add(done)
+
             counts = count_draws(
                 context.verifier,
                 other,
@@ -128,6 +139,48 @@ class AgreementProtocol:
                 advance=advance,
             )
         return _row(context, other, spec, counts, time.perf_counter() - started), counts
+
+
+class _Lines:
+    """Lines that say how far a comparison has come, for logs that show no progress bar.
+
+    Args:
+        what: is compared.
+        total: how many there are; a little more may be compared.
+    """
+
+    def __init__(self, what: str, total: int):
+        self.what, self.total, self.done = what, total, 0
+        self.latest = time.perf_counter()
+        say(f"comparing {total:,} {what}")
+
+    def add(self, done: int, differing: int | None = None) -> None:
+        """Counts ``done`` more; says so if the latest line is old."""
+        self.done += done
+        if time.perf_counter() - self.latest >= SAID_EVERY and self.done < self.total:
+            self.latest = time.perf_counter()
+            found = "" if differing is None else f", {differing:,} differ"
+            say(f"{self.done:,} of {self.total:,} {self.what}{found}")
+
+
+def _failure(compared: Sequence[Comparison], row: AgreementRow | None, other: str) -> str | None:
+    """Why the run should not exit with 0: differences that rounding does not explain."""
+    structural, wrong = sum(each.count(STRUCTURAL) for each in compared), (row.wrong or 0) if row else 0
+    first = _first(compared)
+    if structural and first is not None:
+        return f"it does not emit the tokens of {other}; the two part first at {first.described(other)}"
+    return f"it does not emit the tokens of {other}: {wrong:,} draws differ by more than rounding" if wrong else None
+
+
+def _first(compared: Sequence[Comparison]) -> Divergence | None:
+    """The first divergence that rounding does not explain; failing that, the first."""
+    divergences = [each for comparison in compared for each in comparison.divergences]
+    wrong = (each for each in divergences if each.cause == STRUCTURAL)
+    return next(wrong, divergences[0] if divergences else None)
+
+
+def _name(verifier: Verifier) -> str:
+    return type(verifier).__name__
 
 
 def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: Counts, seconds: float) -> AgreementRow:
@@ -165,14 +218,14 @@ def _counted(row: AgreementRow) -> str:
     return f"{text}{row.rounding} by rounding, {row.wrong} wrong"
 
 
-def _words(compared: Sequence[Comparison]) -> str:
+def _words(compared: Sequence[Comparison], other: str) -> str:
     requests = sum(each.requests for each in compared)
-    divergences = [each for comparison in compared for each in comparison.divergences]
-    if not divergences:
+    first = _first(compared)
+    if first is None:
         return f"the same tokens in {requests:,} requests of the small fixtures"
-    first, rounding = divergences[0], sum(each.cause == "rounding" for each in divergences)
+    differing = sum(len(each.divergences) for each in compared)
+    rounding = sum(each.count("rounding") for each in compared)
     return (
-        f"{len(divergences):,} of {requests:,} requests of the small fixtures differ, {rounding:,} by rounding; the "
-        f"first, {first.fixture} seed {first.seed}: {first.kind} at offset {first.offset}, uniform {first.uniform!r}, "
-        f"threshold {first.threshold!r} ({first.cause})"
+        f"{differing:,} of {requests:,} requests of the small fixtures differ, {rounding:,} by rounding; the two part "
+        f"first at {first.described(other)}"
     )

@@ -15,7 +15,8 @@ from specbench.exactness.certificate.verdict import (
     other_tokens,
 )
 from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, Row, Settings, StratumRow
-from specbench.exactness.probes import COUNTED, LOCATED, RULE
+from specbench.exactness.habits import GENERATOR, STREAMS, TWICE, established
+from specbench.exactness.probes import COUNTED, LOCATED, RULE, uncontradicted
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials import ALL, LARGE
 from specbench.rounding import about, least, most
@@ -33,7 +34,7 @@ def headline(verdict: Verdict, evidence: Evidence) -> str:
         return f"{LOSSLESS} up to {small} a step on the {len(evidence.bounds)} small pairs tried, {drawn} over D"
     if verdict.kind == NOT_REJECTED and evidence.bounds:
         small, drawn = (most(tv) if tv is not None else "unknown" for tv in (verdict.tv, verdict.inputs_tv))
-        other = ", but not of the rule that it names" if other_tokens(evidence)[0] else ""
+        other = ", but its tokens are not those of the rule that it names" if other_tokens(evidence)[0] else ""
         pairs = f"on the {len(evidence.bounds)} small pairs tried"
         return f"{NOT_REJECTED}{other}; TV at most {small} a step {pairs}, {drawn} over D"
     if verdict.located is not None:
@@ -167,7 +168,8 @@ def _of_rule(whole: StratumRow) -> str:
 
 
 def _proofs(evidence: Evidence) -> list[str]:
-    proved = [bound for bound in evidence.bounds if bound.proved and bound.located is not None]
+    bounds = uncontradicted(evidence.bounds, evidence.rejected, evidence.habits)
+    proved = [bound for bound in bounds if bound.proved and bound.located is not None]
     if not proved:
         return []
     largest = _largest(proved, "located")
@@ -177,18 +179,25 @@ def _proofs(evidence: Evidence) -> list[str]:
 
 
 def _habits(evidence: Evidence) -> list[str]:
-    located = any(bound.method == LOCATED for bound in evidence.bounds)
-    thresholds = "Its thresholds say nothing of that, so" if located else "So"
-    found = [
-        f"It {HABITS[habit.name]}: {habit.differing:,} of {habit.requests:,} requests came out otherwise under "
-        f"{habit.name!r}. {thresholds} it is judged by what was drawn with real seeds, in batches."
-        for habit in evidence.habits
-        if habit.differing
-    ]
+    found = []
+    proved = established(evidence.habits)
+    if proved:
+        found += [
+            f"It {HABITS[habit.name].does}: {habit.differing:,} of {habit.requests:,} requests came out otherwise "
+            f"{HABITS[habit.name].when}."
+            for habit in proved
+        ]
+        others = [repr(habit.name) for habit in evidence.habits if habit.differing and habit not in proved]
+        if others:
+            found.append(f"Its differences under {', '.join(others)} prove nothing more by themselves.")
+        located = any(bound.method == LOCATED for bound in evidence.bounds)
+        thresholds = "Its thresholds say nothing of that, so" if located else "So"
+        found.append(f"{thresholds} it is judged by what was drawn with real seeds, in batches.")
     return found + [
         f"On {bound.fixture!r} it did otherwise than its thresholds foresee in {bound.differing:,} of {bound.draws:,} "
         f"requests; {bound.impure:,} of those that were tried again, with the same uniforms given, came out as "
-        "foreseen: it was their seeds, positions or company, or how often it had been called."
+        "foreseen: something beside the uniforms decides, such as seeds, positions, company, earlier calls or noise of "
+        "its own."
         for bound in evidence.bounds
         if bound.impure
     ]
@@ -198,11 +207,12 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
     found = []
     wrong, requests, where = other_tokens(evidence)
     if wrong:
-        found.append(
+        found += [
             f"It emits other tokens than the rule that it names, in {wrong:,} of {requests:,} requests "
-            f"({', '.join(where)}), which rounding does not explain: it is of another rule, or draws otherwise. Give "
-            "it a rule of its own."
-        )
+            f"({', '.join(where)}), which rounding does not explain.",
+            *([evidence.fork] if evidence.fork else []),
+            _of_causes(evidence),
+        ]
     other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
     if other:
         found.append(f"It does not accept as the rule does that it names (on {', '.join(other)}).")
@@ -234,6 +244,22 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
     if evidence.cut:
         found.append("The time was up before all requests asked for were drawn; the bounds are of those drawn.")
     return found
+
+
+def _of_causes(evidence: Evidence) -> str:
+    """Why tokens can be another rule's, and what to do."""
+    if evidence.follows is not None:
+        rule, compared = evidence.follows
+        return (
+            f"In all {compared:,} requests of small fixtures that were compared, its tokens are those of the rule "
+            f"{rule!r}, but for rounding: name that rule."
+        )
+    if any(habit.name in (TWICE, GENERATOR, STREAMS) for habit in established(evidence.habits)):
+        return "State or noise of its own explains that: a rule's tokens follow from the uniforms of `streams` alone."
+    return (
+        "It follows another rule, uses its uniforms in another order, or has a bug. If the rule is your own, give it a "
+        "Rule with that rule's formulas: its formulas are then held against the target, and its tokens against them."
+    )
 
 
 def _largest(rows: list[Bound], name: str) -> float:
