@@ -11,7 +11,7 @@ import contextlib
 import copy
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -87,17 +87,6 @@ class _Batch:
         return len(self.streams.seeds)
 
 
-@contextlib.contextmanager
-def _one_thread() -> Generator[None]:
-    """Small tensors are faster on one thread: threads that wait for one another are most of a call on a busy CPU."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def long_use(
     verifier: Verifier, fixtures: Sequence[Fixture], calls: int, seconds: float | int, seed: int, device: torch.device
 ) -> LongUseRow:
@@ -135,7 +124,7 @@ class LongUse:
         self._shapes = self._prepared()
 
     @staticmethod
-    @_one_thread()
+    @watch.one_thread()
     def begin(verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device) -> LongUse:
         """Copies the object and records requests of the fixtures and of batches in mixed shapes.
 
@@ -148,7 +137,7 @@ class LongUse:
         """
         return LongUse(verifier, fixtures, seed, device)
 
-    @_one_thread()
+    @watch.one_thread()
     def exercise(self, calls: int, seconds: float | int = 0) -> None:
         """Makes calls in mixed shapes in a random order; some shapes come often, some late.
 
@@ -176,7 +165,7 @@ class LongUse:
             self.calls += 1
         self.seconds += time.perf_counter() - started
 
-    @_one_thread()
+    @watch.one_thread()
     def compare(self) -> LongUseRow:
         """Verifies what was recorded again.
 
