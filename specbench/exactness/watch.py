@@ -99,6 +99,17 @@ def _watch(ended: threading.Event, stuck: Callable[[VerifierFault], None]) -> No
             return
 
 
+@contextlib.contextmanager
+def one_thread() -> Generator[None]:
+    """Small tensors take one thread of the CPU: if it is busy, threads that wait for one another are most of a call."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def check_attributes(verifier: object) -> None:
     """Raises VerifierFault for what is no verifier at all."""
     for name, kind, example in (("rule", str | Rule, 'rule = "token"'), ("lossless", bool, "lossless = True")):

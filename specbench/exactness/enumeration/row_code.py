@@ -1,0 +1,85 @@
+"""A verifier as a function of a drafted token and two uniforms, for one pair of rows (row.py)."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from specbench.exactness import watch
+from specbench.exactness.enumeration.row_edges import Rows
+from specbench.exactness.fixtures import Fixture, make_fixture
+from specbench.exactness.streams import GivenStreams, request_streams
+from specbench.rng import Stream, Streams
+from specbench.types import PADDING, Draft, LogitRows
+from specbench.verifiers import Verifier
+
+_CELLS = {"cpu": 2**17}  # probabilities of a batch; on a CPU they stay in its cache
+_CELLS_ELSEWHERE = 2**25
+
+
+class Code:
+    """The verifier as a function of a drafted token and two uniforms, in batches.
+
+    An outcome is one number: y < V for a refusal after which y is emitted, V + z for an acceptance with the bonus token
+    z, 2 V for what no rule can give.
+    """
+
+    def __init__(self, verifier: Verifier, rows: Rows, normalized: bool, deadline: float | None):
+        self.verifier, self.deadline, self.requests = verifier, deadline, 0
+        self.vocabulary, device = rows.p_logits.shape[1], rows.p_logits.device
+        self.size = max(1, _CELLS.get(device.type, _CELLS_ELSEWHERE) // self.vocabulary)
+        self.p_logits, self.q_logits = rows.p_logits.repeat(self.size, 1), rows.q_logits.repeat(self.size, 1)
+        p_normalizer, q_normalizer = (each.double().logsumexp(dim=1) for each in (rows.p_logits, rows.q_logits))
+        self.p_normalizer = p_normalizer.repeat(self.size) if normalized else None
+        self.q_normalizer = q_normalizer.repeat(self.size)
+        self.like = request_streams(0, 0, self.size, 2, device)
+        self.asked: set[Stream] = set()
+        nothing = torch.zeros(3, 2)
+        self.named: Fixture = make_fixture("located row", "one pair of rows", nothing, nothing[:1], 1, states=(1, 2))
+
+    @property
+    def late(self) -> bool:
+        return self.deadline is not None and time.perf_counter() > self.deadline
+
+    def draws_from_streams(self) -> bool:
+        """Whether the verifier reads the uniforms that it is handed."""
+        token = torch.zeros(1, dtype=torch.int64, device=self.like.seeds.device)
+        half = torch.full_like(token, 0.5, dtype=torch.float64)
+        self._batch(token, half, half)
+        return bool(self.asked)
+
+    def __call__(
+        self, token: Int64[Tensor, " n"], accept: Float64[Tensor, " n"], emit: Float64[Tensor, " n"]
+    ) -> Int64[Tensor, " m"]:
+        """The outcomes of the first m requests: all of them, unless the time is up before."""
+        found = [token[:0]]
+        for each in zip(token.split(self.size), accept.split(self.size), emit.split(self.size), strict=True):
+            if self.late:
+                break
+            found.append(self._batch(*each))
+        return torch.cat(found)
+
+    def _batch(self, token: Tensor, accept: Tensor, emit: Tensor) -> Tensor:
+        n, vocabulary = len(token), self.vocabulary
+        given = torch.full((len(Stream), n, 2), 0.5, dtype=torch.float64, device=token.device)
+        given[Stream.ACCEPT, :, 0], given[Stream.EMIT, :, 0] = accept, emit
+        streams = GivenStreams.of(given, Streams(self.like.seeds[:n], self.like.positions[:n], 2))
+        draft = Draft(token, _as_rows(self.q_logits[:n], self.q_normalizer), torch.ones_like(token), 1)
+        target = _as_rows(self.p_logits[: 2 * n], self.p_normalizer)
+        result = watch.verify(self.verifier, self.named, draft, target, streams)
+        self.requests += n
+        self.asked |= streams.asked
+        (first, second), count = result.token_ids.unbind(1), result.num_accepted
+        inside = ((first >= 0) & (first < vocabulary), (second >= 0) & (second < vocabulary))
+        refused = (count == 0) & inside[0] & (second == PADDING)
+        accepted = (count == 1) & (first == token) & inside[1]
+        return torch.where(refused, first, torch.where(accepted, vocabulary + second, 2 * vocabulary))
+
+
+def _as_rows(logits: Tensor, normalizer: Tensor | None) -> LogitRows:
+    ones = torch.ones(len(logits), dtype=torch.float64, device=logits.device)
+    known = None if normalizer is None else normalizer[: len(logits)]
+    return LogitRows(logits, ones, torch.full_like(ones, -torch.inf), known)

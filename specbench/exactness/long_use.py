@@ -1,0 +1,327 @@
+"""Long use: one verifier object takes many calls of mixed shapes, and the same requests before and after them.
+
+A verifier may have a memory: a counter, a workspace for each shape, a cache that fills. Suites that make a few calls
+do not meet what such a memory does later. Here requests are recorded at the beginning, the object is used, and the
+requests are made again: with the object, with a copy that was never used, and by the rule.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specbench.errors import ArgumentError
+from specbench.exactness import watch
+from specbench.exactness.enumeration.reference import expected, held_against
+from specbench.exactness.fixtures import Fixture
+from specbench.exactness.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
+from specbench.exactness.steps import Drawn, draw
+from specbench.exactness.streams import request_streams
+from specbench.rng import Streams
+from specbench.rules.agreement import TOLERANCE, excess, only
+from specbench.types import Verification
+from specbench.verifiers import Verifier
+from specbench.verifiers.base import offers
+
+_SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
+_EARLY = 32  # batches that may come from the first call on; the others join one after the other
+_EVERY = 20  # one call in so many is a recorded batch
+_REQUESTS, _FEW = 128, 16  # requests of a small fixture; those of a verifier that takes longer than _SLOW for _FEW
+_SLOW = 0.5  # seconds
+
+
+@dataclass(frozen=True)
+class LongUseRow:
+    """What long use showed.
+
+    Attributes:
+        calls: made between the two times that the recorded requests were verified.
+        seconds: that these calls took.
+        shapes: distinct batches among the calls, of which no two have the same rows.
+        requests: recorded at the beginning and verified again at the end.
+        new_requests: verified at the end for the first time, since a full cache may still hold those of the beginning.
+        unsteady: recorded requests that came out otherwise when they were made twice in succession at the beginning.
+        changed: recorded requests whose tokens at the end are not those of the beginning.
+        unlike_fresh: recorded and new requests whose tokens at the end are not those of an unused copy of the object;
+            None if it cannot be copied.
+        unlike_rule: recorded and new requests whose tokens at the end are not the rule's, those aside that rounding
+            explains; None if its rule has no formulas.
+        rounding: recorded and new requests whose tokens at the end are not the rule's by rounding; None likewise.
+        rechecked: requests verified again between the other calls.
+        changed_between: of these, those whose tokens are not those of the beginning.
+        first_changed: the number of calls after which one of them was first seen; None if there is none.
+    """
+
+    calls: int
+    seconds: float
+    shapes: int
+    requests: int
+    new_requests: int
+    unsteady: int
+    changed: int
+    unlike_fresh: int | None
+    unlike_rule: int | None
+    rounding: int | None
+    rechecked: int
+    changed_between: int
+    first_changed: int | None
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A batch, its streams, and its outcome at the beginning (None if it is not recorded)."""
+
+    fixture: Fixture
+    drawn: Drawn
+    streams: Streams
+    before: Verification | None = None
+
+    def __len__(self) -> int:
+        return len(self.streams.seeds)
+
+
+def long_use(
+    verifier: Verifier, fixtures: Sequence[Fixture], calls: int, seconds: float | int, seed: int, device: torch.device
+) -> LongUseRow:
+    """Records requests, makes ``calls`` calls of one object, and compares.
+
+    Args:
+        fixtures: small ones, on the device.
+        calls: at most so many.
+        seconds: after which no further call is made; 0 is no limit.
+
+    Raises:
+        VerifierFault: the verifier did what no verifier may.
+    """
+    use = LongUse.begin(verifier, fixtures, seed, device)
+    use.exercise(calls, seconds)
+    return use.compare()
+
+
+class LongUse:
+    """One verifier object in use; ``begin`` makes it. Calls from elsewhere between ``begin`` and ``compare`` count as
+    use too, though not as calls.
+    """
+
+    def __init__(self, verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device):
+        self.verifier, self.seed, self.device = verifier, seed, device
+        self.fresh = _copied(verifier)  # before the first call
+        self.calls = self.rechecked = self.changed_between = self.unsteady = 0
+        self.seconds, self.first_changed = 0.0, None
+        self._random = random.Random(seed)
+        self._used: set[int] = set()  # by their number among the shapes
+        self._refused: set[int] = set()
+        self._next_request = FIRST_REQUEST + READY
+        self._others = ready_streams(seed, device)
+        self._recorded = [batch for fixture in fixtures if (batch := self._of_fixture(fixture))]
+        self._shapes = self._prepared()
+
+    @staticmethod
+    @watch.one_thread()
+    def begin(verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device) -> LongUse:
+        """Copies the object and records requests of the fixtures and of batches in mixed shapes.
+
+        Args:
+            verifier: not called before.
+            fixtures: small ones, on the device; those that the verifier refuses are left out.
+
+        Raises:
+            VerifierFault: the verifier did what no verifier may.
+        """
+        return LongUse(verifier, fixtures, seed, device)
+
+    @watch.one_thread()
+    def exercise(self, calls: int, seconds: float | int = 0) -> None:
+        """Makes calls in mixed shapes in a random order; some shapes come often, some late.
+
+        Args:
+            calls: at most so many.
+            seconds: after which no further call is made; 0 is no limit.
+
+        Raises:
+            VerifierFault: the verifier did what no verifier may, or refuses a batch that it took before.
+        """
+        started = time.perf_counter()
+        again = [number for number, batch in enumerate(self._shapes) if batch.before is not None]
+        for number in range(calls if self._shapes else 0):
+            if seconds and time.perf_counter() - started > seconds:
+                break
+            if number % _EVERY == _EVERY - 1:
+                chosen = self._random.choice(again)
+                self._recheck(self._shapes[chosen])
+            else:
+                joined = min(len(self._shapes), _EARLY + number * len(self._shapes) // calls)
+                chosen = int(joined * self._random.random() ** 2)
+                if not self._taken(chosen):
+                    continue
+            self._used.add(chosen)
+            self.calls += 1
+        self.seconds += time.perf_counter() - started
+
+    @watch.one_thread()
+    def compare(self) -> LongUseRow:
+        """Verifies what was recorded again.
+
+        Raises:
+            VerifierFault: the verifier did what no verifier may.
+        """
+        recorded = [*self._recorded, *(batch for batch in self._shapes if batch.before is not None)]
+        unmet = [self._batch(batch.fixture, len(batch)) for batch in recorded]
+        batches = [*recorded, *unmet]
+        after = [self._verify(batch) for batch in batches]
+        by_rounding, structural = self._unlike_rule(batches, after)
+        return LongUseRow(
+            calls=self.calls,
+            seconds=self.seconds,
+            shapes=len(self._used),
+            requests=sum(map(len, recorded)),
+            new_requests=sum(map(len, unmet)),
+            unsteady=self.unsteady,
+            changed=sum(_differing(batch.before, now) for batch, now in zip(recorded, after, strict=False)),
+            unlike_fresh=self._unlike_fresh(batches, after),
+            unlike_rule=structural,
+            rounding=by_rounding,
+            rechecked=self.rechecked,
+            changed_between=self.changed_between,
+            first_changed=self.first_changed,
+        )
+
+    def _of_fixture(self, fixture: Fixture) -> _Batch | None:
+        started = time.perf_counter()
+        batch = self._recording(fixture, _FEW)
+        if batch is None or time.perf_counter() - started > 2 * _SLOW:
+            return batch
+        return self._recording(fixture, _REQUESTS)
+
+    def _prepared(self) -> list[_Batch]:
+        """Batches of mixed shapes, of which the first are recorded; those that the verifier refuses are left out."""
+        limits, batches = offers(self.verifier).limits, []
+        generator = torch.Generator().manual_seed(self.seed)
+        for number in range(_SHAPES):
+            fixture = mixed_shape(self._random, generator, limits).to(self.device)
+            size = self._random.randint(1, MOST_REQUESTS)
+            batch = self._recording(fixture, size) if number < _RECORDED else self._batch(fixture, size)
+            if batch is not None:
+                batches.append(batch)
+        return batches if batches and batches[0].before is not None else []  # it refuses all of this kind
+
+    def _batch(self, fixture: Fixture, size: int) -> _Batch:
+        self._next_request += size
+        streams = request_streams(self.seed, self._next_request, size, fixture.gamma + 1, self.device)
+        return _Batch(fixture, draw(self.verifier, fixture, streams), streams)
+
+    def _recording(self, fixture: Fixture, size: int) -> _Batch | None:
+        """A batch that is verified twice; None if the verifier refuses it."""
+        batch = self._batch(fixture, size)
+        with contextlib.suppress(ArgumentError):
+            before, again = (_verified(self.verifier, batch, batch.streams) for _ in range(2))
+            self.unsteady += _differing(before, again)
+            return _Batch(fixture, batch.drawn, batch.streams, before)
+        return None
+
+    def _taken(self, chosen: int) -> bool:
+        """Verifies a batch of mixed shapes with fresh streams; False if the verifier refuses it."""
+        batch = self._shapes[chosen]
+        if chosen in self._refused:
+            return False
+        met = chosen in self._used or batch.before is not None
+        try:
+            self._verify(batch, self._fresh_streams(len(batch), batch.streams.width), met)
+        except ArgumentError:
+            self._refused.add(chosen)
+            return False
+        return True
+
+    def _fresh_streams(self, size: int, width: int) -> Streams:
+        """Streams of ``size`` requests, their uniforms computed beforehand, which takes longer than small steps do."""
+        first = self._random.randrange(READY - size)
+        chosen, made = slice(first, first + size), self._others.made
+        assert made is not None
+        return Streams(
+            self._others.seeds[chosen], self._others.positions[chosen], width, made[:, chosen, :width].contiguous()
+        )
+
+    def _recheck(self, batch: _Batch) -> None:
+        differing = _differing(batch.before, self._verify(batch))
+        self.rechecked += len(batch)
+        self.changed_between += differing
+        if differing and self.first_changed is None:
+            self.first_changed = self.calls
+
+    def _verify(self, batch: _Batch, streams: Streams | None = None, met: bool = True) -> Verification:
+        """The object's outcome; what goes wrong says after how many calls it does.
+
+        Args:
+            met: whether the object took such a batch before, so that a refusal is a fault.
+        """
+        try:
+            return _verified(self.verifier, batch, streams or batch.streams)
+        except watch.VerifierFault as fault:
+            raise watch.VerifierFault(fault.fixture, self._after(fault.problem), fault.request) from fault
+        except ArgumentError as error:
+            if not met:
+                raise
+            problem = self._after(f"verify refuses arguments of a shape that it took before ({error}).")
+            raise watch.VerifierFault(batch.fixture.name, problem) from error
+
+    def _after(self, problem: str) -> str:
+        return f"after {self.calls:,} calls of one object: {problem}"
+
+    def _unlike_rule(self, batches: list[_Batch], after: list[Verification]) -> tuple[int | None, int | None]:
+        """Requests whose tokens are not the rule's: those that rounding explains, and the others."""
+        rule = held_against(self.verifier)
+        if rule is None:
+            return None, None
+        by_rounding = structural = 0
+        for batch, now in zip(batches, after, strict=True):
+            drawn = batch.drawn
+            wanted = expected(rule, batch.fixture, drawn, batch.streams)
+            wrong = _differ(wanted, now).nonzero()[:, 0]
+            if len(wrong):
+                outcome = Verification(now.token_ids[wrong], now.num_accepted[wrong])
+                needed = excess(rule, *only(wrong, drawn.draft, drawn.target, batch.streams), outcome)
+                by_rounding += int((needed <= TOLERANCE).sum())
+                structural += int((needed > TOLERANCE).sum())
+        return by_rounding, structural
+
+    def _unlike_fresh(self, batches: list[_Batch], after: list[Verification]) -> int | None:
+        if self.fresh is None:
+            return None
+        try:
+            return sum(
+                _differing(_verified(self.fresh, batch, batch.streams), now)
+                for batch, now in zip(batches, after, strict=True)
+            )
+        except (ArgumentError, watch.VerifierFault):  # the object took what its copy does not
+            return None
+
+
+def _copied(verifier: Verifier) -> Verifier | None:
+    try:
+        fresh = copy.deepcopy(verifier)
+    except Exception:  # whatever somebody's class raises: locks, generators and handles cannot be copied
+        return None
+    return None if fresh is verifier else fresh
+
+
+def _verified(verifier: Verifier, batch: _Batch, streams: Streams) -> Verification:
+    """An outcome that later calls cannot overwrite."""
+    drawn = batch.drawn
+    result = watch.verify(verifier, batch.fixture, drawn.draft, drawn.target, streams)
+    return Verification(result.token_ids.clone(), result.num_accepted.clone())
+
+
+def _differ(one: Verification, other: Verification) -> Tensor:
+    return (one.token_ids != other.token_ids).any(dim=1) | (one.num_accepted != other.num_accepted)
+
+
+def _differing(one: Verification | None, other: Verification) -> int:
+    """Requests that differ; 0 where there is nothing to compare with."""
+    return 0 if one is None else int(_differ(one, other).sum())

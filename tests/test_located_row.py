@@ -1,0 +1,313 @@
+"""One pair of rows of a larger vocabulary, located edge by edge: bugs are measured as large as they are."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from specbench.errors import ArgumentError
+from specbench.exactness.enumeration import row_code
+from specbench.exactness.enumeration.row import ASSUMPTION, LocatedRow, _joint_distance, locate_row
+from specbench.exactness.enumeration.row_edges import fresh_rows
+from specbench.exactness.zoo.base import BlockSteps, TokenSteps
+from specbench.exactness.zoo.residual import TargetResidual
+from specbench.rng import Stream, Streams
+from specbench.rules import cards, known
+from specbench.rules.rule import Rule, positive_part
+from specbench.sampling import inverse_cdf
+from specbench.verifiers.block import BlockVerifier
+from specbench.verifiers.masked import MaskedVerifier
+
+CPU = torch.device("cpu")
+VOCABULARY, SEED = 211, 4
+
+
+def located(verifier, vocabulary: int = VOCABULARY, seconds: float = 0, **options) -> LocatedRow:
+    with torch.inference_mode():
+        found = locate_row(verifier, known.of(verifier), vocabulary, SEED, CPU, seconds, **options)
+    assert found is not None
+    return found
+
+
+def rows(vocabulary: int = VOCABULARY):
+    """p of both rows and q."""
+    made = fresh_rows(vocabulary, SEED, CPU)
+    return made.p[0], made.p[1], made.q[0]
+
+
+def true_distance(accept, residual, bonus, vocabulary: int = VOCABULARY) -> float:
+    """Of a step with these accept probabilities, draws after a refusal and bonus draws, over all pairs of tokens."""
+    first, second, q = rows(vocabulary)
+    refusal = (q * (1 - accept)).sum()
+    joint = (q * accept)[:, None] * bonus + refusal * (residual / residual.sum())[:, None] * second
+    return float((joint - first[:, None] * second).abs().sum() / 2)
+
+
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_sound_verifiers_have_the_edges_of_their_rule(verifier, normalized):
+    row = located(verifier, normalized=normalized)
+    assert row.displaced == 0
+    assert row.largest == 0
+    assert not row.cut
+    assert row.tv < 1e-14
+    assert row.slack < 1e-9
+    assert row.edges > 2.4 * VOCABULARY  # half of the tokens have nothing in the residual
+    assert row.requests < 6 * VOCABULARY
+    assert row.rule == verifier.rule
+    assert f"{VOCABULARY:,} tokens" in row.sentence
+    assert "none displaced" in row.sentence
+    assert row.sentence.endswith(ASSUMPTION)
+    assert "\n" not in row.sentence
+
+
+def test_a_larger_vocabulary():
+    row = located(MaskedVerifier(), 1009)
+    assert row.displaced == 0
+    assert row.upper < 1e-8
+
+
+class DroppedResidual(TokenSteps):
+    least = 1e-3
+
+    def residual(self, p, q):
+        left = (p - q).clamp(min=0)
+        return torch.where(left < self.least, 0.0, left)
+
+
+def test_small_residual_entries_that_are_dropped():
+    first, second, q = rows()
+    left = (first - q).clamp(min=0)
+    truth = true_distance((first / q).clamp(max=1), torch.where(left < 1e-3, 0.0, left), second)
+    assert truth > 1e-4
+    row = located(DroppedResidual())
+    assert row.tv == pytest.approx(truth, abs=1e-9)
+    assert row.displaced > 50
+    assert row.slack < 1e-9
+
+
+def test_a_rule_of_ones_own_that_is_biased_is_measured_against_the_target():
+    def dropped(p, q):
+        left = positive_part(p, q)
+        return torch.where(left < 1e-3, 0.0, left)
+
+    card = dataclasses.replace(cards.TOKEN, name="dropped")
+    own = Rule.of(card, thresholds=known.KNOWN["token"].thresholds, residual=dropped)
+
+    class Follows(DroppedResidual):
+        rule = own
+
+    row = located(Follows())
+    assert row.displaced == 0
+    assert row.tv == pytest.approx(located(DroppedResidual()).tv, abs=1e-9)
+
+
+class HighIds(TokenSteps):
+    """Emits the id before the drawn one in the upper half of the vocabulary."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        drawn = super().emit(weights, draft, streams, num_accepted)
+        return drawn - (drawn > weights.shape[1] // 2).long()
+
+
+def test_ids_in_the_upper_half_that_are_wrong():
+    first, second, q = rows()
+    moved = torch.arange(VOCABULARY) - (torch.arange(VOCABULARY) > VOCABULARY // 2).long()
+    residual, bonus = (torch.zeros_like(q).index_add(0, moved, row) for row in ((first - q).clamp(min=0), second))
+    truth = true_distance((first / q).clamp(max=1), residual, bonus)
+    row = located(HighIds())
+    assert row.tv == pytest.approx(truth, abs=1e-9)
+    assert row.largest > 1e-3
+
+
+class Float32Sums(TokenSteps):
+    def emit(self, weights, draft, streams, num_accepted):
+        sums = weights.float().cumsum(dim=1)
+        drawn = torch.searchsorted(sums, streams.uniform(Stream.EMIT)[:, :1] * sums[:, -1:].double(), right=True)
+        return drawn[:, 0].clamp(max=weights.shape[1] - 1)
+
+
+def test_sums_in_float32_are_displaced_by_their_rounding():
+    row = located(Float32Sums())
+    assert row.displaced > 50
+    assert 1e-9 < row.largest < 1e-6
+    assert 1e-9 < row.tv < 1e-5
+    assert row.slack < 1e-9
+
+
+class HighThreshold(TokenSteps):
+    def accepts(self, p, q, u):
+        return u < p / q + 1e-6
+
+
+class HighThresholdBlock(BlockSteps):
+    def accepted_length(self, draft, target, weights, u):
+        return super().accepted_length(draft, target, weights, u - 1e-6)
+
+
+@pytest.mark.parametrize("verifier", [HighThreshold(), HighThresholdBlock()])
+def test_thresholds_that_are_moved(verifier):
+    first, second, q = rows()
+    accept = ((first / q).clamp(max=1) + 1e-6).clamp(max=1)
+    truth = true_distance(accept, (first - q).clamp(min=0), second)
+    assert truth > 1e-7
+    row = located(verifier)
+    assert row.tv == pytest.approx(truth, rel=1e-3)
+    assert row.largest == pytest.approx(1e-6, rel=1e-3)
+    assert row.displaced == int((first < q).sum())
+
+
+class OneToken(TokenSteps):
+    """Emits the argmax where one token should be drawn."""
+
+    wrong = 17
+
+    def emit(self, weights, draft, streams, num_accepted):
+        drawn = super().emit(weights, draft, streams, num_accepted)
+        return torch.where(drawn == self.wrong, weights.argmax(dim=1), drawn)
+
+
+def test_one_token_that_is_never_drawn():
+    first, second, q = rows()
+    residual, bonus = (first - q).clamp(min=0), second.clone()
+    for row in (residual, bonus):
+        probability = float(row[OneToken.wrong])
+        row[OneToken.wrong] = 0
+        row[row.argmax()] += probability
+    truth = true_distance((first / q).clamp(max=1), residual, bonus)
+    found = located(OneToken())
+    assert truth > 0
+    assert found.tv == pytest.approx(truth, abs=1e-9)
+    assert 1 <= found.displaced <= 4
+
+
+class OneDraft(TokenSteps):
+    """Never accepts one drafted token."""
+
+    wrong = 23
+
+    def verify(self, draft, target, streams):
+        self.tokens = draft.token_ids
+        return super().verify(draft, target, streams)
+
+    def count(self, mask):
+        return super().count(mask & (self.tokens != self.wrong)[:, None])
+
+
+def test_one_drafted_token_that_is_never_accepted():
+    first, second, q = rows()
+    accept = (first / q).clamp(max=1)
+    accept[OneDraft.wrong] = 0
+    found = located(OneDraft())
+    assert found.tv == pytest.approx(true_distance(accept, (first - q).clamp(min=0), second), abs=1e-9)
+
+
+class BonusFromDraft(TokenSteps):
+    def bonus(self, draft, target, p):
+        return draft.rows.probs()
+
+
+def test_a_bonus_from_the_drafts_row():
+    first, _, q = rows()
+    truth = true_distance((first / q).clamp(max=1), (first - q).clamp(min=0), q)
+    assert truth > 0.05
+    assert located(BonusFromDraft()).tv == pytest.approx(truth, abs=1e-8)
+
+
+def test_a_residual_that_is_the_target():
+    first, second, q = rows()
+    truth = true_distance((first / q).clamp(max=1), first, second)
+    assert located(TargetResidual()).tv == pytest.approx(truth, abs=1e-8)
+
+
+class Malformed(TokenSteps):
+    """Emits an id behind the vocabulary after every refusal."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        drawn = super().emit(weights, draft, streams, num_accepted)
+        return torch.where(num_accepted == 0, weights.shape[1], drawn)
+
+
+def test_what_no_rule_can_give_counts():
+    first, _, q = rows()
+    refusal = float((q - first).clamp(min=0).sum())
+    assert located(Malformed()).tv == pytest.approx(refusal, abs=1e-9)
+
+
+class Counted(MaskedVerifier):
+    calls = 0
+
+    def verify(self, draft, target, streams):
+        self.calls += 1
+        return super().verify(draft, target, streams)
+
+
+class CountedBonusFromDraft(BonusFromDraft):
+    calls = 0
+
+    def verify(self, draft, target, streams):
+        self.calls += 1
+        return super().verify(draft, target, streams)
+
+
+def test_the_time_cuts_it_short_and_the_bound_says_so(monkeypatch):
+    monkeypatch.setitem(row_code._CELLS, "cpu", VOCABULARY * 8)
+    whole, verifier = located(MaskedVerifier()), Counted()
+    monkeypatch.setattr(row_code.Code, "late", property(lambda code: verifier.calls > 30))
+    row = located(verifier, seconds=100)
+    assert row.cut
+    assert row.requests < whole.requests / 2
+    assert whole.slack < 1e-9 < row.slack < 1
+    assert row.upper == pytest.approx(row.tv + row.slack)
+    assert "the time ended" in row.sentence
+    # The likely half comes first.
+    assert row.slack < 0.2
+
+
+def test_a_bug_that_was_not_located_in_time_is_within_the_bound(monkeypatch):
+    verifier, truth = CountedBonusFromDraft(), located(BonusFromDraft()).tv
+    monkeypatch.setitem(row_code._CELLS, "cpu", VOCABULARY * 64)
+    monkeypatch.setattr(row_code.Code, "late", property(lambda code: verifier.calls > 24))
+    row = located(verifier, seconds=100)
+    assert row.cut
+    assert row.tv + row.slack >= truth
+
+
+def test_what_does_not_draw_from_the_streams_is_not_located():
+    class FromSeeds(TokenSteps):
+        def verify(self, draft, target, streams):
+            return super().verify(draft, target, Streams(streams.seeds, streams.positions, streams.width))
+
+    with torch.inference_mode():
+        assert locate_row(FromSeeds(), known.KNOWN["token"], VOCABULARY, SEED, CPU, 0) is None
+        assert locate_row(TokenSteps(), Rule(name="unknown", title="unknown"), VOCABULARY, SEED, CPU, 0) is None
+
+
+def test_a_refusal_is_the_verifiers_own():
+    class Refuses(TokenSteps):
+        def verify(self, draft, target, streams):
+            raise ArgumentError("target: too large")
+
+    with pytest.raises(ArgumentError, match="too large"):
+        located(Refuses())
+
+
+def test_noise_of_ones_own_ends():
+    class Noisy(TokenSteps):
+        def emit(self, weights, draft, streams, num_accepted):
+            return inverse_cdf(
+                weights, torch.rand(len(weights), dtype=torch.float64) + 0 * streams.uniform(Stream.EMIT)[:, 0]
+            )
+
+    assert located(Noisy(), 31).cut
+
+
+def test_the_distance_over_pairs_is_that_of_the_whole_table():
+    generator = torch.Generator().manual_seed(1)
+    accepted, first, bonus, second = (torch.rand(40, generator=generator, dtype=torch.float64) for _ in range(4))
+    accepted[3] = 0
+    second[5] = 0
+    second /= second.sum()
+    excess = first - accepted
+    table = accepted[:, None] * bonus + excess[:, None] * second
+    assert float(_joint_distance(accepted, excess, bonus, second)) == pytest.approx(float(table.abs().sum()), rel=1e-12)
