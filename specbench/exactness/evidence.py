@@ -7,7 +7,9 @@ from typing import Any
 
 from specbench.checks import check_seconds, plain_number
 from specbench.errors import ConfigError
+from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.inputs.census import CensusRow
+from specbench.exactness.long_use import LongUseRow
 from specbench.exactness.statistics.tally import Tally
 
 JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
@@ -31,6 +33,9 @@ class Settings:
         false_alarm: chance that a verifier which is exact is rejected. (The tests of acceptance, which reject nothing
             but the name of its rule, have as much again.)
         power: with which the bias that a test is said to show is shown.
+        use_calls, use_seconds: calls of one object in mixed shapes before its first requests are made again, those of
+            D counted in; 0 calls skip that.
+        row_vocabulary, row_seconds: tokens of the pair of rows on which the law of a step is located; 0 skips it.
         call_seconds: after which a call of verify is stopped, and the verifier called broken; 0 is no limit.
         stop_when_caught: stop at the look at which something is rejected.
     """
@@ -42,6 +47,10 @@ class Settings:
     input_seconds: float | int = 240
     serial_draws: int = 300_000
     serial_seconds: float | int = 10
+    use_calls: int = 100_000
+    use_seconds: float | int = 30
+    row_vocabulary: int = 4_096
+    row_seconds: float | int = 15
     false_alarm: float = 1e-6
     power: float = 0.99
     call_seconds: float | int = 60
@@ -53,9 +62,17 @@ class Settings:
                 raise ConfigError(
                     f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
                 )
-        for name in ("seconds", "locating_seconds", "input_seconds", "serial_seconds", "call_seconds"):
+        for name in (
+            "seconds",
+            "locating_seconds",
+            "input_seconds",
+            "serial_seconds",
+            "use_seconds",
+            "row_seconds",
+            "call_seconds",
+        ):
             check_seconds(f"protocol.{name}", getattr(self, name))
-        for name, fewest in (("draws", 1), ("calls", 0), ("serial_draws", 0)):
+        for name, fewest in (("draws", 1), ("calls", 0), ("serial_draws", 0), ("use_calls", 0), ("row_vocabulary", 0)):
             if not fewest <= getattr(self, name) <= MOST_DRAWS:
                 raise ConfigError(
                     f"protocol.{name}", getattr(self, name), "no count of steps", f"Use {fewest} to {MOST_DRAWS:,}."
@@ -64,13 +81,17 @@ class Settings:
 
 SUITES = {
     "quick": Settings(
-        draws=300_000,
+        draws=200_000,
         seconds=120,
         locating_seconds=20,
         calls=1_600,
         input_seconds=60,
         serial_draws=50_000,
         serial_seconds=2,
+        use_calls=10_000,
+        use_seconds=6,
+        row_vocabulary=1_009,
+        row_seconds=4,
     ),
     "default": Settings(),
     "deep": Settings(
@@ -81,6 +102,10 @@ SUITES = {
         input_seconds=3600,
         serial_draws=4_000_000,
         serial_seconds=0,
+        use_calls=1_000_000,
+        use_seconds=600,
+        row_vocabulary=151_936,
+        row_seconds=600,
     ),
 }
 
@@ -259,6 +284,8 @@ class Evidence:
         inputs_seed: that they were drawn with.
         census: what was put before the verifier, by property of its arguments.
         refusals: its reasons for refusing calls of D, with how often.
+        long_use: what many calls of one object changed; None if that was not run.
+        row: the law of a step for one pair of rows of a large vocabulary; None if it could not be located.
         habits: what its tokens depend on.
         tallies: the counts, by small fixture.
         unsupported: fixtures that the verifier refused, with its reason.
@@ -277,6 +304,8 @@ class Evidence:
     inputs_seed: int = 0
     census: list[CensusRow] = field(default_factory=list)
     refusals: dict[str, int] = field(default_factory=dict)
+    long_use: LongUseRow | None = None
+    row: LocatedRow | None = None
     habits: list[Habit] = field(default_factory=list)
     tallies: dict[str, Tally] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)

@@ -28,10 +28,13 @@ from specbench.exactness.enumeration.injection import (
     seconds_a_request,
     takes_injected_uniforms,
 )
+from specbench.exactness.enumeration.reference import held_against
+from specbench.exactness.enumeration.row import locate_row
 from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT, Bound, Evidence, Row, Settings
 from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
+from specbench.exactness.long_use import LongUse
 from specbench.exactness.probes import LOCATED, Probe, bound_of, uncontradicted
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
@@ -39,7 +42,7 @@ from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
-from specbench.exactness.trials import Configured, Trials, run_trials
+from specbench.exactness.trials import ALL, Configured, Trials, run_trials
 from specbench.journal import Journal
 from specbench.rules.agreement import TOLERANCE
 
@@ -52,6 +55,7 @@ LOCATING = 0.1  # share of the false alarm that is for bounds from below
 LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
 _AGAIN = 3  # looks after the last, for models that the last one made anew
+_ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
 
@@ -121,10 +125,13 @@ class _Examination:
         self.extra: list[Row] = []
         self.caught: dict[tuple[str, str], int] = {}
         self.trials: Trials | None = None
+        self.use: LongUse | None = None
 
     def run(self, configured: Configured | None) -> None:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
         self.report("what its tokens depend on, and where its thresholds are")
+        if self.settings.use_calls:
+            self.use = LongUse.begin(self.verifier, self.fixtures, self.seed, self.device)
         injectable = self._injectable()
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
         self.evidence.habits = habits(self.verifier, company, injectable, self.seed)
@@ -135,6 +142,9 @@ class _Examination:
         self._draw()
         if self.settings.calls and not (self.settings.stop_when_caught and self.rejected):
             self._draw_from_d(configured)
+        if not (self.settings.stop_when_caught and self.rejected):
+            self._locate_a_row()
+            self._use_for_long()
         self._look(AT_LAST)
 
     def _draw_from_d(self, configured: Configured | None) -> None:
@@ -145,6 +155,25 @@ class _Examination:
         self.evidence.census = list(self.trials.census.rows())
         self.evidence.cut |= self.trials.cut
         self.extra += self.trials.tests
+
+    def _locate_a_row(self) -> None:
+        rule, vocabulary = held_against(self.verifier), self.settings.row_vocabulary
+        if rule is None or not vocabulary or not self._injectable():
+            return
+        if self.device.type == "cuda":
+            vocabulary = max(vocabulary, _ROW_ON_A_GPU)
+        self.report(f"the law of a step for one pair of rows of {vocabulary:,} tokens")
+        asked = (vocabulary, self.evidence.inputs_seed, self.device, self.settings.row_seconds)
+        with contextlib.suppress(ArgumentError):  # a refusal of such a request is among those of D
+            self.evidence.row = locate_row(self.verifier, rule, *asked)
+
+    def _use_for_long(self) -> None:
+        if self.use is None:
+            return
+        made = sum(row.calls for row in self.evidence.inputs if row.stratum == ALL)
+        self.report("one object in long use")
+        self.use.exercise(max(0, self.settings.use_calls - made), self.settings.use_seconds)
+        self.evidence.long_use = self.use.compare()
 
     def conclude(self) -> None:
         """What follows from the counts, without another call of the verifier."""

@@ -87,6 +87,7 @@ class Trials:
     cut: bool = False
 
 
+@watch.one_thread()
 def run_trials(
     verifier: Verifier,
     calls: int,

@@ -25,7 +25,8 @@ class Certificate:
         inputs_upper_bound, large_upper_bound: likewise in the mean over D, and over its large vocabularies; each at 99%
             confidence, None where there is none.
         tv_lower_bound: the largest bias that is known, with the run's false alarm; 0 where none is.
-        bounds, inputs, census, tests, habits: the rows of evidence.py; refusals: reasons for refusing calls of D.
+        bounds, inputs, census, tests, habits, long_use, row: as in evidence.py.
+        refusals: reasons for refusing calls of D, with how often.
         covered, not_covered: the scope, in words.
         failure: the simplest request that shows a bias; None where nothing does.
         bias: total variation a step and accepted tokens a step by fixture, for what is not lossless.
@@ -57,6 +58,8 @@ class Certificate:
     inputs: list[dict[str, Any]]
     census: list[dict[str, Any]]
     refusals: dict[str, int]
+    long_use: dict[str, Any] | None
+    row: dict[str, Any] | None
     tests: list[dict[str, Any]]
     habits: list[dict[str, Any]]
     failure: dict[str, Any] | None
@@ -114,6 +117,8 @@ def certify(
         inputs=[asdict(row) for row in evidence.inputs],
         census=[asdict(row) for row in evidence.census],
         refusals=dict(evidence.refusals),
+        long_use=None if evidence.long_use is None else asdict(evidence.long_use),
+        row=None if evidence.row is None else asdict(evidence.row),
         tests=[asdict(row) for row in evidence.rows],
         habits=[asdict(habit) for habit in evidence.habits],
         failure=None if evidence.failure is None else asdict(evidence.failure),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specbench.exactness.evidence import HARD, Bound, Evidence, Row
+from specbench.exactness.long_use import LongUseRow
 from specbench.exactness.probes import COUNTED, RULE
 from specbench.exactness.trials import ALL, LARGE
 from specbench.rules.agreement import TOLERANCE
@@ -70,9 +71,17 @@ def reservations(evidence: Evidence) -> list[str]:
         found.append("habits")
     if other_tokens(evidence)[0]:
         found.append("other rule")
+    if evidence.long_use is not None and altered(evidence.long_use):
+        found.append("long use")
     if any((bound.located or 0.0) > ROUNDING for bound in evidence.bounds):
         found.append("bias")
     return found
+
+
+def altered(use: LongUseRow) -> int:
+    """Requests that came out otherwise after long use than before, than of an unused copy, or than by the rule."""
+    found = (use.unsteady, use.changed, use.changed_between, use.unlike_fresh, use.unlike_rule)
+    return max(each or 0 for each in found)
 
 
 def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:

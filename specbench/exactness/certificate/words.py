@@ -12,6 +12,7 @@ from specbench.exactness.certificate.verdict import (
     NOT_REJECTED,
     ROUNDING,
     Verdict,
+    altered,
     other_tokens,
 )
 from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, Row, Settings, StratumRow
@@ -57,6 +58,8 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
         f"No test rejected it, at a false alarm of {settings.false_alarm:g} for all of them together.",
         *_bounds(evidence.bounds),
         *_of_inputs(evidence),
+        *_of_row(evidence),
+        *_of_use(evidence),
         *_proofs(evidence),
         *_habits(evidence),
         *_reservations(verdict, evidence),
@@ -150,6 +153,32 @@ def _of_inputs(evidence: Evidence) -> list[str]:
     if whole.rule_checked:
         found.append(_of_rule(whole))
     return found
+
+
+def _of_row(evidence: Evidence) -> list[str]:
+    return [] if evidence.row is None else [evidence.row.sentence]
+
+
+def _of_use(evidence: Evidence) -> list[str]:
+    """What many calls of one object changed."""
+    use = evidence.long_use
+    if use is None:
+        return []
+    others = sum(row.calls for row in evidence.inputs if row.stratum == ALL)
+    calls = f"after {use.calls + others:,} calls of one object in mixed shapes"
+    if not altered(use):
+        compared = use.requests + use.new_requests
+        return [f"The {compared:,} requests that were verified before or again {calls} came out as they should."]
+    counts = {
+        "their first tokens": use.changed,
+        "an unused copy's": use.unlike_fresh,
+        "the rule's": use.unlike_rule,
+        "their own at once": use.unsteady,
+        "their first tokens in between": use.changed_between,
+    }
+    words = "; ".join(f"not {name}: {count:,}" for name, count in counts.items() if count)
+    first = "" if use.first_changed is None else f", first seen after {use.first_changed:,}"
+    return [f"Of {use.requests + use.new_requests:,} requests {calls} some came out otherwise{first} ({words})."]
 
 
 def _of_rule(whole: StratumRow) -> str:
