@@ -291,7 +291,9 @@ BAD_INPUT = [
     ),
     Case("replay of a batch", (*REPLAY, "batch_size=3"), ("batch_size=3: protocol=replay would", "Nothing is decoded")),
     Case(
-        "gamma without regimes", ("protocol=exactness", "protocol.vocabulary=0", "gamma=3"), ("gamma=3: ", "a regime")
+        "gamma without calls",
+        ("protocol=exactness", "protocol.calls=0", "gamma=3"),
+        ("gamma=3: ", "calls drawn from D"),
     ),
     # Folders and experiments
     Case(
@@ -412,7 +414,13 @@ JUDGED = Case(
     "verifier judged",
     (
         *("protocol=exactness", "verifier=flawed/previous_row_bonus", "tracking.mode=disabled"),
-        *("protocol.draws=10000", "protocol.serial_draws=0", "protocol.vocabulary=0", "protocol.seconds=0"),
+        *(
+            "protocol.draws=10000",
+            "protocol.serial_draws=0",
+            "protocol.calls=0",
+            "protocol.use_calls=0",
+            "protocol.seconds=0",
+        ),
         AS_SLOW_CODE,
     ),
     ("not lossless",),

@@ -244,7 +244,8 @@ def test_a_name_that_stands_for_many_asks_which():
 
 # certify
 
-SMALL = {"draws": 5000, "serial_draws": 500, "regime_draws": 8, "vocabulary": 300, "seconds": 0, "regime_seconds": 0}
+SMALL = {"draws": 5000, "serial_draws": 500, "calls": 12, "use_calls": 100, "seconds": 0, "input_seconds": 0}
+SMALL |= {"inputs_seed": 3, "row_vocabulary": 50}
 OF_THE_RUN = ("command", "environment", "seconds", "verifier")
 
 

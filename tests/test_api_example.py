@@ -58,7 +58,7 @@ def test_which_rule_and_gamma_suit_this_pair():
 
     # 5. That was one distribution. A certificate looks for a bias everywhere (here with a small suite).
     certificate = specbench.certify(
-        "block", draws=5000, serial_draws=0, regime_draws=8, vocabulary=300, locating_seconds=0.5
+        "block", draws=5000, serial_draws=0, calls=20, use_calls=0, row_vocabulary=100, locating_seconds=0.5
     )
     assert certificate.verdict in ("lossless", "not rejected")  # so few requests may leave more than the word allows
     assert certificate.headline in certificate.page

@@ -18,7 +18,7 @@ from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
 from specbench.exactness.enumeration.laws import all_drafts, law_of
 from specbench.exactness.evidence import Settings
-from specbench.exactness.fixtures import greedy_fixture, regimes, small_fixtures
+from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.probes import COUNTED
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
@@ -40,23 +40,23 @@ from tests.test_verifiers import VERIFIERS as INSTALLED
 CONF = Path(__file__).parent.parent / "conf"
 SOUND = {name: verifier for name, verifier in INSTALLED.items() if verifier.lossless}
 # What is seen must not depend on how busy the machine is, so that nothing but the naive verifier meets the clock: it is
-# too slow for so many steps, and gets two seconds on the small fixtures, and a batch of each regime.
+# too slow for so many steps, and gets two seconds on the small fixtures.
 SHORT = Settings(
-    false_alarm=1e-8, draws=40_000, seconds=120, serial_draws=20_000, serial_seconds=60, vocabulary=997,
-    regime_draws=256, regime_seconds=120, locating_seconds=2,
+    false_alarm=1e-8, draws=40_000, seconds=120, serial_draws=20_000, serial_seconds=60, calls=120,
+    input_seconds=120, locating_seconds=2, use_calls=1000, row_vocabulary=200,
 )  # fmt: skip
-NAIVE = dataclasses.replace(SHORT, seconds=2, serial_seconds=1, regime_seconds=2)
-INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, vocabulary=0, seconds=1)
+NAIVE = dataclasses.replace(SHORT, seconds=2, serial_seconds=1, use_calls=100)
+INTERPRETED = dataclasses.replace(SHORT, draws=2, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, seconds=1)
 ALL = small_fixtures()
 FEW = tuple(
     fixture for fixture in ALL if fixture.name in ("chain", "grammar", "mixed", "one_hot", "penalised", "ragged")
 )
-HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, vocabulary=0)
+HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, calls=0, use_calls=0)
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_lossless_verifiers_pass_the_suite(name, request):
-    """Held against a model of known bias: 40,000 steps leave 2e-4 for what may hide; and regimes of small vocabularies.
+    """Held against a model of known bias: 40,000 steps leave 2e-4 for what may hide; and calls of D.
 
     An interpreted verifier takes 50 ms and more a request: it must emit its rule's tokens in the few it is given.
     """
@@ -67,7 +67,7 @@ def test_lossless_verifiers_pass_the_suite(name, request):
         request.getfixturevalue("little_effort")
     settings = amount(verifier, NAIVE if name == "naive" else SHORT, INTERPRETED)
     with torch.inference_mode():
-        evidence = examine(verifier, settings, seed=1, device=CPU, regimes=regimes(settings.vocabulary or 100))
+        evidence = examine(verifier, settings, seed=1, device=CPU, inputs_seed=1)
     assert evidence.fault is None
     assert not evidence.rejected
     assert all(row.rejected_at is None for row in evidence.rows)
@@ -79,7 +79,8 @@ def test_lossless_verifiers_pass_the_suite(name, request):
         if known.of(verifier).has_law and FIXTURES.get(bound.fixture) is not None:
             assert bound.rule_error is not None
             assert bound.rule_error < 1e-12
-    assert all(not regime.structural for regime in evidence.regimes)
+    assert all(not row.structural for row in evidence.inputs)
+    assert evidence.long_use is None or altered(evidence.long_use) == 0
     if known.of(verifier).has_law:
         assert not any(habit.differing for habit in evidence.habits)
 

@@ -16,7 +16,7 @@ from tests.command_lines import Ended, once, read_all, run_all, untracked
 HERE = "tests.test_exactness_cli"
 FEW = (
     *("protocol=exactness", "tracking.mode=disabled", "protocol.draws=10000"),
-    *("protocol.serial_draws=0", "protocol.vocabulary=0", "protocol.seconds=0", AS_SLOW_CODE),
+    *("protocol.serial_draws=0", "protocol.calls=0", "protocol.use_calls=0", "protocol.seconds=0", AS_SLOW_CODE),
 )
 
 
@@ -43,7 +43,7 @@ def refused(key: str, value: str, *says: str, plus: str = "") -> Case:
 
 
 def ignored(key: str, value: str) -> Case:
-    says = (f"{key}={value}: ", "protocol=exactness would ignore it. It is for a regime")
+    says = (f"{key}={value}: ", "protocol=exactness would ignore it. It is for calls drawn from D")
     return Case(f"zoo {key}", ("+exp=flawed_zoo", "verifier=flawed/lenient", f"{key}={value}"), says)
 
 
@@ -57,7 +57,8 @@ REFUSED = [
     refused("protocol.seconds", "nan", "Use 0 for no limit, or more."),
     refused("protocol.call_seconds", "inf", "Use 0 for no limit, or more."),
     refused("protocol.false_alarm", "2.0", "not inside (0, 1)"),
-    refused("protocol.vocabulary", "7", "Use 100 to 300000, or 0 to skip the regimes."),
+    refused("protocol.calls", "-1", "Use 0 to 100,000,000,000."),
+    refused("protocol.inputs_seed", "-1", "Use a whole number from 0 to"),
     refused("protocol.calibration_seeds", "-1", "Use a whole number from 0."),
     refused("protocol.calibration_seconds", "soon", "Use 0 for no limit, or more."),
     refused("protocol.patience", "3", "no setting of a suite", "stop_when_caught", plus="+"),

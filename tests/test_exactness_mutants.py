@@ -11,8 +11,9 @@ from specbench.errors import ArgumentError
 from specbench.exactness import suite
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify
 from specbench.exactness.evidence import SUITES, Settings
-from specbench.exactness.fixtures import regimes
+from specbench.exactness.inputs import STRATA
 from specbench.exactness.suite import examine
+from specbench.exactness.trials import run_trials
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
@@ -22,25 +23,25 @@ from tests.cases import CPU
 
 # A sound verifier is rejected with probability 1e-7 a test of this file; seeds are fixed.
 LOOK = Settings(
-    draws=30_000, false_alarm=1e-7, seconds=0, serial_draws=60_000, serial_seconds=0, vocabulary=1500,
-    regime_draws=1024, regime_seconds=0,
+    draws=30_000, false_alarm=1e-7, seconds=0, serial_draws=60_000, serial_seconds=0, calls=300,
+    input_seconds=0, use_calls=0, row_vocabulary=0,
 )  # fmt: skip
 pytestmark = pytest.mark.usefixtures("unchecked", "little_effort", "few_asked_twice")
 FEW = ("chain", "idle", "long", "mixed", "ragged")
-FEW_REGIMES = ("large_top_k", "large_one_hot", "gamma_9", "batch_512")
 
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five small fixtures; what they and four regimes show is enough here."""
+    """Five small fixtures; what they and the small strata of D show is enough here."""
     kept = tuple(each for each in suite.small_fixtures() if each.name in FEW)
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
+    strata = tuple(each for each in STRATA if not each.large and not each.recorded)
+    monkeypatch.setattr(suite, "run_trials", lambda *asked: run_trials(*asked, strata=strata))
 
 
 def certificate_of(verifier, settings: Settings = LOOK) -> Certificate:
-    chosen = tuple(each for each in regimes(settings.vocabulary or 100) if each.name in FEW_REGIMES)
     with torch.inference_mode():
-        evidence = examine(verifier, settings, 5, CPU, regimes=chosen)
+        evidence = examine(verifier, settings, 5, CPU, inputs_seed=5)
     about = {"verifier": type(verifier).__name__, "rule": verifier.rule, "declared_lossless": True, "seed": 5}
     return certify(**about, evidence=evidence, suite="quick", settings=settings, command="", environment={}, bias=[])
 
@@ -251,7 +252,7 @@ def test_wrong_code_is_rejected(verifier, words):
 
 
 def test_what_few_requests_show_is_never_called_lossless():
-    """Two requests in five of one regime: perhaps too few to be rejected, and far too many to be certified."""
+    """Two requests in five of one stratum: perhaps too few to be rejected, and far too many to be certified."""
     certificate = certificate_of(BeyondThe300th())
     assert certificate.verdict != LOSSLESS, said(certificate)
     assert "batch" in said(certificate)
@@ -267,4 +268,4 @@ def test_a_bias_on_rare_seeds_stays_in_the_bound():
 
 def test_quick_and_deep_suites_differ_in_how_hard_they_look():
     assert SUITES["quick"].draws < SUITES["default"].draws < SUITES["deep"].draws
-    assert SUITES["quick"].vocabulary < SUITES["default"].vocabulary
+    assert SUITES["quick"].calls < SUITES["default"].calls < SUITES["deep"].calls

@@ -67,13 +67,13 @@ def written(outcome: Outcome, folder) -> dict[str, pd.DataFrame]:
 
 
 def exactness(**more) -> ExactnessProtocol:
-    few = {"regime_draws": 8, "regime_seconds": 0, "calibration_draws": 500, "calibration_seconds": 0}
+    few = {"calls": 40, "inputs_seed": 2, "use_calls": 50, "calibration_draws": 500, "calibration_seconds": 0}
     return ExactnessProtocol(**{**SMALL, **few, **more})
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked")
 def test_exactness_of_a_sound_verifier(tmp_path):
-    outcome = exactness(calibration_seeds=2, vocabulary=1000).run(context(MaskedVerifier(), gamma=6))
+    outcome = exactness(calibration_seeds=2).run(context(MaskedVerifier(), gamma=6))
     files = written(outcome, tmp_path)
     certificate = json.loads(outcome.documents["certificate.json"])
     assert certificate["verdict"] == "not rejected"  # so few requests leave more than a lossless verdict allows
@@ -84,11 +84,12 @@ def test_exactness_of_a_sound_verifier(tmp_path):
     cells = files[tables.CELLS].groupby("fixture")[["prob", "share"]].sum()
     assert np.allclose(cells, 1)
     assert files[tables.CALIBRATION]["seed"].nunique() == 2
-    regimes = files[tables.REGIMES].set_index("regime")
-    assert (regimes.loc["as_configured", ["gamma", "batch", "vocabulary"]] == [6, 4, 1000]).all()
-    assert (regimes["differing"] == 0).all()
-    assert "drafts of 0 to 64 tokens" in outcome.documents["certificate.md"]
-    assert "divided by their temperatures" in outcome.documents["certificate.md"]
+    strata = files[tables.INPUTS].set_index("stratum")
+    assert (strata.loc["as configured", ["calls", "requests"]] == [2, 8]).all()
+    assert (strata["differing"] == 0).all()
+    census = files[tables.CENSUS]
+    assert census.loc[census["property"] == "padded", "calls"].sum() == 40
+    assert "40 calls drawn from the input distribution D" in outcome.documents["certificate.md"]
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked")

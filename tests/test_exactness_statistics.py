@@ -24,7 +24,7 @@ from specbench.exactness.evidence import (
     Settings,
     settings_of,
 )
-from specbench.exactness.fixtures import regimes, small_fixtures
+from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.statistics import calibration
 from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.statistics.pit import PitTable
@@ -125,7 +125,7 @@ def test_pairs_may_be_chosen_by_what_came_first():
 
 
 def test_pit_is_uniform_and_sees_a_wrong_residual():
-    fixture = next(regime for regime in regimes(2000) if regime.name == "large").fixture()
+    fixture = FIXTURES["chain"]
     table = PitTable(fixture)
     p_values = []
     for verifier in (MaskedVerifier(), residual.TargetResidual()):
@@ -141,7 +141,7 @@ def test_pit_is_uniform_and_sees_a_wrong_residual():
 def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
     """13 seeds on every fixture, joint and acceptance: Kolmogorov's test at 1e-7."""
     monkeypatch.setattr(calibration, "serial_rows", lambda *_: [])
-    monkeypatch.setattr(calibration, "_bets", lambda *_: [])
+    monkeypatch.setattr(calibration, "CALLS", 0)
     found = p_values(MaskedVerifier(), seeds=13, draws=5000, seed=0, device=CPU)
     for test in (JOINT, ACCEPTANCE):
         own = [each.p_value for each in found if each.test == test]
@@ -151,11 +151,12 @@ def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
 
 
 def test_calibration_repeats_every_test_that_has_a_p_value(monkeypatch):
-    monkeypatch.setattr(calibration, "REQUESTS", 300)
+    monkeypatch.setattr(calibration, "CALLS", 4)
     found = p_values(MaskedVerifier(), seeds=1, draws=20_000, seed=0, device=CPU)
     tests = {each.test for each in found}
-    assert tests == {JOINT, ACCEPTANCE, SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS, CLASSES}
-    assert {each.fixture for each in found if each.test == CLASSES} == {*calibration.BET_ON}
+    assert tests == {JOINT, ACCEPTANCE, SUCCESSIVE, LAST_FIRST, NEIGHBOURS, TWINS}
+    free = p_values(MatchingVerifier(coupled=False), seeds=1, draws=500, seed=0, device=CPU)
+    assert [each.fixture for each in free if each.test == CLASSES] == ["D"]
     assert all(each.seed == calibration.FIRST_SEED for each in found)
 
 

@@ -39,8 +39,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "decode": {"max_rounds": 2, "warmup": 0, "check": {"prefixes": 1, "draws": 4, "batch_size": 4}},
     "eprocess": {"tokens": 20},
     "exactness": {
-        **{"suite": "quick", "draws": 200, "regime_draws": 1, "vocabulary": 100, "serial_draws": 0},
-        **{"locating_seconds": 0.01, "seconds": 0, "regime_seconds": 0},
+        **{"suite": "quick", "draws": 200, "calls": 10, "use_calls": 0, "serial_draws": 0, "row_vocabulary": 0},
+        **{"locating_seconds": 0.01, "seconds": 0, "input_seconds": 0, "inputs_seed": 0},
     },
     "latency": {
         **{"vocabulary": 50, "grid": [{"gamma": [1]}], "rounds": 1, "replays": 3, "host_calls": 1},
@@ -130,8 +130,8 @@ def recorded(pair: Pair, folder: Path) -> Path:
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked")
-def test_exactness_without_regimes_reads_no_conditions(pair: Pair):
-    protocol = protocol_of("exactness", vocabulary=0)
+def test_exactness_without_calls_reads_no_conditions(pair: Pair):
+    protocol = protocol_of("exactness", calls=0)
     read.clear()
     outcome = protocol.run(context(pair, needs_models=False))
     assert set(COLUMNS_OF) - read == set(unused(protocol)) - {"gamma", "sampler", "batch_size", "dtype"}

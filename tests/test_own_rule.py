@@ -21,8 +21,8 @@ SECTION = "## Add a rule"
 OFF = ("tracking.mode=disabled", "threads=1")
 CERTIFIED = (
     *("protocol=exactness", "protocol.suite=quick", "protocol.draws=10000", "protocol.serial_draws=0"),
-    *("protocol.regime_draws=256", "protocol.vocabulary=300"),
-    *("protocol.seconds=0", "protocol.regime_seconds=0"),  # so much is drawn, however busy the machine is
+    *("protocol.calls=480", "protocol.use_calls=500", "protocol.inputs_seed=1"),
+    *("protocol.seconds=0", "protocol.input_seconds=0"),  # so much is drawn, however busy the machine is
 )
 AGREEMENT = (
     *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=3000", "protocol.steps=20"),
@@ -126,7 +126,8 @@ def test_its_law_certifies_it(ran):
     assert all(bound["rule_error"] is None or bound["rule_error"] < 1e-12 for bound in found["bounds"])
     assert sum(bound["rule_error"] is not None for bound in found["bounds"]) > 5
     assert {bound["method"] for bound in found["bounds"]} == {"rule"}
-    assert all(regime["structural"] == 0 for regime in found["regimes"] if regime["refused"] is None)
+    assert all(row["structural"] == row["rule_wrong"] == 0 for row in found["inputs"])
+    assert found["inputs"][0]["rule_checked"] > 0
     acceptance = [row for row in found["tests"] if row["test"].startswith("acceptance")]
     assert acceptance
     assert all(row["p_value"] > 1e-6 for row in acceptance)

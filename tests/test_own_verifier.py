@@ -15,10 +15,10 @@ from tests.command_lines import ROOT, clean_environment
 
 SECTION = "## Certify a verifier of your own"
 # So much is drawn and looked for, however busy the machine is: 0 is no limit of time.
-UNTIMED = [f"protocol.{part}=0" for part in ("seconds", "locating_seconds", "regime_seconds", "call_seconds")]
+UNTIMED = [f"protocol.{part}=0" for part in ("seconds", "locating_seconds", "input_seconds", "call_seconds")]
 SMALL = (
     *("tracking.mode=disabled", "protocol.draws=10000", "protocol.serial_draws=0"),
-    *("protocol.regime_draws=256", "protocol.vocabulary=300", *UNTIMED),
+    *("protocol.calls=300", "protocol.use_calls=500", "protocol.inputs_seed=1", *UNTIMED),
 )
 SOUND = "residual = batched.residual(p, q)"
 FIRST = "arguments.check(draft, target, streams)"
@@ -84,7 +84,7 @@ def changed(module: str, old: str, new: str) -> str:
 
 
 def test_the_module_as_it_stands_is_lossless(blocks, folder):
-    """10,000 requests on small vocabularies and 256 of each regime are enough for the word."""
+    """10,000 requests on each small pair and 300 calls drawn from D are enough for the word."""
     ended = certified(blocks["python"], blocks, folder)
     assert ended.status == 0, ended.text
     headline = ended.certificate["headline"]
