@@ -7,7 +7,8 @@ import torch
 
 from specbench.errors import ArgumentError
 from specbench.exactness.enumeration import row_code
-from specbench.exactness.enumeration.row import ASSUMPTION, LocatedRow, _joint_distance, locate_row
+from specbench.exactness.enumeration.laws import pair_distance
+from specbench.exactness.enumeration.row import ASSUMPTION, LocatedRow, locate_row
 from specbench.exactness.enumeration.row_edges import fresh_rows
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
@@ -310,4 +311,4 @@ def test_the_distance_over_pairs_is_that_of_the_whole_table():
     second /= second.sum()
     excess = first - accepted
     table = accepted[:, None] * bonus + excess[:, None] * second
-    assert float(_joint_distance(accepted, excess, bonus, second)) == pytest.approx(float(table.abs().sum()), rel=1e-12)
+    assert float(pair_distance(accepted, excess, bonus, second)) == pytest.approx(float(table.abs().sum()), rel=1e-12)

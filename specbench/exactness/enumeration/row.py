@@ -19,6 +19,7 @@ from torch import Tensor
 
 from specbench.exactness import watch
 from specbench.exactness.enumeration.injection import LARGEST, SMALLEST
+from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row_code import Code
 from specbench.exactness.enumeration.row_edges import ACCEPT, BONUS, RESIDUAL, Lines, Rows, fresh_rows, lines_of
 from specbench.rules.rule import Rule
@@ -31,7 +32,6 @@ ASSUMPTION = (
 _BESIDE = 1e-12  # distance of a probe from an edge, in the uniform
 _UNIT = 2.0**-52
 _RESOLUTION = 1e-13  # to which the code's own edges are bisected
-_NOTHING = 1e-200  # probability of accepting a token, below which it is none
 _MOST_OPEN = 4  # edges that are bisected at once, for each that the rule has
 
 
@@ -173,7 +173,7 @@ class _Search:
         return torch.where(on_accept[: len(found)], whether, found)
 
     def run(self) -> None:
-        """Probes beside every edge, then bisects the lines whose two ends differ."""
+        """Probes beside every edge, then divides the lines whose two ends differ."""
         lines = self.lines
         beside = torch.minimum(lines.width / 4, torch.full_like(lines.width, _BESIDE))
         places = torch.stack([lines.low + beside, lines.high - beside], 1)
@@ -235,7 +235,7 @@ class _Search:
             left_out = order[_MOST_OPEN * self.edges :]  # code with noise of its own would double them at every step
             self.cut |= len(left_out) > 0
             kept = order[: _MOST_OPEN * self.edges]
-            middle = (low + high) / 2
+            middle = self._middle(line, low, high)
             outcome = self.outcomes(line[kept], middle[kept])
             left_out = torch.cat([left_out, kept[len(outcome) :]])
             self._leave(line[left_out], (high - low)[left_out])
@@ -247,6 +247,17 @@ class _Search:
             same = ends[:, 0] == ends[:, 1]
             self._add(line[same], ends[same, 0], (high - low)[same])
             line, low, high, ends = (each[~same] for each in (line, low, high, ends))
+
+    def _middle(self, line: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Where intervals are divided: by the logarithm of their distance from the rule's edge, which may be small."""
+        start, end = self.lines.low[line], self.lines.high[line]
+        half = (start + end) / 2
+        below, above = high <= half, low >= half
+        near = torch.where(below, low - start, end - high)
+        far = torch.where(below, high - start, end - low)
+        least = near.clamp(min=_BESIDE)
+        step = torch.where(far > 4 * least, (least * far).sqrt(), (near + far) / 2)
+        return torch.where(below, start + step, torch.where(above, end - step, (low + high) / 2))
 
     def _leave(self, line: Tensor, length: Tensor) -> None:
         """Takes what was not located for the rule's, and counts it."""
@@ -277,33 +288,9 @@ class _Search:
         lost = neither.sum() + refusal * by_outcome[RESIDUAL, vocabulary:].sum()
         lost = lost + acceptance * (by_outcome[BONUS].sum() - bonus.sum())
         excess = refusal * residual - p[0]
-        tv = (_joint_distance(accepted, excess, bonus, p[1]) + lost) / 2
+        tv = (pair_distance(accepted, excess, bonus, p[1]) + lost) / 2
         worth = torch.stack([torch.ones_like(refusal), refusal, acceptance])
         never = by_outcome.sum(dim=1) == 0  # no line of the kind: the rule never gets there
         never[ACCEPT] = False
         slack = (worth * torch.where(never, torch.ones_like(worth), self.unknown)).sum()
         return float(tv), float(slack)
-
-
-def _joint_distance(
-    accepted: Float64[Tensor, " V"],
-    excess: Float64[Tensor, " V"],
-    bonus: Float64[Tensor, " V"],
-    second: Float64[Tensor, " V"],
-) -> Float64[Tensor, ""]:
-    """The sum of |accepted(y) bonus(z) + excess(y) second(z)| over all pairs y, z of tokens, in V log V steps.
-
-    Each y adds accepted(y) times the sum of |apart(z) + s second(z)| over z, for apart = bonus - second and a scale s
-    of its own. The signs change at s = -apart(z) / second(z), and sums over z in this order serve all y.
-    """
-    apart, total = bonus - second, accepted + excess
-    possible = second > 0
-    turns, order = (-apart[possible] / second[possible]).sort()
-    some = accepted > _NOTHING
-    scale = total[some] / accepted[some]
-    below = torch.searchsorted(turns, scale)
-    zero = torch.zeros_like(apart[:1])
-    sums = [torch.cat([zero, each[possible][order].cumsum(0)]) for each in (second, apart)]
-    positive, offset = (2 * each[below] - each[-1] for each in sums)
-    own = scale * positive + offset + apart[~possible].abs().sum()
-    return (accepted[some] * own).sum() + excess[~some].abs().sum()
