@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import math
 import subprocess
 import sys
@@ -14,8 +15,12 @@ import torch
 
 import specbench
 from specbench.errors import ArgumentError, ConfigError
+from specbench.exactness.certificate.question import Question
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.statistics import small
 from specbench.protocols.exactness import ExactnessProtocol
+from specbench.rules import known
+from specbench.rules.rule import Rule
 from specbench.rules.token import TOKEN
 from specbench.runs.choices import chosen, names
 from specbench.verifiers.block import BlockVerifier
@@ -270,8 +275,49 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
         assert found.json()
         assert bare(found) == bare(expected)
     assert found.verifier == "mine"
-    assert found.command.startswith("specbench.certify(mine, suite='quick', seed=0, draws=5000")
+    assert found.command.startswith(
+        "specbench.certify(mine, suite='quick', seed=0, rule='token', device='cpu', draws=5000"
+    )
     assert found.headline in found.page
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("verifier", "arguments"),
+    [
+        ("mine", {"rule": "token"}),
+        ("mine", {"rule": TOKEN, "lossless": False, "suite": "deep", "gamma": np.int8(2), "draws": np.int64(7)}),
+        ("mine", {"rule": Rule(name="own-rule", title="own"), "dtype": "bfloat16", "batch_size": 3, "seed": 5}),
+        (
+            "mine",
+            {"rule": "x", "sampling": specbench.SamplingParams(temperature=0.7, logit_bias={3: 1.5}), "device": "cpu"},
+        ),
+        ("masked", {"seconds": 60, "stop_when_caught": False}),
+        ("object", {"suite": "default"}),
+    ],
+    ids=["a name", "a Rule of this tree", "a Rule of one's own", "sampling", "settings", "an object"],
+)
+def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, verifier, arguments):
+    """Pasted, with the object as ``verifier`` and a Rule under its name, it asks the same question."""
+    asked: list[Question] = []
+
+    def remembered(question: Question, *_: Any) -> Evidence:
+        asked.append(question)
+        return Evidence()
+
+    monkeypatch.setattr(Question, "examine", remembered)
+
+    def mine(draft: Any, target: Any, streams: Any) -> Any:
+        return MaskedVerifier().verify(draft, target, streams)
+
+    given = {"mine": mine, "object": MaskedVerifier()}.get(verifier, verifier)
+    first = specbench.certify(given, **arguments)
+    names = {"specbench": specbench, "mine": mine, "verifier": given, "own_rule": arguments.get("rule")}
+    assert eval(first.command, names).command == first.command
+    of_verifier = [(known.of(question.verifier).name, question.verifier.lossless) for question in asked]
+    assert len(asked) == 2
+    assert of_verifier[0] == of_verifier[1]
+    assert len({str(dataclasses.replace(question, verifier=None)) for question in asked}) == 1
 
 
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")

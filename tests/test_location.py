@@ -11,6 +11,7 @@ from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends,
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.evidence import JOINT, Evidence, Row
 from specbench.exactness.probes import Probe
 from specbench.exactness.zoo import accept, residual, wrong_q
 from specbench.exactness.zoo.base import TokenSteps
@@ -260,3 +261,13 @@ def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
     beyond = torch.stack([each.point.given[Stream.ACCEPT, 0] for each in found])[:, None] - thresholds
     assert len(found) >= len(thresholds) > 1
     assert ((beyond > 0) & (beyond < 1e-4)).any(dim=1).all()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_example_is_of_the_fixture_that_the_headline_names():
+    """Both fixtures have examples; the first one's are of shorter drafts."""
+    evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
+    probes = {name: Probe(accept.Lenient(), FIXTURES[name], 0.02) for name in ("processed", "chain")}
+    assert examples.simplest_failure(accept.Lenient(), evidence, probes, []).fixture == "chain"
+    evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
+    assert examples.simplest_failure(accept.Lenient(), evidence, probes, []).fixture == "processed"

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
-from specbench.checks import check_count
+from specbench.checks import check_count, plain_number
 from specbench.devices import choose_device, choose_dtype
 from specbench.errors import ArgumentError
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.evidence import settings_of
+from specbench.rules import known
 from specbench.rules.cards import Card
 from specbench.sampling import SamplingParams
 from specbench.sampling_params import LARGEST_SEED
 from specbench.verifiers import Verifier
+
+_NOTHING = object()  # the default of a setting, which always stands in the call
 
 
 @torch.inference_mode()
@@ -80,6 +86,10 @@ def certify(
     gamma, batch_size = check_count("gamma", gamma, 0), check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0, LARGEST_SEED)
     place = choose_device(device)
+    command = _call(
+        verifier, suite=suite, seed=seed, rule=rule, lossless=lossless, sampling=sampling, gamma=gamma,
+        batch_size=batch_size, device=device, dtype=dtype, **settings,
+    )  # fmt: skip
     question = Question(
         verifier=chosen,
         name=name_of(verifier),
@@ -92,7 +102,7 @@ def certify(
         seed=seed,
         inputs_seed=fresh_seed() if inputs_seed is None else check_count("inputs_seed", inputs_seed, 0, LARGEST_SEED),
         device=place,
-        command=_call(verifier, suite, seed, settings),
+        command=command,
     )
     return question.answer(question.examine(report))
 
@@ -113,8 +123,29 @@ def _examined(verifier: str | Verifier | VerifyFunction, rule: str | Card | None
     return FunctionVerifier(verifier, rule, True if lossless is None else lossless)
 
 
-def _call(verifier: str | Verifier | VerifyFunction, suite: str, seed: int, settings: dict[str, Any]) -> str:
-    """What repeats the examination."""
-    name = repr(verifier) if isinstance(verifier, str) else name_of(verifier)
-    given = "".join(f", {key}={value!r}" for key, value in settings.items())
-    return f"specbench.certify({name}, suite={suite!r}, seed={seed}{given})"
+def _call(verifier: str | Verifier | VerifyFunction, **given: Any) -> str:
+    """Returns the call that repeats the examination, with the arguments that are not the default ones.
+
+    A function stands under its own name, an object as ``verifier``: what it was made with is not known here.
+    """
+    name = repr(verifier) if isinstance(verifier, str) else getattr(verifier, "__name__", "")
+    if not (isinstance(verifier, str) or (callable(verifier) and name.isidentifier())):
+        name = "verifier"
+    usual = {name: each.default for name, each in inspect.signature(certify).parameters.items()}
+    kept = ("suite", "seed")  # the two that every page should have
+    shown = [
+        f"{key}={_source(value)}" for key, value in given.items() if key in kept or value != usual.get(key, _NOTHING)
+    ]
+    return f"specbench.certify({name}, {', '.join(shown)})"
+
+
+def _source(value: Any) -> str:
+    """Returns an argument as Python source; a Rule of one's own stands under its name."""
+    if isinstance(value, SamplingParams):
+        set_ = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        given = {name: each for name, each in set_.items() if each != getattr(SamplingParams(), name)}
+        given = {name: dict(each) if name == "logit_bias" else each for name, each in given.items()}
+        return f"specbench.SamplingParams({', '.join(f'{name}={each!r}' for name, each in given.items())})"
+    if isinstance(value, Card):
+        return repr(value.name) if known.KNOWN.get(value.name) is value else re.sub(r"\W", "_", value.name)
+    return repr(plain_number(value))

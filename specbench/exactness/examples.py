@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.enumeration.injection import Point, ends_of, inject
 from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
 from specbench.exactness.enumeration.model import Axis, Boxes, Model
@@ -41,11 +42,32 @@ def simplest_failure(
     """Of what can be shown: where its thresholds are not its rule's, then calls at the ends of the uniforms, requests
     that came out otherwise than foreseen, counts of a small fixture, and the law that its thresholds imply.
 
+    A request of the fixture that the headline names comes first.
+
     Returns:
         None if it shows in none of these (coupled steps, regimes).
     """
+    named = _of_headline(evidence)
+    here = {name: probe for name, probe in probes.items() if name == named}
+    return (
+        _of_requests(verifier, evidence, here, [each for each in extremes if each.fixture.name == named])
+        or _of_requests(verifier, evidence, probes, extremes)
+        or _of_probabilities(verifier, evidence, probes)
+    )
+
+
+def _of_headline(evidence: Evidence) -> str | None:
+    """The fixture that the headline names, whose example it should be."""
+    verdict = verdict_of(evidence)
+    if verdict.located is not None:
+        return verdict.located.fixture
+    return None if verdict.row is None else verdict.row.fixture
+
+
+def _of_requests(
+    verifier: Verifier, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point]
+) -> Failure | None:
     points = sorted(_in_models(verifier, probes), key=lambda each: each.point.count)
-    rejected = {row.test for row in evidence.rejected}
     if points:
         # The shortest draft, and of those the largest box.
         simplest = max(
@@ -54,12 +76,16 @@ def simplest_failure(
         used = points[:_FOR_THE_CAUSE]
         right = [point for each in used for point in each.beside][:_BESIDE]
         return _of_point(verifier, simplest.point, likely_cause(verifier, [each.point for each in used], right))
-    if EXTREMES in rejected and extremes:
+    if EXTREMES in {row.test for row in evidence.rejected} and extremes:
         return _of_point(verifier, extremes[0], likely_cause(verifier, extremes))
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
-    if drawn:
-        example = min(drawn, key=lambda each: each.point.count)
-        return _of_point(verifier, example.point, likely_cause(verifier, [each.point for each in drawn]), example)
+    if not drawn:
+        return None
+    example = min(drawn, key=lambda each: each.point.count)
+    return _of_point(verifier, example.point, likely_cause(verifier, [each.point for each in drawn]), example)
+
+
+def _of_probabilities(verifier: Verifier, evidence: Evidence, probes: dict[str, Probe]) -> Failure | None:
     worst = [row.fixture for row in sorted(evidence.rejected, key=lambda row: row.p_value) if row.test in (JOINT, FORM)]
     for name in worst:
         tally = evidence.tallies.get(name)
