@@ -25,8 +25,8 @@ NOTE = """\
 Verdict: lossless up to a bound, not rejected (nothing speaks against it, and less is known), not lossless, or broken.
 Located: the bias a step (total variation) that the code's own thresholds imply, the largest over the small fixtures; a
 dash if they could not be found everywhere. Small at most: what was located plus what may hide, 99% upper confidence
-bound over all small fixtures. Large at most: likewise over the regimes of large vocabularies, long drafts and large
-batches, by the requests in which it did not emit its rule's tokens. Proved: fixtures on which its operations were run
+bound over all small fixtures. Over D at most: likewise in the mean over the input distribution D, whose tables each
+certificate has. Proved: fixtures on which its operations were run
 over whole intervals. Draws: on small fixtures together."""
 JOINT = """\
 Shares of whole steps over the target's probabilities. The band holds 95% of the points of an exact rule; it narrows
@@ -35,7 +35,7 @@ QQ = """\
 p-values of the tests on the small fixtures over many seeds. On the diagonal the tests are calibrated: they reject an
 exact verifier as often as they say. A verifier that is biased bends them up on the right."""
 COLUMNS = [
-    "verifier", "rule", "verdict", "located", "small at most", "large at most", "proved", "draws", "seconds",
+    "verifier", "rule", "verdict", "located", "small at most", "over D at most", "proved", "draws", "seconds",
 ]  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def _row(certificate: dict) -> dict:
         "verdict": certificate["verdict"],
         "located": max(located) if located and everywhere else None,
         "small at most": certificate["tv_upper_bound"],
-        "large at most": certificate["regime_upper_bound"],
+        "over D at most": certificate["inputs_upper_bound"],
         "proved": f"{sum(row['proved'] for row in bounds)} of {len(bounds)}",
         "draws": certificate["draws"],
         "seconds": certificate["seconds"],
@@ -98,7 +98,7 @@ def _text(table: pd.DataFrame) -> pd.DataFrame:
     shown = table.copy().astype(object)
     for name, form in forms.items():
         shown[name] = ["-" if pd.isna(value) else format(value, form) for value in table[name]]
-    for name in ("small at most", "large at most"):
+    for name in ("small at most", "over D at most"):
         shown[name] = [most(None if pd.isna(value) else value) for value in table[name]]
     return shown
 

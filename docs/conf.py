@@ -46,7 +46,7 @@ CONTENTS = {
             "docs/verifier",
             "docs/engine",
         ],
-        "Results": ["docs/certificates", "docs/verdicts", "docs/numbers", "experiments/README"],
+        "Results": ["docs/certificates", "docs/inputs", "docs/verdicts", "docs/numbers", "experiments/README"],
         "Reference": ["docs/api", "CONTRIBUTING", "CHANGELOG", "SECURITY"],
     },
     "experiments/README": {"Experiments": ["*"]},

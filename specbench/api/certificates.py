@@ -57,10 +57,12 @@ def certify(
             uniforms that these use, or a Rule of your own with formulas; only such code can be called lossless. Any
             other name if not.
         lossless: of a function only: what it claims to be. None is True.
-        sampling, gamma, batch_size: of one regime beside those of every certificate, as you use the verifier.
-        seed: of the random requests, 0 to 2^63 - 1.
+        sampling, gamma, batch_size: conditions under which calls are drawn beside those of D, as you use the verifier.
+        seed: of the requests on small fixtures, 0 to 2^63 - 1.
+        inputs_seed: of the calls drawn from the input distribution D; None takes a fresh one, which the certificate
+            records.
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-        dtype: of the logits in that regime: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16",
+        dtype: of the logits under these conditions: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16",
             "float16".
         report: is told what is being done, such as ``print``.
         settings: fields of :class:`specbench.exactness.evidence.Settings` in the place of the suite's own, such as
@@ -80,7 +82,7 @@ def certify(
         >>> import specbench
         >>> certificate = specbench.certify("block")
         >>> print(certificate.headline)  # doctest: +SKIP
-        lossless up to 1.6e-05 a step on small vocabularies, 0.018 in the regimes
+        lossless up to 3.8e-05 a step on the 16 small pairs tried, 0.0029 over D
     """
     chosen = _examined(verifier, rule, lossless)
     gamma, batch_size = check_count("gamma", gamma, 0), check_count("batch_size", batch_size)
