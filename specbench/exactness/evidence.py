@@ -7,6 +7,7 @@ from typing import Any
 
 from specbench.checks import check_seconds, plain_number
 from specbench.errors import ConfigError
+from specbench.exactness.shown import ShownRequest
 from specbench.exactness.statistics.tally import Tally
 
 JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
@@ -240,12 +241,14 @@ class Failure:
         fixture, reason: where, and why that fixture is there.
         lines: what was drafted, with which distributions and uniforms, what was emitted and what should have been.
         cause: what usually makes it so; empty where nothing is known.
+        request: the request and its batch as data; None if no request fails by itself.
     """
 
     fixture: str
     reason: str
     lines: tuple[str, ...]
     cause: str = ""
+    request: ShownRequest | None = None
 
 
 @dataclass
