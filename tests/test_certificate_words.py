@@ -13,8 +13,10 @@ import pytest
 
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
-from specbench.exactness.evidence import Bound, Evidence, Habit, RegimeRow, Row, Settings
+from specbench.exactness.enumeration.row import LocatedRow
+from specbench.exactness.evidence import Bound, Evidence, Habit, Row, Settings, StratumRow
 from specbench.exactness.habits import EXCLUDED_BY
+from specbench.exactness.long_use import LongUseRow
 from specbench.rounding import about, least, most
 
 SETTINGS = Settings()
@@ -35,13 +37,32 @@ def of_rule(differing: int, rounding: int, tv: float) -> Bound:
     return bound("long", method="rule", located=0.0, boxes=None, hidden=tv, tv=tv, **counts)
 
 
-def regime(name: str, **more) -> RegimeRow:
+def stratum(name: str, **more) -> StratumRow:
     known = {
-        "regime": name, "reason": "why", "vocabulary": 32_003, "gamma": 2, "batch": 8, "dtype": "float32",
-        "sampling": "temperature 1", "drafts": "temperature 1", "requests": 600, "differing": 0, "rounding": 0,
-        "structural": 0, "least_logit": -9.1, "largest_logit": 14.6, "tv": 0.01212, "along": 0.3, "few": 1.0, "anywhere": 1.0,
+        "stratum": name, "reason": "why", "probability": 0.5, "calls": 36_000, "requests": 90_000, "rows": 300_000,
+        "differing_calls": 0, "differing": 0, "rounding": 0, "structural": 0, "code": 1.28e-4, "rule": 0.0, "tv": 1.28e-4,
     }  # fmt: skip
-    return RegimeRow(**{**known, **more})
+    return StratumRow(**{**known, **more})
+
+
+def inputs(**more) -> list[StratumRow]:
+    """Two strata and what they are together."""
+    return [
+        stratum("tiny", **more), stratum("32k", calls=23_000, code=2.1e-4),
+        stratum("large vocabularies", calls=23_000, code=2.1e-4), stratum("all of D", **more),
+    ]  # fmt: skip
+
+
+FREE = dict.fromkeys(("differing_calls", "differing", "rounding", "structural", "code", "rule", "tv"))
+OWN = {"rule_checked": 36_000, "rule_wrong": 0, "rule_largest": 3.1e-14, "rule": 1.38e-4, "tv": 2.66e-4}
+LONG_USE = LongUseRow(
+    calls=100_000, seconds=20.0, shapes=240, requests=2000, new_requests=500, unsteady=0, changed=0, unlike_fresh=0,
+    unlike_rule=0, rounding=0, rechecked=5000, changed_between=0, first_changed=None,
+)  # fmt: skip
+LOCATED_ROW = LocatedRow(
+    vocabulary=4096, rule="token", normalized=False, tv=1e-13, slack=2e-9, edges=12_000, displaced=0, largest=0.0,
+    requests=50_000, cut=False, seconds=3.0,
+)  # fmt: skip
 
 
 BOUNDS = {
@@ -59,13 +80,17 @@ BOUNDS = {
     "all counted": [bound("long", method="counted", located=None, boxes=None, hidden=None, tv=0.0046)],
     "none": [],
 }
-REGIMES = {
-    "clean": [regime("large"), regime("gamma_9", requests=100_000, tv=7.4e-5)],
-    "rounding": [regime("large", differing=3, rounding=3, tv=0.02)],
-    "structural": [regime("large", differing=30, rounding=3, structural=27, tv=0.09)],
-    "no rule": [regime("large", differing=None, rounding=None, structural=None, tv=None)],
-    "refused": [regime("large"), regime("gamma_64", requests=0, tv=None, refused="drafts above 16")],
-    "few": [regime("large", requests=8, tv=0.605)],
+INPUTS = {
+    "clean": inputs(),
+    "rounding": inputs(differing_calls=2, differing=3, rounding=3, code=2.4e-4, tv=2.4e-4),
+    "structural": inputs(differing_calls=20, differing=30, rounding=3, structural=27, code=9e-4, tv=9e-4),
+    "no rule": [
+        dataclasses.replace(row, **FREE, along=0.012 if row.stratum == "all of D" else None) for row in inputs()
+    ],
+    "own rule": inputs(**OWN),
+    "wrong rule": inputs(**{**OWN, "rule_wrong": 40, "rule_largest": 0.31, "rule": 0.0017, "tv": 0.00183}),
+    "no closed form": inputs(rule_checked=500, rule_largest=1e-15, rule=None, tv=None),
+    "few": inputs(calls=8, code=0.44, tv=0.44),
     "none": [],
 }
 HABIT_SETS = {
@@ -92,12 +117,15 @@ ROWS = {
 
 def evidences():
     unsupported = ({}, {"one_hot": "draft.rows: None is not supported"})
-    for bounds, regimes, habits, rows, refused, cut in itertools.product(
-        BOUNDS.values(), REGIMES.values(), HABIT_SETS.values(), ROWS.values(), unsupported, (False, True)
+    for bounds, drawn, habits, rows, refused, cut in itertools.product(
+        BOUNDS.values(), INPUTS.values(), HABIT_SETS.values(), ROWS.values(), unsupported, (False, True)
     ):
         fork = "The two part first at chain, seed 3, position 0: the draw of token 1 (structural)." if cut else None
         more = {"fork": fork, "follows": ("block", 74_752) if refused else None}
-        yield Evidence(rows=rows, bounds=bounds, regimes=regimes, habits=habits, unsupported=refused, cut=cut, **more)
+        more |= {"refusals": {"drafts above 16": 7, "one-hot drafts": 5} if refused and cut else {}}
+        changed = dataclasses.replace(LONG_USE, changed=7, unlike_rule=9, first_changed=5000)
+        more |= {"long_use": None if not drawn else changed if cut else LONG_USE, "row": None if cut else LOCATED_ROW}
+        yield Evidence(rows=rows, bounds=bounds, inputs=drawn, habits=habits, unsupported=refused, cut=cut, **more)
     for rows in ROWS.values():
         yield Evidence(rows=rows, fault="On the fixture 'chain': verify raised KeyError: 3 (mine.py, line 7).")
     yield Evidence(fault='Mine has no attribute rule. Write rule = "token" into the class.')
@@ -171,32 +199,47 @@ def counted_sentence(m: re.Match, e: Evidence) -> bool:
     return counts(m["n"]) == len(rows) and same_requests(m["requests"], rows) and at_least(m["tv"], largest(rows, "tv"))
 
 
-def rare_sentence(m: re.Match, e: Evidence) -> bool:
-    rows = [*of_method(e, "located"), *of_method(e, "rule")]
-    missed = (1 - 1 / counts(m["n"])) ** min(row.draws for row in rows)
-    return sum(row.differing for row in rows) == 0 and missed <= 0.01
+def of_d(e: Evidence, name: str = "all of D") -> StratumRow:
+    return next(row for row in e.inputs if row.stratum == name)
 
 
-def regime_sentence(m: re.Match, e: Evidence) -> bool:
-    rows = [row for row in e.regimes if row.tv is not None]
-    top = max(rows, key=lambda row: row.tv)
+def drawn_sentence(m: re.Match, e: Evidence) -> bool:
+    whole, large = of_d(e), of_d(e, "large vocabularies")
+    said = tuple(counts(m[name] or "0") for name in ("differing_calls", "differing", "rounding"))
     return (
-        counts(m["n"]) == len(rows)
-        and counts(m["requests"]) == sum(row.requests for row in e.regimes)
-        and held(m, rows)
-        and (m["name"], counts(m["of"])) == (top.regime, top.requests)
+        counts(m["n"]) == whole.calls
+        and int(m["seed"]) == e.inputs_seed
+        and said == (whole.differing_calls, whole.differing, whole.rounding)
+        and at_least(m["code"], whole.code)
+        and at_least(m["large"], large.code)
     )
 
 
-def free_regime_sentence(m: re.Match, e: Evidence) -> bool:
-    rows = [row for row in e.regimes if row.refused is None]
+def free_sentence(m: re.Match, e: Evidence) -> bool:
+    whole = of_d(e)
+    return whole.code is None and counts(m["n"]) == whole.calls and at_least(m["along"], whole.along)
+
+
+def own_rule_sentence(m: re.Match, e: Evidence) -> bool:
+    whole = of_d(e)
+    if m["free"]:
+        return whole.rule is None and counts(m["n"]) == whole.rule_checked
     return (
-        all(row.tv is None for row in rows)
-        and counts(m["n"]) == len(rows)
-        and at_least(m["along"], largest(rows, "along"))
-        and at_least(m["few"], largest(rows, "few"))
-        and counts(m["requests"]) == sum(row.requests for row in rows)
+        counts(m["n"]) == whole.rule_checked
+        and at_least(m["largest"], whole.rule_largest)
+        and counts(m["wrong"] or "0") == whole.rule_wrong
+        and at_least(m["code"], whole.code)
+        and at_least(m["rule"], whole.rule)
+        and at_least(m["tv"], whole.tv)
+        and math.isclose(whole.tv, whole.code + whole.rule, rel_tol=1e-6)
     )
+
+
+def use_sentence(m: re.Match, e: Evidence) -> bool:
+    use = e.long_use
+    wrong = use.changed or use.unlike_rule
+    made = counts(m["calls"]) == use.calls + sum(row.calls for row in e.inputs if row.stratum == "all of D")
+    return made and counts(m["n"]) == use.requests + use.new_requests and bool(wrong) == bool(m["wrong"])
 
 
 def proved_sentence(m: re.Match, e: Evidence) -> bool:
@@ -262,9 +305,9 @@ def impure_sentence(m: re.Match, e: Evidence) -> bool:
 
 
 def other_rule_sentence(m: re.Match, e: Evidence) -> bool:
-    bounds, regimes = of_method(e, "rule"), [row for row in e.regimes if row.structural is not None]
-    wrong = sum(row.differing - row.rounding for row in bounds) + sum(row.structural for row in regimes)
-    requests = sum(row.draws for row in bounds) + sum(row.requests for row in regimes)
+    bounds, strata = of_method(e, "rule"), [row for row in e.inputs[:2] if row.structural is not None]
+    wrong = sum(row.differing - row.rounding for row in bounds) + sum(row.structural for row in strata)
+    requests = sum(row.draws for row in bounds) + sum(row.requests for row in strata)
     return (counts(m["k"]), counts(m["n"])) == (wrong, requests) and wrong > 0
 
 
@@ -274,16 +317,15 @@ def perhaps_sentence(m: re.Match, e: Evidence) -> bool:
 
 
 def wide_sentence(m: re.Match, e: Evidence) -> bool:
-    rows = e.bounds if m["place"] == "small fixtures" else [row for row in e.regimes if row.tv is not None]
+    rows = e.bounds if m["place"] == "small fixtures" else [of_d(e)]
     wrong = sum(row.differing - row.rounding for row in of_method(e, "rule"))
-    wrong += sum(row.structural or 0 for row in e.regimes)
+    wrong += sum(row.structural or 0 for row in e.inputs)
     return largest(rows, "tv") > float(m["limit"]) and bool(wrong) != bool(m["remedy"])
 
 
 NUMBER, BOUND = r"[\d,]*\d", r"[\d.e+-]+"
 BUT = rf"(?: but for (?P<differing>{NUMBER}), (?P<rounding>{NUMBER}) of them by rounding)?"
 SURE = r"\(99% on all together"
-KINDS = "regimes of large vocabularies, long drafts and large batches"
 FORMS = [
     (r"No test rejected it, at a false alarm of (?P<alarm>.+) for all of them together\.",
      lambda m, e: not refuted(e) and float(m["alarm"]) == SETTINGS.false_alarm),
@@ -297,14 +339,22 @@ FORMS = [
     (rf"On (?P<n>\d+) small fixtures? it could be held against nothing, since it draws by itself, in no order that could "
      rf"be found, or too slowly to look for one: counts of the (?P<requests>[\d, to]+) requests(?: on each)? show no bias, which leaves at most "
      rf"(?P<tv>{BOUND}) a step {SURE}\)\.", counted_sentence),
-    (rf"A fault that strikes one request in (?P<n>{NUMBER}), by its seed or otherwise, would have been met on each of these "
-     r"with probability 99%; a rarer one might not\.", rare_sentence),
-    (rf"In (?P<n>\d+) {KINDS} it was held against its rule's formulas: in the (?P<requests>{NUMBER}) requests it emitted "
-     rf"their tokens{BUT}, so that a step is at most (?P<tv>{BOUND}) from the target's {SURE}; the largest is of "
-     rf"(?P<name>\w+), with (?P<of>{NUMBER}) requests\)\.", regime_sentence),
-    (rf"In (?P<n>\d+) {KINDS} it could be held against no rule: along classes of ids a token is at most (?P<along>{BOUND}) "
-     rf"from the target's in the (?P<requests>{NUMBER}) requests\. A bias on 100 ids or fewer of a row could be "
-     rf"(?P<few>{BOUND}), and one that is spread over more of them could escape\.", free_regime_sentence),
+    (rf"It emitted its rule's tokens in (?P<n>{NUMBER}) calls drawn from D \(inputs_seed (?P<seed>\d+)\), in all "
+     rf"(?:of them|but (?P<differing_calls>{NUMBER}) of them \((?P<differing>{NUMBER}) requests, (?P<rounding>{NUMBER}) by rounding\)): on "
+     rf"requests drawn from D, at most (?P<code>{BOUND}) of the calls hold one that is handled otherwise than by the rule "
+     rf"\(99%\), and at most (?P<large>{BOUND}) of those with 32,000 tokens or more\.", drawn_sentence),
+    (rf"In (?P<n>{NUMBER}) calls drawn from D \(inputs_seed \d+\) it could be held against no rule\. Its tokens were counted in 8 "
+     rf"cells along 5 orders of the ids: a token's cell is at most (?P<along>{BOUND}) from the target's \(99%\)\. A bias within the "
+     r"cells could escape\.", free_sentence),
+    (rf"Its rule is not registered here as proved, so its formulas were held against the target, on one request of each of "
+     rf"(?P<n>{NUMBER}) calls(?:(?P<free>; on others they have no closed form along one path, so the rule is judged by counts there)|: they "
+     rf"differ from it by at most (?P<largest>{BOUND}) a step(?:, and are not the target's distribution on (?P<wrong>{NUMBER}))?\. In the mean over D code and rule "
+     rf"together are at most (?P<code>{BOUND}) \+ (?P<rule>{BOUND}) = (?P<tv>{BOUND}) a step from the target \(99% each\))\.", own_rule_sentence),
+    (r"One pair of rows of 4,096 tokens, fresh for this certificate: .+", lambda m, e: m[0] == e.row.sentence),
+    (rf"(?:The (?P<n>{NUMBER}) requests that were verified before or again after (?P<calls>{NUMBER}) calls of one object in mixed "
+     r"shapes came out as they should)(?P<wrong>)\.", use_sentence),
+    (rf"Of (?P<n>{NUMBER}) requests after (?P<calls>{NUMBER}) calls of one object in mixed shapes (?P<wrong>some) came out "
+     r"otherwise(?:, first seen after 5,000)? \(.+\)\.", use_sentence),
     (rf"(?P<word>Exact|Proved) on (?P<n>\d+) small fixtures?: its own tensor operations were run over whole intervals of its "
      rf"uniforms, which proves a bias of at most (?P<located>{BOUND}) there, if it does the same at every call\.",
      proved_sentence),
@@ -337,16 +387,16 @@ FORMS = [
      == {row.fixture for row in e.rows if row.test == "acceptance" and row.rejected_at is not None}),
     (r"Refused and so not tested: (?P<names>.+)\.",
      lambda m, e: set(m["names"].split(", "))
-     == {*e.unsupported, *(row.regime for row in e.regimes if row.refused is not None)}),
-    (r"Large vocabularies, long drafts and large batches were not tested, so it is not called lossless\.",
-     lambda m, e: not e.regimes),
+     == {*e.unsupported}),
+    (rf"It refused (?P<n>{NUMBER}) calls drawn from D, of which nothing is known; most often: (?P<reason>.+)",
+     lambda m, e: (counts(m["n"]), e.refusals[m["reason"]]) == (sum(e.refusals.values()), max(e.refusals.values()))),
+    (r"No call was drawn from D, so it is not called lossless\.", lambda m, e: not e.inputs),
     (rf"The thresholds located on '(?P<fixture>\w+)' imply a bias of {BOUND} a step, more than the 1e-05 of rounding\. What "
      r"may hide could still make up for it; more requests will tell\.", perhaps_sentence),
-    (rf"A bound above (?P<limit>{BOUND}) a step on (?P<place>small fixtures|the regimes) says too little for the word "
+    (rf"A bound above (?P<limit>{BOUND}) a step over (?P<place>small fixtures|D) says too little for the word "
      r"lossless(?P<remedy>; more requests that come out as foreseen lower it)?\.", wide_sentence),
-    (r"In (?P<n>\d+) regimes no bound of a step is known, since its rule has no formulas here or it draws drafts by itself, so "
-     r"it is not called lossless\.",
-     lambda m, e: int(m["n"]) == sum(row.refused is None and row.tv is None for row in e.regimes) > 0),
+    (r"No bound of a step over D is known, since its rule has no formulas or no closed form here, or it draws drafts by "
+     r"itself, so it is not called lossless\.", lambda m, e: of_d(e).tv is None),
     (r"The time was up before all requests asked for were drawn; the bounds are of those drawn\.", lambda m, e: e.cut),
     (r"No small fixture could be drawn on, so that nothing is known of it\..*", lambda m, e: not e.bounds),
     (r"Broken\. (?P<fault>.+)", lambda m, e: m["fault"] == e.fault),
@@ -367,22 +417,23 @@ def check_headline(certificate, e: Evidence) -> None:
     head = certificate.headline
     if certificate.verdict == LOSSLESS:
         small, large = re.fullmatch(
-            rf"lossless up to ({BOUND}) a step on small vocabularies, ({BOUND}) in the regimes", head
+            rf"lossless up to ({BOUND}) a step on the (?:\d+) small pairs tried, ({BOUND}) over D", head
         ).groups()
         assert at_least(small, largest(e.bounds, "tv"))
-        assert at_least(large, largest(e.regimes, "tv"))
+        assert at_least(large, of_d(e).tv)
+        assert e.long_use is None or e.long_use.changed == 0
         assert all(row.method != "counted" and row.impure == 0 for row in e.bounds)
         assert not any(habit.differing for habit in e.habits)
-        assert sum(row.structural for row in e.regimes) == 0 == sum(row.differing - row.rounding for row in e.bounds
+        assert sum(row.structural for row in e.inputs) == 0 == sum(row.differing - row.rounding for row in e.bounds
                                                                     if row.method == "rule")  # fmt: skip
         assert not refuted(e)
     elif certificate.verdict == NOT_REJECTED:
         assert not refuted(e)
         if e.bounds:
-            small, large = re.search(rf"at most ({BOUND}) a step .*, (\S+) in the regimes", head).groups()
+            small, large = re.search(rf"at most ({BOUND}) a step .*, (\S+) over D", head).groups()
             assert at_least(small, largest(e.bounds, "tv"))
-            held_to = bool(e.regimes) and all(row.tv is not None for row in e.regimes)
-            assert at_least(large, largest(e.regimes, "tv")) if held_to else large == "unknown"
+            held_to = bool(e.inputs) and of_d(e).tv is not None
+            assert at_least(large, of_d(e).tv) if held_to else large == "unknown"
     else:
         assert certificate.verdict == (BROKEN if e.fault else NOT_LOSSLESS)
         assert e.fault is not None or refuted(e)
@@ -432,18 +483,17 @@ WRONG = [
 @pytest.mark.parametrize(("sentence", "bounds"), WRONG)
 def test_the_wrong_sentences_of_earlier_certificates_are_seen(sentence, bounds):
     with pytest.raises(AssertionError):
-        check(sentence, Evidence(rows=ROWS["passed"], bounds=bounds, regimes=REGIMES["clean"]))
+        check(sentence, Evidence(rows=ROWS["passed"], bounds=bounds, inputs=INPUTS["clean"]))
 
 
 def test_verdicts_of_single_pieces_of_evidence():
-    good = Evidence(rows=ROWS["passed"], bounds=BOUNDS["clean"], regimes=REGIMES["clean"], habits=HABIT_SETS["good"])
+    good = Evidence(rows=ROWS["passed"], bounds=BOUNDS["clean"], inputs=INPUTS["clean"], habits=HABIT_SETS["good"])
     assert certificate_of(good).verdict == LOSSLESS
     for change in (
-        {"regimes": []},
-        {"regimes": REGIMES["refused"]},
-        {"regimes": REGIMES["few"]},
-        {"regimes": REGIMES["structural"]},
-        {"regimes": REGIMES["no rule"]},
+        {"inputs": []},
+        {"refusals": {"drafts above 16": 7}},
+        {"long_use": dataclasses.replace(LONG_USE, changed=7)},
+        *({"inputs": INPUTS[name]} for name in ("few", "structural", "no rule", "no closed form")),
         {"bounds": BOUNDS["impure"]},
         {"bounds": BOUNDS["counted"]},
         {"bounds": BOUNDS["wide"]},

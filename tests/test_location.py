@@ -11,8 +11,11 @@ from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends,
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import expected_of
-from specbench.exactness.evidence import JOINT, Evidence, Row
+from specbench.exactness.evidence import JOINT, Evidence, Failure, Row
 from specbench.exactness.probes import Probe
+from specbench.exactness.shown import run_copies
+from specbench.exactness.steps import verified_steps
+from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import accept, residual, wrong_q
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.signature import likely_cause
@@ -271,3 +274,74 @@ def test_the_example_is_of_the_fixture_that_the_headline_names():
     assert examples.simplest_failure(accept.Lenient(), evidence, probes, []).fixture == "chain"
     evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
     assert examples.simplest_failure(accept.Lenient(), evidence, probes, []).fixture == "processed"
+
+
+# --- Examples ---
+
+
+class WrongBeyond(TokenSteps):
+    """Right in small batches; in larger ones all requests from some place on emit their last token again."""
+
+    def __init__(self, size: int, place: int = 0):
+        self.size, self.place = size, place
+
+    def emit(self, weights, draft, streams, num_accepted):
+        own = super().emit(weights, draft, streams, num_accepted)
+        chosen = (torch.arange(len(own)) >= self.place) & (len(own) > self.size)
+        return torch.where(chosen, (own + 1) % weights.shape[1], own)
+
+
+def example_of(verifier, name: str, effort: float) -> tuple[Failure, Point]:
+    """The simplest failing example on a fixture, and the request that it is of."""
+    fixture, kept = FIXTURES[name], []
+    probe = Probe(verifier, fixture, effort)
+    streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
+    probe.check(verified_steps(verifier, fixture, streams), streams)
+    shown = examples.smallest_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examples, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
+        failure = examples.simplest_failure(verifier, Evidence(), {name: probe}, [])
+    assert failure is not None
+    return failure, kept[0]
+
+
+def runs_as_printed(verifier, failure: Failure, point: Point) -> None:
+    """The data fail when they are run, and the text says the same."""
+    request = failure.request
+    asked = (request.seed, request.position, request.given, request.batch)
+    steps = run_copies(verifier, point, *asked)
+    assert tuple(steps.visible[request.place].tolist()) == request.emitted != request.wanted
+    text = "\n".join(failure.lines)
+    assert f"{examples._tokens(torch.tensor(request.wanted))}" in text
+    if -1 not in request.emitted[:1]:
+        assert f"emitted: {examples._tokens(torch.tensor(request.emitted))}" in text
+    assert ("copies of this request" in text) == (request.batch > 1)
+
+
+SHOWN = (
+    *("lenient", "target_residual", "first_unverified", "argmax_bonus", "reseeded_draws", "block_early_stop"),
+    *("counts_after_rejection", "reused_accept_uniform", "writes_other_rows"),
+)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("bug", SHOWN)
+def test_printed_examples_fail_as_they_are_printed(bug):
+    verifier = FLAWED[f"flawed/{bug}"]
+    failure, point = example_of(verifier, "chain", 0.02 if bug == "lenient" else 0.0)
+    if failure.request is None:
+        assert "it emits" in failure.lines[-1]
+    else:
+        runs_as_printed(verifier, failure, point)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("size", "place"), [(64, 0), (64, 90)])
+def test_an_example_of_large_batches_says_which(size, place):
+    """The request alone is right; the smallest batch of its copies that fails has one more, or reaches the place."""
+    verifier = WrongBeyond(size, place)
+    failure, point = example_of(verifier, "chain", 0.02 if place == 0 else 0.0)
+    runs_as_printed(verifier, failure, point)
+    assert failure.request.batch == max(size, place) + 1
+    assert failure.request.place == place
+    assert f"in copy {place + 1} of a batch of {max(size, place) + 1} copies" in "\n".join(failure.lines)

@@ -10,6 +10,7 @@ from specbench.errors import ConfigError
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.inputs.census import CensusRow
 from specbench.exactness.long_use import LongUseRow
+from specbench.exactness.shown import ShownRequest
 from specbench.exactness.statistics.tally import Tally
 
 JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
@@ -265,12 +266,14 @@ class Failure:
         fixture, reason: where, and why that fixture is there.
         lines: what was drafted, with which distributions and uniforms, what was emitted and what should have been.
         cause: what usually makes it so; empty where nothing is known.
+        request: the request and its batch as data; None if no request fails by itself.
     """
 
     fixture: str
     reason: str
     lines: tuple[str, ...]
     cause: str = ""
+    request: ShownRequest | None = None
 
 
 @dataclass

@@ -17,7 +17,9 @@ from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.probes import Example, Probe
+from specbench.exactness.shown import MOST_COPIES, ShownRequest, smallest_batch
 from specbench.exactness.statistics.tally import Tally
+from specbench.exactness.steps import Steps
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rng import Stream
 from specbench.rules.agreement import TOLERANCE
@@ -192,21 +194,60 @@ def _of_point(verifier: Verifier, point: Point, cause: str, drawn: Example | Non
             there += f", accept uniform {accept[i]:.17g}"
         lines.append(f"{'after ' + str(drafted[:i]) if i else 'first token'}: {there}")
     lines.append(f"emit uniform: {float(point.given[Stream.EMIT, 0]):.17g}")
-    alone = steps.verification.token_ids[0]
-    if drawn is not None:
-        lines.append(
-            f"emitted: {_tokens(drawn.emitted)}, by the request of seed {drawn.seed} at position {drawn.position}"
-        )
-        lines.append(f"foreseen: {_tokens(drawn.wanted)}")
-        if not torch.equal(steps.visible[0], drawn.emitted):
-            lines.append(f"with the same uniforms, alone and of another seed and position, it emits {_tokens(alone)}")
-        return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
-    lines.append(f"emitted: {_tokens(alone)}, num_accepted {int(steps.verification.num_accepted[0])}")
     rule = held_against(verifier)
-    if rule is not None:
-        wanted = expected_of(rule, point.fixture, point.count, point.given[:, None])[0]
-        lines.append(f"by the {rule.title}: {_tokens(wanted)}")
-    return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
+    name, wanted = "foreseen", None
+    if drawn is not None:
+        wanted = drawn.wanted
+    elif rule is not None:
+        name, wanted = f"by the {rule.title}", expected_of(rule, point.fixture, point.count, point.given[:, None])[0]
+    if wanted is None:  # what no rule can give, or the target forbids
+        lines.append(_emitted(steps.verification.token_ids[0], int(steps.verification.num_accepted[0])))
+        return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
+    request = smallest_batch(verifier, point, wanted, None if drawn is None else (drawn.seed, drawn.position))
+    lines += _outcome(steps, request, drawn, f"{name}: {_tokens(wanted)}")
+    return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause, request)
+
+
+def _outcome(steps: Steps, request: ShownRequest | None, drawn: Example | None, foreseen: str) -> list[str]:
+    """What a request emits, in which batch, beside what it should.
+
+    Args:
+        steps: the request alone, with its uniforms given.
+        request: how it fails; None if it does not fail by itself.
+        drawn: the request as it was drawn.
+    """
+    alone = steps.verification.token_ids[0]
+    who = "" if drawn is None else f", by the request of seed {drawn.seed} at position {drawn.position}"
+    if request is None:
+        seen = [] if drawn is None else [f"emitted: {_tokens(drawn.emitted)}{who}, once, in a batch of others"]
+        return [
+            *seen,
+            foreseen,
+            f"alone, and in batches of up to {MOST_COPIES:,} copies of itself, it emits {_tokens(alone)}: the other "
+            "requests of its batch, earlier calls or noise of its own decide",
+        ]
+    emitted = torch.tensor(request.emitted)
+    if request.batch > 1:
+        where = f"in copy {request.place + 1} of a batch of {request.batch:,} copies of this request"
+        uniforms = "with the uniforms above" if request.given else "with its own uniforms"
+        which = f"each of seed {request.seed} at position {request.position}, {uniforms}"
+        return [
+            f"emitted: {_tokens(emitted)}, {where}, {which}",
+            foreseen,
+            f"it does not fail in smaller batches of copies, and emits {_tokens(alone)} alone",
+        ]
+    if drawn is None:
+        return [_emitted(alone, int(steps.verification.num_accepted[0])), foreseen]
+    again = [f"with the same uniforms, of another seed and position, it emits {_tokens(alone)}"]
+    return [
+        f"emitted: {_tokens(emitted)}{who}",
+        foreseen,
+        *([] if torch.equal(steps.visible[0], emitted) else again),
+    ]
+
+
+def _emitted(tokens: Int64[Tensor, " width"], num_accepted: int) -> str:
+    return f"emitted: {_tokens(tokens)}, num_accepted {num_accepted}"
 
 
 def _tokens(tokens: Int64[Tensor, " width"]) -> str:
