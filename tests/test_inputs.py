@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -292,3 +293,9 @@ def test_a_path_is_read_from_padded_drafts_and_dense_ones_alike():
         wanted_p, wanted_q = batched.drafted_probs(draft, target)
         torch.testing.assert_close(p, batched.padded(wanted_p, draft, 1.0), rtol=1e-9, atol=1e-300)
         torch.testing.assert_close(q, batched.padded(wanted_q, draft, 1.0), rtol=1e-9, atol=1e-300)
+
+
+def test_the_page_of_the_input_distribution_has_its_tables():
+    page = (Path(__file__).parent.parent / "docs" / "inputs.md").read_text(encoding="utf-8")
+    shown = [line for line in page.splitlines() if line.startswith("| ") and line.count("|") == 5][2:]
+    assert shown == ["| " + " | ".join(row) + " |" for row in published()]

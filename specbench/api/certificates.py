@@ -62,8 +62,7 @@ def certify(
         inputs_seed: of the calls drawn from the input distribution D; None takes a fresh one, which the certificate
             records.
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-        dtype: of the logits under these conditions: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16",
-            "float16".
+        dtype: of their logits: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16", "float16".
         report: is told what is being done, such as ``print``.
         settings: fields of :class:`specbench.exactness.evidence.Settings` in the place of the suite's own, such as
             ``draws=10_000`` or ``seconds=60``.

@@ -47,7 +47,7 @@ def simplest_failure(
     A request of the fixture that the headline names comes first.
 
     Returns:
-        None if it shows in none of these (coupled steps, regimes).
+        None if it shows in none of these (coupled steps, calls of D).
     """
     named = _of_headline(evidence)
     here = {name: probe for name, probe in probes.items() if name == named}
