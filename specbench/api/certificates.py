@@ -79,7 +79,7 @@ def certify(
         >>> import specbench
         >>> certificate = specbench.certify("block")
         >>> print(certificate.headline)  # doctest: +SKIP
-        lossless up to 1.6e-05 a step on small vocabularies, 0.018 in the regimes
+        lossless up to 1.6e-05 a step on the 16 small pairs tried, 0.018 in the regimes
     """
     chosen = _examined(verifier, rule, lossless)
     gamma, batch_size = check_count("gamma", gamma, 0), check_count("batch_size", batch_size)
