@@ -1,6 +1,7 @@
 """Where code's thresholds lie, what bias they imply, what follows a surprise, and proofs over whole boxes."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from specbench.exactness.probes import Probe
 from specbench.exactness.shown import run_copies
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
-from specbench.exactness.zoo import accept, residual, wrong_q
+from specbench.exactness.zoo import accept, residual, signature, wrong_q
 from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.bugs import bugs, card
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rng import Stream
 from specbench.rules import known
@@ -227,6 +229,17 @@ def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
         likely_cause(MaskedVerifier(), [Point(FIXTURES["chain"], 2, torch.full((3, 3), 0.3, dtype=torch.float64))])
         == ""
     )
+
+
+def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
+    """No page names another project's issue as if it were the reader's; a few requests fit many bugs."""
+    for bug in bugs():
+        assert not re.search(r"issue|PR \d|arXiv", signature._SOURCE.sub("", card(bug))), bug
+    verifier = accept.FirstUnverified()
+    points = wrong_points(verifier, "chain")
+    assert likely_cause(verifier, points).startswith("The loop starts at the second drafted token: draft[0] is never")
+    assert "issue" not in likely_cause(verifier, points)
+    assert likely_cause(verifier, points[:9]) == ""
 
 
 def test_points_run_where_the_fixture_is():

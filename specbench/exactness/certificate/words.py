@@ -32,12 +32,11 @@ def headline(verdict: Verdict, evidence: Evidence) -> str:
         return f"{BROKEN}: {(evidence.fault or '').split('. ')[0]}"
     if verdict.kind == LOSSLESS:
         small, drawn = most(verdict.tv), most(verdict.inputs_tv)
-        return f"{LOSSLESS} up to {small} a step on the {len(evidence.bounds)} small pairs tried, {drawn} over D"
+        return f"{LOSSLESS} up to {small} a step on {_tried(evidence)}, {drawn} over D"
     if verdict.kind == NOT_REJECTED and evidence.bounds:
         small, drawn = (most(tv) if tv is not None else "unknown" for tv in (verdict.tv, verdict.inputs_tv))
         other = ", but its tokens are not those of the rule that it names" if other_tokens(evidence)[0] else ""
-        pairs = f"on the {len(evidence.bounds)} small pairs tried"
-        return f"{NOT_REJECTED}{other}; TV at most {small} a step {pairs}, {drawn} over D"
+        return f"{NOT_REJECTED}{other}; TV at most {small} a step on {_tried(evidence)}, {drawn} over D"
     if verdict.located is not None:
         return f"{NOT_LOSSLESS}: TV {about(verdict.located.located)} a step on {verdict.located.fixture}"
     if verdict.row is not None:
@@ -86,7 +85,7 @@ def _rejections(verdict: Verdict, evidence: Evidence, settings: Settings) -> lis
         lead = "It is also rejected" if found else "Not lossless: it is rejected"
         found.append(
             f"{lead} by the test {row.test!r} on {row.fixture!r} {_how(row, settings)}. It compares "
-            f"{explained.compares}; usual causes: {explained.usual_cause}."
+            f"{explained.compares}."
         )
     others = sorted({f"{row.test!r} on {row.fixture!r}" for row in evidence.rejected if row is not verdict.row})
     if others:
@@ -107,7 +106,7 @@ def _bounds(bounds: list[Bound]) -> list[str]:
     located, rule, counted = ([each for each in bounds if each.method == name] for name in (LOCATED, RULE, COUNTED))
     if located:
         found.append(
-            f"On {_fixtures(located)} its thresholds were located: the bias that they imply is at most "
+            f"On {_fixtures(located)} its thresholds were located: the bias that they imply on these pairs is at most "
             f"{most(_largest(located, 'located'))} a step (total variation). In the {_requests(located)} it did "
             f"{_otherwise(located)}, which leaves at most {most(_largest(located, 'hidden'))} for what may hide "
             f"({SURE} on all together)."
@@ -115,14 +114,14 @@ def _bounds(bounds: list[Bound]) -> list[str]:
     if rule:
         found.append(
             f"On {_fixtures(rule)} it was held against its rule's formulas: in the {_requests(rule)} it emitted their "
-            f"tokens{_but_for(rule)}, so that {_by_counts(rule)}a step is at most {most(_largest(rule, 'tv'))} from "
-            f"the target's ({SURE} on all together)."
+            f"tokens{_but_for(rule)}, so that {_by_counts(rule)}a step on them is at most "
+            f"{most(_largest(rule, 'tv'))} from the target's ({SURE} on all together)."
         )
     if counted:
         found.append(
             f"On {_fixtures(counted)} it could be held against nothing, since it draws by itself, in no order that "
             f"could be found, or too slowly to look for one: counts of the {_requests(counted)} show no bias, which "
-            f"leaves at most {most(_largest(counted, 'tv'))} a step ({SURE} on all together)."
+            f"leaves at most {most(_largest(counted, 'tv'))} a step on them ({SURE} on all together)."
         )
     return found
 
@@ -297,6 +296,12 @@ def _largest(rows: list[Bound], name: str) -> float:
 
 def _fixtures(bounds: list[Bound]) -> str:
     return f"{len(bounds)} small fixture{'s' if len(bounds) > 1 else ''}"
+
+
+def _tried(evidence: Evidence) -> str:
+    """The pairs of distributions that a bound is of; of other pairs it says nothing."""
+    count = len(evidence.bounds)
+    return f"the {count} small pair{'s' if count > 1 else ''} tried"
 
 
 def _requests(bounds: list[Bound]) -> str:

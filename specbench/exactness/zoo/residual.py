@@ -112,7 +112,7 @@ class OutsideVocabulary(TokenSteps):
 
 
 class UnscaledBlockResidual(BlockSteps):
-    """Block verification with the token rule's residual max(p - q, 0): one half of vllm-ascend issue 7807."""
+    """Block verification with the token rule's residual max(p - q, 0) (one half of vllm-ascend issue 7807)."""
 
     def residual(self, p, q, pi):
         return batched.residual(p, q)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -17,8 +18,9 @@ from specbench.exactness.zoo.bugs import bugs, card
 from specbench.rules import known
 from specbench.verifiers import Verifier
 
-SAME = 0.9  # share of the requests on which a flawed verifier must emit the very same tokens
-_FEWEST = 3  # requests; of fewer nothing is concluded
+SAME = 0.98  # share of the requests on which a flawed verifier must emit the very same tokens; rounding has the rest
+_FEWEST = 10  # requests; of fewer nothing is concluded
+_SOURCE = re.compile(r" ?\([^()]*(?:issues?|PRs?|arXiv|[\w-]+/[\w.-]+) [^()]*\)")  # in a card: where the bug is from
 
 
 @functools.cache
@@ -42,7 +44,7 @@ def likely_cause(verifier: Verifier, wrong: list[Point], right: Sequence[Point] 
     if not best or of_wrong < _FEWEST or as_wrong[best] < SAME * of_wrong or as_right[best] < SAME * of_right:
         return ""
     seen = f"It emits what {best} does in {as_wrong[best]} of {of_wrong} such requests."
-    return f"{card(best.removeprefix('flawed/'))} ({seen})"
+    return f"{_SOURCE.sub('', card(best.removeprefix('flawed/')))} ({seen})"
 
 
 def _agreement(
