@@ -33,8 +33,9 @@ from specbench.verifiers.base import offers
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other
 _EVERY = 20  # one call in so many is a recorded batch
-_REQUESTS, _FEW = 128, 16  # requests of a small fixture; those of a verifier that takes longer than _SLOW for _FEW
-_SLOW = 0.5  # seconds
+_REQUESTS = 128  # of each small fixture
+_SLOW = 0.03  # seconds a request; slower code (interpreted kernels) has the numbers below in place of those above
+_SLOW_RECORDED, _SLOW_FIXTURES, _SLOW_REQUESTS, _SLOW_BATCH = 3, 4, 1, 2
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,11 @@ class LongUse:
         self._refused: set[int] = set()
         self._next_request = FIRST_REQUEST + READY
         self._others = ready_streams(seed, device)
-        self._recorded = [batch for fixture in fixtures if (batch := self._of_fixture(fixture))]
+        self._slow = self._is_slow(fixtures)
+        if self._slow:
+            fixtures = fixtures[:_SLOW_FIXTURES]
+        requests = _SLOW_REQUESTS if self._slow else _REQUESTS
+        self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, requests))]
         self._shapes = self._prepared()
 
     @staticmethod
@@ -175,7 +180,8 @@ class LongUse:
         recorded = [*self._recorded, *(batch for batch in self._shapes if batch.before is not None)]
         unmet = [self._batch(batch.fixture, len(batch)) for batch in recorded]
         batches = [*recorded, *unmet]
-        after = [self._verify(batch) for batch in batches]
+        # Backwards, or what depends on the call before would be as at the beginning and as in the copy.
+        after = [self._verify(batch) for batch in batches[::-1]][::-1]
         by_rounding, structural = self._unlike_rule(batches, after)
         return LongUseRow(
             calls=self.calls,
@@ -193,12 +199,14 @@ class LongUse:
             first_changed=self.first_changed,
         )
 
-    def _of_fixture(self, fixture: Fixture) -> _Batch | None:
-        started = time.perf_counter()
-        batch = self._recording(fixture, _FEW)
-        if batch is None or time.perf_counter() - started > 2 * _SLOW:
-            return batch
-        return self._recording(fixture, _REQUESTS)
+    def _is_slow(self, fixtures: Sequence[Fixture]) -> bool:
+        """Whether a request takes longer than _SLOW, on the first fixture that the verifier does not refuse."""
+        for fixture in fixtures:
+            if self._recording(fixture, 1) is not None:  # kernels are compiled in a first call
+                started = time.perf_counter()
+                self._recording(fixture, 1)
+                return time.perf_counter() - started > 2 * _SLOW
+        return False
 
     def _prepared(self) -> list[_Batch]:
         """Batches of mixed shapes, of which the first are recorded; those that the verifier refuses are left out."""
@@ -206,8 +214,9 @@ class LongUse:
         generator = torch.Generator().manual_seed(self.seed)
         for number in range(_SHAPES):
             fixture = mixed_shape(self._random, generator, limits).to(self.device)
-            size = self._random.randint(1, MOST_REQUESTS)
-            batch = self._recording(fixture, size) if number < _RECORDED else self._batch(fixture, size)
+            size = self._random.randint(1, _SLOW_BATCH if self._slow else MOST_REQUESTS)
+            recorded = number < (_SLOW_RECORDED if self._slow else _RECORDED)
+            batch = self._recording(fixture, size) if recorded else self._batch(fixture, size)
             if batch is not None:
                 batches.append(batch)
         return batches if batches and batches[0].before is not None else []  # it refuses all of this kind
