@@ -14,9 +14,10 @@ import pytest
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
 from specbench.exactness.enumeration.row import LocatedRow
-from specbench.exactness.evidence import Bound, Evidence, Habit, Row, Settings, StratumRow
+from specbench.exactness.evidence import Bound, Evidence, Habit, Row, StratumRow
 from specbench.exactness.habits import EXCLUDED_BY
 from specbench.exactness.long_use import LongUseRow
+from specbench.exactness.settings import Settings
 from specbench.rounding import about, least, most
 
 SETTINGS = Settings()

@@ -14,12 +14,12 @@ from omegaconf import OmegaConf
 
 from specbench.errors import ArgumentError, ConfigError
 from specbench.exactness import suite
-from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.certificate.verdict import altered, verdict_of
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
 from specbench.exactness.enumeration.laws import all_drafts, law_of
-from specbench.exactness.evidence import Settings
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.probes import COUNTED
+from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw, verified, verified_steps
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine

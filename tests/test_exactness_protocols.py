@@ -30,7 +30,7 @@ from tests.cases import bound
 
 ZOO = (tables.SENSITIVITY, tables.ELSEWHERE, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of
 HOT, GREEDY = SamplingParams(), SamplingParams(temperature=0.0)
-SMALL = {"draws": 10_000, "serial_draws": 2000, "vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
+SMALL = {"draws": 10_000, "serial_draws": 2000, "row_vocabulary": 0, "false_alarm": 1e-7, "power": 0.99}
 
 
 def context(verifier, **more) -> RunContext:
@@ -129,7 +129,7 @@ class AnotherRule(BlockVerifier):
     ids=["false claim", "broken"],
 )
 def test_a_verifier_that_is_not_what_it_says_fails_the_job(verifier, verdict, says):
-    outcome = exactness(vocabulary=300).run(context(verifier))
+    outcome = exactness().run(context(verifier))
     assert json.loads(outcome.documents["certificate.json"])["verdict"] == verdict
     assert says in outcome.failure
 
@@ -137,7 +137,7 @@ def test_a_verifier_that_is_not_what_it_says_fails_the_job(verifier, verdict, sa
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
     """The block rule is named; the fork has the uniform, and the threshold of the rule that the verifier names."""
-    outcome = exactness(vocabulary=300).run(context(AnotherRule()))
+    outcome = exactness().run(context(AnotherRule()))
     certificate = json.loads(outcome.documents["certificate.json"])
     assert certificate["verdict"] == "not rejected"
     assert "it names the rule token and emits other tokens" in outcome.failure
@@ -152,7 +152,7 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
 
 def test_bad_settings_are_named():
     for key, value in (
-        ("calibration_seeds", -1), ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("vocabulary", 7),
+        ("calibration_seeds", -1), ("false_alarm", 2.0), ("draws", 0), ("draws", "many"), ("calls", -1),
         ("suite", "thorough"), ("patience", 3), ("call_seconds", -1), ("stop_when_caught", 1), ("elsewhere", "maybe"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"protocol\.{key}={value}"):

@@ -13,18 +13,9 @@ from scipy import stats
 
 from specbench.errors import ConfigError
 from specbench.exactness.enumeration.laws import rule_lengths
-from specbench.exactness.evidence import (
-    ACCEPTANCE,
-    CLASSES,
-    JOINT,
-    LAST_FIRST,
-    NEIGHBOURS,
-    SUCCESSIVE,
-    TWINS,
-    Settings,
-    settings_of,
-)
+from specbench.exactness.evidence import ACCEPTANCE, CLASSES, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
 from specbench.exactness.fixtures import small_fixtures
+from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.statistics import calibration
 from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.statistics.pit import PitTable
@@ -178,7 +169,7 @@ def test_acceptance_may_differ_by_rounding(odd, steps, rejected, monkeypatch):
 
 
 def test_settings_that_cannot_work_are_named():
-    for bad in ({"power": 1.0}, {"draws": 0}, {"vocabulary": 5}, {"call_seconds": -1}):
+    for bad in ({"power": 1.0}, {"draws": 0}, {"calls": -1}, {"call_seconds": -1}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             Settings(**bad)
     assert settings_of("quick", draws=7, seconds=None).draws == 7

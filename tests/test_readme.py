@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from specbench.exactness import evidence
 from specbench.runs.choices import names
 from specbench.runs.commandline import prepared
 from tests.command_lines import ROOT
@@ -40,9 +39,9 @@ def runnable() -> list:
 def test_python_blocks_run_as_they_stand_and_print_what_they_say(block, capsys, monkeypatch, tmp_path):
     """A comment behind a print is what it prints. The suite is smaller than a reader's, which takes a minute."""
     small = dataclasses.replace(
-        evidence.SUITES["quick"], draws=10_000, serial_draws=0, calls=30, use_calls=0, row_vocabulary=0
+        settings.SUITES["quick"], draws=10_000, serial_draws=0, calls=30, use_calls=0, row_vocabulary=0
     )
-    monkeypatch.setitem(evidence.SUITES, "quick", small)
+    monkeypatch.setitem(settings.SUITES, "quick", small)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out.splitlines()

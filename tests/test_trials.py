@@ -33,7 +33,7 @@ def trials(verifier, calls: int, *names: str, seconds: float | int = 0, configur
     strata = tuple(BY_NAME[name] for name in names) or None
     with torch.inference_mode():
         found = run_trials(verifier, calls, seconds, 0, CPU, configured, strata=strata)
-    return found, {row.stratum: row for row in found.rows}, {row.test: row for row in found.tests}
+    return found, {row.stratum: row for row in found.rows}, {row.test: row for row in reversed(found.tests)}
 
 
 def test_sound_code_is_the_rule_on_every_call():

@@ -10,7 +10,7 @@ import torch
 from specbench.errors import ArgumentError
 from specbench.exactness import watch
 from specbench.exactness.certificate import BROKEN, certify
-from specbench.exactness.evidence import Settings
+from specbench.exactness.settings import Settings
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine
@@ -20,7 +20,7 @@ from specbench.types import LogitRows, Verification
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES
 
-SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, vocabulary=0, call_seconds=2)
+SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, call_seconds=2)
 
 
 def odd(token_ids, num_accepted) -> Verification:

@@ -16,7 +16,7 @@ from specbench.devices import choose_device, choose_dtype
 from specbench.errors import ArgumentError
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question, fresh_seed
-from specbench.exactness.evidence import settings_of
+from specbench.exactness.settings import settings_of
 from specbench.rules import known
 from specbench.rules.cards import Card
 from specbench.sampling import SamplingParams
@@ -64,7 +64,7 @@ def certify(
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: of their logits: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16", "float16".
         report: is told what is being done, such as ``print``.
-        settings: fields of :class:`specbench.exactness.evidence.Settings` in the place of the suite's own, such as
+        settings: fields of :class:`specbench.exactness.settings.Settings` in the place of the suite's own, such as
             ``draws=10_000`` or ``seconds=60``.
 
     Returns:
@@ -133,7 +133,7 @@ def _call(verifier: str | Verifier | VerifyFunction, **given: Any) -> str:
     if not (isinstance(verifier, str) or (callable(verifier) and name.isidentifier())):
         name = "verifier"
     usual = {name: each.default for name, each in inspect.signature(certify).parameters.items()}
-    kept = ("suite", "seed")  # the two that every page should have
+    kept = ("suite", "seed", "inputs_seed")  # those that every page should have
     shown = [
         f"{key}={_source(value)}" for key, value in given.items() if key in kept or value != usual.get(key, _NOTHING)
     ]

@@ -30,13 +30,14 @@ from specbench.exactness.enumeration.injection import (
 )
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.enumeration.row import locate_row
-from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT, Bound, Evidence, Row, Settings
+from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT, Bound, Evidence, Row
 from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
 from specbench.exactness.long_use import LongUse
 from specbench.exactness.probes import LOCATED, Probe, bound_of, uncontradicted
 from specbench.exactness.sampled_failure import failure_of
+from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.small import SmallTier
@@ -45,6 +46,7 @@ from specbench.exactness.statistics.tests import holm
 from specbench.exactness.trials import ALL, Configured, Trials, run_trials
 from specbench.journal import Journal
 from specbench.rules.agreement import TOLERANCE
+from specbench.verifiers.base import offers
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, 0.6))  # share of the draws, share of the false alarm
 AGAIN, AT_LAST = 0.05, 0.22  # likewise, of the looks at models made anew, and of the one at everything
@@ -130,7 +132,7 @@ class _Examination:
     def run(self, configured: Configured | None) -> None:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
         self.report("what its tokens depend on, and where its thresholds are")
-        if self.settings.use_calls:
+        if self.settings.use_calls and not offers(self.verifier).interpreted:
             self.use = LongUse.begin(self.verifier, self.fixtures, self.seed, self.device)
         injectable = self._injectable()
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]

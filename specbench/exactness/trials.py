@@ -121,7 +121,7 @@ class _Trials:
         self.own_rule = self.rule is not None and known.KNOWN.get(own.name) is not own
         self.result, self.seen = Trials(), {}
         self.by_cells, self.bets = CellCounts(device), DifferenceBets(NUMBERS, 2.0, device)
-        self.impossible = self.requests = self.bet_on = 0
+        self.requests = self.bet_on = 0
         self.counted = self.rule is None
 
     def run(
@@ -184,7 +184,7 @@ class _Trials:
         if call.number < CONFIGURED_FIRST:
             self.result.census.add(call)
         path = CallPath(call)
-        good = self._well_formed(call, path, result)
+        good = self._well_formed(call, path, result, seen)
         if self.rule is not None:
             self._compare(call, path, result, good, seen)
             if self.own_rule:
@@ -192,7 +192,7 @@ class _Trials:
         if self.counted and call.number < CONFIGURED_FIRST:
             self.by_cells.add(call, path, result, good.nonzero()[:, 0])
 
-    def _well_formed(self, call: Call, path: CallPath, result: Verification) -> Tensor:
+    def _well_formed(self, call: Call, path: CallPath, result: Verification, seen: _Seen) -> Tensor:
         """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
         good = well_formed(call.draft, call.target, result)
         places = torch.arange(result.token_ids.shape[1], device=good.device)
@@ -201,7 +201,7 @@ class _Trials:
         token = torch.where(there, result.token_ids, 0)
         forbidden = there & (call.p.weights[row, token] == 0)
         impossible = ~good | forbidden.any(dim=1)
-        self.impossible += int(impossible.sum())
+        seen.impossible += int(impossible.sum())
         if self.rule is None and bool(impossible.any()):
             self._keep(call, impossible.nonzero()[:, 0])
         return good
@@ -218,7 +218,6 @@ class _Trials:
         structural = self._beyond_rounding(call, result, requests, seen)
         if len(structural):
             self._keep(call, structural)
-            seen.structural_calls += 1
         if self.rule.lossless and not self.own_rule:
             chosen = requests[good[requests]][:_BET_ON]
             got, other = (smooth(call, path, each, chosen) for each in (result, wanted))
@@ -280,9 +279,11 @@ class _Trials:
             yield one.row(self)
 
     def _tests(self) -> list[Row]:
-        rows = []
-        if self.requests:
-            rows.append(Row("D", FORM, self.requests, float(self.impossible), 0, float(self.impossible == 0)))
+        rows = [
+            Row(f"{name} of D", FORM, seen.requests, float(seen.impossible), 0, float(seen.impossible == 0))
+            for name, seen in self.seen.items()
+            if seen.calls
+        ]
         if self.by_cells.tokens:
             rows.append(Row("D", CLASSES, self.requests, 0.0, 0, self.by_cells.p_value))
         checked = sum(seen.law_checked for seen in self.seen.values())
@@ -303,8 +304,8 @@ class _Seen:
     requests: int = 0
     rows: int = 0
     refused: int = 0
+    impossible: int = 0
     differing_calls: int = 0
-    structural_calls: int = 0
     differing: int = 0
     rounding: int = 0
     law_checked: int = 0

@@ -51,7 +51,8 @@ class VerifierFault(SpecbenchError):
     """
 
     def __init__(self, fixture: str, problem: str, request: str = ""):
-        where = f"On {fixture!r}: " if fixture else ""
+        of_fixture = f"On the fixture {fixture!r}: " if fixture else ""
+        where = f"On {fixture}: " if fixture.startswith("call ") else of_fixture
         super().__init__(where + problem + (f" Shown by {request}." if request else ""))
         self.fixture, self.problem, self.request = fixture, problem, request
 

@@ -21,7 +21,8 @@ from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, 
 from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.certificate.verdict import other_tokens
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
-from specbench.exactness.evidence import Evidence, settings_of
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.settings import settings_of
 from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.trials import CONFIGURED
 from specbench.exactness.zoo.elsewhere import elsewhere
@@ -42,13 +43,13 @@ class ExactnessProtocol:
     """See the module.
 
     Args:
-        suite: the name of a set of settings, exactness.evidence.SUITES.
+        suite: the name of a set of settings, exactness.settings.SUITES.
         inputs_seed: of the calls drawn from D; None takes a fresh one from the operating system.
         calibration_seeds, calibration_draws: how often the small fixtures' tests are repeated on fresh seeds, and with
             how many steps each; 0 seeds skip it.
         calibration_seconds: no further seed is begun after this long; 0 is no limit.
         elsewhere: also put the verifier before the tests of other projects (exactness/zoo/elsewhere.py).
-        given: fields of exactness.evidence.Settings, which take the place of the suite's own unless they are None.
+        given: fields of exactness.settings.Settings, which take the place of the suite's own unless they are None.
 
     Raises:
         ConfigError: a value that cannot work.

@@ -10,7 +10,8 @@ from typing import Any
 from specbench.exactness.certificate.scope import covered, not_covered
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import headline, sentences
-from specbench.exactness.evidence import Evidence, Settings
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

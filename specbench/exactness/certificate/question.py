@@ -12,8 +12,9 @@ import torch
 from specbench.exactness.bias import as_dicts, bias_rows
 from specbench.exactness.certificate.certify import Certificate, certify
 from specbench.exactness.certificate.verdict import NOT_LOSSLESS
-from specbench.exactness.evidence import Evidence, Settings
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs.calls import MOST_CELLS
+from specbench.exactness.settings import Settings
 from specbench.exactness.suite import examine
 from specbench.exactness.trials import Configured
 from specbench.journal import Journal
@@ -37,7 +38,7 @@ class Question:
     Attributes:
         verifier: under test: whatever somebody means to be a Verifier.
         name: what pages call it.
-        suite, settings: the name of a suite, and what it stands for here (evidence.settings_of).
+        suite, settings: the name of a suite, and what it stands for here (settings.settings_of).
         sampling, gamma, batch_size, dtype: conditions of a run, from which calls are drawn beside those of D; not used
             if settings.calls is 0.
         seed: request seeds on small fixtures follow from it.

@@ -15,9 +15,10 @@ from specbench.exactness.certificate.verdict import (
     altered,
     other_tokens,
 )
-from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, Row, Settings, StratumRow
+from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, Row, StratumRow
 from specbench.exactness.habits import GENERATOR, STREAMS, TWICE, established
 from specbench.exactness.probes import COUNTED, LOCATED, RULE, uncontradicted
+from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials import ALL, LARGE
 from specbench.rounding import about, least, most
@@ -49,7 +50,12 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
     if verdict.kind == BROKEN:
         return _of_fault(evidence)
     if verdict.kind == NOT_LOSSLESS:
-        return [*_rejections(verdict, evidence, settings), *_proofs(evidence), *_habits(evidence)]
+        return [
+            *_rejections(verdict, evidence, settings),
+            *_where_in_d(evidence),
+            *_proofs(evidence),
+            *_habits(evidence),
+        ]
     if not evidence.bounds:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unsupported.items())
         return [f"No small fixture could be drawn on, so that nothing is known of it. {reasons}".strip()]
@@ -152,6 +158,17 @@ def _of_inputs(evidence: Evidence) -> list[str]:
     if whole.rule_checked:
         found.append(_of_rule(whole))
     return found
+
+
+def _where_in_d(evidence: Evidence) -> list[str]:
+    """Which strata hold the requests of D whose tokens are not the rule's."""
+    rows = [row for row in evidence.inputs if row.structural and row.stratum not in (ALL, LARGE)]
+    if not rows:
+        return []
+    most_of = sorted(rows, key=lambda row: (row.structural or 0) / row.requests, reverse=True)
+    named = ", ".join(f"{row.structural:,} of {row.requests:,} requests in {row.stratum!r}" for row in most_of[:3])
+    more = f" and in {len(rows) - 3} strata more" if len(rows) > 3 else ""
+    return [f"On calls drawn from D its tokens are not its rule's, beyond rounding, in {named}{more}."]
 
 
 def _of_row(evidence: Evidence) -> list[str]:

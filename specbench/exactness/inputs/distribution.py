@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Range = tuple[float, float]
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -178,7 +176,7 @@ def drawn_from(ranges: Mapping[tuple[int, int], float], rng: np.random.Generator
     return rng.integers(chosen[:, 0], chosen[:, 1] + 1)
 
 
-def log_uniform(rng: np.random.Generator, low: float, high: float, size: int) -> np.ndarray:
+def log_uniform(rng: np.random.Generator, low: float | int, high: float | int, size: int) -> np.ndarray:
     """Numbers whose logarithm is uniform."""
     return np.exp(rng.uniform(np.log(low), np.log(high), size))
 

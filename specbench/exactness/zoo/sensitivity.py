@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from specbench.exactness.evidence import Evidence, Row, Settings
+from specbench.exactness.evidence import Evidence, Row
+from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import needed_noncentrality
 from specbench.exactness.suite import LOOKS
 from specbench.rules.agreement import TOLERANCE
