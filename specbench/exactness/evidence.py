@@ -93,7 +93,7 @@ class StratumRow:
 
     Attributes:
         stratum, reason, probability: of the stratum.
-        calls, requests: verified; rows: distinct rows of the target in them, drawn fresh for every request.
+        calls, requests: verified; rows: of the target in them, drawn anew for every request.
         refused: calls that the verifier refused.
         differing_calls: calls with a request whose tokens are not the rule's.
         differing, rounding, structural: requests whose tokens are not the rule's; by rounding, and otherwise.

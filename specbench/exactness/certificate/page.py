@@ -22,7 +22,7 @@ what counts say if that is less, an upper bound on the bias a step; least: a low
 Where requests differ in their parameters, these are averages over them. A bias of up to {ROUNDING:g} counts as
 rounding."""
 _INPUTS = f"""\
-rows: distinct rows of the target, drawn fresh for every request. differing_calls: calls with a request whose tokens are
+rows: of the target, drawn anew for every request. differing_calls: calls with a request whose tokens are
 not the rule's; differing: such requests; rounding: of them, how many rounding explains; structural: the others. code:
 upper bound on the share of calls of the stratum with a request that is handled otherwise than by the rule; rule: on the
 total variation of the rule itself, 0 of one that is registered as proved; tv: their sum. Each bound holds at

@@ -29,7 +29,7 @@ def covered(evidence: Evidence) -> list[str]:
     if whole is not None and whole.calls:
         lines.append(
             f"{whole.calls:,} calls drawn from the input distribution D: {whole.requests:,} requests, {whole.rows:,} "
-            "distinct rows of the target; the tables below have each choice with its probability, and what was drawn"
+            "rows of the target, each drawn anew; the tables below have every choice with its probability"
         )
     return lines or ["nothing"]
 
