@@ -42,30 +42,51 @@ def load_weights(
         ConfigError: whatever transformers raises while it loads.
         ModelError: weights that are missing, unknown, of another shape, or not tied where config.json ties them.
     """
+    model = from_files(
+        source,
+        "its weights cannot be loaded",
+        folder,
+        config=config,
+        dtype=dtype,
+        attn_implementation=implementation(config),
+        use_safetensors=True,
+        **sharding.loading(sharded),
+    )
+    if getattr(config, "quantization_config", None) is None:
+        _check_tied(model, source)
+    return model
+
+
+def from_files(source: Source, problem: str, folder: Path, remedy: str = _MIXED, **options: Any) -> PreTrainedModel:
+    """The model that files hold, in eval mode, with no weight made up: the one door to ``from_pretrained``.
+
+    Args:
+        problem: what the message says if transformers raises ("its weights cannot be loaded").
+        remedy: what to do if files and configuration do not fit together.
+        options: further arguments of ``from_pretrained``, such as ``dtype`` and ``gguf_file``.
+
+    Raises:
+        ConfigError: whatever transformers raises while it loads.
+        ModelError: weights that are missing, unknown or of another shape.
+    """
     transformers_logging.disable_progress_bar()
     with _loading_report() as logged:
         try:
-            with foreign(source.key, source.value, "its weights cannot be loaded", source.remedy):
+            with foreign(source.key, source.value, problem, source.remedy):
                 loaded: Any = AutoModelForCausalLM.from_pretrained(
                     folder,
-                    config=config,
-                    dtype=dtype,
-                    attn_implementation=implementation(config),
-                    use_safetensors=True,
                     local_files_only=True,
                     trust_remote_code=False,
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,  # reported below, with the shapes
-                    **sharding.loading(sharded),
+                    **options,
                 )
         except Exception as error:
             if conversion := _conversion_error(logged):
-                raise source.wrong(f"its weights cannot be loaded ({conversion})") from error
+                raise source.wrong(f"{problem} ({conversion})") from error
             raise
     model, report = loaded
-    _check_report(report, source)
-    if getattr(config, "quantization_config", None) is None:
-        _check_tied(model, source)
+    _check_report(report, source, remedy)
     return model.eval()
 
 
@@ -112,7 +133,7 @@ def _conversion_error(logged: Collection[str]) -> str | None:
     return " ".join(lines[0].replace("|", " ").split()) if lines else None
 
 
-def _check_report(report: Mapping[str, Any], source: Source) -> None:
+def _check_report(report: Mapping[str, Any], source: Source, remedy: str) -> None:
     missing = set(report["missing_keys"])
     unknown = {key for key in report["unexpected_keys"] if not _HARMLESS.search(key)}
     shapes = {key: f"{key} {_shape(held)} instead of {_shape(due)}" for key, held, due in report["mismatched_keys"]}
@@ -126,7 +147,7 @@ def _check_report(report: Mapping[str, Any], source: Source) -> None:
     if report["error_msgs"]:
         found.append("; ".join(map(str, report["error_msgs"])))
     if found:
-        raise ModelError(f"{source.key}={source.value}: {'; '.join(found)}. {_MIXED}")
+        raise ModelError(f"{source.key}={source.value}: {'; '.join(found)}. {remedy}")
 
 
 def _shape(shape: Collection[int]) -> str:
