@@ -324,10 +324,21 @@ BAD_INPUT = [
     ),
     Case("more threads than cores", ("threads=1000",), ("threads=1000", "this machine has")),
     Case("threads beyond reason", ("threads=100000",), ("threads=100000", "Use 0 to have it chosen")),
+    Case(
+        "no job at once", ("hydra.sweeper.max_batch_size=-1",), ("max_batch_size=-1: must be 1 or more", "null for all")
+    ),
+    Case(
+        "jobs in their folders", ("hydra.job.chdir=true",), ("hydra.job.chdir=True: a job would run in", "Leave it out")
+    ),
+    Case(
+        "a rerun of a pickle", ("--experimental-rerun", "job.pkl"), ("--experimental-rerun=job.pkl: it reads a pickle",)
+    ),
     Case("folder of one run", ("hydra.run.dir=here",), ("hydra.run.dir=here", "hydra.sweep.dir")),
     Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
 ]
 GOOD_INPUT = [
+    Case("a folder of configurations, by the short flag", (*QUICK, *QUICK_CHECK, "-cd", "."), ("Results:",), True),
+    Case("the name of the configuration", (*QUICK, *QUICK_CHECK, "-cn=config"), ("Results:",), True),
     Case(
         "a target alone",
         (

@@ -26,7 +26,7 @@ from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
 from specbench.runs.identity import APART, identity
 from specbench.runs.job import config_dir
-from specbench.runs.launchers import check_launcher, check_parallel, check_times, launcher_of
+from specbench.runs.launchers import check_launcher, check_parallel, check_settings, check_times, launcher_of
 from specbench.runs.overrides import key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.signals import held_back
@@ -84,6 +84,7 @@ class PlannedSweeper(Sweeper):
         """
         self.hydra_context, self.config = hydra_context, config
         check_launcher(launcher_of(config.hydra))
+        check_settings(config.hydra)
         sweep = self.current
         given: list[str] = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ty: ignore
         apart = [each for each in given if key_of(each).partition(".")[0] in APART]
