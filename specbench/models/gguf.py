@@ -27,6 +27,7 @@ REMEDY = "Give a whole file, of a decoder that transformers reads from GGUF."
 _INCOMPLETE = "The file is incomplete or was made for another program: fetch it again, or take another one."
 
 
+@weights.alone()
 def convert(file: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
     """Writes a checkpoint folder from a GGUF file: config.json, model.safetensors, tokenizer, chat template.
 

@@ -18,6 +18,7 @@ from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
 from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
 from specbench.models.vocabulary import check_same_vocabulary, differences
+from specbench.models.weights import alone
 from specbench.progress import say
 from specbench.sampling import SamplingParams, constrained, resolve
 
@@ -80,6 +81,7 @@ class Pair:
         return constrained(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
 
 
+@alone()
 def load_pair(
     target: str,
     draft: str | None = None,
@@ -96,7 +98,7 @@ def load_pair(
     vocabularies: str = "same",
     check: Callable[[PreTrainedConfig], None] | None = None,
 ) -> Pair:
-    """Loads a target and a draft model after comparing their vocabularies.
+    """Loads a target and a draft model after comparing their vocabularies. Threads wait for one another.
 
     Args:
         target, draft: a local folder, a hub id, ``embedded:target`` and ``embedded:draft``, or ``random:`` and a name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import threading
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,21 @@ _MIXED = "Take config.json and all safetensors from the same release, and fetch 
 # Buffers that old checkpoints carry and that are computed today: rotary frequencies, GPT-2's and GPT-NeoX's masks.
 _HARMLESS = re.compile(r"(^|\.)(rotary(_pos)?_emb\.inv_freq|(attn|attention)\.(bias|masked_bias)|position_ids)$")
 _MUCH = 100_000_000  # numbers that may be allocated beyond those of the files before a config is taken for a mistake
+
+
+_LOADING = threading.RLock()
+
+
+@contextmanager
+def alone() -> Generator[None]:
+    """Runs its block, or the function that it decorates, in one thread at a time.
+
+    While transformers builds a model, its ``from_pretrained`` replaces PreTrainedModel.tie_weights and PyTorch's
+    initialisers for the whole process, and puts back what it found. In two threads the second finds the replacements,
+    which then stay. Being offline (hub.py) is a setting of the process, too.
+    """
+    with _LOADING:
+        yield
 
 
 def load_weights(
