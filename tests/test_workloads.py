@@ -328,6 +328,9 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"prompt": None, "messages": CHAT, "add_special_tokens": True}, "add_special_tokens True of the request"),
         ({"prompt": None, "messages": CHAT, "add_generation_prompt": False}, "add_generation_prompt False of the"),
         ({"response_format": {"type": "odd"}}, "response_format"),
+        ({"sampling_params": [{"temperature": 0}]}, "sampling_params [{'temperature': 0}] is no JSON object"),
+        ({"sampling_params": '{"temperature": 0}'}, "is no JSON object of parameters by their names"),
+        ({"logprobs": False, "top_logprobs": "5"}, "top_logprobs '5' is no whole number"),
     ):
         told = refusal(tmp_path, {"prompt": "p"}, {"prompt": "q", **line})
         assert told.startswith(f"workload.path={tmp_path}/w.jsonl: line 2: ")
