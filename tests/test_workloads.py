@@ -304,6 +304,26 @@ def test_a_request_and_what_stands_beside_it_may_not_contradict_each_other(wrapp
     assert f"kind 'd' stands beside {wrapper}" in refusal(tmp_path, {**beside, wrapper: request}, columns=own)
 
 
+def test_what_stands_twice_in_a_row_is_refused(tmp_path):
+    """JSON's and parquet's readers keep the last of two values."""
+    path = tmp_path / "twice.jsonl"
+    path.write_text('{"prompt": "p", "temperature": 0, "temperature": 1}\n')
+    with pytest.raises(ConfigError, match=r"line 1 has two values of 'temperature': 0 and 1"):
+        load(path)
+    path.write_text('{"prompt": "p", "temperature": 0, "temperature": 0}\n')
+    assert load(path).prompts[0].sampling == {"temperature": 0}
+    columns = pa.table([pa.array(["p"]), pa.array(["q"])], names=["prompt", "prompt"])
+    pq.write_table(columns, tmp_path / "twice.parquet")
+    with pytest.raises(ConfigError, match=r"twice.parquet has two columns called 'prompt'. Rename one of them"):
+        load(tmp_path / "twice.parquet")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_prompt_may_not_have_the_name_of_a_turn_to_come(tmp_path, order):
+    rows = [{"prompt_id": "q", "turns": ["a", "b"]}, {"prompt_id": "q#turn-2", "prompt": "c"}]
+    assert "'q#turn-2' was used before" in refusal(tmp_path, *rows[::order])
+
+
 CHAT = [{"role": "user", "content": "p"}]
 
 

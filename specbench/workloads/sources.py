@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specbench.files import Source
+from specbench.files import Source, shown
 from specbench.foreign import foreign
 
 SUFFIXES = (".parquet", ".arrow", ".jsonl")  # of a data set's files; the first kind that a folder holds is read
@@ -108,6 +108,9 @@ def _table_rows(file: Path, source: Source) -> Iterator[dict[str, Any]]:
             read = [] if batch is None else batch.to_pylist()
         if batch is None:
             return
+        names = batch.schema.names
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise source.wrong(f"{file.name} has two columns called {shown(twice)}", "Rename one of them.")
         yield from read
 
 
