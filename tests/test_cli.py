@@ -167,7 +167,7 @@ def test_bad_input_in_a_process_of_its_own(tmp_path):
     """Bad input that shows last, when everything is imported."""
     done = run_specbench("protocol.warmup=abc", folder=tmp_path)
     assert done.returncode == 1
-    assert "protocol.warmup=abc: not a count. Use a whole number from 0." in done.stderr
+    assert "protocol.warmup=abc: not a count. Use a whole number from 0 to 10000." in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from specbench.config import ColumnsConfig, WorkloadConfig
 from specbench.errors import ConfigError
-from specbench.workloads import Prompt, Workload, load_workload
+from specbench.workloads import Prompt, Workload, load_workload, sources
 from specbench.workloads.prompts import PLACEHOLDERS
 from specbench.workloads.selection import shuffled
 
@@ -316,6 +316,13 @@ def test_what_stands_twice_in_a_row_is_refused(tmp_path):
     pq.write_table(columns, tmp_path / "twice.parquet")
     with pytest.raises(ConfigError, match=r"twice.parquet has two columns called 'prompt'. Rename one of them"):
         load(tmp_path / "twice.parquet")
+
+
+def test_a_folder_without_end_is_not_walked(tmp_path, monkeypatch):
+    parquet(tmp_path)
+    monkeypatch.setattr(sources, "MOST_FILES", 2)
+    with pytest.raises(ConfigError, match=r"a folder of more than 2 files and folders. Give the data set's own"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -60,6 +61,12 @@ class Pair:
         """The longest sequence that all models can hold."""
         models = [self.target] if self.draft is None else [self.target, self.draft]
         return min(context_length(model.config) for model in models)
+
+    @cached_property
+    def most_characters(self) -> int:
+        """The characters above which no prompt fits into the context. A tokenizer may drop some, such as repeated
+        spaces: twice as many as the longest tokens have are let through."""
+        return 2 * self.context * max(map(len, self.tokenizer.get_vocab()))
 
     def encode(self, prompt: str | Sequence[Message]) -> list[int]:
         """Token ids of a prompt, or of a conversation up to its next reply, through the chat template if the pair uses
