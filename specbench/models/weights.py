@@ -195,6 +195,10 @@ def check_values(model: PreTrainedModel, source: Source) -> None:
     }
     ends = _ends(list(tensors.values()))
     if bad := [name for name, end in zip(tensors, ends, strict=True) if not all(map(torch.isfinite, end))]:
+        computed = [name for name in bad if name not in model.state_dict()]
+        if computed:  # no file holds these buffers, such as rotary frequencies
+            problem = f"the numbers of config.json make NaN or infinite values: {named(computed)}"
+            raise ModelError(f"{source.key}={source.value}: {problem}. Mend config.json (rope_theta, for one).")
         remedy = "The files are damaged: fetch them again."
         if model.dtype == torch.float16:
             remedy = "The files are damaged, or hold more than float16 can: try dtype=bfloat16 or float32."
