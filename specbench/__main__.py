@@ -120,7 +120,7 @@ def run(arguments: list[str]) -> int:
         given = " ".join(arguments)
         say(f"{given}: cannot be composed ({told}). HYDRA_FULL_ERROR=1 shows where.", style="bold red")
         return 2
-    return end(sweep)
+    return 0 if command.asks else end(sweep)
 
 
 def end(sweep: Asked, interrupted: bool = False) -> int:
@@ -128,8 +128,12 @@ def end(sweep: Asked, interrupted: bool = False) -> int:
     alike = len(set(sweep.refused.values())) == 1
     for label, reason in list(sweep.refused.items())[: 1 if alike else None]:
         say(reason if alike else f"{label}: {reason}", style="bold red")
-    if sweep.refused or sweep.folder is None:
-        return 1 if sweep.refused else 0  # --help, --cfg and the like
+    if sweep.refused:
+        return 1
+    if sweep.folder is None:
+        if not interrupted:
+            say("nothing was run: no sweep was planned. --help lists what can be chosen.", style="bold red")
+        return 1
     if not ranks.leads():
         return 1 if sweep.launch_error else 0
     from specbench.runs.ending import tell

@@ -186,3 +186,23 @@ def _check_finite(draft: Draft, target: LogitRows) -> None:
     for name, rows in (("target", target), ("draft.rows", draft.rows)):
         if rows is not None and not rows.finite().all():
             raise ArgumentError(f"{name}: row {int((~rows.finite()).nonzero()[0])} holds NaN or infinite logits")
+
+
+def check_sampled(draft: Draft) -> None:
+    """Refuses drafted tokens that the draft's own distribution q gives no probability, which were not sampled from it.
+
+    A verifier would accept them wherever p is above 0: texts would not be the target's.
+
+    Raises:
+        ArgumentError: names the first such token.
+    """
+    if draft.rows is None:
+        return
+    unlikely = draft.drafted.flatten() if draft.padded else torch.ones_like(draft.token_ids, dtype=torch.bool)
+    unlikely &= draft.rows.prob(draft.token_ids) == 0
+    if unlikely.any():
+        index = int(unlikely.nonzero()[0])
+        raise ArgumentError(
+            f"draft.token_ids[{index}] = {int(draft.token_ids[index])} has probability 0 in its draft's distribution, "
+            "and was not sampled from it. Give the logits and sampling parameters that it was sampled with"
+        )

@@ -8,6 +8,10 @@ from typing import Any
 
 from specbench.errors import ConfigError
 
+LARGEST_COUNT = 2**31 - 1
+# Of what a run repeats: more is a slip of the hand, and would run for days without a word.
+MOST_ROUNDS, MOST_SAMPLES, MOST_STEPS = 10_000, 100_000, 1_000_000
+
 
 def plain_number(value: Any) -> Any:
     """A number of another library, such as numpy's, as Python's own; anything else, true and false among it, as it is.
@@ -22,10 +26,13 @@ def plain_number(value: Any) -> Any:
 
 
 def check_count(key: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """The whole number, as Python's own. Raises ConfigError for anything but one from ``least`` to ``most``."""
-    value = plain_number(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        remedy = f"Use a whole number from {least}." if most is None else f"Use a whole number from {least} to {most}."
+    """The whole number, as Python's own. Raises ConfigError for anything but one from ``least`` to ``most``, which is
+    LARGEST_COUNT if it is None."""
+    value, highest = plain_number(value), LARGEST_COUNT if most is None else most
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not least <= value <= highest:
+        bounded = most is not None or (whole and value > highest)
+        remedy = f"Use a whole number from {least} to {highest}." if bounded else f"Use a whole number from {least}."
         raise ConfigError(key, value, "not a count", remedy)
     return value
 

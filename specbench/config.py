@@ -15,6 +15,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from specbench.checks import LARGEST_COUNT
 from specbench.errors import ConfigError
 from specbench.sampling_params import LARGEST_LENGTH, LARGEST_SEED, LOGPROBS, SamplingParams
 
@@ -22,7 +23,6 @@ _PACKAGED = Path(__file__).parent / "conf"  # in a wheel
 CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
-LARGEST_COUNT = 2**31 - 1
 MOST_THREADS = 1024
 DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("none", "tensor")

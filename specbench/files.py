@@ -81,6 +81,19 @@ def is_name(value: str) -> bool:
     return bool(value.strip()) and len(value) <= LONGEST_NAME and value.isprintable()
 
 
+class _TwoValues(Exception):
+    """A key of a JSON object with two values, of which a parser keeps the last."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        for key, value in pairs:
+            if value != found[key]:
+                raise _TwoValues(f"has two values of {shown(key)}: {shown(value)} and {shown(found[key])}")
+    return found
+
+
 @dataclass(frozen=True)
 class Source:
     """A configuration value that names a file, and what to do where the file is no good.
@@ -134,15 +147,18 @@ class Source:
         """What JSON text holds; ``name`` says where it stands ("line 3", "config.json").
 
         Raises:
-            ConfigError: it is no JSON, nested too deeply, or has numbers of thousands of digits.
+            ConfigError: it is no JSON, nested too deeply, gives a key two values, or has numbers of thousands
+                of digits.
         """
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_object)
         except json.JSONDecodeError as error:
             line = "" if error.lineno == 1 else f"line {error.lineno}, "
             problem, cause = f"{error.msg} at {line}character {error.colno}", error
         except RecursionError as error:
             problem, cause = "nested too deeply", error
+        except _TwoValues as error:
+            raise self.wrong(f"{name} {error}") from error
         except ValueError as error:  # not UTF-8, or too many digits
             problem, cause = reason(error), error
         raise self.wrong(f"{name} is not JSON ({problem})") from cause

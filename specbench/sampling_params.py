@@ -26,6 +26,7 @@ from specbench.sampling_values import (
 LARGEST_LENGTH = 1_000_000
 LARGEST_SEED = 2**63 - 1  # what rng.py takes
 MOST_LOGPROBS = 1000
+MOST_CONTINUATIONS = 1024
 LOGPROBS = ("raw_logprobs", "processed_logprobs")
 NUMBERS = ("temperature", "top_k", "top_p", "min_p")
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -36,7 +37,7 @@ _COUNTS = {  # the least and the most of what may be None
     "min_tokens": (0, LARGEST_LENGTH),
     "thinking_token_budget": (0, LARGEST_LENGTH),
     "max_tokens": (1, LARGEST_LENGTH),
-    "n": (1, LARGEST_LENGTH),
+    "n": (1, MOST_CONTINUATIONS),
     "seed": (0, LARGEST_SEED),
     "logprobs": (0, MOST_LOGPROBS),
     "prompt_logprobs": (0, MOST_LOGPROBS),

@@ -61,6 +61,8 @@ def biases_of(given: object) -> tuple[tuple[int, float], ...] | None:
     pairs = given.items() if isinstance(given, Mapping) else given
     found: dict[int, float] = {}
     try:
+        if isinstance(given, str):
+            raise TypeError
         for key, bias in pairs:  # ty: ignore[not-iterable]
             token = int(key) if isinstance(key, str) else plain_number(key)  # keys of JSON are texts
             if token in found:

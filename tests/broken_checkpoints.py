@@ -249,6 +249,10 @@ WEIGHTS_READ: dict[str, tuple[Change, tuple[str, ...]]] = {
         (f"1 weights have other shapes than config.json says: {HEAD} 4000x32 instead of 4096x32",),
     ),
     "not a number": (first_value(NORM, torch.nan), (f"1 weights hold NaN or infinite values: {NORM}", "fetch")),
+    "rotary base 0": (
+        config(rope_theta=0.0, rope_parameters=...),
+        ("the numbers of config.json make NaN or infinite values: model.rotary_emb.inv_freq", "rope_theta"),
+    ),
     "infinite": (first_value(EMBEDDING, -torch.inf), (f"NaN or infinite values: {EMBEDDING}",)),
     "embedding of zeros": (
         tensors(lambda held: held[EMBEDDING].zero_()),

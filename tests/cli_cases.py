@@ -111,6 +111,15 @@ BAD_INPUT = [
     Case("min_p of 1", ("sampler.min_p=1",), ("sampler.min_p=1.0", "Use 0.0 for off")),
     Case("negative limit", ("workload.limit=-1",), ("workload.limit=-1", "Use 0 for all prompts")),
     Case("negative number of texts", ("tracking.texts=-1",), ("tracking.texts=-1", "Use 0 for no texts")),
+    Case("warm-up without end", ("protocol.warmup=10000000000000000000000",), ("protocol.warmup=1000", "0 to 10000")),
+    Case("rounds without end", ("protocol.max_rounds=1000000000",), ("max_rounds=1000000000", "from 1 to 10000")),
+    Case("continuations without end", ("sampler.n=1000000",), ("sampler.n=1000000: no whole number from 1 to 1024",)),
+    Case("jobs without end", ("gamma=range(1,1000000000)",), ("gamma=range(1,1000000000): 999,999,999 values",)),
+    Case(
+        "jobs without end, by two keys",
+        ("gamma=range(1,60)", "seed=range(0,1000)"),
+        ("seed=range(0,1000): 1,000 values, and more than 10,000 jobs with the other keys",),
+    ),
     Case("negative warm-up", ("protocol.warmup=-1",), ("protocol.warmup=-1", "Use a whole number from 0")),
     Case("warm-up that is no number", ("protocol.warmup=true",), ("protocol.warmup=True", "Use a whole number from 0")),
     Case("no rounds", ("protocol.rounds=0",), ("protocol.rounds=0", "Use a whole number from 1")),
@@ -326,10 +335,21 @@ BAD_INPUT = [
     ),
     Case("more threads than cores", ("threads=1000",), ("threads=1000", "this machine has")),
     Case("threads beyond reason", ("threads=100000",), ("threads=100000", "Use 0 to have it chosen")),
+    Case(
+        "no job at once", ("hydra.sweeper.max_batch_size=-1",), ("max_batch_size=-1: must be 1 or more", "null for all")
+    ),
+    Case(
+        "jobs in their folders", ("hydra.job.chdir=true",), ("hydra.job.chdir=True: a job would run in", "Leave it out")
+    ),
+    Case(
+        "a rerun of a pickle", ("--experimental-rerun", "job.pkl"), ("--experimental-rerun=job.pkl: it reads a pickle",)
+    ),
     Case("folder of one run", ("hydra.run.dir=here",), ("hydra.run.dir=here", "hydra.sweep.dir")),
     Case("two experiments", ("-m", "+exp=gamma_sweep,smoke"), ("+exp=gamma_sweep,smoke", "one after the other")),
 ]
 GOOD_INPUT = [
+    Case("a folder of configurations, by the short flag", (*QUICK, *QUICK_CHECK, "-cd", "."), ("Results:",), True),
+    Case("the name of the configuration", (*QUICK, *QUICK_CHECK, "-cn=config"), ("Results:",), True),
     Case(
         "a target alone",
         (

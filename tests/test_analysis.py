@@ -138,6 +138,10 @@ def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
     assert f"at most {theory.expected_speedup(0.8, best, 0.1):.2f}, at gamma {best} " in text
 
 
+ENDS = [f"{name}_{end}" for name in ("speedup", "acceptance_length", "drafted_per_step") for end in ("low", "high")]
+ONE_PROMPT = {"prompts": 1, "rounds": 1, **dict.fromkeys(["round_error", "plain_round_error", *ENDS])}
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -150,10 +154,12 @@ def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
         [make_row(job=i, gamma=i + 2, speedup_low=None, speedup_high=None) for i in range(2)],
         [make_row(job=0, gamma=2, joint_rates=[0.5, None], conditional_rates=[0.5, None])],
         [make_row(job=i, gamma=2, verifier=f"rule_{i}") for i in range(9)],
+        [make_row(gamma=2, **ONE_PROMPT)],
+        [make_row(gamma=2, **ONE_PROMPT, **NO_OVERLAP)],
     ],
     ids=[
         *("one row", "gamma 0", "no overlap", "no check", "mixed", "rounding", "one batch", "position not reached"),
-        "many verifiers",
+        *("many verifiers", "one prompt", "one prompt and no overlap"),
     ],
 )
 @pytest.mark.parametrize("module", [gamma_sweep, temperature_sweep])

@@ -23,6 +23,7 @@ from specbench.rules import known
 from specbench.rules.rule import Rule
 from specbench.rules.token import TOKEN
 from specbench.runs.choices import chosen, names
+from specbench.sampling import RowParams, logit_rows
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.command_lines import ROOT
@@ -90,10 +91,14 @@ def batch(vocabulary: int = 7) -> dict[str, Any]:
     """Ragged requests, each with parameters of its own."""
     generator = torch.Generator().manual_seed(1)
     n = sum(COUNTS)
+    target_logits = 2 * torch.randn(n + len(COUNTS), vocabulary, generator=generator)
+    draft_logits = 2 * torch.randn(n, vocabulary, generator=generator)
+    params = [SAMPLING[b] for b, count in enumerate(COUNTS) for _ in range(count)]
+    q = logit_rows(draft_logits, RowParams.of(params)).probs()
     return {
-        "target_logits": 2 * torch.randn(n + len(COUNTS), vocabulary, generator=generator),
-        "draft_logits": 2 * torch.randn(n, vocabulary, generator=generator),
-        "draft_token_ids": torch.randint(vocabulary, (n,), generator=generator),
+        "target_logits": target_logits,
+        "draft_logits": draft_logits,
+        "draft_token_ids": q.multinomial(1, generator=generator)[:, 0],
         "num_draft_tokens": COUNTS,
         "sampling": SAMPLING,
         "seeds": SEEDS,
@@ -220,6 +225,29 @@ WRONG = [  # what is wrong, the arguments, and how the message begins
     ("draft sampling alone", changed(draft_logits=None, draft_sampling=SAMPLING[0]), "draft_sampling: given without"),
     ("unknown verifier", changed(verifier="nonsense"), "verifier='nonsense': not one of conf/verifier. Use block"),
     ("above the folder", changed(verifier="../protocol/decode"), "verifier='../protocol/decode': not one of"),
+    ("no logits", changed(target_logits=None), "target_logits: of type NoneType; a tensor [rows, V]"),
+    ("logits of 8 bits", changed(target_logits=torch.zeros(10, 7, dtype=torch.float8_e5m2)), "target_logits: torch.fl"),
+    ("sparse logits", changed(target_logits=torch.zeros(10, 7).to_sparse()), "target_logits: torch.sparse_coo on cpu"),
+    ("logits without values", changed(target_logits=torch.zeros(10, 7, device="meta")), "target_logits: torch.strided"),
+    ("one logit", changed(draft_logits=torch.tensor(1.0)), "draft_logits: of type Tensor; a tensor [rows, V]"),
+    ("one id", changed(draft_token_ids=3), "draft_token_ids: of type int; token ids, or a sequence"),
+    ("no ids", changed(draft_token_ids=None), "draft_token_ids: of type NoneType"),
+    ("texts for ids", changed(draft_token_ids=np.array([["a"]])), "draft_token_ids[0]: no whole numbers"),
+    (
+        "a number for sampling",
+        changed(sampling=0.8),
+        "sampling: of type float; one SamplingParams, or one for each request",
+    ),
+    (
+        "a mapping for sampling",
+        changed(draft_sampling={"top_k": 3}),
+        "draft_sampling: of type dict; one SamplingParams",
+    ),
+    (
+        "a token that its draft rules out",
+        changed(draft_logits=torch.zeros(6, 7).index_fill(1, batch()["draft_token_ids"][:1], -torch.inf)),
+        f"draft_token_ids[0] = {int(batch()['draft_token_ids'][0])} has probability 0 in its draft's distribution",
+    ),
     ("no verifier", changed(verifier=3.0), "verifier: a float without a method verify"),
 ]
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from specbench import __main__
 from specbench.config import SamplerConfig
 from specbench.results import COLUMNS_OF, read_results
+from specbench.runs.sweeper import Asked
 from specbench.sampling import SamplingParams
 from specbench.workloads import load_prompts
 from tests.cli_cases import BAD, BAD_INPUT, BUG, GOOD_INPUT, HELP, JUDGED, SWEEP
@@ -165,7 +167,7 @@ def test_bad_input_in_a_process_of_its_own(tmp_path):
     """Bad input that shows last, when everything is imported."""
     done = run_specbench("protocol.warmup=abc", folder=tmp_path)
     assert done.returncode == 1
-    assert "protocol.warmup=abc: not a count. Use a whole number from 0." in done.stderr
+    assert "protocol.warmup=abc: not a count. Use a whole number from 0 to 10000." in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -174,6 +176,11 @@ def test_unicode_line_separators_do_not_end_a_line(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "one\u2028two\x85three"}, ensure_ascii=False) + "\r\n", encoding="utf-8")
     assert [prompt.text for prompt in load_prompts(str(path))] == ["one\u2028two\x85three"]
+
+
+def test_a_command_that_plans_nothing_says_so_and_fails(capfd):
+    assert __main__.end(Asked()) == 1
+    assert "nothing was run: no sweep was planned" in capfd.readouterr().err
 
 
 def test_help_may_be_cut_short(tmp_path):

@@ -24,6 +24,7 @@ from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import MIXED, missing_device, ragged_case
 from tests.markov import MarkovPair
 from tests.stand_ins import install_flashinfer, install_vllm_v1, install_vllm_v2
+from tests.threads import Meeting, in_two_threads
 
 MAKERS = {
     "transformers": TransformersVerifier,
@@ -200,6 +201,17 @@ def test_the_global_generator_is_restored_after_an_error():
     with pytest.raises(ZeroDivisionError):
         draw_and_fail()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_global_generator_has_one_user_at_a_time():
+    meeting = Meeting()
+
+    def draw() -> None:
+        with base.private_generator(torch.device("cpu"), 5):
+            meeting.visit()
+
+    in_two_threads(draw)
+    assert not meeting.together
 
 
 def test_library_seeds_differ_by_request_and_position():

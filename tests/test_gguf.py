@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -13,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specbench.errors import ConfigError, NotInstalledError
+from specbench.errors import ConfigError, ModelError, NotInstalledError
 from specbench.models import load_pair
 from specbench.models.gguf import convert
 from tests.checkpoints import tiny
@@ -40,9 +41,14 @@ def paired(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, half, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def written(folder: Path, quantised: bool, begins: bool = True) -> Path:
-    """The GGUF file of a checkpoint folder, as llama.cpp's converter makes it."""
-    path = folder.with_suffix(".gguf")
+Edit = Callable[[dict[str, np.ndarray]], object]
+
+
+def written(
+    folder: Path, quantised: bool, begins: bool = True, edit: Edit = lambda _: None, path: Path | None = None
+) -> Path:
+    """The GGUF file of a checkpoint folder, as llama.cpp's converter makes it, with its tensors changed by ``edit``."""
+    path = path or folder.with_suffix(".gguf")
     config, tokenizer = json.loads((folder / "config.json").read_text()), AutoTokenizer.from_pretrained(folder)
     raw = json.loads((folder / "tokenizer.json").read_text())["model"]
     made = gguf.GGUFWriter(path, "llama")
@@ -66,15 +72,19 @@ def written(folder: Path, quantised: bool, begins: bool = True) -> Path:
     made.add_eos_token_id(0)
     made.add_add_bos_token(begins)
     made.add_chat_template(TEMPLATE)
+    held = {}
     for name, tensor in AutoModelForCausalLM.from_pretrained(folder).state_dict().items():
         weight = tensor.numpy()
         if "q_proj" in name or "k_proj" in name:
             weight = paired(weight, config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"])
+        held[name_of(name)] = np.ascontiguousarray(weight)
+    edit(held)
+    for name, weight in held.items():
         if quantised and weight.ndim == 2:
             kind = gguf.GGMLQuantizationType.Q8_0
-            made.add_tensor(name_of(name), gguf.quants.quantize(np.ascontiguousarray(weight), kind), raw_dtype=kind)
+            made.add_tensor(name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
         else:
-            made.add_tensor(name_of(name), np.ascontiguousarray(weight))
+            made.add_tensor(name, weight)
     made.write_header_to_file()
     made.write_kv_data_to_file()
     made.write_tensors_to_file()
@@ -105,6 +115,50 @@ def test_a_converted_file_is_the_model_it_was_made_of(original, tmp_path, quanti
     assert error < (0.05 if quantised else 1e-5)
     assert (error > 1e-4) == quantised
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["made"]
+
+
+def without_layers(held: dict[str, np.ndarray]) -> None:
+    for name in [each for each in held if each.startswith("blk.")]:
+        del held[name]
+
+
+def test_a_tied_file_converts_though_it_also_has_frequencies(tmp_path):
+    """Llama 3's files hold factors of its rotary frequencies, which are no weights."""
+    sizes = {"head_dim": 16, "num_key_value_heads": 1, "num_hidden_layers": 2}
+    folder = tiny(tmp_path / "tied", tie_word_embeddings=True, **sizes)
+
+    def edit(held):
+        del held["output.weight"]
+        held["rope_freqs.weight"] = np.ones(8, np.float32)
+
+    convert(written(folder, False, edit=edit), tmp_path / "made")
+    model = load_pair(str(tmp_path / "made"), device="cpu").target
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (without_layers, "18 weights of the model are not in the files: model.layers.0.input_layernorm.weight"),
+        (lambda held: held.pop("blk.1.ffn_up.weight"), "1 weights of the model are not in the files: model.layers.1.m"),
+        (lambda held: held.update({"output.weight": held["output.weight"][:-1]}), "have other shapes than"),
+        (lambda held: held["output_norm.weight"].fill(np.nan), "1 weights hold NaN or infinite values: model.norm"),
+        (
+            lambda held: held.update({"blk.2.ffn_up.weight": held["blk.1.ffn_up.weight"]}),
+            r"the file holds .* weights, and the model that it describes has .*, such as blk.2.ffn_up.weight of a",
+        ),
+        (
+            lambda held: held.update({"blk.1.attn_q.bias": np.ones(32, np.float32)}),
+            "the file holds .* weights, and the model that it describes has ",
+        ),
+    ],
+    ids=["no layers", "a matrix", "a row", "NaN", "a layer more", "a bias more"],
+)
+def test_a_file_that_does_not_hold_the_whole_model_makes_no_folder(original, tmp_path, edit, says):
+    """transformers makes up what is missing, at random, and passes over what is too much."""
+    with pytest.raises(ModelError, match=says):
+        convert(written(original, False, edit=edit, path=tmp_path / "made.gguf"), tmp_path / "out")
+    assert [each.name for each in tmp_path.iterdir()] == ["made.gguf"]
 
 
 def test_what_cannot_be_converted_is_said_before_anything_is_written(original, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.types import PADDING, Draft, LogitRows
 from specbench.verifiers.fused import FusedVerifier
 from tests.kernel_cases import CASES, DEVICE, GREEDY, RULES, WARM, Case, assert_agrees, step
+from tests.threads import Meeting, in_two_threads
 
 pytestmark = pytest.mark.usefixtures("poison", "few_programs")
 
@@ -42,6 +43,19 @@ def test_the_kernel_ran(block, monkeypatch):
     monkeypatch.setattr(launch, "verify_kernel", Spy())
     FusedVerifier(block=block).verify(*step(CASES["mixed"], 0))
     assert len(launches) == 1
+
+
+@pytest.mark.skipif(not launch.INTERPRETED, reason="compiled kernels replace nothing")
+def test_interpreted_launches_of_two_threads_follow_one_another():
+    """The interpreter replaces functions of triton.language; of two at once, one failed or emitted other tokens."""
+    meeting = Meeting()
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return meeting.visit
+
+    in_two_threads(lambda: launch.run(Kernel(), 1))
+    assert not meeting.together
 
 
 @RULES

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.decoding import Decoder, Request
 from specbench.devices import choose_device
@@ -15,6 +15,7 @@ from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import load_prompts
 from tests.cases import bound
 from tests.checkpoints import edit_json, tiny, tokenizer
+from tests.threads import Meeting, in_two_threads
 
 
 def test_any_local_folder_loads_and_decodes(tmp_path):
@@ -26,6 +27,20 @@ def test_any_local_folder_loads_and_decodes(tmp_path):
     )
     request = Request("a", tuple(pair.encode("def f")), 1, SamplingParams(), 10)
     assert 1 <= len(decoder.run([request])[0].token_ids) <= 10
+
+
+def test_threads_load_one_after_another(monkeypatch):
+    """transformers unties all models of the process while it loads one; of two at once, one stayed so for good."""
+    ours, tied, meeting = AutoModelForCausalLM.from_pretrained, PreTrainedModel.tie_weights, Meeting()
+
+    def watched(*args, **options):
+        meeting.visit()
+        return ours(*args, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", watched)
+    in_two_threads(lambda: load_pair("embedded:draft", device="cpu"))
+    assert not meeting.together
+    assert PreTrainedModel.tie_weights is tied
 
 
 def test_a_wider_output_layer_is_fine_and_never_emits_padding(tmp_path):

@@ -139,8 +139,28 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     sweep = sweep_of(tmp_path, JobState("a"), JobState("b"))
     plan = read_plan(sweep)
     assert [job.label for job in plan.jobs] == ["gamma=0", "gamma=1"]
-    (tmp_path / "plan.json").write_text("{")
+    assert find_sweep(str(sweep)) == sweep
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda _: None,
+        lambda plan: {**plan, "jobs": []},
+        lambda plan: {**plan, "created": 3},
+        lambda plan: {**plan, "jobs": [{**plan["jobs"][0], "overrides": 3}]},
+        lambda plan: {**plan, "jobs": plan["jobs"][1:]},
+    ],
+    ids=["nothing", "no jobs", "a number for a time", "a number for overrides", "a job less"],
+)
+def test_a_damaged_plan_is_named_and_not_replaced_by_a_new_one(tmp_path, edit):
+    """resume= took it for an empty one, began to number anew, and rows of two plans met in one folder."""
+    sweep = sweep_of(tmp_path, JobState("a"), JobState("b"))
+    path = sweep / "plan.json"
+    path.write_text(json.dumps(edit(json.loads(path.read_text()))))
     assert read_plan(sweep) is None
+    with pytest.raises(ConfigError, match=r"its plan.json is damaged. Put it back from a copy"):
+        find_sweep(str(sweep), key="resume")
 
 
 @pytest.mark.parametrize("written", ["", "[]", '{"id": "a"}', '{"id": "a", "status": "odd"}', "{"])
@@ -286,7 +306,7 @@ def test_the_newest_sweep_is_found_with_and_without_links(tmp_path, monkeypatch)
     for exp, name, created in (("a", "1", "2026-01-01"), ("a", "2", "2026-01-02"), ("b", "1", "2026-01-03")):
         folder = Path("outputs", exp, name)
         folder.mkdir(parents=True)
-        write_plan(folder, Plan(exp, created, ".", None, []))
+        write_plan(folder, Plan(exp, created, ".", None, [PlannedJob(0, "a", "", [])]))
     point_latest(Path("outputs/a/1"))
     assert os.readlink("outputs/a/latest") == "1"
     assert find_sweep("latest") == Path("outputs/b/1")

@@ -104,6 +104,7 @@ def test_inverse_cdf_inverts_at_the_thresholds():
         ("min_p", 1.0),
         ("min_p", -0.1),
         ("top_k", True),
+        ("logit_bias", ""),
         ("logit_bias", {True: 2.0}),
         ("logit_bias", {1.7: 2.0}),
         ("logit_bias", {"1": 2.0, 1: 3.0}),

@@ -12,6 +12,7 @@ import torch
 import specbench
 from specbench.training import __main__ as training
 from specbench.training import corpus, other_vocabulary
+from tests import checkpoints
 
 TINY = {"tiny": (1, 32, 1, 1, 64), "small": (2, 32, 1, 1, 64)}
 SHORT = ("--target", "tiny", "--target-steps", "2", "--draft-steps", "2", "--sequences", "2", "--context", "32")
@@ -98,6 +99,18 @@ def test_a_corpus_that_is_too_small_is_refused(tiny, count, context, says, tmp_p
     given = ["--out", str(tmp_path / "pair"), "--corpus", str(folder), "--drafts", "tiny", *SHORT, "--context", context]
     with pytest.raises(SystemExit, match=says):
         training.main([*given, "--vocab-size", "300"])
+
+
+def test_a_teacher_that_lacks_weights_stops_in_words(tiny, tmp_path):
+    """transformers would have made them up, and the drafts learned from noise."""
+    folder = checkpoints.tiny(tmp_path / "target")
+    assert training.teacher(folder).config.vocab_size == 4096
+    checkpoints.first_value(checkpoints.NORM, torch.nan)(folder)
+    with pytest.raises(SystemExit, match=f"--teacher=.*: 1 weights hold NaN or infinite values: {checkpoints.NORM}"):
+        training.teacher(folder)
+    checkpoints.tensors(lambda held: held.pop(checkpoints.HEAD))(folder)
+    with pytest.raises(SystemExit, match=f"1 weights of the model are not in the files: {checkpoints.HEAD}"):
+        training.teacher(folder)
 
 
 def test_a_pair_of_ones_own_is_trained_gone_on_with_and_decodes(tiny, tmp_path):

@@ -261,3 +261,12 @@ def test_prompts_without_tokens_or_room_are_named_with_their_line(whole):
         make_requests([Prompt("x", "a", 7)], pair, SamplingParams(), asked)
     with pytest.raises(ConfigError, match=r"max_new_tokens=64: line 8: prompt 'x' has \d+ tokens, .*context is 128"):
         make_requests([Prompt("x", "b c" * 80, 8)], pair, SamplingParams(), asked)
+
+
+def test_a_prompt_that_no_context_holds_is_not_tokenised(whole, monkeypatch):
+    """50 MB of text took 8 GB, before its length was looked at."""
+    pair, asked = load(whole), Config(workload=WorkloadConfig(path="p.jsonl"))
+    text = "x" * (pair.most_characters + 1)
+    monkeypatch.setattr(Pair, "encode", lambda *_: pytest.fail("it was tokenised"))
+    with pytest.raises(ConfigError, match=r"line 8: prompt 'x' has [\d,]+ characters, and the pair's context is 128"):
+        make_requests([Prompt("x", text, 8)], pair, SamplingParams(), asked)

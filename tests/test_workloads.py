@@ -14,7 +14,7 @@ import pytest
 
 from specbench.config import ColumnsConfig, WorkloadConfig
 from specbench.errors import ConfigError
-from specbench.workloads import Prompt, Workload, load_workload
+from specbench.workloads import Prompt, Workload, load_workload, sources
 from specbench.workloads.prompts import PLACEHOLDERS
 from specbench.workloads.selection import shuffled
 
@@ -304,6 +304,33 @@ def test_a_request_and_what_stands_beside_it_may_not_contradict_each_other(wrapp
     assert f"kind 'd' stands beside {wrapper}" in refusal(tmp_path, {**beside, wrapper: request}, columns=own)
 
 
+def test_what_stands_twice_in_a_row_is_refused(tmp_path):
+    """JSON's and parquet's readers keep the last of two values."""
+    path = tmp_path / "twice.jsonl"
+    path.write_text('{"prompt": "p", "temperature": 0, "temperature": 1}\n')
+    with pytest.raises(ConfigError, match=r"line 1 has two values of 'temperature': 0 and 1"):
+        load(path)
+    path.write_text('{"prompt": "p", "temperature": 0, "temperature": 0}\n')
+    assert load(path).prompts[0].sampling == {"temperature": 0}
+    columns = pa.table([pa.array(["p"]), pa.array(["q"])], names=["prompt", "prompt"])
+    pq.write_table(columns, tmp_path / "twice.parquet")
+    with pytest.raises(ConfigError, match=r"twice.parquet has two columns called 'prompt'. Rename one of them"):
+        load(tmp_path / "twice.parquet")
+
+
+def test_a_folder_without_end_is_not_walked(tmp_path, monkeypatch):
+    parquet(tmp_path)
+    monkeypatch.setattr(sources, "MOST_FILES", 2)
+    with pytest.raises(ConfigError, match=r"a folder of more than 2 files and folders. Give the data set's own"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_prompt_may_not_have_the_name_of_a_turn_to_come(tmp_path, order):
+    rows = [{"prompt_id": "q", "turns": ["a", "b"]}, {"prompt_id": "q#turn-2", "prompt": "c"}]
+    assert "'q#turn-2' was used before" in refusal(tmp_path, *rows[::order])
+
+
 CHAT = [{"role": "user", "content": "p"}]
 
 
@@ -328,6 +355,9 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"prompt": None, "messages": CHAT, "add_special_tokens": True}, "add_special_tokens True of the request"),
         ({"prompt": None, "messages": CHAT, "add_generation_prompt": False}, "add_generation_prompt False of the"),
         ({"response_format": {"type": "odd"}}, "response_format"),
+        ({"sampling_params": [{"temperature": 0}]}, "sampling_params [{'temperature': 0}] is no JSON object"),
+        ({"sampling_params": '{"temperature": 0}'}, "is no JSON object of parameters by their names"),
+        ({"logprobs": False, "top_logprobs": "5"}, "top_logprobs '5' is no whole number"),
     ):
         told = refusal(tmp_path, {"prompt": "p"}, {"prompt": "q", **line})
         assert told.startswith(f"workload.path={tmp_path}/w.jsonl: line 2: ")

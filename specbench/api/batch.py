@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,8 +59,9 @@ def verify(
             request, and after the last one. As the model gave them, before temperature and truncation. -inf rules a
             token out.
         draft_token_ids: whole numbers [n], or B times [n_b].
-        draft_logits: floats [n, V], or B times [n_b, V]: what each drafted token was sampled from. None if the drafts
-            were not sampled, as those of prompt lookup: q is then 1 at the drafted token.
+        draft_logits: floats [n, V], or B times [n_b, V]: what each drafted token was sampled from, so that none has
+            probability 0. None if the drafts were not sampled, as those of prompt lookup or the likeliest tokens: q is
+            then 1 at the drafted token.
         seeds: of each request, 0 to 2^63 - 1; from a single number every request gets a seed of its own.
         positions: of the first token that this step emits, in the text of each request: how many tokens the text has,
             the prompt included. Seed and position determine the random numbers of a step, so a later step of the
@@ -112,6 +114,7 @@ def verify(
     streams = Streams(_seeds(seeds, batch).to(device), _each("positions", positions, batch).to(device), most + 1)
     try:
         arguments.check(draft, p_rows, streams, finite=True)
+        arguments.check_sampled(draft)
     except ArgumentError as error:
         raise ArgumentError(_renamed(str(error))) from None
     return chosen.verify(draft, p_rows, streams)
@@ -122,16 +125,18 @@ def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list
     counts = None if num_draft_tokens is None else _integers("num_draft_tokens", num_draft_tokens).tolist()
     if counts is not None and (not counts or min(counts) < 0):
         raise ArgumentError(f"num_draft_tokens: {counts}; a number from 0 for each of at least one request needed")
-    if isinstance(given, np.ndarray):
+    if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
         given = torch.as_tensor(given)
+    if not isinstance(given, Tensor):
+        given = _listed("draft_token_ids", given, "token ids, or a sequence of them for each request")
     apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(each, Integral) for each in given)
     if apart:
-        each = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]  # ty: ignore[invalid-argument-type]
+        each = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]
         found = [len(ids) for ids in each]
         if counts is not None and counts != found:
             raise ArgumentError(f"num_draft_tokens: {counts}, but draft_token_ids has {found}; leave it out")
         return torch.cat(each), found
-    ids = _integers("draft_token_ids", given)  # ty: ignore[invalid-argument-type]
+    ids = _integers("draft_token_ids", given)
     if counts is None:
         raise ArgumentError(
             f"num_draft_tokens: missing. Say how many of the {len(ids)} draft_token_ids each request has, or give a "
@@ -160,7 +165,7 @@ def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
     if isinstance(given, Tensor) and given.dim() == 2:
         rows = given
     else:
-        each = list(given)
+        each = _listed(name, given, "a tensor [rows, V], or one for each request")
         wrong = [b for b, part in enumerate(each) if not isinstance(part, Tensor) or part.dim() != 2]
         if wrong or not each:
             shape = list(given.shape) if isinstance(given, Tensor) else f"entry {wrong[0]}" if wrong else "empty"
@@ -173,16 +178,28 @@ def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
         rows = torch.cat(each)
     if len(rows) != sum(counts):
         raise ArgumentError(f"{name}: {len(rows)} rows; {sum(counts)} needed, {counts} of the requests in turn")
-    if not rows.is_floating_point() or rows.shape[1] == 0:
-        raise ArgumentError(f"{name}: {rows.dtype} {list(rows.shape)}; floats [rows, V] needed")
+    if not rows.is_floating_point() or rows.element_size() < 2 or rows.shape[1] == 0:
+        raise ArgumentError(f"{name}: {rows.dtype} {list(rows.shape)}; floats of 16 bits or more, [rows, V], needed")
+    if rows.layout is not torch.strided or rows.is_meta:
+        raise ArgumentError(f"{name}: {rows.layout} on {rows.device}; a dense tensor with values needed")
     return rows
+
+
+def _listed(name: str, given: Any, needed: str) -> list[Any]:
+    """The entries of a sequence."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+        raise ArgumentError(f"{name}: of type {type(given).__name__}; {needed}, needed")
+    return list(given)
 
 
 def _params(
     name: str, given: SamplingParams | Sequence[SamplingParams] | None, batch: int, device: torch.device
 ) -> RowParams:
     """The sampling parameters of each request."""
-    each = [given or SamplingParams()] * batch if given is None or isinstance(given, SamplingParams) else list(given)
+    if given is None or isinstance(given, SamplingParams):
+        each = [given or SamplingParams()] * batch
+    else:
+        each = _listed(name, given, "one SamplingParams, or one for each request")
     wrong = [params for params in each if not isinstance(params, SamplingParams)]
     if wrong or len(each) != batch:
         held = f"a {type(wrong[0]).__name__} among them" if wrong else f"{len(each)} for {batch} requests"

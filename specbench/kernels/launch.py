@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -35,6 +36,7 @@ GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
 verify_kernel: Any = _verify_kernel
 shape_and_verify_kernel: Any = _shape_and_verify_kernel
 INTERPRETED = isinstance(_verify_kernel, InterpretedFunction)
+_INTERPRETER = threading.RLock()
 
 
 def verify(
@@ -141,11 +143,15 @@ def verify(
 
 
 def run(kernel: Any, programs: int, *args: Any, **options: Any) -> None:
-    """Launches a kernel. NumPy, under Triton's interpreter, would warn of the NaN and inf that kernels reckon with."""
+    """Launches a kernel.
+
+    Triton's interpreter replaces functions of triton.language for the whole process while it runs a kernel: one thread
+    at a time. NumPy, under it, would warn of the NaN and inf that kernels reckon with.
+    """
     if not INTERPRETED:
         kernel[(programs,)](*args, **options)
         return
-    with np.errstate(all="ignore"), warnings.catch_warnings():
+    with _INTERPRETER, np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         kernel[(programs,)](*args, **options)
 

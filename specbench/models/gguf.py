@@ -16,15 +16,18 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.disk import writing
-from specbench.errors import ConfigError, NotInstalledError
-from specbench.files import problem_of
+from specbench.errors import ConfigError, ModelError, NotInstalledError
+from specbench.files import Source, problem_of
 from specbench.foreign import foreign
-from specbench.models import hub
+from specbench.models import hub, weights
+from specbench.models.weight_files import named
 
 MAGIC = b"GGUF"
 REMEDY = "Give a whole file, of a decoder that transformers reads from GGUF."
+_INCOMPLETE = "The file is incomplete or was made for another program: fetch it again, or take another one."
 
 
+@weights.alone()
 def convert(file: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
     """Writes a checkpoint folder from a GGUF file: config.json, model.safetensors, tokenizer, chat template.
 
@@ -35,16 +38,20 @@ def convert(file: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
     Raises:
         ConfigError: no such file, no GGUF, or an architecture that transformers does not read from one; ``out`` is
             taken.
+        ModelError: the file lacks weights of the model, holds more than the model has, or holds NaN.
         NotInstalledError: the package gguf is missing.
         WriteError: the folder cannot be written.
     """
     _check(file, out)
-    with hub.offline(), foreign("FILE", file, "transformers cannot read it", REMEDY):
-        place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**place)  # ty: ignore[invalid-assignment]
-        model = AutoModelForCausalLM.from_pretrained(**place, dtype=dtype)
-        if (begins := _begins_with_bos(file)) is not None:
-            tokenizer.add_bos_token = begins
+    source, unread = Source("FILE", file, REMEDY), "transformers cannot read it"
+    with hub.offline():
+        with foreign(source.key, file, unread, REMEDY):
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)  # ty: ignore[invalid-assignment]
+            if (begins := _begins_with_bos(file)) is not None:
+                tokenizer.add_bos_token = begins
+        model = weights.from_files(source, unread, file.parent, _INCOMPLETE, gguf_file=file.name, dtype=dtype)
+    _check_all_used(model, source)
+    weights.check_values(model, source)
     plain = _without_quantisation(model)
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -71,6 +78,26 @@ def _check(file: Path, out: Path) -> None:
     except ImportError as error:
         remedy = "Install it: pip install 'specbench[gguf]'."
         raise NotInstalledError("FILE", file, "the package gguf, which reads it, is not installed", remedy) from error
+
+
+def _check_all_used(model: PreTrainedModel, source: Source) -> None:
+    """Raises ModelError if the file holds more weights than the model: transformers passes over the others.
+
+    Tensors are renamed, split and stacked on the way, so that their numbers are counted and not their names.
+    """
+    from gguf import GGUFReader
+
+    # Frequencies of rotary positions are no weights. A tied output layer may be written twice.
+    spare = ("rope_", "output.") if model.config.get_text_config().tie_word_embeddings else ("rope_",)
+    sizes = {each.name: int(each.n_elements) for each in GGUFReader(str(source.value)).tensors}
+    in_file = sum(size for name, size in sizes.items() if not name.startswith(spare))
+    in_model = sum({each.data_ptr(): each.numel() for each in model.state_dict().values()}.values())
+    if in_file > in_model:
+        layers = model.config.get_text_config().num_hidden_layers
+        beyond = [name for name in sizes if name.startswith("blk.") and int(name.split(".")[1]) >= layers]
+        which = f", such as {named(beyond)} of a model with {layers} layers" if beyond else ""
+        problem = f"the file holds {in_file:,} weights, and the model that it describes has {in_model:,}{which}"
+        raise ModelError(f"{source.key}={source.value}: {problem}. {_INCOMPLETE}")
 
 
 def _begins_with_bos(file: Path) -> bool | None:

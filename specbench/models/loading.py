@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,6 +19,7 @@ from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
 from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
 from specbench.models.vocabulary import check_same_vocabulary, differences
+from specbench.models.weights import alone
 from specbench.progress import say
 from specbench.sampling import SamplingParams, constrained, resolve
 
@@ -60,6 +62,12 @@ class Pair:
         models = [self.target] if self.draft is None else [self.target, self.draft]
         return min(context_length(model.config) for model in models)
 
+    @cached_property
+    def most_characters(self) -> int:
+        """The characters above which no prompt fits into the context. A tokenizer may drop some, such as repeated
+        spaces: twice as many as the longest tokens have are let through."""
+        return 2 * self.context * max(map(len, self.tokenizer.get_vocab()))
+
     def encode(self, prompt: str | Sequence[Message]) -> list[int]:
         """Token ids of a prompt, or of a conversation up to its next reply, through the chat template if the pair uses
         one. Raises ModelError.
@@ -80,6 +88,7 @@ class Pair:
         return constrained(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
 
 
+@alone()
 def load_pair(
     target: str,
     draft: str | None = None,
@@ -96,7 +105,7 @@ def load_pair(
     vocabularies: str = "same",
     check: Callable[[PreTrainedConfig], None] | None = None,
 ) -> Pair:
-    """Loads a target and a draft model after comparing their vocabularies.
+    """Loads a target and a draft model after comparing their vocabularies. Threads wait for one another.
 
     Args:
         target, draft: a local folder, a hub id, ``embedded:target`` and ``embedded:draft``, or ``random:`` and a name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
+import threading
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,21 @@ _HARMLESS = re.compile(r"(^|\.)(rotary(_pos)?_emb\.inv_freq|(attn|attention)\.(b
 _MUCH = 100_000_000  # numbers that may be allocated beyond those of the files before a config is taken for a mistake
 
 
+_LOADING = threading.RLock()
+
+
+@contextmanager
+def alone() -> Generator[None]:
+    """Runs its block, or the function that it decorates, in one thread at a time.
+
+    While transformers builds a model, its ``from_pretrained`` replaces PreTrainedModel.tie_weights and PyTorch's
+    initialisers for the whole process, and puts back what it found. In two threads the second finds the replacements,
+    which then stay. Being offline (hub.py) is a setting of the process, too.
+    """
+    with _LOADING:
+        yield
+
+
 def load_weights(
     folder: Path, config: PreTrainedConfig, dtype: torch.dtype, source: Source, sharded: bool = False
 ) -> PreTrainedModel:
@@ -42,30 +58,51 @@ def load_weights(
         ConfigError: whatever transformers raises while it loads.
         ModelError: weights that are missing, unknown, of another shape, or not tied where config.json ties them.
     """
+    model = from_files(
+        source,
+        "its weights cannot be loaded",
+        folder,
+        config=config,
+        dtype=dtype,
+        attn_implementation=implementation(config),
+        use_safetensors=True,
+        **sharding.loading(sharded),
+    )
+    if getattr(config, "quantization_config", None) is None:
+        _check_tied(model, source)
+    return model
+
+
+def from_files(source: Source, problem: str, folder: Path, remedy: str = _MIXED, **options: Any) -> PreTrainedModel:
+    """The model that files hold, in eval mode, with no weight made up: the one door to ``from_pretrained``.
+
+    Args:
+        problem: what the message says if transformers raises ("its weights cannot be loaded").
+        remedy: what to do if files and configuration do not fit together.
+        options: further arguments of ``from_pretrained``, such as ``dtype`` and ``gguf_file``.
+
+    Raises:
+        ConfigError: whatever transformers raises while it loads.
+        ModelError: weights that are missing, unknown or of another shape.
+    """
     transformers_logging.disable_progress_bar()
     with _loading_report() as logged:
         try:
-            with foreign(source.key, source.value, "its weights cannot be loaded", source.remedy):
+            with foreign(source.key, source.value, problem, source.remedy):
                 loaded: Any = AutoModelForCausalLM.from_pretrained(
                     folder,
-                    config=config,
-                    dtype=dtype,
-                    attn_implementation=implementation(config),
-                    use_safetensors=True,
                     local_files_only=True,
                     trust_remote_code=False,
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,  # reported below, with the shapes
-                    **sharding.loading(sharded),
+                    **options,
                 )
         except Exception as error:
             if conversion := _conversion_error(logged):
-                raise source.wrong(f"its weights cannot be loaded ({conversion})") from error
+                raise source.wrong(f"{problem} ({conversion})") from error
             raise
     model, report = loaded
-    _check_report(report, source)
-    if getattr(config, "quantization_config", None) is None:
-        _check_tied(model, source)
+    _check_report(report, source, remedy)
     return model.eval()
 
 
@@ -112,7 +149,7 @@ def _conversion_error(logged: Collection[str]) -> str | None:
     return " ".join(lines[0].replace("|", " ").split()) if lines else None
 
 
-def _check_report(report: Mapping[str, Any], source: Source) -> None:
+def _check_report(report: Mapping[str, Any], source: Source, remedy: str) -> None:
     missing = set(report["missing_keys"])
     unknown = {key for key in report["unexpected_keys"] if not _HARMLESS.search(key)}
     shapes = {key: f"{key} {_shape(held)} instead of {_shape(due)}" for key, held, due in report["mismatched_keys"]}
@@ -126,7 +163,7 @@ def _check_report(report: Mapping[str, Any], source: Source) -> None:
     if report["error_msgs"]:
         found.append("; ".join(map(str, report["error_msgs"])))
     if found:
-        raise ModelError(f"{source.key}={source.value}: {'; '.join(found)}. {_MIXED}")
+        raise ModelError(f"{source.key}={source.value}: {'; '.join(found)}. {remedy}")
 
 
 def _shape(shape: Collection[int]) -> str:
@@ -158,6 +195,10 @@ def check_values(model: PreTrainedModel, source: Source) -> None:
     }
     ends = _ends(list(tensors.values()))
     if bad := [name for name, end in zip(tensors, ends, strict=True) if not all(map(torch.isfinite, end))]:
+        computed = [name for name in bad if name not in model.state_dict()]
+        if computed:  # no file holds these buffers, such as rotary frequencies
+            problem = f"the numbers of config.json make NaN or infinite values: {named(computed)}"
+            raise ModelError(f"{source.key}={source.value}: {problem}. Mend config.json (rope_theta, for one).")
         remedy = "The files are damaged: fetch them again."
         if model.dtype == torch.float16:
             remedy = "The files are damaged, or hold more than float16 can: try dtype=bfloat16 or float32."

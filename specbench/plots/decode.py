@@ -147,7 +147,9 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
         axes.plot([gamma for gamma, _ in curve], tokens, color=INK, linestyle=DASHED, linewidth=0.9, label=label)
     gammas = np.unique(results["gamma"])
     axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=DOTTED, label=r"ceiling $\gamma + 1$")
-    highest = max([results["acceptance_length_high"].max(), *(max(tokens) for tokens in predictions.values())])
+    # Without an interval, as of a single prompt, the length itself.
+    measured = results[["acceptance_length", "acceptance_length_high"]].astype(float).max(axis=None)
+    highest = max(measured, *map(max, predictions.values())) if predictions else measured
     axes.set(ylabel="tokens per verification step", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
     legend(figure, columns=2)
     return figure

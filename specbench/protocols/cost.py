@@ -19,7 +19,7 @@ import pandas as pd
 
 from specbench.benchmark.kernels_run import kernels_run
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
-from specbench.checks import check_count
+from specbench.checks import MOST_ROUNDS, MOST_STEPS, check_count
 from specbench.cost.model import COST, COST_SCHEMA, PHASES, fit
 from specbench.decoding import Request
 from specbench.errors import ConfigError
@@ -59,8 +59,8 @@ class CostProtocol:
         self.batches = check_counts("protocol.batches", batches)
         self.gammas = sorted({0, *check_gammas("protocol.gammas", gammas)})
         self.contexts = check_counts("protocol.contexts", contexts, least=2)
-        self.steps = check_count("protocol.steps", steps)
-        self.rounds = check_count("protocol.rounds", rounds)
+        self.steps = check_count("protocol.steps", steps, 1, MOST_STEPS)
+        self.rounds = check_count("protocol.rounds", rounds, 1, MOST_ROUNDS)
 
     def precheck(self, context: RunContext) -> None:
         """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for a drafter of trees, or of lengths

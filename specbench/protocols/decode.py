@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
-from specbench.checks import check_count
+from specbench.checks import MOST_ROUNDS, check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step import PHASES as STEP_PHASES
@@ -75,7 +75,7 @@ class DecodeProtocol:
         group: object = None,
     ):
         self.rounds = RoundSettings(rounds, max_rounds, seconds)
-        self.warmup = check_count("protocol.warmup", warmup, least=0)
+        self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
         self.check = CheckSettings(**check)
         self.against = check_ways(against)
         own = group is not None and group != BY_CATEGORY

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from specbench.checks import check_count
+from specbench.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.cost.forecast import Forecast, cost_models, forecast
 from specbench.cost.model import COST, COST_SCHEMA, CostModel
 from specbench.cost.steady import crossover, steady
@@ -119,8 +119,8 @@ class PredictProtocol:
         if missing := set(self.decoded) - set(self.gammas):
             remedy = "Add them to protocol.gammas, or leave them out."
             raise ConfigError("protocol.decoded", self.decoded, f"{sorted(missing)} are not predicted", remedy)
-        self.samples = check_count("protocol.samples", samples)
-        self.warmup = check_count("protocol.warmup", warmup, least=0)
+        self.samples = check_count("protocol.samples", samples, 1, MOST_SAMPLES)
+        self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
         self.cost = CostProtocol(**cost)
 
     def precheck(self, context: RunContext) -> None:

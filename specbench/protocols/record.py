@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specbench.checks import check_count
+from specbench.checks import MOST_SAMPLES, check_count
 from specbench.decoding import Completion, Request
 from specbench.plots import replay as plots
 from specbench.progress import track
@@ -60,7 +60,7 @@ class RecordProtocol:
     own_conditions: ClassVar[Conditions] = {"verifier": "Texts are decoded plainly, without one; leave it out."}
 
     def __init__(self, samples: int):
-        self.samples = check_count("protocol.samples", samples)
+        self.samples = check_count("protocol.samples", samples, 1, MOST_SAMPLES)
 
     def precheck(self, context: RunContext) -> None:
         """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError for a drafter without a model."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from specbench.checks import check_count
+from specbench.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
@@ -89,8 +89,8 @@ class ReplayCheckProtocol:
         if missing := set(self.decoded) - set(self.gammas):
             remedy = "Add them to protocol.gammas, or leave them out."
             raise ConfigError("protocol.decoded", self.decoded, f"{sorted(missing)} are not replayed", remedy)
-        self.samples = check_count("protocol.samples", samples)
-        self.warmup = check_count("protocol.warmup", warmup, least=0)
+        self.samples = check_count("protocol.samples", samples, 1, MOST_SAMPLES)
+        self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
 
     def precheck(self, context: RunContext) -> None:
         """See :class:`specbench.protocols.base.Prechecked`. Raises ConfigError as run does."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from specbench import ranks
-from specbench.checks import check_count, check_seconds
+from specbench.checks import MOST_ROUNDS, check_count, check_seconds
 from specbench.decoding import Completion, Decoder, Request
 from specbench.disturbance import Disturbance, DisturbanceWatch
 from specbench.errors import ConfigError
@@ -75,8 +75,8 @@ class RoundSettings:
     seconds: float | int
 
     def __post_init__(self) -> None:
-        check_count("protocol.rounds", self.rounds)
-        check_count("protocol.max_rounds", self.max_rounds)
+        check_count("protocol.rounds", self.rounds, 1, MOST_ROUNDS)
+        check_count("protocol.max_rounds", self.max_rounds, 1, MOST_ROUNDS)
         check_seconds("protocol.seconds", self.seconds)
         if self.max_rounds < self.rounds:
             remedy = f"Use {self.rounds} or more, or fewer rounds."

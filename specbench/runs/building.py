@@ -157,12 +157,17 @@ def make_requests(prompts: Sequence[Prompt], pair: Pair, sampling: SamplingParam
     """
     requests = []
     for prompt in prompts:
-        ids = tuple(pair.encode(prompt.messages))
         which = f"{prompt.place}: prompt {prompt.turn_name!r}"
-        if not ids:
-            raise ConfigError("workload.path", config.workload.path, f"{which} has no tokens", "Remove it.")
         # What a line says of itself goes before what all lines have.
         own = own_sampling(prompt, sampling, config)
+        characters = sum(len(message["content"]) for message in prompt.messages)
+        if own.truncate_prompt_tokens is None and characters > pair.most_characters:  # its tokens take gigabytes
+            problem = f"{which} has {characters:,} characters, and the pair's context is {pair.context} tokens"
+            remedy = "Shorten the prompt, or cut it (sampler.truncate_prompt_tokens)."
+            raise ConfigError("workload.path", config.workload.path, problem, remedy)
+        ids = tuple(pair.encode(prompt.messages))
+        if not ids:
+            raise ConfigError("workload.path", config.workload.path, f"{which} has no tokens", "Remove it.")
         if prompt.max_new_tokens is not None and own.max_tokens is not None:
             own = dataclasses.replace(own, max_tokens=None)
         if prompt.seed is not None and own.seed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
@@ -24,7 +25,6 @@ from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
 GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking")
-ASKING = ("-h", "--help", "-c", "--cfg", "-i", "--info", "--hydra-help", "-sc", "--shell-completion")
 # Keys of Hydra's that would take jobs out of the folders of their plan.
 REFUSED = {
     "hydra.run.dir": "a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep.dir instead.",
@@ -40,10 +40,12 @@ class Command:
 
     Attributes:
         resume: the folder of an earlier sweep to go on with.
+        asks: whether it shows a configuration or help (``--cfg``, ``--help``), and runs nothing.
     """
 
     arguments: list[str]
     resume: Path | None
+    asks: bool
 
 
 def prepared(arguments: Sequence[str]) -> Command:
@@ -58,7 +60,8 @@ def prepared(arguments: Sequence[str]) -> Command:
     check_named(given)
     for argument in given:
         _check(argument)
-    asks = any(each.startswith(ASKING) for each in given)
+    flags = _flags(given)
+    asks = bool(flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion)
     folder = None
     if resume:
         if any(key_of(each) == "hydra.sweep.dir" for each in given):
@@ -66,12 +69,24 @@ def prepared(arguments: Sequence[str]) -> Command:
         exps = [each.partition("=")[2] for each in given if key_of(each) == "exp"]
         folder = find_sweep(resume[-1], exps[-1] if exps else None, "resume")
         plan = read_plan(folder)
-        if plan and plan.config_dir and not any(each.startswith(("--config-dir", "-cd")) for each in given):
+        if plan and plan.config_dir and flags.config_dir is None:
             given += ["--config-dir", plan.config_dir]
     elif not asks:
         _check_place(given)
     # Every command is a sweep, which Hydra has to be told where it cannot compose one that it could ask.
-    return Command([*([] if asks else ["--multirun"]), *(part for each in given for part in _rewritten(each))], folder)
+    rewritten = [part for each in given for part in _rewritten(each)]
+    return Command(rewritten if asks else ["--multirun", *rewritten], folder, asks)
+
+
+def _flags(arguments: Sequence[str]) -> argparse.Namespace:
+    """The flags of a command, as Hydra's own parser reads them. Raises ConfigError for one that reads a pickle."""
+    from hydra._internal.utils import get_args_parser
+
+    flags, _ = get_args_parser().parse_known_args(list(arguments))
+    if flags.experimental_rerun is not None:
+        problem = "it reads a pickle, which can run code"
+        raise ConfigError("--experimental-rerun", flags.experimental_rerun, problem, "Go on with a sweep by resume=.")
+    return flags
 
 
 def check_encoding(arguments: Sequence[str]) -> None:

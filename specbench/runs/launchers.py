@@ -70,6 +70,17 @@ def check_launcher(launcher: str) -> None:
         raise ConfigError("hydra/launcher", launcher, problem, "Leave it out.")
 
 
+def check_settings(hydra: Any) -> None:
+    """Raises ConfigError for settings of Hydra's under which no job runs, or jobs do not find their files."""
+    size = hydra.sweeper.max_batch_size
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        remedy = "Give the number of jobs that the launcher gets at once, or null for all."
+        raise ConfigError("hydra.sweeper.max_batch_size", size, "must be 1 or more", remedy)
+    if hydra.job.chdir:
+        problem = "a job would run in its own folder, where relative paths lead elsewhere"
+        raise ConfigError("hydra.job.chdir", hydra.job.chdir, problem, "Leave it out.")
+
+
 def check_parallel(parallel: str, device: str) -> None:
     """Raises ConfigError if the processes that there are do not fit ``parallel``."""
     count = ranks.size()

@@ -80,12 +80,17 @@ class Plan:
 
 
 def read_plan(sweep: Path) -> Plan | None:
-    """The plan of a sweep's folder; None if there is none."""
+    """The plan of a sweep's folder; None if there is none, or none that can be read."""
     written = read_json(sweep / PLAN)
     try:
-        return Plan(jobs=[PlannedJob(**job) for job in written.pop("jobs")], **written)
+        plan = Plan(jobs=[PlannedJob(**job) for job in written.pop("jobs")], **written)
+        texts = [plan.exp, plan.created, plan.started_in]
+        texts += [part for job in plan.jobs for part in (job.id, *job.overrides)]
     except (AttributeError, TypeError, KeyError):
         return None
+    numbered = [job.number for job in plan.jobs] == list(range(len(plan.jobs)))
+    sound = plan.jobs and numbered and all(isinstance(job.overrides, list) for job in plan.jobs)
+    return plan if sound and all(isinstance(text, str) for text in texts) else None
 
 
 def write_plan(sweep: Path, plan: Plan) -> None:
@@ -167,6 +172,9 @@ def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
     if name != LATEST:
         if not (Path(name) / PLAN).is_file():
             raise ConfigError(key, name, "no sweep (no plan.json in it)", "Give a folder of outputs/<exp>/<time>.")
+        if read_plan(Path(name)) is None:
+            remedy = "Put it back from a copy, or start a new sweep; the rows of its jobs are in their folders."
+            raise ConfigError(key, name, f"its {PLAN} is damaged", remedy)
         return Path(name)
     found = {path.parent.resolve(): path.parent for path in OUTPUTS.glob(f"{exp or '*'}/*/{PLAN}") if _own_name(path)}
     plans = [(plan.created, folder) for folder in found.values() if (plan := read_plan(folder)) is not None]

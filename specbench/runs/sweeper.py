@@ -26,8 +26,8 @@ from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
 from specbench.runs.identity import APART, identity
 from specbench.runs.job import config_dir
-from specbench.runs.launchers import check_launcher, check_parallel, check_times, launcher_of
-from specbench.runs.overrides import key_of, labels_of, spelled_out
+from specbench.runs.launchers import check_launcher, check_parallel, check_settings, check_times, launcher_of
+from specbench.runs.overrides import check_number_of_jobs, key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.signals import held_back
 from specbench.runs.state import JobState, Status, read_state, write_state
@@ -84,6 +84,7 @@ class PlannedSweeper(Sweeper):
         """
         self.hydra_context, self.config = hydra_context, config
         check_launcher(launcher_of(config.hydra))
+        check_settings(config.hydra)
         sweep = self.current
         given: list[str] = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # ty: ignore
         apart = [each for each in given if key_of(each).partition(".")[0] in APART]
@@ -143,7 +144,9 @@ class PlannedSweeper(Sweeper):
         # Imported here: Hydra executes the modules of its plugins anew when it looks for them.
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-        (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides([*params, *given]), None)
+        overrides = parser.parse_overrides([*params, *given])
+        check_number_of_jobs(overrides)
+        (jobs,) = BasicSweeper.split_arguments(overrides, None)
         return [[part for each in job for part in spelled_out(each)] for job in jobs]
 
     def _composed(self, overrides: Sequence[str]) -> Composed:

@@ -21,6 +21,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specbench.devices import choose_device
 from specbench.disk import read_json, write_json
+from specbench.errors import SpecbenchError
+from specbench.files import Source
+from specbench.models.weights import check_values, from_files
 from specbench.training.corpus import END_OF_TEXT, collect, encode, train_tokenizer
 from specbench.training.evaluate import evaluate_pair
 from specbench.training.optimise import build, distillation_loss, next_token_loss, train
@@ -100,6 +103,18 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
 
 
+def teacher(folder: Path) -> LlamaForCausalLM:
+    """The model of a finished target's folder. Exits with a message if its files lack weights or hold NaN."""
+    source = Source("--teacher", folder, "Give the folder of a finished target.")
+    try:
+        model = from_files(source, "its weights cannot be loaded", folder, dtype=torch.float32)
+        check_values(model, source)
+    except SpecbenchError as error:
+        sys.exit(str(error))
+    assert isinstance(model, LlamaForCausalLM)  # the arguments' check has read its type
+    return model
+
+
 def main(given: Sequence[str] | None = None) -> None:
     """Trains what the command line asks for."""
     args = arguments(given)
@@ -151,7 +166,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "seed": args.seed,
     }
     if args.teacher:
-        target = LlamaForCausalLM.from_pretrained(args.teacher, dtype=torch.float32).to(device).eval()
+        target = teacher(args.teacher).to(device)
     else:
         target = build(bpe.get_vocab_size(), *SHAPES[args.target], args.context).to(device)
         compiled = faster(target)

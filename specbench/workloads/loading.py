@@ -100,8 +100,8 @@ def _prompts(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> 
             if name not in (AUTO, None, *row.value):
                 raise source.wrong(f"{row.place} has no {shown(name)}; it has {shown(', '.join(row.value))}", NAMED)
         prompt = prompt_of(row, columns, source, settings.parameters)
-        if prompt.name in names:
+        if used := [name for name in prompt.turn_names if name in names]:
             remedy = "Names must be unique; workload.columns.id names another column, or null to number the rows."
-            raise source.wrong(f"{row.place}: {columns.id} {prompt.name!r} was used before", remedy)
-        names.add(prompt.name)
+            raise source.wrong(f"{row.place}: {columns.id} {used[0]!r} was used before", remedy)
+        names.update(prompt.turn_names)
         yield prompt

@@ -61,6 +61,12 @@ class Prompt:
         return self.name if self.turn == 1 else f"{self.name}#turn-{self.turn}"
 
     @property
+    def turn_names(self) -> list[str]:
+        """The names of this turn and of those to come."""
+        later = range(self.turn + 1, self.turn + 1 + len(self.further))
+        return [self.turn_name, *(f"{self.name}#turn-{turn}" for turn in later)]
+
+    @property
     def place(self) -> str:
         """Its line, as messages name it."""
         return f"{self.unit} {self.line}"

@@ -67,11 +67,14 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[s
     counts as not said.
 
     Raises:
-        ConfigError: two values of one parameter that differ, two structures, or a field that would make another text
-            and cannot be run.
+        ConfigError: two values of one parameter that differ, two structures, a field that would make another text and
+            cannot be run, or a field of another type than engines take.
     """
     inner = row.get("sampling_params")
-    inner = inner if isinstance(inner, Mapping) else {}
+    inner = {} if inner is None else inner
+    if not isinstance(inner, Mapping):
+        problem = f"{place}: sampling_params {shown(inner)} is no JSON object of parameters by their names"
+        raise source.wrong(problem, _LEAVE_OUT)
     pairs = [(name, value) for each in (row, inner) for name, value in each.items() if value is not None]
     said = dict(pairs)
     for name in REFUSED:
@@ -81,12 +84,15 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[s
     for name, value in zip(FRAMING, usual, strict=True):
         if said.get(name, value) != value:
             raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
+    most = said.get("top_logprobs", 0)
+    if not isinstance(most, int) or isinstance(most, bool):
+        raise source.wrong(f"{place}: top_logprobs {shown(most)} is no whole number", _LEAVE_OUT)
     own = _agreed(pairs, place, source)
     if structure := _structure(said, inner, place, source):
         own["structured_outputs"] = structure
     if isinstance(own.get("logprobs"), bool):  # of a chat: whether, and beside it how many
         own.pop("logprobs")
-        own |= {"logprobs": said.get("top_logprobs", 0)} if said["logprobs"] else {}
+        own |= {"logprobs": most} if said["logprobs"] else {}
     return own
 
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specbench.files import Source
+from specbench.files import Source, shown
 from specbench.foreign import foreign
 
+MOST_FILES = 20_000  # in a folder that is looked through
 SUFFIXES = (".parquet", ".arrow", ".jsonl")  # of a data set's files; the first kind that a folder holds is read
 _SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
 _SPLIT_REMEDY = "Choose one of them with workload.split=..., or give the file itself."
@@ -73,7 +75,10 @@ def rows(place: Path, source: Source, format_: Source, split: str | None = None)
 
 def _files(folder: Path, source: Source, split: str | None) -> list[Path]:
     """The files of one split of a folder."""
-    found = [each for each in sorted(folder.rglob("*")) if each.is_file() and not each.name.startswith((".", "cache-"))]
+    inside = list(islice(folder.rglob("*"), MOST_FILES + 1))
+    if len(inside) > MOST_FILES:
+        raise source.wrong(f"a folder of more than {MOST_FILES:,} files and folders", "Give the data set's own folder.")
+    found = [each for each in sorted(inside) if each.is_file() and not each.name.startswith((".", "cache-"))]
     kinds = [[each for each in found if each.suffix == suffix] for suffix in SUFFIXES]
     files = next((kind for kind in kinds if kind), [])
     if not files:
@@ -108,6 +113,9 @@ def _table_rows(file: Path, source: Source) -> Iterator[dict[str, Any]]:
             read = [] if batch is None else batch.to_pylist()
         if batch is None:
             return
+        names = batch.schema.names
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise source.wrong(f"{file.name} has two columns called {shown(twice)}", "Rename one of them.")
         yield from read
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -190,9 +191,12 @@ def library_seeds(streams: Streams) -> Int64[Tensor, " B"]:
     return (high >> 1) << 32 | low
 
 
+_GENERATOR = threading.RLock()
+
+
 @contextmanager
 def private_generator(device: torch.device, seed: int) -> Generator[None]:
-    """Inside, the device's default generator is freshly seeded; afterwards it is as it was.
+    """Inside, the device's default generator is freshly seeded; afterwards it is as it was. One thread at a time.
 
     While a CUDA graph is captured the default generator is drawn from as it stands: torch moves its offset with every
     replay, and forbids seeding it here.
@@ -204,12 +208,13 @@ def private_generator(device: torch.device, seed: int) -> Generator[None]:
         generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     else:
         generator = torch.default_generator
-    state = generator.get_state()
-    generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        generator.set_state(state)
+    with _GENERATOR:
+        state = generator.get_state()
+        generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            generator.set_state(state)
 
 
 def accepted_before(is_padding: Bool[Tensor, "B width"]) -> Int64[Tensor, " B"]:
