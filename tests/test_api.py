@@ -165,6 +165,38 @@ def test_whole_numbers_may_be_lists_arrays_or_tensors_of_any_width():
     assert torch.equal(specbench.verify(**changed(draft_token_ids=narrow)).token_ids, expected.token_ids)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_logits_may_be_arrays(dtype):
+    """All of them as one array, or one for each request; also those that nobody may write."""
+    given = batch()
+    given |= {name: given[name].to(dtype) for name in ("target_logits", "draft_logits")}
+    expected = specbench.verify(**given)
+    arrays = given | {name: given[name].numpy() for name in ("target_logits", "draft_logits")}
+    arrays["target_logits"].flags.writeable = False
+    lists = apart(given)
+    lists |= {name: [part.numpy() for part in lists[name]] for name in ("target_logits", "draft_logits")}
+    for form in (arrays, lists):
+        found = specbench.verify(**form)
+        assert torch.equal(found.token_ids, expected.token_ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["target_logits", "draft_logits"])
+def test_rows_that_look_like_probabilities_are_refused_and_their_logarithms_are_not(name, dtype):
+    given = batch(vocabulary=300)
+    expected = specbench.verify(**given | {"sampling": None})
+    given |= {"sampling": None, name: given[name].softmax(dim=1)}
+    logarithms = specbench.verify(**given | {name: given[name].log()})
+    assert torch.equal(logarithms.token_ids, expected.token_ids)
+    with pytest.raises(ArgumentError, match=rf"^{name}: the rows look like probabilities, .* or the logarithm"):
+        specbench.verify(**given | {name: given[name].to(dtype)})
+
+
+def test_few_logits_that_are_not_negative_are_no_probabilities():
+    target = torch.tensor([[1.0, 0.0], [0.0, 9.0]])
+    assert specbench.verify(target, [0], num_draft_tokens=[1], seeds=1, positions=0).num_accepted.shape == (1,)
+
+
 def test_an_object_verifies_as_its_name_does():
     one, two = (specbench.verify(**batch(), verifier=each) for each in ("block", BlockVerifier()))
     assert torch.equal(one.token_ids, two.token_ids)
@@ -184,7 +216,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 NAN = torch.full((10, 7), torch.nan)
 WRONG = [  # what is wrong, the arguments, and how the message begins
     ("a row too few", changed(target_logits=torch.zeros(9, 7)), "target_logits: 9 rows; 10 needed"),
-    ("one dimension", changed(target_logits=torch.zeros(10)), "target_logits: [10]; a tensor [rows, V]"),
+    ("one dimension", changed(target_logits=torch.zeros(10)), "target_logits: [10]; a tensor or array [rows, V]"),
     ("whole numbers", changed(target_logits=torch.zeros(10, 7, dtype=torch.int64)), "target_logits: torch.int64"),
     ("NaN", changed(target_logits=NAN), "target_logits: row 0 holds NaN"),
     ("NaN in drafts", changed(draft_logits=NAN[:6]), "draft_logits: row 0 holds NaN"),
