@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from specbench.api.accept import from_accept
     from specbench.api.batch import verify
     from specbench.api.certificates import certify
+    from specbench.api.pairs import load_pair
     from specbench.api.texts import decode, record
-    from specbench.models.loading import load_pair
     from specbench.replay.call import replay
     from specbench.rng import Stream, Streams
     from specbench.sampling_params import SamplingParams
@@ -54,7 +54,7 @@ _HOMES = {
     "certify": "api.certificates",
     "decode": "api.texts",
     "from_accept": "api.accept",
-    "load_pair": "models.loading",
+    "load_pair": "api.pairs",
     "record": "api.texts",
     "verify": "api.batch",
 }

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import specbench
+from specbench.api.naming import renamed
 from specbench.errors import ArgumentError, ConfigError
 from specbench.exactness.statistics import small
 from specbench.protocols.exactness import ExactnessProtocol
@@ -272,6 +273,33 @@ def test_a_name_that_stands_for_many_asks_which():
         specbench.certify("flawed")
     with pytest.raises(ConfigError, match=r"verifier\.bug=lenience: no such bug"):
         specbench.certify("flawed/lenience")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"target": "/none"}, "target=/none: "),
+        ({"target": "embedded:target", "dtype": "int8"}, "dtype=int8: "),
+        ({"target": "embedded:target", "draft_dtype": "int8"}, "draft_dtype=int8: "),
+        ({"target": "embedded:target", "thinking": True}, "thinking=True: "),
+        ({"target": "embedded:target", "chat": True}, "chat=True: the target's tokenizer has no chat template. Use"),
+        ({"target": "embedded:target", "vocabularies": "all"}, "vocabularies=all: "),
+    ],
+    ids=str,
+)
+def test_load_pair_names_its_arguments_and_no_keys_of_the_command_line(given, says):
+    with pytest.raises(ConfigError) as raised:
+        specbench.load_pair(**given)
+    assert str(raised.value).startswith(says)
+    assert "pair." not in str(raised.value)
+    assert raised.value.key == says.partition("=")[0]
+
+
+def test_only_keys_are_renamed():
+    said = "pair.target=/a/pair.target/x: no. Use pair.chat=false, or pair.draft=null; see conf/pair.yaml, repair.it"
+    assert renamed(said, {"pair.": ""}) == (
+        "target=/a/pair.target/x: no. Use chat=False, or draft=None; see conf/pair.yaml, repair.it"
+    )
 
 
 # certify

@@ -240,14 +240,14 @@ def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked):
     sampling = SamplingParams(allowed_token_ids=sorted(pair.stop_ids), min_tokens=2)
     with pytest.raises(ModelError) as raised:
         specbench.decode(pair, PROMPTS[:1], gamma=gamma, sampling=sampling, max_new_tokens=4)
-    assert "Check whether sampler.allowed_token_ids and sampler.min_tokens leave a token" in str(raised.value)
+    assert "Check whether sampling.allowed_token_ids and sampling.min_tokens leave a token" in str(raised.value)
     assert checked in str(raised.value)
 
 
 @pytest.mark.parametrize("call", [specbench.decode, specbench.record])
 @pytest.mark.usefixtures("unchecked")
-def test_texts_that_can_never_be_long_enough_are_refused_as_the_command_refuses_them(pair: Pair, call):
-    with pytest.raises(ConfigError, match=r"^sampler\.min_tokens=5: above max_new_tokens=4\. Lower it, or raise"):
+def test_texts_that_can_never_be_long_enough_are_refused(pair: Pair, call):
+    with pytest.raises(ConfigError, match=r"^sampling\.min_tokens=5: above max_new_tokens=4\. Lower it, or raise"):
         call(pair, PROMPTS[:1], sampling=SamplingParams(min_tokens=5), max_new_tokens=4)
     own = SamplingParams(min_tokens=5, max_tokens=6)  # which max_new_tokens says nothing of
     assert call(pair, PROMPTS[:1], sampling=own, max_new_tokens=4)

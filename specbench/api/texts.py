@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from specbench.api.decoded import Decoded, DecodedBatch
+from specbench.api.naming import names_arguments
 from specbench.api.prompts import Prompts, Seeds, encoded, gammas_of, listed, samplings_of, seeds_of
 from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
@@ -34,9 +35,11 @@ from specbench.sampling import Constraint, SamplingParams, on_host
 from specbench.sampling_params import LARGEST_SEED, processors_named
 from specbench.verifiers import Verifier
 
+_GROUPS = {"sampler.": "sampling.", "protocol.": ""}
 _ROUNDS = RoundSettings(rounds=2, max_rounds=6, seconds=60)  # as protocol=decode
 
 
+@names_arguments(_GROUPS)
 def decode(
     pair: Pair,
     prompts: Prompts,
@@ -158,6 +161,7 @@ def _decoded(decoder: Decoder, completion: Completion) -> Decoded:
     )
 
 
+@names_arguments(_GROUPS)
 def record(
     pair: Pair,
     prompts: Prompts,
