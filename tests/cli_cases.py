@@ -77,8 +77,15 @@ BAD_INPUT = [
     Case(
         "unknown key of a component", ("drafter.gama=3",), ("Could not override 'drafter.gama'", "conf/drafter/*.yaml")
     ),
-    Case("unknown choice", ("verifier=nonsense",), ("'verifier/nonsense'", "Available options", "naive", "masked")),
-    Case("unknown experiment", ("+exp=nonsense",), ("'exp/nonsense'", "Available options", "gamma_sweep")),
+    Case("unknown choice", ("verifier=blok",), ("verifier=blok: no such choice. Did you mean block?", "verifier has ")),
+    Case("one of several choices", ("verifier=naive,nonsense",), ("verifier=nonsense: no such choice.", "masked")),
+    Case("unknown experiment", ("+exp=gama_sweep",), ("+exp=gama_sweep: no such choice. Did you mean gamma_sweep?",)),
+    Case("key without its group", ("temperature=0",), ("no such key. Did you mean sampler.temperature?",)),
+    Case("misspelt command", ("raport",), ("command=raport: no such command. Did you mean report?", "pages")),
+    Case("help without dashes", ("help",), ("command=help: no such command. Did you mean --help?",)),
+    Case("a word for running", ("run", "+exp=smoke"), ("A run needs no word: python -m specbench +exp=smoke.",)),
+    Case("a group alone", ("verifier",), ("Did you mean list verifier, or verifier=NAME?",)),
+    Case("list of no group", ("list", "verifiers"), ("list=verifiers: no such group. Did you mean verifier?",)),
     Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
     Case(
         "never long enough", ("sampler.min_tokens=9", "max_new_tokens=8"), ("sampler.min_tokens=9: above max_new_to",)
@@ -417,4 +424,18 @@ JUDGED = Case(
     ),
     ("not lossless",),
 )
-HELP = Case("help", ("--help",), ("gamma_sweep", "naive", "masked", "prompt_lookup"))
+HELP = Case(
+    "help",
+    ("--help",),
+    (
+        "report [FOLDER]",
+        "resume=",
+        "paper",
+        "pages",
+        "convert",
+        "gamma_sweep",
+        "How many tokens",
+        "naive",
+        "prompt_lookup",
+    ),
+)

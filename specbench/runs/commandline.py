@@ -20,6 +20,7 @@ from specbench.config import CONF, Config
 from specbench.errors import ConfigError
 from specbench.files import is_text
 from specbench.runs.launchers import check_named
+from specbench.runs.listing import EXPERIMENTS, check_choice
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
@@ -56,8 +57,12 @@ def prepared(arguments: Sequence[str]) -> Command:
     resume = [each.partition("=")[2] for each in given if each.startswith("resume=")]
     given = [each for each in given if not each.startswith("resume=")]
     check_named(given)
+    own = any(each.startswith(("--config-dir", "-cd", "hydra.searchpath")) for each in given)
     for argument in given:
         _check(argument)
+        bare, _, value = argument.partition("=")
+        if (group := key_of(bare)) in (*GROUPS, EXPERIMENTS) and value and not own:
+            check_choice(group, value)
     asks = any(each.startswith(ASKING) for each in given)
     folder = None
     if resume:
@@ -136,8 +141,14 @@ def _check_key(key: str, argument: str) -> None:
         near = difflib.get_close_matches(first, [*known, "exp", "resume"], n=1)
         meant = {"exp": "+exp"}.get(near[0], near[0]) if near else ""
         guess = f"Did you mean {meant}{'.' + rest if rest else ''}? " if near else ""
+        inside = [f"{name}.{key}" for name, schema in known.items() if key in _fields(schema)]
+        guess = f"Did you mean {' or '.join(inside)}? " if inside else guess
         raise ConfigError(key, argument.partition("=")[2], "no such key", f"{guess}See --help for what there is.")
     _check_inner(key, argument, first, rest, known[first])
+
+
+def _fields(schema: Any) -> list[str]:
+    return [each.name for each in fields(schema)] if isinstance(schema, type) and is_dataclass(schema) else []
 
 
 def _check_inner(key: str, argument: str, group: str, rest: str, schema: Any) -> None:
