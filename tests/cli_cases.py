@@ -85,7 +85,6 @@ BAD_INPUT = [
     Case("help without dashes", ("help",), ("command=help: no such command. Did you mean --help?",)),
     Case("a word for running", ("run", "+exp=smoke"), ("A run needs no word: python -m specbench +exp=smoke.",)),
     Case("a group alone", ("verifier",), ("Did you mean list verifier, or verifier=NAME?",)),
-    Case("list of no group", ("list", "verifiers"), ("list=verifiers: no such group. Did you mean verifier?",)),
     Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
     Case(
         "never long enough", ("sampler.min_tokens=9", "max_new_tokens=8"), ("sampler.min_tokens=9: above max_new_to",)
@@ -424,6 +423,21 @@ JUDGED = Case(
     ),
     ("not lossless",),
 )
+# Each flag of Hydra, with what it prints.
+FLAGS = [
+    Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("LayerSkipDrafter\nlayers: 8",)),
+    Case("the same before", ("--package", "sampler", "-c", "job", "sampler=top_k"), ("top_k: 50",)),
+    Case("help of a choice", ("drafter=layer_skip", "--help"), ("layers: 8", "Configuration groups")),
+    Case("resolved", ("--cfg", "all", "--resolve"), ("outputs/adhoc/", "gamma: 4")),
+    Case("of Hydra", ("--hydra-help",), ('eval "$(specbench -sc install=bash)"',)),
+    Case("search path", ("--info", "searchpath"), ("Config search path",)),
+    Case("defaults", ("-i", "defaults-tree", "+exp=smoke"), ("exp: smoke",)),
+    Case("completion in bash", ("-sc", "install=bash"), ("-F hydra_bash_completion specbench",)),
+    Case("completion in zsh", ("--shell-completion", "install=zsh"), ("hydra_bash_completion specbench",)),
+    Case("completion in fish", ("-sc", "install=fish"), ("specbench",)),
+    Case("a choice of the user's own", ("--config-dir", ".", "verifier=mine", "--cfg", "job"), ("_target_: mine.Mine",),
+         files={"verifier/mine.yaml": "_target_: mine.Mine\n"}),
+]  # fmt: skip
 HELP = Case(
     "help",
     ("--help",),

@@ -58,7 +58,7 @@ def prepared(arguments: Sequence[str]) -> Command:
     given = [each for each in given if not each.startswith("resume=")]
     check_named(given)
     own = any(each.startswith(("--config-dir", "-cd", "hydra.searchpath")) for each in given)
-    for argument in given:
+    for argument in _overrides(given):
         _check(argument)
         bare, _, value = argument.partition("=")
         if (group := key_of(bare)) in (*GROUPS, EXPERIMENTS) and value and not own:
@@ -77,6 +77,17 @@ def prepared(arguments: Sequence[str]) -> Command:
         _check_place(given)
     # Every command is a sweep, which Hydra has to be told where it cannot compose one that it could ask.
     return Command([*([] if asks else ["--multirun"]), *(part for each in given for part in _rewritten(each))], folder)
+
+
+def _overrides(arguments: Sequence[str]) -> list[str]:
+    """What of a command line sets configuration: no flag of Hydra, and no value of one, as in ``-p drafter``."""
+    from hydra._internal.utils import get_args_parser
+
+    flags, others = get_args_parser().parse_known_args(list(arguments))
+    if flags.hydra_help or flags.shell_completion:
+        # Both name the program as it was started, and shells complete only for the command of an installed package.
+        sys.argv[0] = "specbench"
+    return [] if flags.shell_completion else [*flags.overrides, *others]
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
