@@ -20,7 +20,7 @@ from specbench.config import CONF, Config
 from specbench.errors import ConfigError
 from specbench.files import is_text
 from specbench.runs.launchers import check_named
-from specbench.runs.listing import EXPERIMENTS, check_choice
+from specbench.runs.listing import EXPERIMENTS, check_choice, unknown_key
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
@@ -208,11 +208,10 @@ def explained(error: HydraException | OmegaConfBaseException, arguments: Sequenc
     text = "\n".join(line for line in lines if line)
     if re.search("rror parsing override|Exception:|mismatched input|extraneous input|no viable alternative", text):
         text += "\nWrite key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
-    unknown = re.search(r"Key '(\w+)' is not in struct", text)
-    names = re.search(r"Could not override '([\w.]+)'", text)
-    if unknown and names:
-        group = names.group(1).rpartition(".")[0]
-        text += f"\nSee conf/{group.partition('.')[0]}/*.yaml for what {group} has; a plus before the key adds to it."
+    unknown = re.search(r"Key '\w+' is not in struct", text)
+    names = re.search(r"Could not override '(\w+)\.(\w+)'", text)
+    if unknown and names and names[1] in GROUPS and any(key_of(each) == f"{names[1]}.{names[2]}" for each in arguments):
+        return unknown_key(names[1], names[2], arguments)
     if "is not a ListConfig" in text:
         text += "\nIt takes a list: write key=[a,b], and 'key=[\"a, b\"]' for a text with special characters."
     named = any(key_of(each) in text for each in arguments)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
+
+from omegaconf import OmegaConf
 
 from specbench.config import CONF
 from specbench.errors import ConfigError
 from specbench.runs.choices import names
-from specbench.runs.overrides import choice_of
+from specbench.runs.overrides import choice_of, key_of
 
 EXPERIMENTS = "exp"
 _WIDTH = 150
@@ -99,6 +102,40 @@ def check_choice(group: str, given: str) -> None:
             key = "+exp" if group == EXPERIMENTS else group
             guess = did_you_mean(choice, known).rstrip() or f"python -m specbench list {group} says what each is."
             raise ConfigError(key, name.strip(), "no such choice", f"{guess}\n{group} has {_joined(known)}.")
+
+
+def unknown_key(group: str, key: str, arguments: Sequence[str]) -> str:
+    """Why a choice of a group refuses a key, which choices have it, and what to do.
+
+    Args:
+        group: such as ``drafter``.
+        key: of the group, such as ``layers``.
+        arguments: the command line.
+    """
+    override = next(each for each in arguments if key_of(each) == f"{group}.{key}")
+    given = [each.partition("=")[2] for each in arguments if key_of(each) == group]
+    chosen = [name for name in given[-1].split(",") if name in names(group)] if given else []
+    having = [name for name in names(group) if key in _keys(group, name)]
+    lacking = [name for name in chosen if name not in having]
+    subject = f"{group}={','.join(lacking)}" if lacking else f"the chosen {group}"
+    text = f"{override}: {subject} has no key {key}"
+    mixed = [name for name in chosen if name in having]
+    if mixed:
+        rest = [each for each in arguments if each != override and key_of(each) != group]
+        more = shlex.join(["resume=latest", f"{group}={','.join(mixed)}", override, *rest])
+        return (
+            f"{text}, which {group}={','.join(mixed)} has.\nRun {subject} first, without {override}. "
+            f"Then add the others to its sweep: python -m specbench {more}"
+        )
+    if having:
+        return f"{text}. {group}={' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
+    known = sorted({each for name in chosen or names(group) for each in _keys(group, name)})
+    return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{each}' for each in known])}It has {_joined(known)}."
+
+
+def _keys(group: str, name: str) -> list[str]:
+    node = OmegaConf.load(CONF / group / f"{name}.yaml")
+    return [str(key) for key in node if not str(key).startswith("_")]
 
 
 def check_command(word: str) -> None:
