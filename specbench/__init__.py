@@ -1,7 +1,8 @@
 """specbench: a laboratory for speculative decoding.
 
-From Python: ``verify`` a batch of your own logits, ``certify`` a function of your own, ``load_pair``, ``decode``,
-``record`` and ``replay``. Everything is imported when it is first used, so that ``import specbench`` needs no PyTorch.
+From Python: ``verify`` a batch of your own logits, ``certify`` a function of your own (``from_accept`` makes a verifier
+of one that handles a single request), ``load_pair``, ``decode``, ``record`` and ``replay``. Everything is imported when
+it is first used, so that ``import specbench`` needs no PyTorch.
 The code begins at types.py; read verifiers/naive.py and decoding/step.py after it.
 """
 
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING
 from specbench import caches
 
 if TYPE_CHECKING:  # what the names below are, for type checkers and editors
+    from specbench.api.accept import from_accept
     from specbench.api.batch import verify
     from specbench.api.certificates import certify
+    from specbench.api.pairs import load_pair
     from specbench.api.texts import decode, record
-    from specbench.models.loading import load_pair
     from specbench.replay.call import replay
     from specbench.rng import Stream, Streams
     from specbench.sampling_params import SamplingParams
@@ -35,6 +37,7 @@ __all__ = [
     "__version__",
     "certify",
     "decode",
+    "from_accept",
     "load_pair",
     "record",
     "replay",
@@ -50,7 +53,8 @@ _HOMES = {
     "Verification": "types",
     "certify": "api.certificates",
     "decode": "api.texts",
-    "load_pair": "models.loading",
+    "from_accept": "api.accept",
+    "load_pair": "api.pairs",
     "record": "api.texts",
     "verify": "api.batch",
 }

@@ -3,6 +3,7 @@
 ``python -m specbench resume=latest`` goes on with a sweep, and ``python -m specbench report`` says how far one is.
 ``python -m specbench pages`` makes pages of many reports, ``python -m specbench paper`` what a LaTeX document needs.
 ``python -m specbench convert`` makes a checkpoint folder of a model in GGUF.
+``python -m specbench list`` says what can be chosen, with a line each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from specbench import __version__, config, ranks
 from specbench.config import CONF
 from specbench.errors import SpecbenchError
 from specbench.progress import console, say
-from specbench.runs import plugins
+from specbench.runs import listing, plugins
 from specbench.runs.commandline import check_encoding, explained, prepared
 from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.signals import Interrupted, held_back, interruptible
@@ -75,7 +76,16 @@ def convert(arguments: list[str]) -> int:
     return convert(arguments)
 
 
-COMMANDS = {"report": report, "pages": pages, "paper": paper, "convert": convert}
+def choices(arguments: list[str]) -> int:
+    """``python -m specbench list [GROUP]``."""
+    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
+        print("python -m specbench list [GROUP]\n\nThe choices of all groups of the configuration, or of one.")
+        return 0 if len(arguments) == 1 else 2
+    print(listing.listing(*arguments))
+    return 0
+
+
+COMMANDS = {"report": report, "list": choices, "pages": pages, "paper": paper, "convert": convert}
 
 
 def versions() -> str:
@@ -94,7 +104,11 @@ def _version(package: str) -> str:
 
 def run(arguments: list[str]) -> int:
     """Runs a command line; returns its exit status."""
+    if arguments:
+        listing.check_command(arguments[0])
     command = prepared(arguments)
+    if arguments in (["-h"], ["--help"]):
+        print(f"{listing.overview()}\n")
     config.register()
     plugins.register()
     plugins.always_sweep()

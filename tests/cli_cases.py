@@ -75,10 +75,27 @@ BAD_INPUT = [
     Case("unknown group", ("verifer=naive",), ("verifer=naive: no such key. Did you mean verifier?",)),
     Case("experiment without a plus", ("xep=smoke",), ("Did you mean +exp?",)),
     Case(
-        "unknown key of a component", ("drafter.gama=3",), ("Could not override 'drafter.gama'", "conf/drafter/*.yaml")
+        "unknown key of a component",
+        ("drafter=prompt_lookup", "drafter.longst=3"),
+        ("drafter.longst=3: drafter=prompt_lookup has no key longst. Did you mean drafter.longest? It has longest,",),
     ),
-    Case("unknown choice", ("verifier=nonsense",), ("'verifier/nonsense'", "Available options", "naive", "masked")),
-    Case("unknown experiment", ("+exp=nonsense",), ("'exp/nonsense'", "Available options", "gamma_sweep")),
+    Case(
+        "key of one choice of several",
+        ("drafter=layer_skip,prompt_lookup", "drafter.layers=24", "gamma=2"),
+        (
+            "drafter.layers=24: drafter=prompt_lookup has no key layers, which drafter=layer_skip has.",
+            "python -m specbench resume=latest drafter=layer_skip drafter.layers=24 gamma=2",
+        ),
+    ),
+    Case("key of another choice", ("drafter.longest=3",), ("no key longest. drafter=prompt_lookup",)),
+    Case("unknown choice", ("verifier=blok",), ("verifier=blok: no such choice. Did you mean block?", "verifier has ")),
+    Case("one of several choices", ("verifier=naive,nonsense",), ("verifier=nonsense: no such choice.", "masked")),
+    Case("unknown experiment", ("+exp=gama_sweep",), ("+exp=gama_sweep: no such choice. Did you mean gamma_sweep?",)),
+    Case("key without its group", ("temperature=0",), ("no such key. Did you mean sampler.temperature?",)),
+    Case("misspelt command", ("raport",), ("command=raport: no such command. Did you mean report?", "pages")),
+    Case("help without dashes", ("help",), ("command=help: no such command. Did you mean --help?",)),
+    Case("a word for running", ("run", "+exp=smoke"), ("A run needs no word: python -m specbench +exp=smoke.",)),
+    Case("a group alone", ("verifier",), ("Did you mean list verifier, or verifier=NAME?",)),
     Case("wrong type", ("gamma=abc",), ("gamma=abc", "could not be converted to Integer")),
     Case(
         "never long enough", ("sampler.min_tokens=9", "max_new_tokens=8"), ("sampler.min_tokens=9: above max_new_to",)
@@ -445,4 +462,33 @@ JUDGED = Case(
     ),
     ("not lossless",),
 )
-HELP = Case("help", ("--help",), ("gamma_sweep", "naive", "masked", "prompt_lookup"))
+# Each flag of Hydra, with what it prints.
+FLAGS = [
+    Case("keys of a choice", ("drafter=layer_skip", "--cfg", "job", "-p", "drafter"), ("LayerSkipDrafter\nlayers: 8",)),
+    Case("the same before", ("--package", "sampler", "-c", "job", "sampler=top_k"), ("top_k: 50",)),
+    Case("help of a choice", ("drafter=layer_skip", "--help"), ("layers: 8", "Configuration groups")),
+    Case("resolved", ("--cfg", "all", "--resolve"), ("outputs/adhoc/", "gamma: 4")),
+    Case("of Hydra", ("--hydra-help",), ('eval "$(specbench -sc install=bash)"',)),
+    Case("search path", ("--info", "searchpath"), ("Config search path",)),
+    Case("defaults", ("-i", "defaults-tree", "+exp=smoke"), ("exp: smoke",)),
+    Case("completion in bash", ("-sc", "install=bash"), ("-F hydra_bash_completion specbench",)),
+    Case("completion in zsh", ("--shell-completion", "install=zsh"), ("hydra_bash_completion specbench",)),
+    Case("completion in fish", ("-sc", "install=fish"), ("specbench",)),
+    Case("a choice of the user's own", ("--config-dir", ".", "verifier=mine", "--cfg", "job"), ("_target_: mine.Mine",),
+         files={"verifier/mine.yaml": "_target_: mine.Mine\n"}),
+]  # fmt: skip
+HELP = Case(
+    "help",
+    ("--help",),
+    (
+        "report [FOLDER]",
+        "resume=",
+        "paper",
+        "pages",
+        "convert",
+        "gamma_sweep",
+        "How many tokens",
+        "naive",
+        "prompt_lookup",
+    ),
+)

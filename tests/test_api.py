@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import specbench
+from specbench.api.naming import renamed
 from specbench.errors import ArgumentError, ConfigError
 from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import Evidence
@@ -175,6 +176,38 @@ def test_whole_numbers_may_be_lists_arrays_or_tensors_of_any_width():
     assert torch.equal(specbench.verify(**changed(draft_token_ids=narrow)).token_ids, expected.token_ids)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_logits_may_be_arrays(dtype):
+    """All of them as one array, or one for each request; also those that nobody may write."""
+    given = batch()
+    given |= {name: given[name].to(dtype) for name in ("target_logits", "draft_logits")}
+    expected = specbench.verify(**given)
+    arrays = given | {name: given[name].numpy() for name in ("target_logits", "draft_logits")}
+    arrays["target_logits"].flags.writeable = False
+    lists = apart(given)
+    lists |= {name: [part.numpy() for part in lists[name]] for name in ("target_logits", "draft_logits")}
+    for form in (arrays, lists):
+        found = specbench.verify(**form)
+        assert torch.equal(found.token_ids, expected.token_ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["target_logits", "draft_logits"])
+def test_rows_that_look_like_probabilities_are_refused_and_their_logarithms_are_not(name, dtype):
+    given = batch(vocabulary=300)
+    expected = specbench.verify(**given | {"sampling": None})
+    given |= {"sampling": None, name: given[name].softmax(dim=1)}
+    logarithms = specbench.verify(**given | {name: given[name].log()})
+    assert torch.equal(logarithms.token_ids, expected.token_ids)
+    with pytest.raises(ArgumentError, match=rf"^{name}: the rows look like probabilities, .* or the logarithm"):
+        specbench.verify(**given | {name: given[name].to(dtype)})
+
+
+def test_few_logits_that_are_not_negative_are_no_probabilities():
+    target = torch.tensor([[1.0, 0.0], [0.0, 9.0]])
+    assert specbench.verify(target, [0], num_draft_tokens=[1], seeds=1, positions=0).num_accepted.shape == (1,)
+
+
 def test_an_object_verifies_as_its_name_does():
     one, two = (specbench.verify(**batch(), verifier=each) for each in ("block", BlockVerifier()))
     assert torch.equal(one.token_ids, two.token_ids)
@@ -194,7 +227,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 NAN = torch.full((10, 7), torch.nan)
 WRONG = [  # what is wrong, the arguments, and how the message begins
     ("a row too few", changed(target_logits=torch.zeros(9, 7)), "target_logits: 9 rows; 10 needed"),
-    ("one dimension", changed(target_logits=torch.zeros(10)), "target_logits: [10]; a tensor [rows, V]"),
+    ("one dimension", changed(target_logits=torch.zeros(10)), "target_logits: [10]; a tensor or array [rows, V]"),
     ("whole numbers", changed(target_logits=torch.zeros(10, 7, dtype=torch.int64)), "target_logits: torch.int64"),
     ("NaN", changed(target_logits=NAN), "target_logits: row 0 holds NaN"),
     ("NaN in drafts", changed(draft_logits=NAN[:6]), "draft_logits: row 0 holds NaN"),
@@ -273,6 +306,33 @@ def test_a_name_that_stands_for_many_asks_which():
         specbench.certify("flawed")
     with pytest.raises(ConfigError, match=r"verifier\.bug=lenience: no such bug"):
         specbench.certify("flawed/lenience")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"target": "/none"}, "target=/none: "),
+        ({"target": "embedded:target", "dtype": "int8"}, "dtype=int8: "),
+        ({"target": "embedded:target", "draft_dtype": "int8"}, "draft_dtype=int8: "),
+        ({"target": "embedded:target", "thinking": True}, "thinking=True: "),
+        ({"target": "embedded:target", "chat": True}, "chat=True: the target's tokenizer has no chat template. Use"),
+        ({"target": "embedded:target", "vocabularies": "all"}, "vocabularies=all: "),
+    ],
+    ids=str,
+)
+def test_load_pair_names_its_arguments_and_no_keys_of_the_command_line(given, says):
+    with pytest.raises(ConfigError) as raised:
+        specbench.load_pair(**given)
+    assert str(raised.value).startswith(says)
+    assert "pair." not in str(raised.value)
+    assert raised.value.key == says.partition("=")[0]
+
+
+def test_only_keys_are_renamed():
+    said = "pair.target=/a/pair.target/x: no. Use pair.chat=false, or pair.draft=null; see conf/pair.yaml, repair.it"
+    assert renamed(said, {"pair.": ""}) == (
+        "target=/a/pair.target/x: no. Use chat=False, or draft=None; see conf/pair.yaml, repair.it"
+    )
 
 
 # certify

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -12,14 +13,16 @@ import pytest
 import torch
 
 import specbench
+from specbench.api import texts as api_texts
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ArgumentError, ConfigError, ModelError
 from specbench.models import Engine, Pair
 from specbench.protocols.record import record as record_requests
+from specbench.protocols.rounds import RoundSettings
 from specbench.provenance import request_seed
-from specbench.results import write_rows
+from specbench.results import RunRow, write_rows
 from specbench.rules.token import TOKEN
 from specbench.runs.samplings import processors_text
 from specbench.sampling_params import SamplingParams
@@ -67,6 +70,80 @@ def test_each_prompt_may_have_a_gamma_of_its_own(pair: Pair):
             assert (found[each].token_ids, found[each].steps) == (alone[each].token_ids, alone[each].steps)
 
 
+def test_each_prompt_may_have_a_seed_and_sampling_parameters_of_its_own(pair: Pair):
+    """Each text is the one that its prompt gets alone with them."""
+    samplings = [SamplingParams(temperature=0.7), SamplingParams(top_k=5, n=2), SamplingParams(temperature=0.0)]
+    found = specbench.decode(pair, PROMPTS, seed=[7, 7, 2**40], sampling=samplings, max_new_tokens=8)
+    alone = [
+        specbench.decode(pair, prompt, seed=[seed], sampling=sampling, max_new_tokens=8)
+        for prompt, seed, sampling in zip(PROMPTS, (7, 7, 2**40), samplings, strict=True)
+    ]
+    assert [each.token_ids for each in found] == [each.token_ids for batch in alone for each in batch]
+    other = specbench.decode(pair, PROMPTS[0], seed=[8], sampling=samplings[0], max_new_tokens=8)
+    assert found[0].token_ids != other[0].token_ids
+
+
+def test_prompts_may_be_conversations(pair: Pair):
+    one = [{"role": "user", "content": PROMPTS[0]}]
+    more = [*one, {"role": "assistant", "content": "    return a"}, {"role": "user", "content": "import os"}]
+    found = specbench.decode(pair, [one, PROMPTS[1], more, [5, 6]], max_new_tokens=4)
+    assert [each.prompt for each in found] == [
+        tuple(pair.encode(one)), tuple(pair.encode(PROMPTS[1])), tuple(pair.encode(more)), (5, 6)
+    ]  # fmt: skip
+    (alone,) = specbench.decode(pair, more, max_new_tokens=4)  # a conversation by itself is one prompt
+    assert alone.prompt == found[2].prompt
+    trace = specbench.record(pair, more, max_new_tokens=4)
+    assert len(trace) == len(specbench.decode(pair, more, gamma=0, max_new_tokens=4)[0].token_ids)
+
+
+def test_texts_have_the_measurements_of_a_run(pair: Pair, monkeypatch):
+    """Rates, overlap and speeds by the names of results.parquet, from the step log, the models and the clock."""
+    monkeypatch.setattr(api_texts, "_ROUNDS", RoundSettings(1, 1, 0))
+    given: dict[str, Any] = {"gamma": 3, "max_new_tokens": 12, "seed": 5, "batch_size": 2}
+    found = specbench.decode(pair, PROMPTS, compare_plain=True, overlap=True, **given)
+    assert found == specbench.decode(pair, PROMPTS, **given)
+    steps = [step for each in found for step in each.steps]
+    drafted, accepted = (sum(getattr(step, name) for step in steps) for name in ("num_draft_tokens", "num_accepted"))
+    assert found.acceptance_rate == found.results["acceptance_rate"] == pytest.approx(accepted / drafted)
+    assert found.acceptance_length == pytest.approx(found.results["acceptance_length"])
+    first = [step.num_accepted >= 1 for step in steps if step.num_draft_tokens >= 1]
+    assert found.joint_rates[0] == pytest.approx(sum(first) / len(first))
+    assert [len(found.joint_rates), len(found.results["acceptance_histogram"])] == [3, 4]
+    columns = {field.name for field in dataclasses.fields(RunRow)}
+    assert set(found.results) <= columns
+    assert found.results["speedup_low"] < found.speedup < found.results["speedup_high"]  # of two batches
+    assert found.tokens_per_second == pytest.approx(found.results["tokens"] / found.seconds)
+    speeds = found.tokens_per_second / found.results["plain_tokens_per_second"]
+    assert found.speedup == pytest.approx(speeds)
+    recorded = specbench.record(pair, PROMPTS, max_new_tokens=12, seed=5)
+    again = specbench.decode(pair, PROMPTS, **given | {"gamma": 0}, overlap=True)
+    assert again.overlap == pytest.approx(recorded.columns["overlap"].mean(), abs=1e-6)
+    assert 0 < found.overlap < 1
+
+
+def test_what_was_not_measured_is_none(pair: Pair):
+    found = specbench.decode(pair, PROMPTS[:1], max_new_tokens=4, gamma=0)
+    assert (found.speedup, found.overlap, found.acceptance_rate) == (None, None, None)
+    assert found.seconds > 0
+    without = specbench.decode(pair, PROMPTS[:1], max_new_tokens=4, drafter="prompt_lookup", overlap=True)
+    assert without.overlap is None
+
+
+def test_texts_as_a_table(pair: Pair):
+    found = specbench.decode(pair, PROMPTS, sampling=SamplingParams(n=2), max_new_tokens=6)
+    table = found.to_pandas()
+    assert table["text"].tolist() == [each.text for each in found]
+    assert table["prompt"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert table["sample"].tolist() == [0, 1] * 3
+    assert table["accepted"].sum() / table["drafted"].sum() == pytest.approx(found.acceptance_rate)
+    log = found.step_log()
+    assert len(log) == table["steps"].sum()
+    assert log["num_emitted"].sum() == table["tokens"].sum()
+    kept = copy.deepcopy(found)  # as pickle does
+    assert kept == found
+    assert kept.results == found.results
+
+
 def test_prompts_may_be_one_text_or_token_ids_in_batches_of_any_size(pair: Pair):
     found = specbench.decode(pair, PROMPTS, max_new_tokens=6)
     ids = [pair.encode(text) for text in PROMPTS]
@@ -90,6 +167,11 @@ def test_numbers_may_be_those_of_numpy_and_what_is_a_list_any_iterable(pair: Pai
     for gammas in (np.array([2, 1, 3]), torch.tensor([2, 1, 3]), [np.int64(2), 1, 3], iter([2, 1, 3])):
         prompts = (text for text in PROMPTS)
         assert specbench.decode(pair, prompts, sampling=theirs, gamma=gammas, **scalars) == expected
+    short: dict[str, Any] = {"sampling": iter([SamplingParams(top_k=9)] * 3), "max_new_tokens": 2}
+    seeds = [request_seed(7, str(i)) for i in range(3)]
+    found = specbench.decode(pair, PROMPTS, seed=torch.tensor(seeds), **short)
+    short["sampling"] = SamplingParams(top_k=9)
+    assert found == specbench.decode(pair, PROMPTS, seed=np.array(seeds), **short)
     assert theirs == SamplingParams(**own, **more)
     json.dumps(theirs.numbers | theirs.shaping)
     trace = specbench.record(pair, PROMPTS[:1], samples=np.int64(2), max_new_tokens=np.int64(4), seed=np.uint8(1))
@@ -109,10 +191,8 @@ def test_a_recording_is_of_the_texts_that_plain_decoding_gives(pair: Pair, tmp_p
     assert {len(each.steps) for each in plain} == {len(each.token_ids) for each in plain}
     assert trace.identity.sampler == {"temperature": 0.9, "top_k": 40, "top_p": 1, "min_p": 0}
 
-    from specbench.api.texts import _context, _requests
-
-    requests = _requests(pair, PROMPTS, sampling, 8, 3)
-    kept = record_requests(_context(pair, ModelDrafter(), requests, 3, 8), requests).table
+    requests = api_texts._requests(pair, PROMPTS, sampling, 8, 3)
+    kept = record_requests(api_texts._context(pair, ModelDrafter(), requests, 3, 8), requests).table
     write_rows(tmp_path / "trace.parquet", kept.rows, kept.schema)
     one, two = (
         specbench.replay(each, "token", gammas=[0, 3])
@@ -161,14 +241,14 @@ def test_parameters_that_ban_every_token_are_named(pair: Pair, gamma, checked):
     sampling = SamplingParams(allowed_token_ids=sorted(pair.stop_ids), min_tokens=2)
     with pytest.raises(ModelError) as raised:
         specbench.decode(pair, PROMPTS[:1], gamma=gamma, sampling=sampling, max_new_tokens=4)
-    assert "Check whether sampler.allowed_token_ids and sampler.min_tokens leave a token" in str(raised.value)
+    assert "Check whether sampling.allowed_token_ids and sampling.min_tokens leave a token" in str(raised.value)
     assert checked in str(raised.value)
 
 
 @pytest.mark.parametrize("call", [specbench.decode, specbench.record])
 @pytest.mark.usefixtures("unchecked")
-def test_texts_that_can_never_be_long_enough_are_refused_as_the_command_refuses_them(pair: Pair, call):
-    with pytest.raises(ConfigError, match=r"^sampler\.min_tokens=5: above max_new_tokens=4\. Lower it, or raise"):
+def test_texts_that_can_never_be_long_enough_are_refused(pair: Pair, call):
+    with pytest.raises(ConfigError, match=r"^sampling\.min_tokens=5: above max_new_tokens=4\. Lower it, or raise"):
         call(pair, PROMPTS[:1], sampling=SamplingParams(min_tokens=5), max_new_tokens=4)
     own = SamplingParams(min_tokens=5, max_tokens=6)  # which max_new_tokens says nothing of
     assert call(pair, PROMPTS[:1], sampling=own, max_new_tokens=4)
@@ -208,6 +288,13 @@ def test_replay_names_wrong_gammas(gammas):
         ({"gamma": np.bool_(True)}, "gamma=True: not a count"),
         ({"gamma": np.float64(4)}, "gamma=4.0: not a count"),
         ({"batch_size": 0}, "batch_size=0"),
+        ({"seed": [1, 2]}, "seed: 2 numbers for 1 prompts; give one number, or one for each"),
+        ({"seed": [-1]}, "seed=-1"),
+        ({"sampling": [SamplingParams()] * 2}, "sampling: 2 SamplingParams for 1 prompts; give one, or one for each"),
+        ({"sampling": [{}]}, "sampling[0]: a dict; give specbench.SamplingParams(...), or None"),
+        ({"prompts": [[{"role": "user"}]]}, "prompts[0][0]: {'role': 'user'} is no message; give {"),
+        ({"prompts": [[{"role": "user", "content": "a"}, "b"]]}, "prompts[0][1]: 'b' is no message"),
+        ({"gamma": 0, "compare_plain": True}, "compare_plain: gamma is 0, which is plain decoding itself"),
         ({"seed": -1}, "seed=-1"),
         ({"seed": 2**63}, f"seed={2**63}: not a count. Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "nonsense"}, "verifier='nonsense'"),

@@ -12,11 +12,15 @@ import pytest
 
 from specbench import __main__
 from specbench.config import SamplerConfig
+from specbench.errors import ConfigError
 from specbench.results import COLUMNS_OF, read_results
+from specbench.runs import listing
+from specbench.runs.choices import names
+from specbench.runs.commandline import GROUPS
 from specbench.runs.sweeper import Asked
 from specbench.sampling import SamplingParams
 from specbench.workloads import load_prompts
-from tests.cli_cases import BAD, BAD_INPUT, BUG, GOOD_INPUT, HELP, JUDGED, SWEEP
+from tests.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, JUDGED, SWEEP
 from tests.command_lines import Ended, clean_environment, once, read_all, run_all, run_specbench, untracked
 
 
@@ -35,7 +39,7 @@ class Ran:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> dict[str, Ran]:
     """Every command line of this file that needs no process of its own, by its reason."""
-    cases = [*BAD_INPUT, *GOOD_INPUT, SWEEP, BUG, JUDGED, HELP]
+    cases = [*BAD_INPUT, *GOOD_INPUT, *FLAGS, SWEEP, BUG, JUDGED, HELP]
 
     def run(folder: Path) -> None:
         for number, case in enumerate(cases):
@@ -152,6 +156,24 @@ def test_help_lists_what_can_be_chosen_and_leaves_nothing(ran):
     for choice in HELP.says:
         assert choice in got.ended.text
     assert list(got.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", FLAGS, ids=[case.reason for case in FLAGS])
+def test_flags_of_hydra_work(case, ran):
+    got = ran[case.reason].ended
+    assert got.status == 0, got.text
+    for part in case.says:
+        assert part in got.text
+
+
+def test_list_says_in_a_line_what_each_choice_is():
+    for group in ("exp", *GROUPS):
+        shown = listing.listing(group).splitlines()
+        assert [line.split()[0] for line in shown[1:]] == names(group)
+        assert all(len(line.split(maxsplit=1)[1]) > 20 for line in shown[1:])
+        assert shown[1:] == [line for line in listing.overview().splitlines() if line in shown[1:]]
+    with pytest.raises(ConfigError, match=r"^list=verifiers: no such group\. Did you mean verifier\? There are exp, "):
+        listing.listing("verifiers")
 
 
 def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):

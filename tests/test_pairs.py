@@ -41,6 +41,14 @@ def context_of(pair: Pair, drafter, sampling: SamplingParams) -> ModelContext:
     )  # fmt: skip
 
 
+def test_a_pair_is_shown_in_one_line(alone, pair):
+    assert "\n" not in repr(pair)
+    assert repr(pair).startswith("Pair(target='")
+    assert repr(pair).endswith("vocab_size=4096, chat=False, float32 on cpu)")
+    assert "draft=None" in repr(alone)
+    assert len(repr(pair)) < 300
+
+
 def test_a_target_alone_decodes(alone, pair):
     assert alone.draft is None
     assert alone.context == pair.context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from specbench.config import PairConfig, WorkloadConfig
 from specbench.results import COLUMNS_OF, RESULT_SCHEMA
 from specbench.runs.job import component_name, pair_name, workload_name
+from specbench.runs.tracked import facts_of
 from specbench.varying import SETTINGS, asked, varying, with_sampling
 from tests.made_up_rows import frame, make_row
 
@@ -86,16 +88,39 @@ def test_a_workload_is_called_by_the_rows_that_were_chosen_of_it() -> None:
     assert workload_name(WorkloadConfig(name="file", path="a.jsonl", shuffle=2)) == "file:a.jsonl[shuffle=2]"
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "SmolLM2-1.7B-Instruct"),
+        ("/models/smol/", "smol"),
+        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0123abcd", "Qwen3-8B"),
+        (".", Path.cwd().name),
+        ("embedded:target", "embedded:target"),
+    ],
+)
+def test_a_pair_of_the_users_own_is_called_by_its_target(target: str, name: str) -> None:
+    """Captions, tables and tags said "pair hf", whatever the models were."""
+    assert pair_name(PairConfig(name="hf", target=target)) == name
+    assert pair_name(PairConfig(name="hf", target=target, thinking=True)) == f"{name}[thinking=true]"
+
+
+def test_tags_have_the_name_of_the_target_too(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("pair:\n  name: hf\n  target: Qwen/Qwen3-8B\n")
+    assert facts_of({"pair": "hf", "verifier": "block"}, tmp_path) == {"pair": "Qwen3-8B", "verifier": "block"}
+    assert facts_of({"pair": "qwen3"}, tmp_path) == {"pair": "qwen3"}
+    assert facts_of({"pair": "hf"}, tmp_path / "none") == {"pair": "hf"}
+
+
 def test_a_pair_is_called_by_how_its_prompts_are_made() -> None:
     """Else runs with thinking and without, or with two system prompts, are one setting in every table."""
 
     def named(**asked: Any) -> str:
-        return pair_name(PairConfig(name="hf", target="a", **asked))
+        return pair_name(PairConfig(name="own", target="a", **asked))
 
-    assert named(draft="b", draft_dtype="float32", vocabularies="different") == "hf"
-    assert named(chat=False) == "hf[chat=false]"
-    assert named(system="Be brief.", thinking=True) == "hf[system=Be brief.,thinking=true]"
-    assert named(thinking_tokens=["<a>", "</a>"]) == "hf[thinking_tokens=['<a>', '</a>']]"
+    assert named(draft="b", draft_dtype="float32", vocabularies="different") == "own"
+    assert named(chat=False) == "own[chat=false]"
+    assert named(system="Be brief.", thinking=True) == "own[system=Be brief.,thinking=true]"
+    assert named(thinking_tokens=["<a>", "</a>"]) == "own[thinking_tokens=['<a>', '</a>']]"
     long = "You are a helpful assistant who answers "
     first, second = named(system=f"{long}briefly."), named(system=f"{long}at length.")
     assert first != second

@@ -1,4 +1,7 @@
-"""Every verifier of conf/verifier, by the same tests: a new yaml is covered without touching this file."""
+"""Every verifier of conf/verifier, by the same tests: a new yaml is covered without touching this file.
+
+Accept functions of one request (``specbench.from_accept``) are among them.
+"""
 
 from pathlib import Path
 
@@ -8,6 +11,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+import specbench
 from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
@@ -17,6 +21,7 @@ from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.external.base import ExternalVerifier
 from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import MIXED, amount, missing_device, ragged_case
+from tests.test_accept import by_numpy, by_torch
 
 CONF = Path(__file__).parent.parent / "conf" / "verifier"
 VERIFIERS, ABSENT = {}, []
@@ -34,6 +39,8 @@ for path in sorted(CONF.glob("**/*.yaml")):
     if reason:
         VERIFIERS.pop(name, None)
         ABSENT.append(pytest.param(None, id=name, marks=pytest.mark.skip(reason=reason)))
+VERIFIERS["from_accept/numpy"] = specbench.from_accept(by_numpy, rule="token")
+VERIFIERS["from_accept/torch"] = specbench.from_accept(by_torch, rule="token", arrays="torch")
 every_verifier = pytest.mark.parametrize(
     "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items()] + ABSENT
 )

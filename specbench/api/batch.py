@@ -30,7 +30,7 @@ _ARGUMENTS = {
     "target.logits": "target_logits",
     "target": "target_logits",
 }
-Rows = Tensor | Sequence[Tensor]
+Rows = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray]
 Numbers = Tensor | np.ndarray | Sequence[int]
 Ids = Numbers | Sequence[Sequence[int]] | Sequence[Tensor]
 
@@ -56,8 +56,8 @@ def verify(
 
     Args:
         target_logits: floats [n + B, V], or B times [n_b + 1, V]: the target's logits at each drafted token of a
-            request, and after the last one. As the model gave them, before temperature and truncation. -inf rules a
-            token out.
+            request, and after the last one. As the model gave them, before temperature and truncation, as tensors or
+            NumPy arrays. -inf rules a token out. Log-probabilities are logits too; probabilities are refused.
         draft_token_ids: whole numbers [n], or B times [n_b].
         draft_logits: floats [n, V], or B times [n_b, V]: what each drafted token was sampled from, so that none has
             probability 0. None if the drafts were not sampled, as those of prompt lookup or the likeliest tokens: q is
@@ -162,14 +162,18 @@ def _integers(name: str, given: Numbers) -> Tensor:
 
 def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
     """Logits [sum of counts, V]."""
+    given = _tensor(name, given)
     if isinstance(given, Tensor) and given.dim() == 2:
         rows = given
     else:
-        each = _listed(name, given, "a tensor [rows, V], or one for each request")
+        each = [
+            _tensor(f"{name}[{b}]", part)
+            for b, part in enumerate(_listed(name, given, "a tensor [rows, V], or one for each request"))
+        ]
         wrong = [b for b, part in enumerate(each) if not isinstance(part, Tensor) or part.dim() != 2]
         if wrong or not each:
             shape = list(given.shape) if isinstance(given, Tensor) else f"entry {wrong[0]}" if wrong else "empty"
-            raise ArgumentError(f"{name}: {shape}; a tensor [rows, V], or one for each request, needed")
+            raise ArgumentError(f"{name}: {shape}; a tensor or array [rows, V], or one for each request, needed")
         found = [len(part) for part in each]
         if found != counts:
             raise ArgumentError(f"{name}: {found} rows for the requests; {counts} needed")
@@ -182,7 +186,31 @@ def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
         raise ArgumentError(f"{name}: {rows.dtype} {list(rows.shape)}; floats of 16 bits or more, [rows, V], needed")
     if rows.layout is not torch.strided or rows.is_meta:
         raise ArgumentError(f"{name}: {rows.layout} on {rows.device}; a dense tensor with values needed")
+    if _look_like_probabilities(rows):
+        raise ArgumentError(
+            f"{name}: the rows look like probabilities, since no number is negative and each row sums to 1. Give the "
+            "logits of the model, or the logarithm of these rows"
+        )
     return rows
+
+
+def _tensor(name: str, given: Any) -> Any:
+    """A NumPy array as a tensor that shares its memory; anything else as it is."""
+    if not isinstance(given, np.ndarray):
+        return given
+    try:
+        return torch.as_tensor(given if given.flags.writeable else given.copy())
+    except TypeError as error:
+        raise ArgumentError(f"{name}: an array of {given.dtype}; float16, float32 or float64 needed") from error
+
+
+def _look_like_probabilities(rows: Tensor) -> bool:
+    """Whether all of at least one row are non-negative and sum to 1, but for the rounding of their dtype."""
+    if len(rows) == 0 or bool((rows[0] < 0).any()):  # as of nearly all logits
+        return False
+    tolerance = max(1e-4, 2 * torch.finfo(rows.dtype).eps)
+    sums = rows.sum(dim=1, dtype=torch.float64)
+    return bool((rows >= 0).all()) and bool(((sums - 1).abs() <= tolerance).all())
 
 
 def _listed(name: str, given: Any, needed: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The prompts that ``specbench.decode`` and ``specbench.record`` are given: texts, or token ids; and their gammas."""
+"""The prompts of ``specbench.decode`` and ``specbench.record``, and each prompt's gamma, seed and sampling."""
 
 from __future__ import annotations
 
@@ -6,26 +6,115 @@ import operator
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from specbench.checks import check_count
 from specbench.errors import ArgumentError
+from specbench.models import Pair
+from specbench.provenance import request_seed
 from specbench.replay.survival import LARGEST_GAMMA
+from specbench.sampling import SamplingParams
+from specbench.sampling_params import LARGEST_SEED
 
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+Conversation = Sequence[Mapping[str, str]]
+Prompt = str | Sequence[int] | Conversation
+Prompts = str | Conversation | Sequence[Prompt]
+Seeds = int | Iterable[int]
 
 
-def listed(prompts: Prompts) -> list[str | Sequence[int]]:
-    """Each prompt; a text by itself is one. Raises ArgumentError for what holds none, or holds them in no order: the
-    place of a prompt decides its seed.
+def listed(prompts: Prompts) -> list[Prompt]:
+    """Each prompt; a text or a conversation by itself is one.
+
+    Raises:
+        ArgumentError: something that holds no prompts, or holds them in no order. Their places decide their seeds.
     """
     if isinstance(prompts, str):
         return [prompts]
     if isinstance(prompts, bytes | Mapping | AbstractSet) or not isinstance(prompts, Iterable):
-        raise ArgumentError(f"prompts: a {type(prompts).__name__}; give a text, or a list of texts or of token ids")
-    return list(prompts)
+        raise ArgumentError(
+            f"prompts: a {type(prompts).__name__}; give a text, or a list of texts, of token ids or of conversations"
+        )
+    each: list[Any] = list(prompts)
+    alone = bool(each) and all(isinstance(part, Mapping) for part in each)
+    return [each] if alone else each
+
+
+def encoded(name: str, prompt: Prompt, pair: Pair) -> tuple[int, ...]:
+    """Token ids of one prompt of a pair.
+
+    Args:
+        name: what an error calls it.
+
+    Raises:
+        ArgumentError: no prompt, or ids that the pair does not have.
+        ModelError: the tokenizer or its chat template fails on the prompt.
+    """
+    if isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping):
+        ids = tuple(pair.encode(_messages(name, prompt)))
+    else:
+        ids = tuple(pair.encode(prompt)) if isinstance(prompt, str) else token_ids(name, prompt)
+    if not ids:
+        raise ArgumentError(f"{name}: no tokens")
+    if min(ids) < 0 or max(ids) >= pair.vocab_size:
+        raise ArgumentError(f"{name}: ids outside 0 to {pair.vocab_size - 1}, the pair's vocabulary")
+    return ids
+
+
+def _messages(name: str, prompt: Sequence[Any]) -> Conversation:
+    for number, message in enumerate(prompt):
+        if not isinstance(message, Mapping) or any(
+            not isinstance(message.get(part), str) for part in ("role", "content")
+        ):
+            raise ArgumentError(
+                f"{name}[{number}]: {reprlib.repr(message)} is no message; give "
+                '{"role": "user", "content": "..."}, both texts'
+            )
+    return prompt
+
+
+def seeds_of(given: Seeds, prompts: int) -> list[int]:
+    """The seed of each of so many prompts. From one number each gets its own, by its place; a list is taken as it is.
+
+    Raises:
+        ArgumentError: too few or too many.
+        ConfigError: one outside 0 to 2^63 - 1.
+    """
+    if isinstance(given, np.ndarray | Tensor):
+        given = given.tolist()
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        seed = check_count("seed", given, 0, LARGEST_SEED)
+        return [request_seed(seed, str(i)) for i in range(prompts)]
+    seeds = [check_count("seed", each, 0, LARGEST_SEED) for each in given]
+    if len(seeds) != prompts:
+        raise ArgumentError(f"seed: {len(seeds)} numbers for {prompts} prompts; give one number, or one for each")
+    return seeds
+
+
+def samplings_of(
+    given: SamplingParams | Iterable[SamplingParams] | None, prompts: int, several: bool = True
+) -> list[SamplingParams]:
+    """The sampling parameters of each of so many prompts; one by itself is that of all.
+
+    Args:
+        several: whether prompts may differ in them.
+
+    Raises:
+        ArgumentError: too few or too many, or something else.
+    """
+    if given is None or isinstance(given, SamplingParams):
+        return [given or SamplingParams()] * prompts
+    form = "SamplingParams(...), or None"
+    if not several or isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ArgumentError(f"sampling: a {type(given).__name__}; give specbench.{form}")
+    each = list(given)
+    if wrong := [i for i, params in enumerate(each) if not isinstance(params, SamplingParams)]:
+        raise ArgumentError(f"sampling[{wrong[0]}]: a {type(each[wrong[0]]).__name__}; give specbench.{form}")
+    if len(each) != prompts:
+        raise ArgumentError(f"sampling: {len(each)} SamplingParams for {prompts} prompts; give one, or one for each")
+    return each
 
 
 def token_ids(name: str, prompt: object) -> tuple[int, ...]:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from types import FunctionType
+from typing import Any
 
-from specbench.api.prompts import Prompts, gammas_of, listed, token_ids
+import numpy as np
+
+from specbench.api.decoded import Decoded, DecodedBatch
+from specbench.api.naming import names_arguments
+from specbench.api.prompts import Prompts, Seeds, encoded, gammas_of, listed, samplings_of, seeds_of
 from specbench.api.verifiers import verifier_of
 from specbench.checks import check_count
-from specbench.decoding import Decoder, DecodingEngine, Request, Step
-from specbench.decoding.logprobs import TokenLogprob, completion_logprobs, prompt_logprobs
+from specbench.decoding import Completion, Decoder, DecodingEngine, Request
+from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
 from specbench.errors import ArgumentError
+from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.models import Engine, Pair
+from specbench.protocols.decode import in_groups, speed_fields
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.provenance import request_seed
+from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
+from specbench.protocols.scoring import score_texts
 from specbench.replay.trace import Trace
 from specbench.results import NO_DRAFT
 from specbench.runs.choices import chosen
@@ -28,57 +35,11 @@ from specbench.sampling import Constraint, SamplingParams, on_host
 from specbench.sampling_params import LARGEST_SEED, processors_named
 from specbench.verifiers import Verifier
 
-
-@dataclass(frozen=True)
-class Decoded:
-    """One prompt's continuation.
-
-    Attributes:
-        prompt: token ids.
-        text: of the continuation, without special tokens, and without the stop string that ended it, unless
-            ``sampling`` says otherwise.
-        token_ids: of the continuation, the stop token included, or the token that completed a stop string.
-        steps: the step log: tokens drafted, accepted and emitted by each verification.
-        finished: "stop" if a stop token or a stop string ended it, "length" if max_new_tokens did.
-        stop_reason: the stop string, or the id of ``stop_token_ids``, that ended it; None if the model's own stop token
-            or the length did.
-        index: the place of its prompt in ``prompts``.
-        sample: which of the ``sampling.n`` continuations of its prompt it is, from 0.
-        logprobs, prompt_logprobs: of each token of the continuation and of the prompt, if ``sampling`` asks for them.
-    """
-
-    prompt: tuple[int, ...]
-    text: str
-    token_ids: list[int]
-    steps: list[Step]
-    finished: str
-    stop_reason: int | str | None = None
-    index: int = 0
-    sample: int = 0
-    logprobs: list[TokenLogprob] | None = None
-    prompt_logprobs: list[TokenLogprob] | None = None
-
-    @property
-    def acceptance_length(self) -> float:
-        """Accepted tokens a step, plus 1."""
-        return acceptance_length([self])
+_GROUPS = {"sampler.": "sampling.", "protocol.": ""}
+_ROUNDS = RoundSettings(rounds=2, max_rounds=6, seconds=60)  # as protocol=decode
 
 
-class DecodedBatch(list[Decoded]):
-    """The continuations of all prompts, in their order: a list, and what is true of all of them."""
-
-    @property
-    def acceptance_length(self) -> float:
-        """Accepted tokens a step of all texts together, plus 1: the column of this name of results.parquet."""
-        return acceptance_length(self)
-
-
-def acceptance_length(texts: Sequence[Decoded]) -> float:
-    """(accepted + steps) / steps over all texts; what a run's results call acceptance_length (tau)."""
-    steps = [step for text in texts for step in text.steps]
-    return 1 + sum(step.num_accepted for step in steps) / len(steps)
-
-
+@names_arguments(_GROUPS)
 def decode(
     pair: Pair,
     prompts: Prompts,
@@ -86,34 +47,44 @@ def decode(
     gamma: int | Iterable[int] = 4,
     verifier: str | Verifier = "masked",
     drafter: str | Drafter = "model",
-    sampling: SamplingParams | None = None,
+    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
     max_new_tokens: int = 64,
-    seed: int = 0,
+    seed: Seeds = 0,
     batch_size: int = 8,
     engine: str | DecodingEngine = "auto",
+    compare_plain: bool = False,
+    overlap: bool = False,
 ) -> DecodedBatch:
     """Continues prompts by speculative decoding: the draft model proposes, the target scores, the verifier decides.
 
     Args:
         pair: of :func:`specbench.load_pair`.
-        prompts: a text, or texts, or sequences of token ids, in an order. Texts go through the pair's chat template if
-            it uses one.
+        prompts: a prompt or a list of prompts. A prompt is a text, a list of token ids, or a conversation up to its
+            next reply: a list of messages, ``{"role": "user", "content": "..."}``. Texts and conversations go through
+            the pair's chat template if it uses one.
         gamma: tokens drafted a step, 0 (plain decoding by the target alone) to 64; of all prompts, or a list with a
             number for each of them.
         verifier: a name of conf/verifier, or an object with ``verify(draft, target, streams)``.
         drafter: a name of conf/drafter, such as "model" (the pair's draft), or "layer_skip" and "prompt_lookup", which
             need no draft model, or a Drafter.
-        sampling: how both models sample, what ends a text, and how it is shown; None is temperature 1, nothing cut off.
+        sampling: how both models sample, what ends a text, and how it is shown; of all prompts, or a list with one for
+            each of them. None is temperature 1, nothing cut off.
         max_new_tokens: the most tokens of a continuation, unless ``sampling.max_tokens`` says otherwise.
         seed: of the random numbers, 0 to 2^63 - 1; every prompt gets a seed of its own from it and its place in
-            ``prompts``, unless ``sampling.seed`` is set.
+            ``prompts``. From a list each prompt gets its seed as it is. ``sampling.seed`` overrides both.
         batch_size: prompts decoded side by side; as one ends, another takes its place.
         engine: a name of conf/engine, such as "eager" or "graph", or a DecodingEngine: how steps are taken. "auto" is
             CUDA graphs on a GPU, and eager elsewhere.
+        compare_plain: decode the prompts by the target alone as well, in paired rounds as ``protocol=decode`` does, to
+            measure ``speedup``. Texts and acceptance are those of the first round. Takes at least four times as long,
+            and up to a minute more if times scatter.
+        overlap: score the texts with both models as well, to measure ``overlap``.
 
     Returns:
         DecodedBatch: a list with one Decoded a prompt (``text``, ``token_ids``, ``steps``, ``acceptance_length``), or
-        ``sampling.n`` of each, one after the other; its own ``acceptance_length`` is that of all.
+        ``sampling.n`` of each, one after the other. It has what was measured over all texts: ``acceptance_length``,
+        ``acceptance_rate``, ``joint_rates``, ``overlap``, ``seconds``, ``tokens_per_second``, ``speedup``; ``results``
+        has these with their intervals, and ``to_pandas()`` is a table with a row a text.
 
     Raises:
         ArgumentError: an unknown verifier, drafter or engine; a prompt that is empty or too long for the models.
@@ -129,28 +100,68 @@ def decode(
     """
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     requests, most = _with_gammas(requests, gamma)
+    if compare_plain and most == 0:
+        raise ArgumentError("compare_plain: gamma is 0, which is plain decoding itself; give gamma=1 or more")
     size = check_count("batch_size", batch_size)
-    host = on_host(requests[0].sampling)
-    decoder = _decoder(pair, most, verifier_of(verifier), _drafter_of(drafter), _engine_of(engine), host)
+    host = next(filter(None, (on_host(request.sampling) for request in requests)), "")
+    made_drafter, made_engine = _drafter_of(drafter), _engine_of(engine)
+    made_verifier = verifier_of(verifier)
+    decoder = _decoder(pair, most, made_verifier, made_drafter, made_engine, host)
     decoder.reserve(requests, size)
-    completions = decoder.run(requests, at_once=size)
-    return DecodedBatch(
-        Decoded(
-            each.request.prompt,
-            each.text,
-            list(each.token_ids),
-            list(each.steps),
-            each.finished,
-            each.stop_reason,
-            int(each.request.prompt_name),
-            each.request.sample,
-            completion_logprobs(decoder.parts.target, each),
-            prompt_logprobs(decoder.parts.target, each),
-        )
-        for each in completions
+    if compare_plain:
+        plain = _decoder(pair, 0, made_verifier, made_drafter, made_engine, host)
+        completions, measured = _compared(plain, decoder, requests, size)
+    else:
+        timed = decode_timed(decoder, requests, size)
+        completions = timed.completions
+        measured = {"seconds": timed.seconds, "tokens_per_second": timed.tokens / timed.seconds}
+    if overlap:
+        measured |= _overlap(_context(pair, made_drafter, requests, 0, size), requests, completions)
+    return DecodedBatch((_decoded(decoder, each) for each in completions), most, measured)
+
+
+def _compared(
+    plain: Decoder, decoder: Decoder, requests: Sequence[Request], size: int
+) -> tuple[list[Completion], dict[str, Any]]:
+    """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
+    groups = in_groups(requests, size)
+    plain.reserve(requests, size)
+    for each in (plain, decoder):
+        each.run(groups[0])
+        each.clear_times()
+    timed = timed_rounds(plain, decoder, groups, _ROUNDS, size)
+    speeds = speed_fields(timed, {})
+    kept = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
+    kept += ("speedup", "speedup_low", "speedup_high", "differing_texts")
+    return [c for _, batch in timed.first for c in batch.completions], {name: speeds[name] for name in kept}
+
+
+def _overlap(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> dict[str, Any]:
+    """Columns of sum min(p, q) at the positions of the texts; None if the drafter has no probabilities."""
+    if not context.drafter.has_probabilities:
+        return columns("overlap", None)
+    texts = [each.token_ids for each in completions]
+    scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])
+    sums = np.array([float(each["overlap"].double().sum()) for each in scored])
+    return columns("overlap", ratio_of_sums(sums, np.array([len(text) for text in texts])))
+
+
+def _decoded(decoder: Decoder, completion: Completion) -> Decoded:
+    return Decoded(
+        completion.request.prompt,
+        completion.text,
+        list(completion.token_ids),
+        list(completion.steps),
+        completion.finished,
+        completion.stop_reason,
+        int(completion.request.prompt_name),
+        completion.request.sample,
+        completion_logprobs(decoder.parts.target, completion),
+        prompt_logprobs(decoder.parts.target, completion),
     )
 
 
+@names_arguments(_GROUPS)
 def record(
     pair: Pair,
     prompts: Prompts,
@@ -168,7 +179,8 @@ def record(
         drafter: whose distributions are recorded beside the target's: "model" (the pair's draft), "layer_skip", or a
             Drafter that has some.
         samples: texts a prompt, each with a seed of its own.
-        pair, prompts, sampling, max_new_tokens, seed, batch_size: as in :func:`specbench.decode`.
+        pair, prompts, max_new_tokens, batch_size: as in :func:`specbench.decode`.
+        sampling, seed: likewise, one of all prompts.
 
     Returns:
         Trace: a line a token with its log-probability under both models, and what it is a trace of, processors
@@ -184,35 +196,35 @@ def record(
         >>> [each.acceptance_length for each in specbench.replay(trace, "block", [1, 2, 4])]  # doctest: +SKIP
     """
     samples, seed = check_count("samples", samples), check_count("seed", seed, 0, LARGEST_SEED)
-    check_parameters(sampling or SamplingParams(), RecordProtocol(samples))
+    (one,) = samplings_of(sampling, 1, several=False)
+    check_parameters(one, RecordProtocol(samples))
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
     context = _context(pair, _drafter_of(drafter), requests, seed, check_count("batch_size", batch_size))
     return record_requests(context, repeated(context, samples)).trace
 
 
 def _requests(
-    pair: Pair, prompts: Prompts, sampling: SamplingParams | None, max_new_tokens: int, seed: int
+    pair: Pair,
+    prompts: Prompts,
+    sampling: SamplingParams | Sequence[SamplingParams] | None,
+    max_new_tokens: int,
+    seed: Seeds,
 ) -> list[Request]:
-    seed = check_count("seed", seed, 0, LARGEST_SEED)
     max_new_tokens = check_count("max_new_tokens", max_new_tokens)
     if not isinstance(pair, Pair):
         raise ArgumentError(f"pair: a {type(pair).__name__}; give what specbench.load_pair returns")
-    if sampling is not None and not isinstance(sampling, SamplingParams):
-        raise ArgumentError(f"sampling: a {type(sampling).__name__}; give specbench.SamplingParams(...), or None")
     each = listed(prompts)
     if not each:
-        raise ArgumentError("prompts: empty; give a text, or a list of texts or of token ids")
-    sampling = sampling or SamplingParams()
-    sampling.check_length(max_new_tokens)
-    sampling = pair.resolved(sampling)
+        raise ArgumentError("prompts: empty; give a text, or a list of texts, of token ids or of conversations")
+    seeds, samplings = seeds_of(seed, len(each)), samplings_of(sampling, len(each))
+    resolved: dict[int, SamplingParams] = {}  # of each object once, since structures take time to compile
     requests = []
     for i, prompt in enumerate(each):
-        ids = tuple(pair.encode(prompt)) if isinstance(prompt, str) else token_ids(f"prompts[{i}]", prompt)
-        if not ids:
-            raise ArgumentError(f"prompts[{i}]: no tokens")
-        if min(ids) < 0 or max(ids) >= pair.vocab_size:
-            raise ArgumentError(f"prompts[{i}]: ids outside 0 to {pair.vocab_size - 1}, the pair's vocabulary")
-        made = requests_of(str(i), ids, sampling, request_seed(seed, str(i)), max_new_tokens)
+        ids = encoded(f"prompts[{i}]", prompt, pair)
+        if id(samplings[i]) not in resolved:
+            samplings[i].check_length(max_new_tokens)
+            resolved[id(samplings[i])] = pair.resolved(samplings[i])
+        made = requests_of(str(i), ids, resolved[id(samplings[i])], seeds[i], max_new_tokens)
         tokens, most = len(made[0].prompt), made[0].max_new_tokens
         if tokens + most > pair.context:
             raise ArgumentError(

@@ -51,6 +51,11 @@ class Pair:
     translation: Translation | None = None
     thinking_ids: tuple[int, int] | None = None
 
+    def __repr__(self) -> str:
+        target, draft = (None if model is None else model.name_or_path for model in (self.target, self.draft))
+        where = f"{str(self.target.dtype).removeprefix('torch.')} on {self.target.device}"
+        return f"Pair(target={target!r}, draft={draft!r}, vocab_size={self.vocab_size}, chat={self.chat}, {where})"
+
     @property
     def chat(self) -> bool:
         """Whether prompts are wrapped in the tokenizer's chat template."""

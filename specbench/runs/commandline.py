@@ -21,6 +21,7 @@ from specbench.config import CONF, Config
 from specbench.errors import ConfigError
 from specbench.files import is_text
 from specbench.runs.launchers import check_named
+from specbench.runs.listing import EXPERIMENTS, check_choice, unknown_key
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
@@ -58,9 +59,13 @@ def prepared(arguments: Sequence[str]) -> Command:
     resume = [each.partition("=")[2] for each in given if each.startswith("resume=")]
     given = [each for each in given if not each.startswith("resume=")]
     check_named(given)
-    for argument in given:
+    flags, others = _flags(given)
+    own = flags.config_dir is not None or any(each.startswith("hydra.searchpath") for each in given)
+    for argument in _overrides(flags, others):
         _check(argument)
-    flags = _flags(given)
+        bare, _, value = argument.partition("=")
+        if (group := key_of(bare)) in (*GROUPS, EXPERIMENTS) and value and not own:
+            check_choice(group, value)
     asks = bool(flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion)
     folder = None
     if resume:
@@ -78,15 +83,27 @@ def prepared(arguments: Sequence[str]) -> Command:
     return Command(rewritten if asks else ["--multirun", *rewritten], folder, asks)
 
 
-def _flags(arguments: Sequence[str]) -> argparse.Namespace:
-    """The flags of a command, as Hydra's own parser reads them. Raises ConfigError for one that reads a pickle."""
+def _flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The flags of a command, as Hydra's own parser reads them, and what it does not know.
+
+    Raises:
+        ConfigError: a flag that reads a pickle.
+    """
     from hydra._internal.utils import get_args_parser
 
-    flags, _ = get_args_parser().parse_known_args(list(arguments))
+    flags, others = get_args_parser().parse_known_args(list(arguments))
     if flags.experimental_rerun is not None:
         problem = "it reads a pickle, which can run code"
         raise ConfigError("--experimental-rerun", flags.experimental_rerun, problem, "Go on with a sweep by resume=.")
-    return flags
+    return flags, others
+
+
+def _overrides(flags: argparse.Namespace, others: list[str]) -> list[str]:
+    """What of a command line sets configuration: no flag of Hydra, and no value of one, as in ``-p drafter``."""
+    if flags.hydra_help or flags.shell_completion:
+        # Both name the program as it was started, and shells complete only for the command of an installed package.
+        sys.argv[0] = "specbench"
+    return [] if flags.shell_completion else [*flags.overrides, *others]
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
@@ -151,8 +168,14 @@ def _check_key(key: str, argument: str) -> None:
         near = difflib.get_close_matches(first, [*known, "exp", "resume"], n=1)
         meant = {"exp": "+exp"}.get(near[0], near[0]) if near else ""
         guess = f"Did you mean {meant}{'.' + rest if rest else ''}? " if near else ""
+        inside = [f"{name}.{key}" for name, schema in known.items() if key in _fields(schema)]
+        guess = f"Did you mean {' or '.join(inside)}? " if inside else guess
         raise ConfigError(key, argument.partition("=")[2], "no such key", f"{guess}See --help for what there is.")
     _check_inner(key, argument, first, rest, known[first])
+
+
+def _fields(schema: Any) -> list[str]:
+    return [each.name for each in fields(schema)] if isinstance(schema, type) and is_dataclass(schema) else []
 
 
 def _check_inner(key: str, argument: str, group: str, rest: str, schema: Any) -> None:
@@ -201,11 +224,10 @@ def explained(error: HydraException | OmegaConfBaseException, arguments: Sequenc
     text = "\n".join(line for line in lines if line)
     if re.search("rror parsing override|Exception:|mismatched input|extraneous input|no viable alternative", text):
         text += "\nWrite key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
-    unknown = re.search(r"Key '(\w+)' is not in struct", text)
-    names = re.search(r"Could not override '([\w.]+)'", text)
-    if unknown and names:
-        group = names.group(1).rpartition(".")[0]
-        text += f"\nSee conf/{group.partition('.')[0]}/*.yaml for what {group} has; a plus before the key adds to it."
+    unknown = re.search(r"Key '\w+' is not in struct", text)
+    names = re.search(r"Could not override '(\w+)\.(\w+)'", text)
+    if unknown and names and names[1] in GROUPS and any(key_of(each) == f"{names[1]}.{names[2]}" for each in arguments):
+        return unknown_key(names[1], names[2], arguments)
     if "is not a ListConfig" in text:
         text += "\nIt takes a list: write key=[a,b], and 'key=[\"a, b\"]' for a text with special characters."
     named = any(key_of(each) in text for each in arguments)

@@ -19,7 +19,7 @@ from specbench.devices import PYTORCH_THREADS, choose_device, choose_dtype, devi
 from specbench.disk import WriteError, write_text
 from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.journal import Journal
-from specbench.progress import say
+from specbench.progress import name_job, say
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
@@ -30,7 +30,7 @@ from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
 from specbench.runs.launchers import check_parallel
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
-from specbench.runs.plan import point_latest
+from specbench.runs.plan import point_latest, read_plan
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.runs.signals import interruptible
 from specbench.runs.state import (
@@ -96,6 +96,10 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     state = before.begun()
     write_state(job.folder, state)
     ranks.led(lambda: True)
+    plan = read_plan(job.folder.parent)
+    name_job(f"job {job.number}" if plan and len(plan.jobs) > 1 else "")
+    if plan and len(plan.jobs) > 1:
+        say(f"job {job.number} ({job.label}) begins; {len(plan.jobs)} jobs in all")
     tracked = job_run(config, job, state)
     try:
         _run(config, job, state, tracked)

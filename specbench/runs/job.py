@@ -20,6 +20,7 @@ from specbench.runs.launchers import beside_each_other
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import read_plan
 
+HF = "hf"  # of conf/pair: any two models of a user's own
 FILE = "file"  # of conf/workload: any file of a user's own
 PROMPTED = ("chat", "system", "thinking", "thinking_tokens")  # of pair: what texts depend on, and no column has
 LONGEST_SYSTEM = 40  # characters of a system prompt that a name shows
@@ -98,16 +99,25 @@ def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: 
 
 
 def pair_name(pair: PairConfig) -> str:
-    """The name of a pair in rows: its yaml's, and how its prompts are made, ``hf[system=Be brief.,thinking=true]``.
+    """The name of a pair in rows: its yaml's, and how its prompts are made, ``qwen3[system=Be brief.,thinking=true]``.
 
-    Its models and number formats have columns. A long text is cut, and told from others that begin alike by a digest.
+    A pair of ``pair=hf`` is called by its target, ``SmolLM2-1.7B-Instruct``, since its yaml's name says nothing. The
+    models and number formats have columns. A long text is cut, and a digest tells it from others that begin alike.
     """
     asked = {name: getattr(pair, name) for name in PROMPTED}
     if pair.system is not None:
         told = clipped(" ".join(pair.system.split()), LONGEST_SYSTEM)
         digest = hashlib.sha256(pair.system.encode(errors="replace")).hexdigest()[:8]
         asked["system"] = told if told == pair.system else f"{told} {digest}"
-    return _with(pair.name, {name: value for name, value in asked.items() if value is not None})
+    name = model_name(pair.target) if pair.name == HF else pair.name
+    return _with(name, {name: value for name, value in asked.items() if value is not None})
+
+
+def model_name(target: str) -> str:
+    """The last part of a folder or hub id; of a folder in the hub's cache the model's, not its commit's."""
+    path = Path(target)
+    cached = [part.rpartition("--")[2] for part in path.parts if part.startswith("models--")]
+    return cached[-1] if cached else path.name or path.resolve().name
 
 
 def workload_name(workload: WorkloadConfig) -> str:

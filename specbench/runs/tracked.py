@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from specbench.config import Config
 from specbench.errors import ConfigError, TrackingError
 from specbench.reports import Report
 from specbench.reports.wandb import to_wandb
-from specbench.runs.job import JobInfo
+from specbench.runs.job import HF, JobInfo, model_name
 from specbench.runs.plan import PlannedJob
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
@@ -42,7 +42,7 @@ def describe(run: JobRun, job: JobInfo, context: Any, ignored: Container[str]) -
     """
     from specbench.rules.known import name_of
 
-    facts = {key: value for key, value in job.choices.items() if key not in ignored}
+    facts = {key: value for key, value in facts_of(job.choices, job.folder).items() if key not in ignored}
     words = []
     facts["device"] = context.device.type
     if hasattr(context, "engine") and "engine" in facts:
@@ -91,7 +91,8 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
     if not ended or workspace is None or len(status.states) == 1 or status.count(Status.RUNNING):
         return
     jobs = [_told(job, state) for job, state in zip(status.plan.jobs, status.states, strict=True)]
-    shared = set.intersection(*(set(tags_of(job.choices)) for job in status.plan.jobs))
+    facts = [facts_of(job.choices, status.folder / str(job.number)) for job in status.plan.jobs]
+    shared = set.intersection(*(set(tags_of(each)) for each in facts))
     try:
         log_sweep(workspace, status.folder, status.plan.created, jobs, sorted(shared), bool(status.exit_status))
     except TrackingError as error:
@@ -121,7 +122,14 @@ def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:
 
 def _run(workspace: Workspace, folder: Path, name: str, choices: dict[str, str], state: JobState) -> JobRun:
     config = {**_configuration(folder), "choices": choices, "attempt": state.attempt}
-    return JobRun(workspace, folder, name, choices.get("verifier", "job"), tags_of(choices), config)
+    return JobRun(workspace, folder, name, choices.get("verifier", "job"), tags_of(facts_of(choices, folder)), config)
+
+
+def facts_of(choices: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The choices of a job, with the target's name in the place of ``hf``, as in its rows."""
+    pair = _configuration(folder).get("pair", {})
+    named = choices.get("pair") == HF and isinstance(pair, dict) and pair.get("target")
+    return {**choices, "pair": model_name(str(named))} if named else dict(choices)
 
 
 def group_of(exp: str, sweep: Path) -> str:

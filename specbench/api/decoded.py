@@ -1,0 +1,175 @@
+"""What ``specbench.decode`` returns: texts, and the measurements of all of them by the names of results' columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from specbench.decoding import Step
+from specbench.decoding.logprobs import TokenLogprob
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One prompt's continuation.
+
+    Attributes:
+        prompt: token ids.
+        text: of the continuation, without special tokens, and without the stop string that ended it, unless
+            ``sampling`` says otherwise.
+        token_ids: of the continuation, the stop token included, or the token that completed a stop string.
+        steps: the step log: tokens drafted, accepted and emitted by each verification.
+        finished: "stop" if a stop token or a stop string ended it, "length" if max_new_tokens did.
+        stop_reason: the stop string, or the id of ``stop_token_ids``, that ended it; None if the model's own stop token
+            or the length did.
+        index: the place of its prompt in ``prompts``.
+        sample: which of the ``sampling.n`` continuations of its prompt it is, from 0.
+        logprobs, prompt_logprobs: of each token of the continuation and of the prompt, if ``sampling`` asks for them.
+    """
+
+    prompt: tuple[int, ...]
+    text: str
+    token_ids: list[int]
+    steps: list[Step]
+    finished: str
+    stop_reason: int | str | None = None
+    index: int = 0
+    sample: int = 0
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
+
+    @property
+    def acceptance_length(self) -> float:
+        """Accepted tokens a step, plus 1."""
+        return acceptance_length([self])
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted by drafted tokens; None if nothing was drafted."""
+        return acceptance_rate([self])
+
+
+class DecodedBatch(list[Decoded]):
+    """The continuations of all prompts in their order: a list, with what was measured over all of them.
+
+    Args:
+        texts: the continuations.
+        gamma: the largest number of tokens drafted a step.
+        measured: columns of results.parquet that the texts do not say: times, speedup, overlap.
+    """
+
+    def __init__(self, texts: Iterable[Decoded] = (), gamma: int = 0, measured: Mapping[str, Any] | None = None):
+        super().__init__(texts)
+        self.gamma, self.measured = gamma, dict(measured or {})
+
+    @property
+    def acceptance_length(self) -> float:
+        """Accepted tokens a step of all texts together, plus 1."""
+        return acceptance_length(self)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted by drafted tokens of all texts together; None if nothing was drafted."""
+        return acceptance_rate(self)
+
+    @property
+    def joint_rates(self) -> list[float | None]:
+        """For i = 1 to gamma: the share of steps that drafted i tokens which accepted at least i of them."""
+        return self.results["joint_rates"]
+
+    @property
+    def overlap(self) -> float | None:
+        """Mean over positions of sum min(p, q), 0 to 1. None unless ``decode(..., overlap=True)`` measured it; None too
+        for a drafter without probabilities."""
+        return self.measured.get("overlap")
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall-clock seconds of decoding, prompts included. The first call of a process also pays for start-up, unless
+        ``compare_plain=True`` decoded a batch before the clock started."""
+        return self.measured.get("seconds")
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of all continuations by ``seconds``."""
+        return self.measured.get("tokens_per_second")
+
+    @property
+    def speedup(self) -> float | None:
+        """Tokens a second by those of plain decoding; None unless ``decode(..., compare_plain=True)`` measured it. Its
+        95% interval is ``results["speedup_low"]`` and ``results["speedup_high"]``, None for a single batch."""
+        return self.measured.get("speedup")
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """Measurements of all texts by the names of columns of results.parquet, with 95% intervals (``_low``,
+        ``_high``) over prompts."""
+        from specbench.metrics.acceptance import (
+            acceptance_columns,
+            acceptance_histogram,
+            position_rates,
+            totals_by_prompt,
+        )
+
+        log = self.step_log()
+        rates = position_rates(log, self.gamma)
+        return {
+            **acceptance_columns(totals_by_prompt(log)),
+            "acceptance_histogram": acceptance_histogram(log, self.gamma),
+            "joint_rates": rates.joint,
+            "conditional_rates": rates.conditional,
+            **self.measured,
+        }
+
+    def step_log(self) -> pd.DataFrame:
+        """A row a verification step: ``prompt`` (its place in ``prompts``), ``sample``, ``step``, ``num_draft_tokens``,
+        ``num_accepted``, ``num_emitted``, ``draft_depth``."""
+        import pandas as pd
+
+        rows = [
+            {"prompt": each.index, "sample": each.sample, **dataclasses.asdict(step)}
+            for each in self
+            for step in each.steps
+        ]
+        return pd.DataFrame(rows).drop(columns="name")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row a continuation: ``prompt`` (its place in ``prompts``), ``sample``, ``text``, ``tokens``, ``steps``,
+        ``drafted``, ``accepted``, ``acceptance_rate``, ``acceptance_length``, ``finished``, ``stop_reason``."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(each) for each in self])
+
+
+def _row(text: Decoded) -> dict[str, Any]:
+    return {
+        "prompt": text.index,
+        "sample": text.sample,
+        "text": text.text,
+        "tokens": len(text.token_ids),
+        "steps": len(text.steps),
+        "drafted": sum(step.num_draft_tokens for step in text.steps),
+        "accepted": sum(step.num_accepted for step in text.steps),
+        "acceptance_rate": text.acceptance_rate,
+        "acceptance_length": text.acceptance_length,
+        "finished": text.finished,
+        "stop_reason": text.stop_reason,
+    }
+
+
+def acceptance_length(texts: Sequence[Decoded]) -> float:
+    """(accepted + steps) / steps over all texts; what a run's results call acceptance_length (tau)."""
+    steps = [step for text in texts for step in text.steps]
+    return 1 + sum(step.num_accepted for step in steps) / len(steps)
+
+
+def acceptance_rate(texts: Sequence[Decoded]) -> float | None:
+    """accepted / drafted over all texts; None if nothing was drafted."""
+    drafted = sum(step.num_draft_tokens for text in texts for step in text.steps)
+    return sum(step.num_accepted for text in texts for step in text.steps) / drafted if drafted else None
