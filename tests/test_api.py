@@ -362,7 +362,9 @@ def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line
     for verifier, more in asked:
         found = specbench.certify(verifier, "quick", device="cpu", **SMALL, **more)
         assert found.json()
-        assert bare(found) == bare(expected)
+        # A function does not say that it takes padded drafts, so other calls are drawn for it.
+        same = bare(found).keys() if verifier is not mine else ("bounds", "habits", "verdict", "rule", "tv_upper_bound")
+        assert all(bare(found)[name] == bare(expected)[name] for name in same)
     assert found.verifier == "mine"
     assert found.command.startswith(
         "specbench.certify(mine, suite='quick', seed=0, inputs_seed=3, rule='token', device='cpu', draws=5000"

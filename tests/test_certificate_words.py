@@ -396,6 +396,8 @@ FORMS = [
      r"may hide could still make up for it; more requests will tell\.", perhaps_sentence),
     (rf"A bound above (?P<limit>{BOUND}) a step over (?P<place>small fixtures|D) says too little for the word "
      r"lossless(?P<remedy>; more requests that come out as foreseen lower it)?\.", wide_sentence),
+    (rf"On calls drawn from D its tokens are not its rule's, beyond rounding, in (?P<k>{NUMBER}) of (?P<n>{NUMBER}) requests in "
+     r"'tiny'\.", lambda m, e: (counts(m["k"]), counts(m["n"])) == (e.inputs[0].structural, e.inputs[0].requests)),
     (r"No bound of a step over D is known, since its rule has no formulas or no closed form here, or it draws drafts by "
      r"itself, so it is not called lossless\.", lambda m, e: of_d(e).tv is None),
     (r"The time was up before all requests asked for were drawn; the bounds are of those drawn\.", lambda m, e: e.cut),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from specbench.exactness import settings
 from specbench.runs.choices import names
 from specbench.runs.commandline import prepared
 from tests.command_lines import ROOT

@@ -86,10 +86,11 @@ def certify(
     chosen = _examined(verifier, rule, lossless)
     gamma, batch_size = check_count("gamma", gamma, 0), check_count("batch_size", batch_size)
     seed = check_count("seed", seed, 0, LARGEST_SEED)
+    inputs_seed = fresh_seed() if inputs_seed is None else check_count("inputs_seed", inputs_seed, 0, LARGEST_SEED)
     place = choose_device(device)
     command = _call(
-        verifier, suite=suite, seed=seed, rule=rule, lossless=lossless, sampling=sampling, gamma=gamma,
-        batch_size=batch_size, device=device, dtype=dtype, **settings,
+        verifier, suite=suite, seed=seed, inputs_seed=inputs_seed, rule=rule, lossless=lossless, sampling=sampling,
+        gamma=gamma, batch_size=batch_size, device=device, dtype=dtype, **settings,
     )  # fmt: skip
     question = Question(
         verifier=chosen,
@@ -101,7 +102,7 @@ def certify(
         batch_size=batch_size,
         dtype=choose_dtype(dtype, place),
         seed=seed,
-        inputs_seed=fresh_seed() if inputs_seed is None else check_count("inputs_seed", inputs_seed, 0, LARGEST_SEED),
+        inputs_seed=inputs_seed,
         device=place,
         command=command,
     )

@@ -8,6 +8,7 @@ the target's is at most that share, in the mean over D (the coupling inequality)
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -346,7 +347,7 @@ class _Seen:
 
 
 def _together(name: str, reason: str, parts: list[_Seen]) -> _Seen:
-    whole = _Seen(Stratum(name, reason, sum(each.stratum.probability for each in parts), (2, 2), {}, {}))
+    whole = _Seen(Stratum(name, reason, math.fsum(each.stratum.probability for each in parts), (2, 2), {}, {}))
     for part in parts:
         for key, value in vars(part).items():
             if key == "largest_error":

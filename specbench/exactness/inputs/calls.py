@@ -242,8 +242,10 @@ class _Drawing:
 
     def _logits(self, owner: Tensor, scored: Tensor) -> tuple[Tensor, Tensor]:
         """Logits of target and draft in float32, one row after another without padding."""
-        drafted = torch.ones(len(scored), dtype=torch.bool, device=self.device)
-        drafted[(self._tensor(self.counts + 1).cumsum(0) - 1)] = False  # a request's last row is its bonus row
+        drafted: Tensor | slice = slice(0, -1)  # a request's last row is its bonus row
+        if self.batch > 1:
+            drafted = torch.ones(len(scored), dtype=torch.bool, device=self.device)
+            drafted[(self._tensor(self.counts + 1).cumsum(0) - 1)] = False
         if self.stratum.recorded:
             p, q = made.recorded(len(scored), self.generator, self.device)
             q = q[drafted]

@@ -77,18 +77,18 @@ FEW_REQUESTS = {(1, 1): 0.92, (2, 4): 0.07, (5, 16): 0.01}
 MIXED_BATCHES = {(1, 1): 0.35, (2, 8): 0.35, (9, 64): 0.30}
 
 STRATA = (
-    Stratum("tiny", "few tokens, so that each is met often", 0.09, (2, 64), USUAL_GAMMA, MIXED_BATCHES),
-    Stratum("small", "indices of rows, tiles that are not full", 0.12, (65, 4096), USUAL_GAMMA, MIXED_BATCHES),
+    Stratum("tiny", "few tokens, so that each is met often", 0.05, (2, 64), USUAL_GAMMA, MIXED_BATCHES),
+    Stratum("small", "indices of rows, tiles that are not full", 0.06, (65, 4096), USUAL_GAMMA, MIXED_BATCHES),
     Stratum(
-        "recorded", "rows of real models", 0.05, (4096, 4096), USUAL_GAMMA, {(1, 1): 0.6, (2, 8): 0.4}, recorded=True
+        "recorded", "rows of real models", 0.03, (4096, 4096), USUAL_GAMMA, {(1, 1): 0.6, (2, 8): 0.4}, recorded=True
     ),
-    Stratum("long drafts", "drafts of 9 to 64 tokens", 0.05, (2, 1024), LONG_GAMMA, {(1, 1): 0.4, (2, 24): 0.6}),
+    Stratum("long drafts", "drafts of 9 to 64 tokens", 0.03, (2, 1024), LONG_GAMMA, {(1, 1): 0.4, (2, 24): 0.6}),
     Stratum(
-        "large batches", "calls of 65 to 512 requests", 0.05, (2, 256), USUAL_GAMMA, {(65, 128): 0.5, (129, 512): 0.5}
+        "large batches", "calls of 65 to 512 requests", 0.03, (2, 256), USUAL_GAMMA, {(65, 128): 0.5, (129, 512): 0.5}
     ),
-    Stratum("32k", "vocabularies of 32,000 to 40,960 tokens", 0.43, (32_000, 40_960), USUAL_GAMMA, FEW_REQUESTS),
-    Stratum("64k", "vocabularies of up to 65,536 tokens", 0.14, (40_961, 65_536), USUAL_GAMMA, FEW_REQUESTS),
-    Stratum("256k", "vocabularies of up to 262,144 tokens", 0.07, (65_537, 262_144), USUAL_GAMMA, FEW_REQUESTS),
+    Stratum("32k", "vocabularies of 32,000 to 40,960 tokens", 0.56, (32_000, 40_960), USUAL_GAMMA, FEW_REQUESTS),
+    Stratum("64k", "vocabularies of up to 65,536 tokens", 0.15, (40_961, 65_536), USUAL_GAMMA, FEW_REQUESTS),
+    Stratum("256k", "vocabularies of up to 262,144 tokens", 0.09, (65_537, 262_144), USUAL_GAMMA, FEW_REQUESTS),
 )
 
 CHOICES = {
