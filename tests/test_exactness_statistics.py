@@ -32,6 +32,7 @@ from specbench.rng import Stream
 from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
 from specbench.verifiers.masked import MaskedVerifier
+from specbench.verifiers.matching import MatchingVerifier
 from tests.cases import CPU, FIXTURES
 
 # --- Tests, power, bounds ---

@@ -9,7 +9,9 @@ import torch
 
 from specbench.errors import ArgumentError
 from specbench.exactness import inputs
-from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED
+from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.certificate.words import headline
+from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, Row
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.statistics.power import CONFIDENCE
@@ -220,6 +222,13 @@ def test_code_is_no_better_than_a_rule_of_its_own():
     failure = failure_of(Follows(DROPS), found)
     assert failure is not None
     assert any("by the formulas of the rule that drops the first token" in line for line in failure.lines)
+
+
+def test_the_headline_of_a_wrong_rule_says_on_how_many_requests():
+    rows = [Row("D", LAW, 40, 9.0, 0, 0.0, 40), Row("tiny of D", FORM, 40, 0.0, 0, 1.0)]
+    evidence = Evidence(rows=rows)
+    said = headline(verdict_of(evidence), evidence)
+    assert said == "not lossless: its rule's formulas are not the target's on 9 of 40 requests of D"
 
 
 def test_a_sound_rule_of_ones_own_adds_its_own_bound():

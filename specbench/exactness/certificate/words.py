@@ -15,7 +15,7 @@ from specbench.exactness.certificate.verdict import (
     altered,
     other_tokens,
 )
-from specbench.exactness.evidence import ACCEPTANCE, HARD, Bound, Evidence, Row, StratumRow
+from specbench.exactness.evidence import ACCEPTANCE, HARD, LAW, Bound, Evidence, Row, StratumRow
 from specbench.exactness.habits import GENERATOR, STREAMS, TWICE, established
 from specbench.exactness.probes import COUNTED, LOCATED, RULE, uncontradicted
 from specbench.exactness.settings import Settings
@@ -40,9 +40,13 @@ def headline(verdict: Verdict, evidence: Evidence) -> str:
         return f"{NOT_REJECTED}{other}; TV at most {small} a step on {_tried(evidence)}, {drawn} over D"
     if verdict.located is not None:
         return f"{NOT_LOSSLESS}: TV {about(verdict.located.located)} a step on {verdict.located.fixture}"
-    if verdict.row is not None:
-        return f"{NOT_LOSSLESS}: rejected by {verdict.row.test} on {verdict.row.fixture}"
-    return verdict.kind
+    return verdict.kind if verdict.row is None else f"{NOT_LOSSLESS}: {_by_test(verdict.row)}"
+
+
+def _by_test(row: Row) -> str:
+    if row.test == LAW:
+        return f"its rule's formulas are not the target's on {row.statistic:,.0f} of {row.draws:,} requests of D"
+    return f"rejected by {row.test} on {row.fixture}"
 
 
 def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[str]:
