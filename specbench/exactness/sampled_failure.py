@@ -10,8 +10,10 @@ from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.evidence import Failure
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.expected import CallPath, expected
+from specbench.exactness.inputs.law import LawError
 from specbench.exactness.trials import CONFIGURED_FIRST, Trials
 from specbench.rng import Stream
+from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.types import PADDING, Verification
 from specbench.verifiers import Verifier
@@ -68,14 +70,15 @@ def _wrong(rule: Rule | None, one: Call, result: Verification) -> bool:
     return bool((one.p.weights[torch.arange(len(emitted)), emitted] == 0).any())
 
 
-def _of_rule(rule: Rule, call: Call, request: int, first: float) -> Failure:
+def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
     one = call.alone(request)
     path = CallPath(one)
     lines = [_conditions(one, 0), *_draft(one, path, 0)]
-    lines.append(
-        f"by the formulas of the {rule.title} the first token of the step is of total variation {first:.4g} from the "
-        "target's, whatever is drafted"
-    )
+    lead = f"by the formulas of the {rule.title} "
+    if error.first > TOLERANCE:
+        lines.append(f"{lead}the first token of a step is of total variation {error.first:.4g} from the target's")
+    else:
+        lines.append(f"{lead}a later token of a step, or a second candidate of a tree, is not the target's")
     lines.append(_again(call, request, int(one.counts[0])))
     return Failure(f"{call.stratum.name} (calls of D)", call.stratum.reason, tuple(lines))
 

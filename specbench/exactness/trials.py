@@ -26,7 +26,7 @@ from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, Stratu
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.expected import CallPath, expected
-from specbench.exactness.inputs.law import law_error
+from specbench.exactness.inputs.law import LawError, law_error
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts, smooth
 from specbench.exactness.statistics.power import CONFIDENCE
@@ -75,7 +75,7 @@ class Trials:
         census: what was drawn.
         example: the call and the request with the smallest draft whose tokens are not the rule's, beyond rounding.
         refusals: the verifier's reasons for refusing calls, with how often.
-        unfit: requests on which the rule's formulas are not the target's distribution.
+        unfit: the request on which the rule's formulas are farthest from the target's distribution, if on any.
         cut: whether the time was up first.
     """
 
@@ -84,7 +84,7 @@ class Trials:
     census: Census = field(default_factory=Census)
     example: tuple[Call, int] | None = None
     refusals: dict[str, int] = field(default_factory=dict)
-    unfit: tuple[Call, int, float] | None = None
+    unfit: tuple[Call, int, LawError] | None = None
     cut: bool = False
 
 
@@ -263,8 +263,9 @@ class _Trials:
         seen.largest_error = max(seen.largest_error, min(1.0, error.step))
         if error.step > TOLERANCE:
             seen.law_wrong += 1
-            if self.rule.lossless and (self.result.unfit is None or error.first > self.result.unfit[2]):
-                self.result.unfit = (call, request, error.first)
+            kept = self.result.unfit
+            if self.rule.lossless and (kept is None or (error.first, error.step) > (kept[2].first, kept[2].step)):
+                self.result.unfit = (call, request, error)
 
     def _rows(self) -> Iterator[StratumRow]:
         drawn = [self.seen[each.name] for each in STRATA if each.name in self.seen]

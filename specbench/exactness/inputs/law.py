@@ -46,7 +46,7 @@ class LawError:
     """How far a rule's formulas are from the target on one request.
 
     Attributes:
-        step: mean over drafts at least the total variation of a step.
+        step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree.
         first: total variation of the step's first token, a lower bound on that of the step.
         vocabulary: tokens.
     """
@@ -104,11 +104,10 @@ def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
     path = _Path(p, q, tokens)
     try:
         errors = _errors(rule, path)
-        if len(tokens):
-            errors[0] = max(errors[0], _of_siblings(rule, path))
+        siblings = _of_siblings(rule, path) if len(tokens) else 0.0
     except NoClosedFormError:
         return None
-    return LawError(sum(errors), errors[0], p.shape[1])
+    return LawError(max(sum(errors), siblings), errors[0], p.shape[1])
 
 
 def _rows(call: Call, request: int) -> tuple[Tensor, Tensor, Tensor]:
