@@ -12,8 +12,8 @@ import torch
 
 from specbench.exactness.inputs import CHOICES, STRATA, Takes, draw_call, published
 from specbench.exactness.inputs import census as cells
-from specbench.exactness.inputs.calls import MOST_CELLS, WRITTEN
 from specbench.exactness.inputs.distribution import drawn_from
+from specbench.exactness.inputs.draw import MOST_CELLS, WRITTEN
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import law_error
 from specbench.exactness.inputs.rows import Dense, cutoffs

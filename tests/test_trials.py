@@ -15,7 +15,8 @@ from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, R
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.trials import ALL, CONFIGURED, Configured, most, run_trials
+from specbench.exactness.strata import most
+from specbench.exactness.trials import ALL, CONFIGURED, Configured, run_trials
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.rules import token

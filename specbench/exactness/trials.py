@@ -8,7 +8,6 @@ the target's is at most that share, in the mean over D (the coupling inequality)
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Int64
-from scipy import stats
 from torch import Tensor
 
 from specbench.errors import ArgumentError
@@ -30,6 +28,7 @@ from specbench.exactness.inputs.law import LawError, law_error
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts, smooth
 from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.exactness.strata import Seen, together
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, only, well_formed
 from specbench.rules.agreement import excess as rounding_excess
@@ -169,7 +168,7 @@ class _Trials:
                 yield call
 
     def _verify(self, call: Call) -> None:
-        seen = self.seen.setdefault(call.stratum.name, _Seen(call.stratum))
+        seen = self.seen.setdefault(call.stratum.name, Seen(call.stratum))
         arguments = (call.draft, call.target, call.streams)
         try:
             if call.number % _PURE_EVERY == 0:
@@ -193,7 +192,7 @@ class _Trials:
         if self.counted and call.number < CONFIGURED_FIRST:
             self.by_cells.add(call, path, result, good.nonzero()[:, 0])
 
-    def _well_formed(self, call: Call, path: CallPath, result: Verification, seen: _Seen) -> Tensor:
+    def _well_formed(self, call: Call, path: CallPath, result: Verification, seen: Seen) -> Tensor:
         """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
         good = well_formed(call.draft, call.target, result)
         places = torch.arange(result.token_ids.shape[1], device=good.device)
@@ -207,7 +206,7 @@ class _Trials:
             self._keep(call, impossible.nonzero()[:, 0])
         return good
 
-    def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, seen: _Seen) -> None:
+    def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, seen: Seen) -> None:
         assert self.rule is not None
         wanted = expected(self.rule, call, path)
         differ = (result.token_ids != wanted.token_ids).any(dim=1) | (result.num_accepted != wanted.num_accepted)
@@ -226,7 +225,7 @@ class _Trials:
             self.bet_on += len(chosen)
 
     def _beyond_rounding(
-        self, call: Call, result: Verification, requests: Int64[Tensor, " m"], seen: _Seen
+        self, call: Call, result: Verification, requests: Int64[Tensor, " m"], seen: Seen
     ) -> Int64[Tensor, " k"]:
         """Those of the requests whose tokens no rounding explains."""
         if seen.differing - seen.rounding > _EXPLAINED or self.rule is None:
@@ -250,7 +249,7 @@ class _Trials:
                 return
         self.result.example = (call, b)
 
-    def _check_law(self, call: Call, seen: _Seen) -> None:
+    def _check_law(self, call: Call, seen: Seen) -> None:
         """The rule's formulas on one request, chosen by the call's number."""
         assert self.rule is not None
         request = call.number % len(call.counts)
@@ -270,15 +269,16 @@ class _Trials:
     def _rows(self) -> Iterator[StratumRow]:
         drawn = [self.seen[each.name] for each in STRATA if each.name in self.seen]
         others = [one for name, one in self.seen.items() if name not in {each.name for each in STRATA}]
+        along = self.by_cells.bound(CONFIDENCE) if self.by_cells.tokens else None
+        kind = (self.rule, self.own_rule)
         for one in drawn:
-            yield one.row(self)
+            yield one.row(*kind, None)
         if drawn:
-            yield _together(LARGE, "the strata of 32,000 tokens and more", [x for x in drawn if x.stratum.large]).row(
-                self
-            )
-            yield _together(ALL, "every stratum by its probability", drawn).row(self)
+            large = [one for one in drawn if one.stratum.large]
+            yield together(LARGE, "the strata of 32,000 tokens and more", large).row(*kind, None)
+            yield together(ALL, "every stratum by its probability", drawn).row(*kind, along)
         for one in others:
-            yield one.row(self)
+            yield one.row(*kind, None)
 
     def _tests(self) -> list[Row]:
         rows = [
@@ -295,69 +295,3 @@ class _Trials:
         if self.bet_on:
             rows.append(Row("D", PAIRED, self.bet_on, 0.0, 0, self.bets.p_value))
         return rows
-
-
-@dataclass
-class _Seen:
-    """Counts of one stratum."""
-
-    stratum: Stratum
-    calls: int = 0
-    requests: int = 0
-    rows: int = 0
-    refused: int = 0
-    impossible: int = 0
-    differing_calls: int = 0
-    differing: int = 0
-    rounding: int = 0
-    law_checked: int = 0
-    law_wrong: int = 0
-    no_form: int = 0
-    largest_error: float = 0.0
-
-    def row(self, trials: _Trials) -> StratumRow:
-        """With bounds, each at 99% confidence."""
-        alpha = 1 - CONFIDENCE
-        compared = trials.rule is not None and self.calls > 0
-        code = most(self.differing_calls, self.calls, alpha) if compared else None
-        rule_error = None
-        if compared and trials.own_rule and self.law_checked and not self.no_form:
-            rule_error = min(1.0, TOLERANCE + most(self.law_wrong, self.law_checked, alpha))
-        elif compared and not trials.own_rule and trials.rule is not None and trials.rule.lossless:
-            rule_error = 0.0
-        return StratumRow(
-            stratum=self.stratum.name,
-            reason=self.stratum.reason,
-            probability=self.stratum.probability,
-            calls=self.calls,
-            requests=self.requests,
-            rows=self.rows,
-            refused=self.refused,
-            differing_calls=self.differing_calls if compared else None,
-            differing=self.differing if compared else None,
-            rounding=self.rounding if compared else None,
-            structural=self.differing - self.rounding if compared else None,
-            code=code,
-            rule_checked=self.law_checked,
-            rule_wrong=self.law_wrong,
-            rule_largest=self.largest_error if self.law_checked else None,
-            rule=rule_error,
-            tv=None if code is None or rule_error is None else min(1.0, code + rule_error),
-            along=trials.by_cells.bound(CONFIDENCE) if self.stratum.name == ALL and trials.by_cells.tokens else None,
-        )
-
-
-def _together(name: str, reason: str, parts: list[_Seen]) -> _Seen:
-    whole = _Seen(Stratum(name, reason, math.fsum(each.stratum.probability for each in parts), (2, 2), {}, {}))
-    for part in parts:
-        for key, value in vars(part).items():
-            if key == "largest_error":
-                whole.largest_error = max(whole.largest_error, value)
-            elif key != "stratum":
-                setattr(whole, key, getattr(whole, key) + value)
-    return whole
-
-
-def most(failures: int, trials: int, alpha: float) -> float:
-    """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
-    return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))

@@ -13,7 +13,7 @@ from specbench.exactness.bias import as_dicts, bias_rows
 from specbench.exactness.certificate.certify import Certificate, certify
 from specbench.exactness.certificate.verdict import NOT_LOSSLESS
 from specbench.exactness.evidence import Evidence
-from specbench.exactness.inputs.calls import MOST_CELLS
+from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.settings import Settings
 from specbench.exactness.suite import examine
 from specbench.exactness.trials import Configured

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specbench.exactness.inputs.calls import WRITTEN, Call
+from specbench.exactness.inputs.call import Call
+from specbench.exactness.inputs.draw import WRITTEN
 from specbench.types import LogitRows
 
 # Smallest members of the cells of numbers; the last number is a bound.

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.exactness.inputs.calls import Call
+from specbench.exactness.inputs.call import Call
 from specbench.exactness.inputs.rows import first_above
 from specbench.rng import Stream
 from specbench.rules.along import Along

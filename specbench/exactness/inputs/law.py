@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.exactness.inputs.calls import Call
+from specbench.exactness.inputs.call import Call
 from specbench.rules.along import Along, AlongTables
 from specbench.rules.rule import FIRST_REFUSAL, Rule
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.exactness.inputs import rows as made
+from specbench.exactness.inputs.call import EVERYTHING, Call, Takes
 from specbench.exactness.inputs.distribution import CHOICES, STRATA, Stratum, drawn_from, log_uniform
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS
 from specbench.rng import MAX_POSITION, MAX_SEED, Stream, Streams
 from specbench.sampling_params import SamplingParams
 from specbench.types import Draft, LogitRows
-from specbench.verifiers.base import DraftSampler, offers
 
 MOST_CELLS = 2**24  # logits of the target in a call; larger ones get fewer requests
 WRITTEN = 100_000  # seeds and positions that users write are at most this
@@ -26,102 +25,11 @@ _REQUEST_CHOICES = tuple(name for name, choice in CHOICES.items() if choice.per 
 _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(frozen=True)
-class Takes:
-    """What a verifier takes; D is drawn without what it does not take, and a certificate says so.
-
-    Attributes:
-        padded: drafts whose rows are padded.
-        ragged: requests of one call that draft different numbers of tokens.
-        empty: requests that draft nothing.
-        draft_tokens: the verifier's own sampler of draft tokens, if it has one.
-    """
-
-    padded: bool = True
-    ragged: bool = True
-    empty: bool = True
-    draft_tokens: DraftSampler | None = None
-
-    @staticmethod
-    def of(verifier: object) -> Takes:
-        """By the attributes that a verifier has."""
-        own = offers(verifier)
-        return Takes(own.takes_padded, own.limits.ragged, own.limits.empty, own.draft_tokens)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call.
-
-    Attributes:
-        seed, number: of the certificate's inputs, and of the call among them: ``draw_call`` makes it again from these.
-        stratum: that it was drawn from.
-        draft, target, streams: the verifier's arguments.
-        options: what was drawn for the call, and for each request, by the name of the choice.
-        p, q: the target's rows and the draft's in float64; q is None for one-hot drafts.
-    """
-
-    seed: int
-    number: int
-    stratum: Stratum
-    draft: Draft
-    target: LogitRows
-    streams: Streams
-    options: dict[str, Any]
-    p: made.Dense
-    q: made.Dense | None
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return f"call {self.number} of D, seed {self.seed}"
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens."""
-        return self.target.logits.shape[1]
-
-    @property
-    def counts(self) -> Int64[Tensor, " B"]:
-        """Draft tokens of each request."""
-        return self.draft.num_draft_tokens
-
-    def alone(self, request: int, count: int | None = None) -> Call:
-        """One request without its company, its rows dense and without padding.
-
-        Args:
-            count: draft tokens that are kept; None for all.
-        """
-        device, spared = self.counts.device, self.draft.max_draft_tokens if self.draft.padded else None
-        drafted = int(self.counts[request])
-        kept = drafted if count is None else count
-        first = int(self.counts[:request].sum())
-        own, scored = torch.arange(first, first + kept), torch.arange(first + request, first + request + kept + 1)
-        in_draft = own if spared is None else torch.arange(request * spared, request * spared + kept)
-        in_target = scored if spared is None else torch.arange(kept + 1) + request * (spared + 1)
-        rows = None if self.draft.rows is None else self.draft.rows.select(in_draft.to(device))
-        ids, counts = self.draft.token_ids[in_draft.to(device)], torch.tensor([kept], device=device)
-        of_request = {name: value if isinstance(value, str) else value[request : request + 1]
-                      for name, value in self.options.items()}  # fmt: skip
-        streams = self.streams.select(torch.tensor([request], device=device))
-        return Call(
-            self.seed,
-            self.number,
-            self.stratum,
-            Draft(ids, rows, counts, kept),
-            self.target.select(in_target.to(device)),
-            Streams(streams.seeds, streams.positions, kept + 1),
-            of_request,
-            self.p.select(scored.to(device)),
-            None if self.q is None else self.q.select(own.to(device)),
-        )
-
-
 def draw_call(
     seed: int,
     number: int,
     device: torch.device,
-    takes: Takes = Takes(),
+    takes: Takes = EVERYTHING,
     stratum: Stratum | None = None,
     sampling: SamplingParams | None = None,
     dtype: str | None = None,

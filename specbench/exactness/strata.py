@@ -1,0 +1,86 @@
+"""Counts of calls by stratum of D, and the bounds that follow from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy import stats
+
+from specbench.exactness.evidence import StratumRow
+from specbench.exactness.inputs import Stratum
+from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.rules.agreement import TOLERANCE
+from specbench.rules.rule import Rule
+
+
+@dataclass
+class Seen:
+    """Counts of one stratum."""
+
+    stratum: Stratum
+    calls: int = 0
+    requests: int = 0
+    rows: int = 0
+    refused: int = 0
+    impossible: int = 0
+    differing_calls: int = 0
+    differing: int = 0
+    rounding: int = 0
+    law_checked: int = 0
+    law_wrong: int = 0
+    no_form: int = 0
+    largest_error: float = 0.0
+
+    def row(self, rule: Rule | None, own_rule: bool, along: float | None) -> StratumRow:
+        """With bounds, each at 99% confidence.
+
+        Args:
+            rule: that calls were compared with; None if with none.
+            own_rule: whether it is not registered as proved.
+            along: bound by counts of cells, where there is one.
+        """
+        alpha = 1 - CONFIDENCE
+        compared = rule is not None and self.calls > 0
+        code = most(self.differing_calls, self.calls, alpha) if compared else None
+        rule_error = None
+        if compared and own_rule and self.law_checked and not self.no_form:
+            rule_error = min(1.0, TOLERANCE + most(self.law_wrong, self.law_checked, alpha))
+        elif compared and not own_rule and rule is not None and rule.lossless:
+            rule_error = 0.0
+        return StratumRow(
+            stratum=self.stratum.name,
+            reason=self.stratum.reason,
+            probability=self.stratum.probability,
+            calls=self.calls,
+            requests=self.requests,
+            rows=self.rows,
+            refused=self.refused,
+            differing_calls=self.differing_calls if compared else None,
+            differing=self.differing if compared else None,
+            rounding=self.rounding if compared else None,
+            structural=self.differing - self.rounding if compared else None,
+            code=code,
+            rule_checked=self.law_checked,
+            rule_wrong=self.law_wrong,
+            rule_largest=self.largest_error if self.law_checked else None,
+            rule=rule_error,
+            tv=None if code is None or rule_error is None else min(1.0, code + rule_error),
+            along=along,
+        )
+
+
+def together(name: str, reason: str, parts: list[Seen]) -> Seen:
+    whole = Seen(Stratum(name, reason, math.fsum(each.stratum.probability for each in parts), (2, 2), {}, {}))
+    for part in parts:
+        for key, value in vars(part).items():
+            if key == "largest_error":
+                whole.largest_error = max(whole.largest_error, value)
+            elif key != "stratum":
+                setattr(whole, key, getattr(whole, key) + value)
+    return whole
+
+
+def most(failures: int, trials: int, alpha: float) -> float:
+    """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
+    return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))
