@@ -76,6 +76,7 @@ BOUNDS = {
     "biased": [bound("chain", located=0.18, hidden=8e-4, tv=0.1808, least=0.1792, proved=True), bound("deep")],
     "perhaps biased": [bound("chain", located=2.31e-5, hidden=3e-5, tv=5.31e-5, least=0.0)],
     "proved, but for one": [bound("chain", proved=True, differing=1, hidden=9e-7, tv=9e-7), bound("a", proved=True)],
+    "wrong rule": [bound("chain"), dataclasses.replace(of_rule(0, 0, 0.071), located=0.07)],
     "wide": [bound("chain", draws=300, hidden=0.026, tv=0.026)],
     "counted": [bound("chain"), bound("long", method="counted", located=None, boxes=None, hidden=None, tv=0.0046)],
     "all counted": [bound("long", method="counted", located=None, boxes=None, hidden=None, tv=0.0046)],
@@ -340,12 +341,12 @@ FORMS = [
     (rf"On (?P<n>\d+) small fixtures? it could be held against nothing, since it draws by itself, in no order that could "
      rf"be found, or too slowly to look for one: counts of the (?P<requests>[\d, to]+) requests(?: on each)? show no bias, which leaves at most "
      rf"(?P<tv>{BOUND}) a step on them {SURE}\)\.", counted_sentence),
-    (rf"It emitted its rule's tokens in (?P<n>{NUMBER}) calls drawn from D \(inputs_seed (?P<seed>\d+)\), in all "
-     rf"(?:of them|but (?P<differing_calls>{NUMBER}) of them \((?P<differing>{NUMBER}) requests, (?P<rounding>{NUMBER}) by rounding\)): on "
+    (rf"Of (?P<n>{NUMBER}) calls drawn from D \(inputs_seed (?P<seed>\d+)\) it emitted its rule's tokens in all"
+     rf"(?: but (?P<differing_calls>{NUMBER}) \((?P<differing>{NUMBER}) requests, (?P<rounding>{NUMBER}) by rounding\))?: on "
      rf"requests drawn from D, at most (?P<code>{BOUND}) of the calls hold one that is handled otherwise than by the rule "
      rf"\(99%\), and at most (?P<large>{BOUND}) of those with 32,000 tokens or more\.", drawn_sentence),
     (rf"In (?P<n>{NUMBER}) calls drawn from D \(inputs_seed \d+\) it could be held against no rule\. Its tokens were counted in 8 "
-     rf"cells along 5 orders of the ids: a token's cell is at most (?P<along>{BOUND}) from the target's \(99%\)\. A bias within the "
+     rf"cells along 5 orders of the ids: in the mean over these tokens a cell is at most (?P<along>{BOUND}) from the target's \(99%, total variation\)\. A bias within the "
      r"cells could escape\.", free_sentence),
     (rf"Its rule is not registered here as proved, so its formulas were held against the target, on one request of each of "
      rf"(?P<n>{NUMBER}) calls(?:(?P<free>; on others they have no closed form along one path, so the rule is judged by counts there)|: they "
@@ -380,7 +381,11 @@ FORMS = [
      r"but for rounding: name that rule\.", lambda m, e: (m["rule"], counts(m["n"])) == e.follows),
     (r"It follows another rule, uses its uniforms in another order, or has a bug\. If the rule is your own, give it a Rule with "
      r"that rule's formulas: its formulas are then held against the target, and its tokens against them\.",
-     lambda m, e: e.follows is None),
+     lambda m, e: e.follows is None and not any(row.rule_wrong for row in e.inputs)),
+    (r"The formulas of its rule are not the target's distribution: mend these first\.",
+     lambda m, e: e.follows is None and of_d(e).rule_wrong > 0),
+    (rf"The formulas of its rule are of total variation (?P<tv>{BOUND}) a step from the target on 'long'\.",
+     lambda m, e: float(m["tv"]) == pytest.approx(largest(of_method(e, "rule"), "located"), rel=0.06)),
     (r"State or noise of its own explains that: a rule's tokens follow from the uniforms of `streams` alone\.",
      lambda m, e: {row.name for row in e.habits if row.differing} & {"called again", "another state of PyTorch's generator"}),
     (r"It does not accept as the rule does that it names \(on (?P<names>.+)\)\.",

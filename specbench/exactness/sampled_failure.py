@@ -18,6 +18,7 @@ from specbench.rules.rule import Rule
 from specbench.types import PADDING, Verification
 from specbench.verifiers import Verifier
 
+DRAWN = "calls of D"  # in the place of a fixture
 _SHOWN = 8  # draft tokens of a request
 
 
@@ -44,7 +45,7 @@ def _of_code(verifier: Verifier, rule: Rule | None, call: Call, request: int) ->
     if shrunk is None:
         lines.append(f"as request {request} of its call of {len(call.counts)}; alone it is verified by the rule")
     lines.append(_again(call, request, None if shrunk is None else int(shown.counts[0])))
-    return Failure(f"{call.stratum.name} (calls of D)", call.stratum.reason, tuple(lines))
+    return Failure(f"{DRAWN}, stratum {call.stratum.name!r}", call.stratum.reason, tuple(lines))
 
 
 def _shrunk(verifier: Verifier, rule: Rule | None, call: Call, request: int) -> Call | None:
@@ -80,7 +81,7 @@ def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
     else:
         lines.append(f"{lead}a later token of a step, or a second candidate of a tree, is not the target's")
     lines.append(_again(call, request, int(one.counts[0])))
-    return Failure(f"{call.stratum.name} (calls of D)", call.stratum.reason, tuple(lines))
+    return Failure(f"{DRAWN}, stratum {call.stratum.name!r}", call.stratum.reason, tuple(lines))
 
 
 def _conditions(call: Call, b: int) -> str:
@@ -119,7 +120,7 @@ def _tokens(result: Verification, b: int) -> str:
 def _again(call: Call, request: int, count: int | None) -> str:
     """Code that makes the arguments again."""
     if call.number >= CONFIGURED_FIRST:
-        return f"drawn under the conditions of the run, call {call.number - CONFIGURED_FIRST} of seed {call.seed}"
+        return "drawn under the conditions of the run: made again by the command that repeats the certificate"
     made = (
         f"specbench.exactness.inputs.draw_call({call.seed}, {call.number}, torch.device('{call.counts.device.type}'), "
     )

@@ -176,6 +176,7 @@ class _Examination:
         self.report("one object in long use")
         self.use.exercise(max(0, self.settings.use_calls - made), self.settings.use_seconds)
         self.evidence.long_use = self.use.compare()
+        self.evidence.cut |= made + self.use.calls < self.settings.use_calls
 
     def conclude(self) -> None:
         """What follows from the counts, without another call of the verifier."""

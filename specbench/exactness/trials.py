@@ -180,8 +180,8 @@ class _Trials:
             return
         size = len(call.counts)
         seen.calls, seen.requests, seen.rows = seen.calls + 1, seen.requests + size, seen.rows + len(call.p.totals)
-        self.requests += size
         if call.number < CONFIGURED_FIRST:
+            self.requests += size
             self.result.census.add(call)
         path = CallPath(call)
         good = self._well_formed(call, path, result, seen)
@@ -288,10 +288,12 @@ class _Trials:
         ]
         if self.by_cells.tokens:
             rows.append(Row("D", CLASSES, self.requests, 0.0, 0, self.by_cells.p_value))
-        checked = sum(seen.law_checked for seen in self.seen.values())
+        of_d = [seen for name, seen in self.seen.items() if name != CONFIGURED]
+        checked = sum(seen.law_checked for seen in of_d)
         if checked and self.rule is not None and self.rule.lossless:
-            wrong = sum(seen.law_wrong for seen in self.seen.values())
-            rows.append(Row("D", LAW, checked, float(wrong), 0, float(wrong == 0 or self.result.example is not None)))
+            wrong = sum(seen.law_wrong for seen in of_d)
+            follows = self.result.example is None  # else nothing follows for the code from the rule
+            rows.append(Row("D", LAW, checked, float(wrong), 0, float(wrong == 0), gates=follows))
         if self.bet_on:
-            rows.append(Row("D", PAIRED, self.bet_on, 0.0, 0, self.bets.p_value))
+            rows.append(Row("calls drawn", PAIRED, self.bet_on, 0.0, 0, self.bets.p_value))
         return rows

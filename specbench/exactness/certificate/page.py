@@ -8,6 +8,7 @@ from specbench.exactness.certificate.certify import Certificate
 from specbench.exactness.certificate.tests import EXPLAINED
 from specbench.exactness.certificate.verdict import ROUNDING
 from specbench.exactness.inputs import published
+from specbench.exactness.sampled_failure import DRAWN
 from specbench.exactness.statistics.power import CONFIDENCE
 
 _BOUNDS = f"""\
@@ -98,7 +99,9 @@ def _where(c: Certificate) -> str:
 
 
 def _failure(failure: dict[str, Any]) -> str:
-    lines = [f"On the fixture {failure['fixture']!r} ({failure['reason']}):", ""]
+    where = failure["fixture"]
+    place = where if where.startswith(DRAWN) else f"the fixture {where!r}"
+    lines = [f"On {place} ({failure['reason']}):", ""]
     lines += [f"    {line}" for line in failure["lines"]]
     if failure["cause"]:
         lines += ["", f"Likely cause: {failure['cause']}"]

@@ -60,7 +60,7 @@ EXPLAINED = {
     LAW: Explained(
         "the distribution of each token of a step by the formulas of a rule of one's own, beside the target's "
         "probabilities, in closed form",
-        "a residual or a threshold that is not the rule's that the formulas are meant to be",
+        "a residual that does not fit the thresholds, or the other way round",
     ),
     SUCCESSIVE: Explained(
         "the first tokens of two successive steps of a request: does one say anything about the other",

@@ -80,8 +80,9 @@ def reservations(evidence: Evidence) -> list[str]:
 
 def altered(use: LongUseRow) -> int:
     """Requests that came out otherwise after long use than before, than of an unused copy, or than by the rule."""
-    found = (use.unsteady, use.changed, use.changed_between, use.unlike_fresh, use.unlike_rule)
-    return max(each or 0 for each in found)
+    # Tokens that are not the rule's from the first call on are no matter of use.
+    unlike = use.unlike_rule if use.unlike_fresh is None else use.unlike_fresh
+    return max(use.unsteady, use.changed, use.changed_between, unlike or 0)
 
 
 def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:

@@ -146,16 +146,14 @@ def _of_inputs(evidence: Evidence) -> list[str]:
     if whole.code is None:
         return [
             f"In {drawn} it could be held against no rule. Its tokens were counted in 8 cells along 5 orders of the "
-            f"ids: a token's cell is at most {most(whole.along)} from the target's ({SURE}). A bias within the cells "
-            "could escape."
+            f"ids: in the mean over these tokens a cell is at most {most(whole.along)} from the target's "
+            f"({SURE}, total variation). A bias within the cells could escape."
         ]
-    met = "all of them"
+    met = "all"
     if whole.differing_calls:
-        met = (
-            f"all but {whole.differing_calls:,} of them ({whole.differing:,} requests, {whole.rounding:,} by rounding)"
-        )
+        met = f"all but {whole.differing_calls:,} ({whole.differing:,} requests, {whole.rounding:,} by rounding)"
     found = [
-        f"It emitted its rule's tokens in {drawn}, in {met}: on requests drawn from D, at most {most(whole.code)} of "
+        f"Of {drawn} it emitted its rule's tokens in {met}: on requests drawn from D, at most {most(whole.code)} of "
         f"the calls hold one that is handled otherwise than by the rule ({SURE})"
         + (f", and at most {most(large.code)} of those with 32,000 tokens or more." if large and large.code else ".")
     ]
@@ -192,7 +190,7 @@ def _of_use(evidence: Evidence) -> list[str]:
     counts = {
         "their first tokens": use.changed,
         "an unused copy's": use.unlike_fresh,
-        "the rule's": use.unlike_rule,
+        "the rule's": use.unlike_rule if use.unlike_fresh is None else 0,
         "their own at once": use.unsteady,
         "their first tokens in between": use.changed_between,
     }
@@ -275,8 +273,14 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
         found.append(f"It refused {times:,} calls drawn from D, of which nothing is known; most often: {reason}")
     if not evidence.inputs:
         found.append("No call was drawn from D, so it is not called lossless.")
-    largest = max(evidence.bounds, key=lambda bound: bound.located or 0.0)
-    if (largest.located or 0.0) > ROUNDING:
+    of_rule = max((bound for bound in evidence.bounds if bound.method == RULE), key=_located, default=None)
+    if of_rule is not None and _located(of_rule) > ROUNDING:
+        found.append(
+            f"The formulas of its rule are of total variation {about(of_rule.located)} a step from the target on "
+            f"{of_rule.fixture!r}."
+        )
+    largest = max((bound for bound in evidence.bounds if bound.method == LOCATED), key=_located, default=None)
+    if largest is not None and _located(largest) > ROUNDING:
         found.append(
             f"The thresholds located on {largest.fixture!r} imply a bias of {about(largest.located)} a step, more than "
             f"the {ROUNDING:g} of rounding. What may hide could still make up for it; more requests will tell."
@@ -303,12 +307,18 @@ def _of_causes(evidence: Evidence) -> str:
             f"In all {compared:,} requests of small fixtures that were compared, its tokens are those of the rule "
             f"{rule!r}, but for rounding: name that rule."
         )
+    if any(row.rule_wrong for row in evidence.inputs):
+        return "The formulas of its rule are not the target's distribution: mend these first."
     if any(habit.name in (TWICE, GENERATOR, STREAMS) for habit in established(evidence.habits)):
         return "State or noise of its own explains that: a rule's tokens follow from the uniforms of `streams` alone."
     return (
         "It follows another rule, uses its uniforms in another order, or has a bug. If the rule is your own, give it a "
         "Rule with that rule's formulas: its formulas are then held against the target, and its tokens against them."
     )
+
+
+def _located(bound: Bound) -> float:
+    return bound.located or 0.0
 
 
 def _largest(rows: list[Bound], name: str) -> float:
