@@ -346,7 +346,7 @@ FORMS = [
      rf"requests drawn from D, at most (?P<code>{BOUND}) of the calls hold one that is handled otherwise than by the rule "
      rf"\(99%\), and at most (?P<large>{BOUND}) of those with 32,000 tokens or more\.", drawn_sentence),
     (rf"In (?P<n>{NUMBER}) calls drawn from D \(inputs_seed \d+\) it could be held against no rule\. Its tokens were counted in 8 "
-     rf"cells along 5 orders of the ids: in the mean over these tokens a cell is at most (?P<along>{BOUND}) from the target's \(99%, total variation\)\. A bias within the "
+     rf"cells along 5 orders of the ids, stratum by stratum: in the mean over strata a token's cell is at most (?P<along>{BOUND}) from the target's \(99%, total variation\)\. A bias within the "
      r"cells could escape\.", free_sentence),
     (rf"Its rule is not registered here as proved, so its formulas were held against the target, on one request of each of "
      rf"(?P<n>{NUMBER}) calls(?:(?P<free>; on others they have no closed form along one path, so the rule is judged by counts there)|: they "

@@ -104,7 +104,7 @@ class StratumRow:
         rule: upper bound on that of the rule, in the mean; 0 of a rule that is registered as proved.
         tv: code + rule, upper bound on the total variation a step in the mean over D.
         along: upper bound on the total variation of a token's cell along orders of the ids (statistics/cells.py), where
-            nothing else is known.
+            nothing else is known; those of all strata hold together, and that of D is their mean.
     """
 
     stratum: str

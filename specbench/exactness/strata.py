@@ -84,3 +84,11 @@ def together(name: str, reason: str, parts: list[Seen]) -> Seen:
 def most(failures: int, trials: int, alpha: float) -> float:
     """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
     return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))
+
+
+def mean(parts: list[Seen], bounds: dict[str, float]) -> float | None:
+    """The mean of bounds over strata by their probability; None if there are none."""
+    if not bounds:
+        return None
+    weights = {one.stratum.name: one.stratum.probability for one in parts}
+    return math.fsum(weights[name] * bounds.get(name, 1.0) for name in weights) / math.fsum(weights.values())

@@ -28,7 +28,7 @@ from specbench.exactness.inputs.law import LawError, law_error
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts, smooth
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.strata import Seen, together
+from specbench.exactness.strata import Seen, mean, together
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, only, well_formed
 from specbench.rules.agreement import excess as rounding_excess
@@ -120,8 +120,9 @@ class _Trials:
         own = known.of(verifier)
         self.own_rule = self.rule is not None and known.KNOWN.get(own.name) is not own
         self.result, self.seen = Trials(), {}
-        self.by_cells, self.bets = CellCounts(device), DifferenceBets(NUMBERS, 2.0, device)
-        self.requests = self.bet_on = 0
+        self.by_cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
+        self.bets = DifferenceBets(NUMBERS, 2.0, device)
+        self.bet_on = 0
         self.counted = self.rule is None
 
     def run(
@@ -181,7 +182,6 @@ class _Trials:
         size = len(call.counts)
         seen.calls, seen.requests, seen.rows = seen.calls + 1, seen.requests + size, seen.rows + len(call.p.totals)
         if call.number < CONFIGURED_FIRST:
-            self.requests += size
             self.result.census.add(call)
         path = CallPath(call)
         good = self._well_formed(call, path, result, seen)
@@ -190,7 +190,8 @@ class _Trials:
             if self.own_rule:
                 self._check_law(call, seen)
         if self.counted and call.number < CONFIGURED_FIRST:
-            self.by_cells.add(call, path, result, good.nonzero()[:, 0])
+            cells = self.by_cells.setdefault(call.stratum.name, CellCounts(self.device))
+            cells.add(call, path, result, good.nonzero()[:, 0])
 
     def _well_formed(self, call: Call, path: CallPath, result: Verification, seen: Seen) -> Tensor:
         """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
@@ -269,14 +270,14 @@ class _Trials:
     def _rows(self) -> Iterator[StratumRow]:
         drawn = [self.seen[each.name] for each in STRATA if each.name in self.seen]
         others = [one for name, one in self.seen.items() if name not in {each.name for each in STRATA}]
-        along = self.by_cells.bound(CONFIDENCE) if self.by_cells.tokens else None
+        along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self.by_cells)) for name, cells in self.by_cells.items()}
         kind = (self.rule, self.own_rule)
         for one in drawn:
-            yield one.row(*kind, None)
+            yield one.row(*kind, along.get(one.stratum.name))
         if drawn:
             large = [one for one in drawn if one.stratum.large]
             yield together(LARGE, "the strata of 32,000 tokens and more", large).row(*kind, None)
-            yield together(ALL, "every stratum by its probability", drawn).row(*kind, along)
+            yield together(ALL, "every stratum by its probability", drawn).row(*kind, mean(drawn, along))
         for one in others:
             yield one.row(*kind, None)
 
@@ -286,8 +287,10 @@ class _Trials:
             for name, seen in self.seen.items()
             if seen.calls
         ]
-        if self.by_cells.tokens:
-            rows.append(Row("D", CLASSES, self.requests, 0.0, 0, self.by_cells.p_value))
+        rows += [
+            Row(f"{name} of D", CLASSES, self.seen[name].requests, 0.0, 0, cells.p_value)
+            for name, cells in self.by_cells.items()
+        ]
         of_d = [seen for name, seen in self.seen.items() if name != CONFIGURED]
         checked = sum(seen.law_checked for seen in of_d)
         if checked and self.rule is not None and self.rule.lossless:

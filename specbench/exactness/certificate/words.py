@@ -146,8 +146,8 @@ def _of_inputs(evidence: Evidence) -> list[str]:
     if whole.code is None:
         return [
             f"In {drawn} it could be held against no rule. Its tokens were counted in 8 cells along 5 orders of the "
-            f"ids: in the mean over these tokens a cell is at most {most(whole.along)} from the target's "
-            f"({SURE}, total variation). A bias within the cells could escape."
+            f"ids, stratum by stratum: in the mean over strata a token's cell is at most {most(whole.along)} from the "
+            f"target's ({SURE}, total variation). A bias within the cells could escape."
         ]
     met = "all"
     if whole.differing_calls:
