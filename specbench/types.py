@@ -113,8 +113,6 @@ class LogitRows:
         logits = self.logits.double()
         probs = torch.exp(logits / temperature[:, None] - self.normalizer.double()[:, None])
         probs.masked_fill_(logits < self.cutoff.double()[:, None], 0.0)
-        if self._all_random:
-            return probs
         greedy = self.temperature == 0
         probs.masked_fill_(greedy[:, None], 0.0)
         probs[torch.arange(len(self), device=probs.device), self.argmax] += greedy.double()
@@ -125,14 +123,7 @@ class LogitRows:
         logit = self.logits.gather(1, token_ids[:, None])[:, 0].double()
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
         random = torch.exp(logit / temperature - self.normalizer.double()) * (logit >= self.cutoff.double())
-        if self._all_random:
-            return random
         return torch.where(self.temperature > 0, random, (token_ids == self.argmax).double())
-
-    @property
-    def _all_random(self) -> bool:
-        """Whether no row is greedy, where that is read without waiting for a device: an argmax reads all logits."""
-        return self.temperature.device.type == "cpu" and not bool((self.temperature == 0).any())
 
     def finite(self) -> Bool[Tensor, " n"]:
         """False for a row with a NaN or +inf logit, which shows in its normaliser; nothing can sample from it."""

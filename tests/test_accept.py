@@ -113,7 +113,8 @@ def test_a_function_decodes_the_texts_of_its_rule(pair: Pair):
 def test_rows_that_nothing_can_be_drawn_from_do_not_reach_the_function(pair: Pair, monkeypatch):
     """So that decoding names the model, as it does for every other verifier."""
     weight = pair.target.lm_head.weight
-    monkeypatch.setattr(pair.target.lm_head, "weight", torch.nn.Parameter(torch.full_like(weight, torch.nan), False))
+    spoilt = torch.nn.Parameter(torch.full_like(weight, torch.nan), False)
+    monkeypatch.setitem(pair.target.lm_head._parameters, "weight", spoilt)  # its attribute would be deleted at the end
     with pytest.raises(ModelError, match="The target model returned NaN or infinite logits for prompt '0'"):
         specbench.decode(pair, "a b c", verifier=specbench.from_accept(by_numpy), max_new_tokens=4)
 

@@ -201,7 +201,7 @@ def test_a_wrong_result_fails_its_job_and_is_named(ran):
 
 def test_a_wrong_result_is_counted_by_the_comparison(ran):
     got = ran["broken, compared"]
-    assert got.ended.status == 0, got.ended.text
+    assert got.ended.status == 1, got.ended.text  # more than rounding
     (row,) = got.table("agreement.parquet").to_dict("records")
     assert row["wrong"] > 0.8 * row["verifications"] / 8
     listed = got.table("differences.parquet")

@@ -27,6 +27,7 @@ LOW = 0.41237
 ALPHA = 0.2  # of a bound; the first model's share is half of it
 
 pytestmark = pytest.mark.usefixtures("unchecked")
+SMALL_PAIRS_ALONE = {"serial_draws": 0, "calls": 0, "use_calls": 0, "row_vocabulary": 0}
 
 
 class Strip(TokenSteps):
@@ -257,7 +258,9 @@ def test_a_proof_falls_with_the_first_contradiction(sound):
 def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     """As for slow code, few lines are looked at, which miss a strip of 3e-4; about 30 of 200,000 requests meet it."""
     monkeypatch.setattr(suite._Examination, "_effort", lambda _: suite.LEAST_EFFORT)
-    settings = Settings(draws=200_000, seconds=0, serial_draws=0, vocabulary=0, stop_when_caught=False)
+    settings = Settings(
+        draws=200_000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
+    )
     evidence = suite.examine(Strip(3e-4), settings, 0, CPU)
     (bound,) = [each for each in evidence.bounds if each.fixture == "chain"]
     assert bound.explained > 5
@@ -283,7 +286,9 @@ def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
         return made
 
     monkeypatch.setattr(suite.Probe, "follow_up", slow)
-    settings = Settings(draws=10_000_000, seconds=1.5, serial_draws=0, vocabulary=0, stop_when_caught=False)
+    settings = Settings(
+        draws=10_000_000, seconds=1.5, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, stop_when_caught=False
+    )
     evidence = suite.examine(Strip(3e-3), settings, 0, CPU)
     (bound,) = [each for each in evidence.bounds if each.fixture == "chain"]
     assert bound.explained > 0

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Sequence
 
-from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
-
-from specbench.errors import ConfigError
-
-MOST_JOBS = 10_000
 FAMILIES = {("verifier", "flawed"): "bug"}  # a choice that stands for many, and the setting that says which
 
 
@@ -50,25 +44,6 @@ def spelled_out(override: str) -> list[str]:
     if not settings or "," in name:  # the sweeper takes lists apart first
         return [override]
     return [f"{group}={choice}", *(f"{group}.{key}={value}" for key, value in settings.items())]
-
-
-def check_number_of_jobs(overrides: Sequence[Override]) -> None:
-    """Raises ConfigError for a sweep of more than MOST_JOBS jobs, before their list is made. The last of a key counts,
-    and a range or a list with commas multiplies."""
-    sizes = {each.key_or_group: (each, _values(each)) for each in overrides}
-    if math.prod(size for _, size in sizes.values()) > MOST_JOBS:
-        longest, size = max(sizes.values(), key=lambda pair: pair[1])
-        problem = f"{size:,} values, and more than {MOST_JOBS:,} jobs with the other keys"
-        value = str(longest.input_line).partition("=")[2]
-        raise ConfigError(longest.key_or_group, value, problem, "Sweep over fewer values.")
-
-
-def _values(override: Override) -> int:
-    """How many values an override gives its key."""
-    given = override.value() if override.is_sweep_override() else None
-    if isinstance(given, RangeSweep) and given.start is not None and given.stop is not None and given.step:
-        return max(0, math.ceil((given.stop - given.start) / given.step))
-    return len(given.list) if isinstance(given, ChoiceSweep) else 1
 
 
 def labels_of(jobs: Sequence[Sequence[str]]) -> list[str]:

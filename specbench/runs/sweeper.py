@@ -26,8 +26,9 @@ from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
 from specbench.runs.identity import APART, identity
 from specbench.runs.job import config_dir
+from specbench.runs.job_count import check_number_of_jobs
 from specbench.runs.launchers import check_launcher, check_parallel, check_settings, check_times, launcher_of
-from specbench.runs.overrides import check_number_of_jobs, key_of, labels_of, spelled_out
+from specbench.runs.overrides import key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
 from specbench.runs.signals import held_back
 from specbench.runs.state import JobState, Status, read_state, write_state
