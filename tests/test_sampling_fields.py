@@ -85,5 +85,5 @@ def test_a_recorded_text_ends_at_its_stop_string(pair):
     trace = specbench.record(pair, [prompt], sampling=sampling, max_new_tokens=24)
     (plain,) = specbench.decode(pair, [prompt], sampling=sampling, gamma=0, max_new_tokens=24)
     assert (len(trace), plain.text, plain.finished) == (len(plain.token_ids), " a + b", "stop")
-    with pytest.raises(ConfigError, match=r"sampler\.n=2: .*Use protocol\.samples"):
+    with pytest.raises(ConfigError, match=r"sampling\.n=2: .*Use samples"):
         specbench.record(pair, [prompt], sampling=SamplingParams(n=2))

@@ -273,5 +273,5 @@ def test_decode_tells_which_continuation_is_which(pair):
 
 
 def test_ids_that_the_pair_does_not_have_are_refused(pair):
-    with pytest.raises(ConfigError, match=r"sampler\.stop_token_ids=4096: id 4096 is beyond the vocabulary of 4096"):
+    with pytest.raises(ConfigError, match=r"sampling\.stop_token_ids=4096: id 4096 is beyond the vocabulary of 4096"):
         specbench.decode(pair, "x", sampling=SamplingParams(stop_token_ids=[1, 4096]))

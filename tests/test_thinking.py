@@ -34,7 +34,7 @@ def test_known_tokens_are_found_and_others_can_be_named(pair):
 )
 def test_what_is_no_pair_of_tokens_is_refused_before_weights_are_read(named, says, monkeypatch):
     monkeypatch.setattr("specbench.models.checkpoint.Checkpoint.load", None)
-    with pytest.raises(ConfigError, match=rf"pair\.thinking_tokens=.*{says}"):
+    with pytest.raises(ConfigError, match=rf"^thinking_tokens=.*{says}"):
         specbench.load_pair("embedded:target", thinking_tokens=named)
 
 
@@ -51,5 +51,5 @@ def test_a_decoded_text_thinks_no_longer_than_its_budget(pair):
     # The prompt has one token behind the start.
     assert thinking.encode("def add(a")[-2] == start
     assert text.token_ids[1] == end
-    with pytest.raises(ConfigError, match=r"sampler\.thinking_token_budget=2: .*pair\.thinking_tokens"):
+    with pytest.raises(ConfigError, match=r"sampling\.thinking_token_budget=2: .*thinking_tokens"):
         specbench.decode(pair, "x", gamma=4, sampling=asked, max_new_tokens=2)
