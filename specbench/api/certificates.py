@@ -46,7 +46,7 @@ def certify(
     """Examines a verifier and says how far from the target's distribution a step of it can be.
 
     It runs what ``python -m specbench protocol=exactness`` runs. The suite "quick" takes about a minute, the suite
-    "default" about five.
+    "default" several.
 
     Args:
         verifier: a name of conf/verifier, an object with ``rule``, ``lossless`` and ``verify``, or a function

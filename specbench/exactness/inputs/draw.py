@@ -74,7 +74,7 @@ class _Drawing:
         if not takes.padded:
             self.options["padding"] = "none"
         self.vocabulary = self._vocabulary()
-        counts = drawn_from(stratum.gamma, rng, self._batch())
+        counts = drawn_from(stratum.gamma, rng, int(drawn_from(stratum.batch, rng, 1)[0]))
         if not takes.ragged:
             counts[:] = counts[0]
         if not takes.empty:
@@ -94,9 +94,6 @@ class _Drawing:
         unit = {"multiple of 1024": 1024, "multiple of 64": 64}.get(form, 1)
         rounded = size // unit * unit if form != "odd" else size | 1
         return rounded if low <= rounded <= high else min(max(size, low), high)
-
-    def _batch(self) -> int:
-        return int(drawn_from(self.stratum.batch, self.rng, 1)[0])
 
     def _fitting(self, counts: np.ndarray) -> np.ndarray:
         """As many of the requests as fit; one in any case."""
