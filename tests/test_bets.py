@@ -7,7 +7,7 @@ from scipy import stats
 from specbench.exactness.inputs import STRATA, Takes, draw_call
 from specbench.exactness.inputs.expected import CallPath
 from specbench.exactness.statistics.bets import DifferenceBets
-from specbench.exactness.statistics.cells import CELLS, NUMBERS, ORDERS, CellCounts, smooth, transforms
+from specbench.exactness.statistics.cells import CELLS, NUMBERS, ORDERS, CellCounts, smooth, token_cells, transforms
 from specbench.exactness.zoo import accept
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU
@@ -37,13 +37,13 @@ def test_difference_bets_are_fair_and_see_a_drift():
 
 def counted(verifier, calls: int, seed: int = 0) -> tuple[CellCounts, torch.Tensor]:
     """Cells of the tokens of calls of D, and the values that they were made from."""
-    counts, values = CellCounts(CPU), []
+    counts, values = CellCounts(), []
     with torch.inference_mode():
         for number in range(calls):
             call = draw_call(seed, number, CPU, Takes.of(verifier), LARGE_BATCHES)
             result = verifier.verify(call.draft, call.target, call.streams)
             path, every = CallPath(call), torch.arange(len(call.counts))
-            counts.add(call, path, result, every)
+            counts.add(token_cells(call, path, result, every))
             found, there = transforms(call, path, result, every)
             values.append(found[there])
     return counts, torch.cat(values)

@@ -36,7 +36,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tuple(each for each in suite.small_fixtures() if each.name in FEW)
     monkeypatch.setattr(suite, "small_fixtures", lambda: kept)
     strata = tuple(each for each in STRATA if not each.large and not each.recorded)
-    monkeypatch.setattr(suite, "run_trials", lambda *asked: run_trials(*asked, strata=strata))
+    monkeypatch.setattr(suite, "run_trials", lambda *asked, **how: run_trials(*asked, strata=strata, **how))
 
 
 def certificate_of(verifier, settings: Settings = LOOK) -> Certificate:

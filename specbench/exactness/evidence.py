@@ -97,7 +97,8 @@ class StratumRow:
         refused: calls that the verifier refused.
         differing_calls: calls with a request whose tokens are not the rule's.
         differing, rounding, structural: requests whose tokens are not the rule's; by rounding, and otherwise.
-        code: upper bound on the share of calls with a request that is handled otherwise than by the rule.
+        code: upper bound on the probability that a request's tokens are not the rule's, by rounding or otherwise: a
+            call drawn from D, then one of its requests.
         rule_checked, rule_wrong: of a rule that is not registered as proved, requests on which its formulas were held
             against the target, and those on which they are not the target's distribution.
         rule_largest: the largest difference, total variation a step.
@@ -182,7 +183,8 @@ class Evidence:
         failure: the simplest request that shows a bias.
         batch: the largest batch of requests on small fixtures.
         seconds: how long all took.
-        cut: whether the time was up before the draws were there.
+        cut: what the time was up for before all that was asked for was made.
+        left_out: what D was drawn without, since the verifier does not take it.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -202,7 +204,8 @@ class Evidence:
     failure: Failure | None = None
     batch: int = 0
     seconds: float = 0.0
-    cut: bool = False
+    cut: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     @property
     def rejected(self) -> list[Row]:

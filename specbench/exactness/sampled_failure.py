@@ -11,7 +11,8 @@ from specbench.exactness.evidence import Failure
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
-from specbench.exactness.trials import CONFIGURED_FIRST, Trials
+from specbench.exactness.judge import CONFIGURED_FIRST
+from specbench.exactness.trials import Trials
 from specbench.rng import Stream
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule

@@ -35,7 +35,7 @@ class Settings:
     draws: int = 3_000_000
     seconds: float | int = 90
     locating_seconds: float | int = 40
-    calls: int = 14_000
+    calls: int = 30_000
     input_seconds: float | int = 240
     serial_draws: int = 300_000
     serial_seconds: float | int = 10

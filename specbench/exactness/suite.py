@@ -34,6 +34,7 @@ from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT
 from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
+from specbench.exactness.inputs import Takes
 from specbench.exactness.long_use import LongUse
 from specbench.exactness.probes import LOCATED, Probe, bound_of, uncontradicted
 from specbench.exactness.sampled_failure import failure_of
@@ -58,6 +59,7 @@ LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
 _AGAIN = 3  # looks after the last, for models that the last one made anew
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
+_SMALL = "requests on small fixtures"
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
 
@@ -152,10 +154,13 @@ class _Examination:
     def _draw_from_d(self, configured: Configured | None) -> None:
         self.report(f"{self.settings.calls:,} calls drawn from D")
         asked = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
-        self.trials = run_trials(self.verifier, *asked, configured, self.report)
+        patience = 4 * self.settings.call_seconds  # a call may be made three times
+        unused = None if self.use is None else self.use.fresh
+        self.trials = run_trials(self.verifier, *asked, configured, self.report, patience=patience, unused=unused)
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())
-        self.evidence.cut |= self.trials.cut
+        self.evidence.left_out = Takes.of(self.verifier).left_out
+        self._cut("calls of D", self.trials.cut)
         self.extra += self.trials.tests
 
     def _locate_a_row(self) -> None:
@@ -173,10 +178,11 @@ class _Examination:
         if self.use is None:
             return
         made = sum(row.calls for row in self.evidence.inputs if row.stratum == ALL)
+        made //= 1 if self.trials is None else self.trials.processes  # those of other processes used other objects
         self.report("one object in long use")
         self.use.exercise(max(0, self.settings.use_calls - made), self.settings.use_seconds)
         self.evidence.long_use = self.use.compare()
-        self.evidence.cut |= made + self.use.calls < self.settings.use_calls
+        self._cut("calls in long use", made + self.use.calls < self.settings.use_calls)
 
     def conclude(self) -> None:
         """What follows from the counts, without another call of the verifier."""
@@ -264,9 +270,9 @@ class _Examination:
             wanted = max(int(draws * share), min(FIRST_LOOK, draws))
             if wanted > self.small.drawn:
                 self.report(f"{wanted:,} draws a fixture")
-            self.evidence.cut |= self.small.draw({fixture.name: wanted for fixture in drawn_on}, deadline)
-            self._look(part if not self.evidence.cut else LOOKS[-1][1])
-            if self.evidence.cut or (self.settings.stop_when_caught and self.rejected):
+            cut = self._cut(_SMALL, self.small.draw({fixture.name: wanted for fixture in drawn_on}, deadline))
+            self._look(part if not cut else LOOKS[-1][1])
+            if cut or (self.settings.stop_when_caught and self.rejected):
                 return
             deadline = self._follow_up(final=share == 1.0, deadline=deadline)
 
@@ -287,9 +293,15 @@ class _Examination:
                 break
             self.report(f"followed up on {', '.join(anew)}: {self.settings.draws:,} draws anew")
             wanted = {name: self.small.tallies[name].draws + self.settings.draws for name in anew}
-            self.evidence.cut |= self.small.draw(wanted, deadline)
+            self._cut(_SMALL, self.small.draw(wanted, deadline))
             self._look(AGAIN)
         return deadline
+
+    def _cut(self, what: str, cut: bool) -> bool:
+        """Notes that the time was up first, if it was."""
+        if cut and what not in self.evidence.cut:
+            self.evidence.cut.append(what)
+        return cut
 
     def _look(self, part: float) -> None:
         """Holm's procedure over all tests so far."""

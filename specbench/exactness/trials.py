@@ -1,46 +1,37 @@
 """Calls drawn from the input distribution D (inputs/), each compared with the rule that the verifier names.
 
-n independent calls without a difference say that at most ln(1 / alpha) / n of the calls of D are handled otherwise than
-by the rule, at confidence 1 - alpha; with differences the bound is that of Clopper and Pearson. The unit is the call,
-since the requests of one call share its shape, its layout and each other's company. The total variation of a step from
-the target's is at most that share, in the mean over D (the coupling inequality), plus the error of the rule itself.
+Of the requests of D (a call, then one of its requests) the share whose tokens are not the rule's is bounded by
+confidence bounds on a mean (strata.py), with calls as the independent draws, since the requests of one call share its
+shape, its layout and each other's company. The total variation of a step from the target's is at most that share, in
+the mean over D (the coupling inequality), plus the error of the rule itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor
 
-from specbench.errors import ArgumentError
-from specbench.exactness import watch
-from specbench.exactness.enumeration.reference import held_against
+from specbench.exactness import shares, watch
 from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
-from specbench.exactness.inputs.expected import CallPath, expected
-from specbench.exactness.inputs.law import LawError, law_error
+from specbench.exactness.inputs.law import LawError
+from specbench.exactness.judge import CONFIGURED_FIRST, Judge, Judgement
+from specbench.exactness.shares import in_order
 from specbench.exactness.statistics.bets import DifferenceBets
-from specbench.exactness.statistics.cells import NUMBERS, CellCounts, smooth
+from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.strata import Seen, mean, together
-from specbench.rules import known
-from specbench.rules.agreement import TOLERANCE, only, well_formed
-from specbench.rules.agreement import excess as rounding_excess
 from specbench.sampling_params import SamplingParams
-from specbench.types import Verification
 from specbench.verifiers import Verifier
 
 ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
-CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
-_PURE_EVERY = 64  # calls, of which one looks whether the verifier alters its arguments
-_EXPLAINED = 4096  # differing requests that are explained; of more, the rest counts as no rounding
-_BET_ON = 64  # differing requests of a call that are bet on
+_LOOKED_AT = 24  # calls on which a rule that is not registered is looked at first
+_REPORT_EVERY = 15  # seconds
 
 
 @dataclass(frozen=True)
@@ -76,6 +67,7 @@ class Trials:
         refusals: the verifier's reasons for refusing calls, with how often.
         unfit: the request on which the rule's formulas are farthest from the target's distribution, if on any.
         cut: whether the time was up first.
+        processes: that shared the calls; the object under test was called in one share of them.
     """
 
     rows: list[StratumRow] = field(default_factory=list)
@@ -85,9 +77,9 @@ class Trials:
     refusals: dict[str, int] = field(default_factory=dict)
     unfit: tuple[Call, int, LawError] | None = None
     cut: bool = False
+    processes: int = 1
 
 
-@watch.one_thread()
 def run_trials(
     verifier: Verifier,
     calls: int,
@@ -97,6 +89,9 @@ def run_trials(
     configured: Configured | None = None,
     report: Callable[[str], None] = lambda _: None,
     strata: tuple[Stratum, ...] | None = None,
+    share: int | None = None,
+    patience: float | int = 0,
+    unused: Verifier | None = None,
 ) -> Trials:
     """Draws calls from D and puts each before the verifier.
 
@@ -106,172 +101,127 @@ def run_trials(
         seed: of the inputs.
         configured: the conditions of the run; None for none.
         strata: in the place of D, in turn; for tests.
+        share: processes among which calls are shared; None for as many as PyTorch has threads, if calls are many.
+        patience: seconds after which a process without an answer counts as hanging; 0 is no limit.
+        unused: a copy of the verifier that was never used, for other processes on a GPU; None for none there.
 
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
-    return _Trials(verifier, seed, device, report).run(calls, seconds, configured, strata)
+    if share is None:
+        share = shares.processes(calls, device) if device.type == "cpu" or unused is not None else 1
+    with watch.one_thread():
+        drawn = _Drawn(seed, device, Takes.of(verifier), calls, configured, strata)
+        here = _Judging(Judge(verifier), drawn)
+        here.look_for_the_form()
+        there = None
+        if device.type != "cpu" and unused is not None:
+            there = _Judging(Judge(unused), replace(drawn, takes=Takes.of(unused)))
+            there.judge.counted = here.judge.counted
+        judgements = in_order(here, len(drawn), share, patience, there)
+        return _Trials(here, share, report).run(judgements, seconds)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The calls, by their places in the order in which they are made."""
+
+    seed: int
+    device: torch.device
+    takes: Takes
+    calls: int
+    configured: Configured | None
+    strata: tuple[Stratum, ...] | None
+
+    def __len__(self) -> int:
+        return self.calls + self._later
+
+    def __getitem__(self, i: int) -> Call:
+        one, made_for = self.configured, (self.device, self.takes)
+        with torch.inference_mode():
+            if one is not None and i % 21 == 20 and i // 21 < self._later:
+                number = CONFIGURED_FIRST + i // 21
+                return draw_call(self.seed, number, *made_for, one.stratum, one.sampling, one.dtype)
+            return draw_call(self.seed, i, *made_for, self.strata[i % len(self.strata)] if self.strata else None)
+
+    @property
+    def _later(self) -> int:
+        return 0 if self.configured is None else max(1, self.calls // 20)
+
+
+@dataclass(frozen=True)
+class _Judging:
+    """Draws a call and puts it before the verifier; for spawned processes it can be pickled if the verifier can."""
+
+    judge: Judge
+    drawn: _Drawn
+
+    def __call__(self, i: int) -> Judgement:
+        return self.judge.judge(self.drawn[i])
+
+    def look_for_the_form(self) -> None:
+        """Decides on some calls, the same in each process, whether tokens of a rule of one's own are counted."""
+        for i in range(min(_LOOKED_AT, len(self.drawn)) if self.judge.own_rule else 0):
+            self.judge.look_for_the_form(self.drawn[i])
 
 
 class _Trials:
-    def __init__(self, verifier: Verifier, seed: int, device: torch.device, report: Callable[[str], None]):
-        self.verifier, self.seed, self.device, self.report = verifier, seed, device, report
-        self.rule, self.takes = held_against(verifier), Takes.of(verifier)
-        own = known.of(verifier)
-        self.own_rule = self.rule is not None and known.KNOWN.get(own.name) is not own
-        self.result, self.seen = Trials(), {}
+    def __init__(self, judging: _Judging, processes: int, report: Callable[[str], None]):
+        self.judge, self.drawn, self.report = judging.judge, judging.drawn, report
+        self.result, self.seen = Trials(processes=processes), {}
         self.by_cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
-        self.bets = DifferenceBets(NUMBERS, 2.0, device)
+        self.bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
         self.bet_on = 0
-        self.counted = self.rule is None
+        self.smallest: tuple[tuple[int, int, int], int, int] | None = None
+        self.worst: tuple[tuple[float, float], int, int, LawError] | None = None
 
-    def run(
-        self, calls: int, seconds: float | int, configured: Configured | None, strata: tuple[Stratum, ...] | None
-    ) -> Trials:
-        started, shown = time.perf_counter(), time.perf_counter()
-        for number, call in enumerate(self._drawn(calls, configured, strata)):
-            if number == 0:
-                started = time.perf_counter()
-            self._verify(call)
-            now = time.perf_counter()
-            if now - shown > 15:
-                self.report(f"{number + 1:,} of {calls:,} calls drawn from D")
-                shown = now
-            if seconds and now - started > seconds:
-                self.result.cut = number + 1 < calls
-                break
+    def run(self, judgements: Generator[Judgement], seconds: float | int) -> Trials:
+        started = shown = time.perf_counter()
+        total = len(self.drawn)
+        with contextlib.closing(judgements):
+            for i, one in enumerate(judgements):
+                self._add(i, one)
+                now = time.perf_counter()
+                if now - shown > _REPORT_EVERY:
+                    self.report(f"{i + 1:,} of {total:,} calls drawn from D")
+                    shown = now
+                if seconds and now - started > seconds:
+                    self.result.cut = i + 1 < total
+                    break
         self.result.rows = [row for row in self._rows() if row.calls or row.refused]
         self.result.tests = self._tests()
+        if self.smallest is not None:
+            self.result.example = self.drawn[self.smallest[1]], self.smallest[2]
+        if self.worst is not None:
+            _, i, request, error = self.worst
+            self.result.unfit = self.drawn[i], request, error
         return self.result
 
-    def _drawn(self, calls: int, configured: Configured | None, strata: tuple[Stratum, ...] | None) -> Iterator[Call]:
-        """The calls; the next one is drawn while the verifier has the one before."""
-        later = max(1, calls // 20) if configured is not None else 0
-
-        def draw(i: int) -> Call:
-            with torch.inference_mode():
-                if configured is not None and i % 21 == 20 and i // 21 < later:
-                    one = configured
-                    number = CONFIGURED_FIRST + i // 21
-                    return draw_call(self.seed, number, self.device, self.takes, one.stratum, one.sampling, one.dtype)
-                return draw_call(self.seed, i, self.device, self.takes, strata[i % len(strata)] if strata else None)
-
-        total = calls + later
-        if self.takes.draft_tokens is not None:  # the verifier's own code is called from one thread
-            yield from map(draw, range(total))
-            return
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(draw, 0)
-            for i in range(1, total + 1):
-                call = waiting.result()
-                if i < total:
-                    waiting = pool.submit(draw, i)
-                yield call
-
-    def _verify(self, call: Call) -> None:
-        seen = self.seen.setdefault(call.stratum.name, Seen(call.stratum))
-        arguments = (call.draft, call.target, call.streams)
-        try:
-            if call.number % _PURE_EVERY == 0:
-                watch.check_pure(self.verifier, call, *arguments)
-            result = watch.verify(self.verifier, call, *arguments)
-        except ArgumentError as error:
-            seen.refused += 1
-            self.result.refusals[str(error)] = self.result.refusals.get(str(error), 0) + 1
-            return
-        size = len(call.counts)
-        seen.calls, seen.requests, seen.rows = seen.calls + 1, seen.requests + size, seen.rows + len(call.p.totals)
-        if call.number < CONFIGURED_FIRST:
-            self.result.census.add(call)
-        path = CallPath(call)
-        good = self._well_formed(call, path, result, seen)
-        if self.rule is not None:
-            self._compare(call, path, result, good, seen)
-            if self.own_rule:
-                self._check_law(call, seen)
-        if self.counted and call.number < CONFIGURED_FIRST:
-            cells = self.by_cells.setdefault(call.stratum.name, CellCounts(self.device))
-            cells.add(call, path, result, good.nonzero()[:, 0])
-
-    def _well_formed(self, call: Call, path: CallPath, result: Verification, seen: Seen) -> Tensor:
-        """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
-        good = well_formed(call.draft, call.target, result)
-        places = torch.arange(result.token_ids.shape[1], device=good.device)
-        there = (places <= result.num_accepted[:, None]) & good[:, None]
-        row = torch.where(there, path.first_p[:, None] + places, 0)
-        token = torch.where(there, result.token_ids, 0)
-        forbidden = there & (call.p.weights[row, token] == 0)
-        impossible = ~good | forbidden.any(dim=1)
-        seen.impossible += int(impossible.sum())
-        if self.rule is None and bool(impossible.any()):
-            self._keep(call, impossible.nonzero()[:, 0])
-        return good
-
-    def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, seen: Seen) -> None:
-        assert self.rule is not None
-        wanted = expected(self.rule, call, path)
-        differ = (result.token_ids != wanted.token_ids).any(dim=1) | (result.num_accepted != wanted.num_accepted)
-        requests = differ.nonzero()[:, 0]
-        if not len(requests):
-            return
-        seen.differing_calls += 1
-        seen.differing += len(requests)
-        structural = self._beyond_rounding(call, result, requests, seen)
-        if len(structural):
-            self._keep(call, structural)
-        if self.rule.lossless and not self.own_rule:
-            chosen = requests[good[requests]][:_BET_ON]
-            got, other = (smooth(call, path, each, chosen) for each in (result, wanted))
-            self.bets.add(got - other)
-            self.bet_on += len(chosen)
-
-    def _beyond_rounding(
-        self, call: Call, result: Verification, requests: Int64[Tensor, " m"], seen: Seen
-    ) -> Int64[Tensor, " k"]:
-        """Those of the requests whose tokens no rounding explains."""
-        if seen.differing - seen.rounding > _EXPLAINED or self.rule is None:
-            return requests
-        explained = []
-        for part in requests.split(max(1, 2**22 // (call.vocabulary * (call.draft.max_draft_tokens + 1)))):
-            one = only(part, call.draft, call.target, call.streams)
-            outcome = Verification(result.token_ids[part], result.num_accepted[part])
-            explained.append(rounding_excess(self.rule, *one, outcome) <= TOLERANCE)
-        by_rounding = torch.cat(explained)
-        seen.rounding += int(by_rounding.sum())
-        return requests[~by_rounding]
-
-    def _keep(self, call: Call, requests: Int64[Tensor, " m"]) -> None:
-        """Keeps the smallest request that shows a difference: few tokens first, then a short draft."""
-        b = int(requests[call.counts[requests].argmin()])
-        size = (call.vocabulary, int(call.counts[b]), len(call.counts))
-        if self.result.example is not None:
-            kept, other = self.result.example
-            if size >= (kept.vocabulary, int(kept.counts[other]), len(kept.counts)):
-                return
-        self.result.example = (call, b)
-
-    def _check_law(self, call: Call, seen: Seen) -> None:
-        """The rule's formulas on one request, chosen by the call's number."""
-        assert self.rule is not None
-        request = call.number % len(call.counts)
-        error = law_error(self.rule, call, request)
-        if error is None:
-            seen.no_form += 1
-            self.counted = True
-            return
-        seen.law_checked += 1
-        seen.largest_error = max(seen.largest_error, min(1.0, error.step))
-        if error.step > TOLERANCE:
-            seen.law_wrong += 1
-            kept = self.result.unfit
-            if self.rule.lossless and (kept is None or (error.first, error.step) > (kept[2].first, kept[2].step)):
-                self.result.unfit = (call, request, error)
+    def _add(self, i: int, one: Judgement) -> None:
+        """Adds what one call showed; the order decides what bets grow to."""
+        stratum = one.seen.stratum
+        self.seen.setdefault(stratum.name, Seen(stratum)).add(one.seen)
+        self.result.census.merge(one.census)
+        if one.refusal:
+            self.result.refusals[one.refusal] = self.result.refusals.get(one.refusal, 0) + 1
+        if one.request is not None and (self.smallest is None or one.size < self.smallest[0]):
+            self.smallest = one.size, i, one.request
+        error, rule = one.error, self.judge.rule
+        if error is not None and rule is not None and rule.lossless:
+            size = error.first, error.step
+            if self.worst is None or size > self.worst[0]:
+                self.worst = size, i, one.error_request, error
+        if one.cells is not None:
+            self.by_cells.setdefault(stratum.name, CellCounts()).add(one.cells)
+        if one.differences is not None:
+            self.bets.add(torch.from_numpy(one.differences))
+            self.bet_on += len(one.differences)
 
     def _rows(self) -> Iterator[StratumRow]:
         drawn = [self.seen[each.name] for each in STRATA if each.name in self.seen]
         others = [one for name, one in self.seen.items() if name not in {each.name for each in STRATA}]
         along = {name: cells.bound(1 - (1 - CONFIDENCE) / len(self.by_cells)) for name, cells in self.by_cells.items()}
-        kind = (self.rule, self.own_rule)
+        kind = (self.judge.rule, self.judge.own_rule)
         for one in drawn:
             yield one.row(*kind, along.get(one.stratum.name))
         if drawn:
@@ -293,7 +243,7 @@ class _Trials:
         ]
         of_d = [seen for name, seen in self.seen.items() if name != CONFIGURED]
         checked = sum(seen.law_checked for seen in of_d)
-        if checked and self.rule is not None and self.rule.lossless:
+        if checked and self.judge.rule is not None and self.judge.rule.lossless:
             wrong = sum(seen.law_wrong for seen in of_d)
             follows = self.result.example is None  # else nothing follows for the code from the rule
             rows.append(Row("D", LAW, checked, float(wrong), 0, float(wrong == 0), gates=follows))

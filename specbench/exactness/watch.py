@@ -90,6 +90,11 @@ def call_limit(seconds: float | int, stuck: Callable[[VerifierFault], None] | No
         _LIMIT.seconds = before
 
 
+def limit() -> float | int:
+    """Seconds that a call may take here; 0 is no limit."""
+    return _LIMIT.seconds
+
+
 def _watch(ended: threading.Event, stuck: Callable[[VerifierFault], None]) -> None:
     while not ended.wait(min(1.0, _LIMIT.seconds)):
         begun = _LIMIT.begun

@@ -38,6 +38,17 @@ class Takes:
         own = offers(verifier)
         return Takes(own.takes_padded, own.limits.ragged, own.limits.empty, own.draft_tokens)
 
+    @property
+    def left_out(self) -> list[str]:
+        """What D is drawn without."""
+        kinds = {
+            "padded drafts: `takes_padded` is not set": self.padded,
+            "requests of one call that draft different numbers of tokens: `limits.ragged` is False": self.ragged,
+            "requests that draft nothing: `limits.empty` is False": self.empty,
+            "drafts but its own: it has `draft_tokens`": self.draft_tokens is None,
+        }
+        return [kind for kind, taken in kinds.items() if not taken]
+
 
 EVERYTHING = Takes()
 

@@ -78,6 +78,11 @@ class Census:
                 self.calls[name, value] += 1
                 self.requests[name, value] += count
 
+    def merge(self, other: Census) -> None:
+        """Counts what another census counted."""
+        self.calls.update(other.calls)
+        self.requests.update(other.requests)
+
     @staticmethod
     def _masked(call: Call, first: Tensor) -> list[str]:
         found = ["no"] * len(call.counts)

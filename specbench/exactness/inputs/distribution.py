@@ -1,9 +1,9 @@
 """The input distribution D: every choice that is drawn for a call of a verifier, with its probability.
 
-A certificate bounds the share of calls drawn from D that are handled otherwise than by the rule, so D has to be public
-and plain. These tables are the only place where its numbers are written: draw.py draws from them, docs/inputs.md and
-each certificate print them. One call is one batch of requests. What a call's requests share is drawn once a call, all
-else once a request.
+A certificate bounds the share of the requests of D whose tokens are not the rule's, so D has to be public and plain.
+These tables are the only place where its numbers are written: draw.py draws from them, docs/inputs.md and each
+certificate print them. One call is one batch of requests. What a call's requests share is drawn once a call, all else
+once a request.
 """
 
 from __future__ import annotations

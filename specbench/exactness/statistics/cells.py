@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
@@ -77,11 +79,16 @@ def smooth(
     Legendre polynomials of the values, as in Neyman's smooth test (Skandinavisk Aktuarietidskrift 20, 1937), in the
     mean over the places of each band.
     """
-    values, there = transforms(call, path, result, requests)
+    return _smooth(*transforms(call, path, result, requests), call.counts[requests])
+
+
+def _smooth(
+    values: Float64[Tensor, "m width orders"], there: Bool[Tensor, "m width"], counts: Int64[Tensor, " m"]
+) -> Float64[Tensor, "m numbers"]:
     x = 2 * values - 1
     polynomials = torch.stack([x, (3 * x**2 - 1) / 2, (5 * x**3 - 3 * x) / 2], 3) * there[:, :, None, None]
     by_place = polynomials.flatten(2)
-    places, counts = torch.arange(by_place.shape[1], device=x.device), call.counts[requests]
+    places = torch.arange(by_place.shape[1], device=x.device)
     means = []
     for first, end in itertools.pairwise((*BANDS, _LONGEST)):
         own = (places >= first) & (places < end)
@@ -90,22 +97,44 @@ def smooth(
     return torch.cat(means, 1)
 
 
+@dataclass(frozen=True)
+class TokenCells:
+    """The emitted tokens of one call.
+
+    Attributes:
+        counts: int64 [WIDTH], tokens in each cell of each order.
+        tokens: emitted.
+        numbers: float64 [requests, NUMBERS], of ``smooth``.
+    """
+
+    counts: np.ndarray
+    tokens: int
+    numbers: np.ndarray
+
+
+def token_cells(call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]) -> TokenCells:
+    """The cells of the tokens of some requests, whose results are well formed."""
+    values, there = transforms(call, path, result, requests)
+    found = (values * CELLS).long().clamp(0, CELLS - 1)
+    index = (found[there] + CELLS * torch.arange(ORDERS, device=found.device)).flatten()
+    numbers = _smooth(values, there, call.counts[requests])
+    counts = torch.bincount(index, minlength=WIDTH)
+    return TokenCells(counts.cpu().numpy(), int(there.sum()), numbers.cpu().numpy())
+
+
 class CellCounts:
     """Counts of emitted tokens by cell, and bets on requests."""
 
-    def __init__(self, device: torch.device):
-        self.counts = torch.zeros((1, WIDTH), dtype=torch.int64, device=device)
+    def __init__(self) -> None:
+        self.counts = np.zeros(WIDTH, dtype=np.int64)
         self.tokens = 0
-        self._bets = DifferenceBets(NUMBERS, 1.0, device)
+        self._bets = DifferenceBets(NUMBERS, 1.0, torch.device("cpu"))
 
-    def add(self, call: Call, path: CallPath, result: Verification, requests: Int64[Tensor, " m"]) -> None:
-        """Counts the tokens of some requests."""
-        values, there = transforms(call, path, result, requests)
-        found = (values * CELLS).long().clamp(0, CELLS - 1)
-        index = (found[there] + CELLS * torch.arange(ORDERS, device=found.device)).flatten()
-        self.counts += torch.bincount(index, minlength=WIDTH)
-        self.tokens += int(there.sum())
-        self._bets.add(smooth(call, path, result, requests))
+    def add(self, cells: TokenCells) -> None:
+        """Counts the tokens of a call."""
+        self.counts += cells.counts
+        self.tokens += cells.tokens
+        self._bets.add(torch.from_numpy(cells.numbers))
 
     @property
     def p_value(self) -> float:
@@ -120,6 +149,6 @@ class CellCounts:
         if not self.tokens:
             return 1.0
         alpha = (1 - confidence) / ORDERS
-        off = (self.counts.double() / self.tokens - 1 / CELLS).view(ORDERS, CELLS)
+        off = np.abs(self.counts / self.tokens - 1 / CELLS).reshape(ORDERS, CELLS)
         noise = math.sqrt((CELLS * math.log(2) - math.log(alpha)) / (2 * self.tokens))
-        return min(1.0, float(0.5 * off.abs().sum(dim=1).max()) + noise)
+        return min(1.0, 0.5 * float(off.sum(axis=1).max()) + noise)

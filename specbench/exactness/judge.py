@@ -1,0 +1,192 @@
+"""One call of D, put before the verifier and compared with the rule that it names.
+
+What a call shows depends on the call alone, so that processes may share the calls (shares.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from specbench.errors import ArgumentError
+from specbench.exactness import watch
+from specbench.exactness.enumeration.reference import held_against
+from specbench.exactness.inputs import Call
+from specbench.exactness.inputs.census import Census
+from specbench.exactness.inputs.expected import CallPath, expected
+from specbench.exactness.inputs.law import LawError, law_error
+from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
+from specbench.exactness.strata import Seen
+from specbench.rules import known
+from specbench.rules.agreement import TOLERANCE, only, well_formed
+from specbench.rules.agreement import excess as rounding_excess
+from specbench.types import Verification
+from specbench.verifiers import Verifier
+
+CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
+_PURE_EVERY = 64  # calls, of which one looks whether the verifier alters its arguments
+_EXPLAINED = 4096  # differing requests of a stratum that are explained; of more, the rest counts as no rounding
+_BET_ON = 64  # differing requests of a call that are bet on
+
+
+@dataclass
+class Judgement:
+    """What one call showed.
+
+    Attributes:
+        seen: its counts.
+        census: its arguments' properties.
+        refusal: the verifier's reason for refusing it; empty if it did not.
+        request: its smallest request whose tokens are not the rule's, beyond rounding; None if there is none.
+        size: of that request: tokens of the vocabulary, draft tokens, requests of the call.
+        error: of the rule's formulas on one of its requests, if it is more than rounding.
+        error_request: that request.
+        cells: of its tokens, where tokens are counted.
+        differences: of differing requests from what the rule gives, one row each; None without one.
+    """
+
+    seen: Seen
+    census: Census = field(default_factory=Census)
+    refusal: str = ""
+    request: int | None = None
+    size: tuple[int, int, int] = (0, 0, 0)
+    error: LawError | None = None
+    error_request: int = 0
+    cells: TokenCells | None = None
+    differences: np.ndarray | None = None
+
+
+class Judge:
+    """Puts calls before a verifier.
+
+    Attributes:
+        rule: that it is compared with; None if with none.
+        own_rule: whether that rule is not registered as proved.
+        counted: whether tokens are counted, since there is no rule, or no closed form of its law.
+    """
+
+    def __init__(self, verifier: Verifier):
+        self.verifier, self.rule = verifier, held_against(verifier)
+        own = known.of(verifier)
+        self.own_rule = self.rule is not None and known.KNOWN.get(own.name) is not own
+        self.counted = self.rule is None
+        self._unexplained: dict[str, int] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made anew from the verifier in another process, since a rule's formulas may be lambdas."""
+        return _judge, (self.verifier, self.counted)
+
+    def look_for_the_form(self, call: Call) -> None:
+        """Counts tokens from now on if the rule's law has no closed form on this call."""
+        if (
+            self.own_rule
+            and self.rule is not None
+            and law_error(self.rule, call, call.number % len(call.counts)) is None
+        ):
+            self.counted = True
+
+    def judge(self, call: Call) -> Judgement:
+        """Calls ``verify`` and compares.
+
+        Raises:
+            VerifierFault: the verifier did what no verifier may.
+        """
+        seen = Seen(call.stratum)
+        found = Judgement(seen)
+        arguments = (call.draft, call.target, call.streams)
+        try:
+            if call.number % _PURE_EVERY == 0:
+                watch.check_pure(self.verifier, call, *arguments)
+            result = watch.verify(self.verifier, call, *arguments)
+        except ArgumentError as error:
+            seen.refused, found.refusal = 1, str(error)
+            return found
+        seen.calls, seen.requests, seen.rows = 1, len(call.counts), len(call.p.totals)
+        of_d = call.number < CONFIGURED_FIRST
+        if of_d:
+            found.census.add(call)
+        path = CallPath(call)
+        good = self._well_formed(call, path, result, found)
+        if self.rule is not None:
+            self._compare(call, path, result, good, found)
+            if self.own_rule:
+                self._check_law(call, found)
+        if of_d and (self.counted or seen.no_form):
+            found.cells = token_cells(call, path, result, good.nonzero()[:, 0])
+        return found
+
+    def _well_formed(self, call: Call, path: CallPath, result: Verification, found: Judgement) -> Tensor:
+        """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
+        good = well_formed(call.draft, call.target, result)
+        places = torch.arange(result.token_ids.shape[1], device=good.device)
+        there = (places <= result.num_accepted[:, None]) & good[:, None]
+        row = torch.where(there, path.first_p[:, None] + places, 0)
+        token = torch.where(there, result.token_ids, 0)
+        forbidden = there & (call.p.weights[row, token] == 0)
+        impossible = ~good | forbidden.any(dim=1)
+        found.seen.impossible = int(impossible.sum())
+        if self.rule is None and bool(impossible.any()):
+            _keep(call, impossible.nonzero()[:, 0], found)
+        return good
+
+    def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, found: Judgement) -> None:
+        assert self.rule is not None
+        wanted = expected(self.rule, call, path)
+        differ = (result.token_ids != wanted.token_ids).any(dim=1) | (result.num_accepted != wanted.num_accepted)
+        requests = differ.nonzero()[:, 0]
+        if not len(requests):
+            return
+        found.seen.differing_calls, found.seen.differing = 1, len(requests)
+        found.seen.shares[len(requests) / len(call.counts)] = 1
+        structural = self._beyond_rounding(call, result, requests)
+        found.seen.rounding = len(requests) - len(structural)
+        if len(structural):
+            _keep(call, structural, found)
+        if self.rule.lossless and not self.own_rule:
+            chosen = requests[good[requests]][:_BET_ON]
+            got, other = (smooth(call, path, each, chosen) for each in (result, wanted))
+            found.differences = (got - other).cpu().numpy()
+
+    def _beyond_rounding(self, call: Call, result: Verification, requests: Int64[Tensor, " m"]) -> Int64[Tensor, " k"]:
+        """Those of the requests whose tokens no rounding explains."""
+        name = call.stratum.name
+        if self._unexplained.get(name, 0) > _EXPLAINED or self.rule is None:
+            return requests
+        explained = []
+        for part in requests.split(max(1, 2**22 // (call.vocabulary * (call.draft.max_draft_tokens + 1)))):
+            one = only(part, call.draft, call.target, call.streams)
+            outcome = Verification(result.token_ids[part], result.num_accepted[part])
+            explained.append(rounding_excess(self.rule, *one, outcome) <= TOLERANCE)
+        structural = requests[~torch.cat(explained)]
+        self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
+        return structural
+
+    def _check_law(self, call: Call, found: Judgement) -> None:
+        """The rule's formulas on one request, chosen by the call's number."""
+        assert self.rule is not None
+        request = call.number % len(call.counts)
+        error, seen = law_error(self.rule, call, request), found.seen
+        if error is None:
+            seen.no_form = 1
+            return
+        seen.law_checked, seen.largest_error = 1, min(1.0, error.step)
+        if error.step > TOLERANCE:
+            seen.law_wrong = 1
+            found.error, found.error_request = error, request
+
+
+def _judge(verifier: Verifier, counted: bool) -> Judge:
+    judge = Judge(verifier)
+    judge.counted = counted
+    return judge
+
+
+def _keep(call: Call, requests: Int64[Tensor, " m"], found: Judgement) -> None:
+    """Keeps the smallest request that shows a difference: the one with the shortest draft."""
+    b = int(requests[call.counts[requests].argmin()])
+    found.request, found.size = b, (call.vocabulary, int(call.counts[b]), len(call.counts))
