@@ -127,7 +127,15 @@ def evidences():
         more |= {"refusals": {"drafts above 16": 7, "one-hot drafts": 5} if refused and cut else {}}
         changed = dataclasses.replace(LONG_USE, changed=7, unlike_rule=9, first_changed=5000)
         more |= {"long_use": None if not drawn else changed if cut else LONG_USE, "row": None if cut else LOCATED_ROW}
-        yield Evidence(rows=rows, bounds=bounds, inputs=drawn, habits=habits, unsupported=refused, cut=cut, **more)
+        yield Evidence(
+            rows=rows,
+            bounds=bounds,
+            inputs=drawn,
+            habits=habits,
+            unsupported=refused,
+            cut=["calls of D", "calls in long use"] * cut,
+            **more,
+        )
     for rows in ROWS.values():
         yield Evidence(rows=rows, fault="On the fixture 'chain': verify raised KeyError: 3 (mine.py, line 7).")
     yield Evidence(fault='Mine has no attribute rule. Write rule = "token" into the class.')
@@ -342,8 +350,8 @@ FORMS = [
      rf"be found, or too slowly to look for one: counts of the (?P<requests>[\d, to]+) requests(?: on each)? show no bias, which leaves at most "
      rf"(?P<tv>{BOUND}) a step on them {SURE}\)\.", counted_sentence),
     (rf"Of (?P<n>{NUMBER}) calls drawn from D \(inputs_seed (?P<seed>\d+)\) it emitted its rule's tokens in all"
-     rf"(?: but (?P<differing_calls>{NUMBER}) \((?P<differing>{NUMBER}) requests, (?P<rounding>{NUMBER}) by rounding\))?: on "
-     rf"requests drawn from D, at most (?P<code>{BOUND}) of the calls hold one that is handled otherwise than by the rule "
+     rf"(?: but (?P<differing_calls>{NUMBER}) \((?P<differing>{NUMBER}) requests, (?P<rounding>{NUMBER}) by rounding\))?: of "
+     rf"the requests of D, at most (?P<code>{BOUND}) come out otherwise than by the rule "
      rf"\(99%\), and at most (?P<large>{BOUND}) of those with 32,000 tokens or more\.", drawn_sentence),
     (rf"In (?P<n>{NUMBER}) calls drawn from D \(inputs_seed \d+\) it could be held against no rule\. Its tokens were counted in 8 "
      rf"cells along 5 orders of the ids, stratum by stratum: in the mean over strata a token's cell is at most (?P<along>{BOUND}) from the target's \(99%, total variation\)\. A bias within the "
@@ -405,7 +413,8 @@ FORMS = [
      r"'tiny'\.", lambda m, e: (counts(m["k"]), counts(m["n"])) == (e.inputs[0].structural, e.inputs[0].requests)),
     (r"No bound of a step over D is known, since its rule has no formulas or no closed form here, or it draws drafts by "
      r"itself, so it is not called lossless\.", lambda m, e: of_d(e).tv is None),
-    (r"The time was up before all requests asked for were drawn; the bounds are of those drawn\.", lambda m, e: e.cut),
+    (r"The time was up before all (?P<what>.+) were made; bounds are of those made\.",
+     lambda m, e: m["what"].split(" and all ") == e.cut),
     (r"No small fixture could be drawn on, so that nothing is known of it\..*", lambda m, e: not e.bounds),
     (r"Broken\. (?P<fault>.+)", lambda m, e: m["fault"] == e.fault),
     (rf"Until then it had been put (?P<n>{NUMBER}) requests; what they showed stands below\.",

@@ -25,9 +25,10 @@ rounding."""
 _INPUTS = f"""\
 rows: of the target, drawn anew for every request. differing_calls: calls with a request whose tokens are
 not the rule's; differing: such requests; rounding: of them, how many rounding explains; structural: the others. code:
-upper bound on the share of calls of the stratum with a request that is handled otherwise than by the rule; rule: on the
-total variation of the rule itself, 0 of one that is registered as proved; tv: their sum. Each bound holds at
-{CONFIDENCE:.0%} by itself. The stratum "as configured" has the conditions of the run and is no part of D."""
+upper bound on the probability that a request's tokens are not the rule's, by rounding or otherwise (a call of the
+stratum, then one of its requests); rule: on the total variation of the rule itself, 0 of one that is registered as
+proved; tv: their sum. Each bound holds at {CONFIDENCE:.0%} by itself. The stratum "as configured" has the conditions of
+the run and is no part of D."""
 _CENSUS = "Calls with at least one such request, and requests, of those drawn from D."
 _D = "The input distribution D: what is drawn for each call or request, and with which probability."
 _TESTS = """\

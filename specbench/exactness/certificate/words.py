@@ -153,8 +153,8 @@ def _of_inputs(evidence: Evidence) -> list[str]:
     if whole.differing_calls:
         met = f"all but {whole.differing_calls:,} ({whole.differing:,} requests, {whole.rounding:,} by rounding)"
     found = [
-        f"Of {drawn} it emitted its rule's tokens in {met}: on requests drawn from D, at most {most(whole.code)} of "
-        f"the calls hold one that is handled otherwise than by the rule ({SURE})"
+        f"Of {drawn} it emitted its rule's tokens in {met}: of the requests of D, at most {most(whole.code)} come out "
+        f"otherwise than by the rule ({SURE})"
         + (f", and at most {most(large.code)} of those with 32,000 tokens or more." if large and large.code else ".")
     ]
     if whole.rule_checked:
@@ -295,7 +295,9 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
             "drafts by itself, so it is not called lossless."
         )
     if evidence.cut:
-        found.append("The time was up before all requests asked for were drawn; the bounds are of those drawn.")
+        found.append(
+            f"The time was up before all {' and all '.join(evidence.cut)} were made; bounds are of those made."
+        )
     return found
 
 
