@@ -10,8 +10,8 @@ import pytest
 from jaxtyping import TypeCheckError
 from scipy import stats
 
-from specbench import theory
 from specbench.errors import ArgumentError
+from specbench.metrics import theory
 
 REFUSED = (ArgumentError, TypeCheckError)  # the tests' own type checks may come first
 ALPHAS = [0.0, 0.1, 0.5, 0.77, 0.999, 1.0]
