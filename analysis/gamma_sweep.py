@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import theory
+from specbench.metrics import theory
 from specbench.metrics.standing import standing
 from specbench.plots import decode as plots
 from specbench.reports import Picture, Report

@@ -28,6 +28,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("none", "tensor")
 AUTO = "auto"
 VOCABULARIES = ("same", "different")  # as models/loading.py knows them
+_TARGET = re.compile(r"^_target_:\s*(\S+)", re.MULTILINE)
 
 
 @dataclass
@@ -214,3 +215,18 @@ def _check_dtypes(given: Mapping[str, Any]) -> None:
             raise ConfigError(key, value, "not a dtype", f"Use auto, {', '.join(DTYPES)}.")
     if given["pair"]["draft"] is None and of_draft is not None:
         raise ConfigError("pair.draft_dtype", of_draft, "there is no pair.draft", "Leave it out, or give pair.draft.")
+
+
+def called(group: str, part: object) -> str:
+    """The name of a part in conf, such as ``masked`` for a MaskedVerifier: what a user calls it.
+
+    Args:
+        group: a folder of conf, such as "verifier".
+
+    Returns:
+        The class's own name if none of the yamls is of it, or several are (fused and block_fused are one class).
+    """
+    kind, folder = type(part), CONF / group
+    own = f"{kind.__module__}.{kind.__qualname__}"
+    found = [path for path in folder.rglob("*.yaml") if own in _TARGET.findall(path.read_text(encoding="utf-8"))]
+    return found[0].relative_to(folder).with_suffix("").as_posix() if len(found) == 1 else kind.__name__

@@ -9,7 +9,8 @@ import json
 import os
 import reprlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,27 @@ class Source:
         """Raises ConfigError for what Git leaves in the place of a large file that was not fetched."""
         if beginning.startswith(_LFS):
             raise self.wrong(f"{name} is a pointer of Git LFS, not the file itself", "Fetch the files: git lfs pull.")
+
+
+@contextmanager
+def foreign(key: str, value: object, problem: str, remedy: str) -> Generator[None]:
+    """Turns any exception of the block into a ConfigError, in our words.
+
+    transformers, safetensors and pyarrow raise nearly anything for a broken file, a KeyError as well as a panic of
+    Rust. The block holds such calls and nothing of ours, so that no bug of ours is taken for a broken file.
+
+    Args:
+        key, value: as they are on the command line.
+        problem: what could not be done ("its tokenizer cannot be read").
+        remedy: what to do.
+
+    Raises:
+        ConfigError: names the exception's type and what it says.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # A panic of Rust code derives from BaseException, and its class cannot be imported.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ConfigError(key, value, f"{problem} ({type(error).__name__}: {reason(error)})", remedy) from error

@@ -189,7 +189,7 @@ class RunRow:
     weight_bytes_draft: int | None = None  # None: the drafter has no model
     copy_bandwidth: float | None = None  # bytes a second of the GPU's own large copy; None on a CPU
 
-    # What other processes did meanwhile (disturbance.py); None where that cannot be known, as on a GPU
+    # What other processes did meanwhile (metrics/disturbance.py); None where that cannot be known, as on a GPU
     cores: int | None = None  # that this process may use
     other_cores: float | None = None  # how many of them other processes kept busy, on average
     waited: float | None = None  # the share of the time that the computing thread waited for a core; of one thread only

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from specbench.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
+from specbench.metrics.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
 from specbench.metrics.standing import Standing, plain_changed, seen, standing
 from specbench.reports.model import Strong, Text
 from specbench.reports.text import join

@@ -24,7 +24,7 @@ import specbench.protocols.decode
 import specbench.reports.writing
 import specbench.runs.ending
 import specbench.runs.execute
-import specbench.summary
+import specbench.runs.summary
 import specbench.verifiers.masked
 from specbench.__main__ import main
 from specbench.config import CONF, register

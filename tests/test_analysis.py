@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import decoding, gamma_sweep, temperature_sweep
-from specbench import theory
 from specbench.errors import ConfigError
+from specbench.metrics import theory
 from specbench.plots.style import style
 from specbench.reports import Section, markdown
 from specbench.reports.writing import write

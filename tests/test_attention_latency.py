@@ -1,199 +1,135 @@
-"""The protocol attention_latency: a way that is wrong has no time, and what is left out is told."""
+"""The script that times attention: right results of every way pass its check, wrong ones have no time."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 
-from specbench.benchmark.attention import ways
-from specbench.benchmark.attention.cases import AttentionCase
-from specbench.benchmark.attention.ways import WAYS
-from specbench.config import CONF
-from specbench.errors import ConfigError
+from experiments.decode_speed import attention_latency
+from experiments.decode_speed.attention_cases import AttentionCase, AttentionSpec, expected, largest_error, make_case
+from experiments.decode_speed.attention_latency import WAYS, LeftOutError
 from specbench.kernels import launch, launch_attention
-from specbench.models import plain_attention
-from specbench.protocols import Outcome
-from specbench.protocols.attention_latency import AttentionLatencyProtocol, last_result
-from tests.kernel_cases import on_a_gpu
-from tests.test_attention_cases import made, off_by
-from tests.test_honest_rows import QUICK, context
+
+BASE = AttentionSpec(
+    batch_size=3, gamma=3, context=512, shortest=0.5, heads=8, key_heads=2, head_size=32, window=None, softcap=None,
+    tree=False, dtype="float32",
+)  # fmt: skip
+REGIMES: dict[str, dict[str, Any]] = {
+    "chain": {},
+    "long": {"batch_size": 1, "context": 8192, "heads": 2, "key_heads": 1},
+    "window": {"window": 50},
+    "softcap": {"softcap": 50.0},
+    "tree": {"gamma": 10, "tree": True},
+}
 
 
-def protocol(**given: Any) -> AttentionLatencyProtocol:
-    """Of the yaml, with what makes it quick."""
-    settings = OmegaConf.to_container(OmegaConf.load(CONF / "protocol" / "attention_latency.yaml"))
-    settings.pop("_target_")
-    return AttentionLatencyProtocol(**{**settings, **QUICK["attention_latency"], **given})
+def made(dtype: str = "float32", **changes: Any) -> AttentionCase:
+    return make_case(dataclasses.replace(BASE, dtype=dtype, **changes), 0, 0, torch.device("cpu"))
 
 
-def run(**given: Any) -> Outcome:
-    return protocol(**{"ways": ["ours", "sdpa"], **given}).run(context(None, needs_models=False))
+def off_by(case: AttentionCase, got: Tensor) -> float:
+    """The error in units of what rounding explains."""
+    return largest_error(got, expected(case)) / case.spec.tolerance
 
 
-def rows_of(outcome: Outcome) -> dict[str, dict[str, Any]]:
-    return {row["way"]: row for row in outcome.tables["attention.parquet"].rows}
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", REGIMES)
+def test_every_way_and_the_kernel_are_right(name, dtype):
+    case, done = made(dtype, **REGIMES[name]), []
+    for way, make in WAYS.items():
+        try:
+            assert off_by(case, make(case)()) < 1, way
+            done.append(way)
+        except LeftOutError:
+            continue
+    assert {"ours"} <= set(done) if case.spec.softcap else {"ours", "sdpa", "sdpa_repeated"} <= set(done)
+    if launch.INTERPRETED:
+        got = launch_attention.attend(case.query, case.key, case.value, case.places, **case.options)
+        assert off_by(case, got) < 1
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, way: str, spoil: Callable[[Tensor, int], Tensor]) -> None:
-    """A way whose results are spoiled; ``spoil`` is told the number of the call, from 1."""
-    right = WAYS[way]
-
-    def made(case: AttentionCase) -> Callable[[], Tensor]:
-        call, calls = right(case), iter(range(1, 1000))
-        return lambda: spoil(call(), next(calls))
-
-    monkeypatch.setitem(WAYS, way, made)
+def moved(case: AttentionCase, by: int) -> Tensor:
+    """What comes of positions that are off."""
+    return WAYS["ours"](dataclasses.replace(case, places=case.places + torch.tensor([0, by])))()
 
 
-def test_a_wrong_way_has_no_time_and_fails_the_run(monkeypatch, capsys):
-    planted(monkeypatch, "sdpa", lambda got, _: got.roll(1, dims=1))
-    outcome = run()
-    rows = rows_of(outcome)
-    assert rows["sdpa"]["median_us"] is None
-    assert "the first call is off by" in rows["sdpa"]["wrong"]
-    assert rows["sdpa"]["error"] > rows["sdpa"]["tolerance"]
-    assert rows["ours"]["median_us"] > 0
-    assert rows["ours"]["wrong"] is None
-    assert outcome.failure == "1 ways gave wrong results, and have no times"
-    assert ", 1 wrong; " in outcome.headline
-    assert "sdpa is wrong in case 0" in capsys.readouterr().err
-    assert {each.way for each in outcome.tables["attention_samples.parquet"].rows} == {"ours"}
+def with_spec(case: AttentionCase, **changes: Any) -> Tensor:
+    return WAYS["ours"](dataclasses.replace(case, spec=dataclasses.replace(case.spec, **changes)))()
 
 
-def test_a_way_that_turns_wrong_while_it_is_timed_has_no_time(monkeypatch):
-    planted(monkeypatch, "sdpa", lambda got, number: got if number < 3 else got + 1)
-    rows = rows_of(run())
-    assert rows["sdpa"]["median_us"] is None
-    assert "what was timed is off by" in rows["sdpa"]["wrong"]
+def one_wrong_head(case: AttentionCase) -> Tensor:
+    got = WAYS["ours"](case)()
+    got[1, 2, 3] *= 1.1
+    return got
 
 
-@dataclass
-class PartialReplay:
-    """Stands for a graph whose replays leave something out."""
+WRONG: dict[str, tuple[str, Callable[[AttentionCase], Tensor]]] = {
+    "one key too few of many": ("long", lambda case: moved(case, -1)),
+    "one key too many": ("chain", lambda case: moved(case, 1)),
+    "a window one longer": ("window", lambda case: with_spec(case, window=51)),
+    "no softcap": ("softcap", lambda case: with_spec(case, softcap=None)),
+    "a chain for a tree": (
+        "tree",
+        lambda case: WAYS["ours"](dataclasses.replace(case, places=case.places[..., :2].contiguous()))(),
+    ),
+    "NaN": ("chain", lambda case: WAYS["ours"](case)().fill_(torch.nan)),
+    "one head of one token": ("chain", one_wrong_head),
+    "heads before tokens": ("chain", lambda case: WAYS["ours"](case)().transpose(1, 2)),
+}
 
-    written: Tensor
-    right: Tensor
-    all_of_it: bool = False
 
-    def replay(self) -> None:
-        """Writes all but the last request."""
-        b = len(self.right) if self.all_of_it else len(self.right) - 1
-        self.written[:b] = self.right[:b]
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_results_are_noticed(name):
+    regime, mistake = WRONG[name]
+    case = made("bfloat16", **REGIMES[regime])
+    assert off_by(case, mistake(case)) > 1
 
 
-@pytest.mark.parametrize("all_of_it", [True, False])
-def test_what_a_replay_does_not_write_is_noticed(all_of_it):
-    """Not seen otherwise: what an earlier replay wrote there was right."""
+def test_what_a_replay_does_not_write_is_noticed():
+    """What an earlier replay wrote there was right."""
     case = made()
     right = WAYS["ours"](case)()
     written = right.clone()
-    again = last_result(written, PartialReplay(written, right, all_of_it), WAYS["ours"](case))
-    assert (off_by(case, again) < 1) == all_of_it
+    graph = SimpleNamespace(replay=lambda: written[:-1].copy_(right[:-1]))
+    assert off_by(case, attention_latency.last_result(written, graph, WAYS["ours"](case))) > 1
 
 
-def test_a_way_that_is_wrong_in_a_later_round_loses_its_times(monkeypatch):
-    rounds = []
+def test_the_script_prints_times_and_names_what_is_wrong(monkeypatch, capsys):
+    """A way that turns wrong after its first call has no row, and the exit status is 1."""
 
     def late(case: AttentionCase) -> Callable[[], Tensor]:
-        rounds.append(case)
-        return lambda: ways.sdpa(case)() * len(rounds)
+        call, calls = attention_latency.sdpa(case), iter(range(100))
+        return lambda: call() + (next(calls) > 1)
 
+    given = [
+        "--batches",
+        "2",
+        "--gammas",
+        "1",
+        "--contexts",
+        "8",
+        "--heads",
+        "2",
+        "--key-heads",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    given += ["--head-size", "8", "--rounds", "2", "--replays", "3", "--seconds", "0.001", "--dtype", "float32"]
+    attention_latency.main(given)
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["way"] for row in rows] == ["ours", "sdpa", "sdpa_repeated"]
+    assert all(float(row["times_ours"]) > 0 for row in rows[1:])
     monkeypatch.setitem(WAYS, "sdpa", late)
-    outcome = run(rounds=2, budget=60.0)
-    assert len(rounds) == 2
-    assert rows_of(outcome)["sdpa"]["median_us"] is None
-    assert {each.way for each in outcome.tables["attention_samples.parquet"].rows} == {"ours"}
-
-
-def test_ours_wrong_leaves_the_others_their_times_and_no_ratio_to_it(monkeypatch):
-    planted(monkeypatch, "ours", lambda got, _: 2 * got)
-    rows = rows_of(run())
-    assert rows["ours"]["median_us"] is None
-    assert rows["sdpa"]["median_us"] > 0
-    assert rows["sdpa"]["times_ours"] is None
-
-
-def test_what_pytorch_refuses_is_left_out_by_name_and_a_fault_of_ours_is_not(monkeypatch, capsys):
-    def broken(case: AttentionCase) -> Callable[[], Tensor]:
-        raise RuntimeError("no kernel for it\nand more")
-
-    monkeypatch.setitem(WAYS, "sdpa", broken)
-    assert rows_of(run())["sdpa"]["skipped"] == "PyTorch refuses: no kernel for it"
-    assert "left out: sdpa, in 1 of 1 cases: PyTorch refuses: no kernel for it" in capsys.readouterr().err
-    monkeypatch.setitem(WAYS, "ours", broken)
-    with pytest.raises(RuntimeError, match="no kernel"):
-        run()
-
-
-@pytest.mark.skipif(not launch.INTERPRETED, reason="on a GPU ours is the kernel anyway")
-def test_the_row_says_which_code_ours_ran(monkeypatch):
-    assert rows_of(run())["ours"]["code"] == "plain"
-    monkeypatch.setattr(plain_attention, "chosen", lambda *_: launch_attention.attend)
-    rows = rows_of(run(ways=["ours", "plain", "flash"]))
-    assert rows["ours"]["code"] == "kernel"
-    assert rows["plain"]["median_us"] > 0
-    assert rows["plain"]["times_ours"] > 0
-    assert rows["plain"]["code"] is None
-    assert rows["flash"]["skipped"] == "PyTorch has it on GPUs alone"
-
-
-@on_a_gpu
-@pytest.mark.parametrize("changes", [{}, {"window": 50}, {"softcap": 30.0}, {"tree": True}])
-def test_on_a_gpu_every_way_is_timed_by_graphs_or_left_out_by_name(changes):
-    noting = dataclasses.replace(
-        context(None, needs_models=False), device=torch.device("cuda", 0), dtype=torch.bfloat16
-    )
-    sizes = {"contexts": [512], "gammas": [4], "heads": 8, "key_heads": 2, "head_size": 64}
-    rows = rows_of(protocol(**sizes, **changes).run(noting))
-    assert all(row["wrong"] is None for row in rows.values())
-    assert rows["ours"]["code"] == "kernel"
-    assert rows["ours"]["graph"]
-    assert rows["plain"]["times_ours"] > 0
-    left_out = {way for way, row in rows.items() if row["skipped"] is not None}
-    assert left_out <= {"flash"} if not changes.get("softcap") else left_out == {"sdpa", "sdpa_repeated", "flash"}
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (
-            {"heads": 3, "key_heads": 2},
-            r"protocol\.heads=3: heads cannot share .* Use a multiple of protocol\.key_heads=2",
-        ),
-        ({"head_size": 0}, r"protocol\.head_size=0: not a count"),
-        ({"batches": [0]}, r"protocol\.batches=0: not a count"),
-        ({"batches": []}, r"protocol\.batches=\[\]: not a list of counts"),
-        ({"gammas": [-1]}, r"protocol\.gammas=\[-1\]: \[-1\] are no draft lengths"),
-        ({"gammas": [64], "tree": True}, r"protocol\.gammas=64: too large for a tree\. Use 63 or less"),
-        ({"tree": 1}, r"protocol\.tree=1: neither true nor false"),
-        ({"window": 0}, r"protocol\.window=0: not a count\. Use a whole number from 1"),
-        ({"window": 1, "tree": True}, r"protocol\.window=1: not a count\. Use a whole number from 2"),
-        ({"softcap": 0}, r"protocol\.softcap=0: no bound\. Use a number above 0"),
-        ({"shortest": 0}, r"protocol\.shortest=0: not in"),
-        ({"contexts": [8], "gammas": [4]}, r"protocol\.contexts=8: the shortest request has no room .* Use 10 or more"),
-        ({"ways": "ours"}, r"protocol\.ways=ours: not a list"),
-        ({"ways": ["ours", "ours"]}, "empty or repeated"),
-        ({"ways": ["fast"]}, r"\['fast'\] are no ways\. Use some of ours, plain, sdpa"),
-        ({"rounds": 0}, r"protocol\.rounds=0: not a count"),
-        ({"seconds": -1.0}, r"protocol\.seconds=-1\.0: no time in seconds\. Use a number from 0"),
-        ({"budget": "long"}, r"protocol\.budget=long: no time in seconds"),
-        ({"cpu_numbers": 1.5}, r"protocol\.cpu_numbers=1\.5: not a count"),
-        ({"replays": 2}, r"protocol\.replays=2: not a count\. Use a whole number from 3"),
-    ],
-)
-def test_bad_settings_are_named(given, says):
-    with pytest.raises(ConfigError, match=says):
-        protocol(**given)
-
-
-def test_nothing_to_time_is_an_error_that_says_why():
-    with pytest.raises(ConfigError, match=r"nothing could be timed\. The first: more than protocol\.cpu_numbers=1 "):
-        run(cpu_numbers=1)
+    with pytest.raises(SystemExit):
+        attention_latency.main(given)
+    printed = capsys.readouterr()
+    assert [row["way"] for row in csv.DictReader(printed.out.splitlines())] == ["ours", "sdpa_repeated"]
+    assert "sdpa, case 0: what was timed is off by" in printed.err

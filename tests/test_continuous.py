@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from specbench.decoding import Request
-from specbench.disturbance import Disturbance
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
+from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.speed import Rounds
 from specbench.models import Engine, Pair
 from specbench.protocols import ModelContext, Outcome, RunContext

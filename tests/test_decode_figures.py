@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from specbench import theory
+from specbench.metrics import theory
 from specbench.plots import decode as plots
 from tests.made_up_rows import EMPIRICAL_ROWS, frame, gamma_rows, make_row
 

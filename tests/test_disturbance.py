@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench import disturbance
-from specbench.disturbance import Disturbance, DisturbanceWatch, busy_seconds, is_disturbed
+from specbench.metrics import disturbance
+from specbench.metrics.disturbance import Disturbance, DisturbanceWatch, busy_seconds, is_disturbed
 
 
 @dataclass

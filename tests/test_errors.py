@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import specbench
-from specbench.benchmark.attention.ways import LeftOutError
 from specbench.benchmark.check import WrongResultError
 from specbench.disk import WriteError
 from specbench.errors import (
@@ -36,7 +35,6 @@ ERRORS = [
     RankError("rank 1: no room"),
     VerifierFault("chain", "it raised.", "seed 3"),
     WrongResultError("other tokens"),
-    LeftOutError("it takes numbers of 16 bits alone"),
 ]
 
 

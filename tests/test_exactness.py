@@ -32,6 +32,7 @@ from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.block import BLOCK
 from specbench.rules.token import TOKEN
+from specbench.runs.sweeper import with_every_bug
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES, FLAWED, amount
@@ -106,7 +107,11 @@ def test_flawed_verifiers_are_caught(name, fixtures, monkeypatch):
 
 
 def test_the_experiment_sweeps_every_flawed_verifier_and_controls():
-    swept = OmegaConf.load(CONF / "exp" / "flawed_zoo.yaml").hydra.sweeper.params.verifier.split(",")
+    params = OmegaConf.load(CONF / "exp" / "flawed_zoo.yaml").hydra.sweeper.params
+    swept = with_every_bug(f"verifier={params.verifier}").removeprefix("verifier=").split(",")
+    assert len(swept) == len(set(swept))
+    assert with_every_bug("verifier.bug=all") == f"verifier.bug={','.join(bugs())}"  # verifier=flawed/all alone
+    assert with_every_bug("workload.path=all") == "workload.path=all"
     assert {name for name in swept if name.startswith("flawed/")} == set(FLAWED)
     assert len(FLAWED) >= 46
     assert {"masked", "control/sample_match", "control/coupled"} <= set(swept)

@@ -31,10 +31,6 @@ TINY_COST = {"batches": [1, 2], "gammas": [2], "contexts": [8], "steps": 2, "rou
 # What makes each protocol quick, its vocabulary and its number of requests in particular.
 QUICK: dict[str, dict[str, Any]] = {
     "agreement": {"vocabulary": 50, "draws": 20, "steps": 2, "requests": 20},
-    "attention_latency": {
-        **{"batches": [2], "gammas": [1], "contexts": [8], "heads": 2, "key_heads": 1, "head_size": 8, "rounds": 1},
-        **{"replays": 3, "seconds": 0.001, "host_calls": 1, "budget": 0.0},
-    },
     "cost": TINY_COST,
     "decode": {"max_rounds": 2, "warmup": 0, "check": {"prefixes": 1, "draws": 4, "batch_size": 4}},
     "eprocess": {"tokens": 20},

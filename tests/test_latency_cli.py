@@ -1,6 +1,6 @@
-"""``+exp=verifier_latency``, ``+exp=verifier_agreement`` and ``protocol=attention_latency`` from the command line.
+"""``+exp=verifier_latency`` and ``+exp=verifier_agreement`` from the command line.
 
-On a CPU, small vocabularies and caches.
+On a CPU, with small vocabularies.
 """
 
 from __future__ import annotations
@@ -30,11 +30,6 @@ LINES = {
         *("protocol.requests=1", "batch_size=4", OFF, VERIFIERS),
     ),
     "replay": ("protocol=replay", "protocol.trace=../trace.jsonl", "protocol.gammas=[1,2]", OFF),
-    "attention": (
-        *("protocol=attention_latency", "protocol.batches=[2]", "protocol.gammas=[0,2]", "protocol.contexts=[64,128]"),
-        *("protocol.heads=4", "protocol.key_heads=2", "protocol.head_size=16", "protocol.rounds=2", "seed=3"),
-        *("protocol.replays=3", "protocol.host_calls=1", "protocol.cpu_numbers=10000", "device=cpu", OFF),
-    ),
     "absent": ("-m", "protocol=latency", *SMALL, "protocol.budget=0", f"verifier._target_={MASKED},{ABSENT}"),
     "absent alone": ("protocol=latency", *SMALL, f"verifier._target_={ABSENT}"),
     "broken": (
@@ -51,8 +46,6 @@ LINES = {
         *BROKEN,
     ),
     "nothing fits": ("protocol=latency", *SMALL, "device=cpu", "protocol.cpu_logits=1"),
-    "attention, bad ways": ("protocol=attention_latency", "protocol.ways=[ours,fast]", OFF),
-    "attention of a verifier": ("protocol=attention_latency", "verifier=block", OFF),
     "bad axis": ("protocol=latency", *SMALL, "protocol.grid=[{batches:[1]}]"),
     "bad rounds": ("protocol=latency", *SMALL, "protocol.rounds=0"),
 }
@@ -93,7 +86,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
 
 def test_what_needs_no_models_imports_nothing_that_only_they_need(ran):
     """Which takes seconds. Later lines of their process have verifiers of tests, which import more."""
-    for name in ("latency", "agreement", "replay", "attention"):
+    for name in ("latency", "agreement", "replay"):
         assert ran[name].ended.status == 0, ran[name].ended.text
         assert ran[name].ended.heavy == []
 
@@ -152,27 +145,6 @@ def test_agreement_ends_with_rows_and_a_report(ran):
     assert "masked differs from MaskedVerifier in 0 of" in (got.sweep / "report" / "report.md").read_text()
 
 
-def test_attention_ends_with_rows_and_a_line_of_result(ran):
-    got = ran["attention"]
-    assert got.ended.status == 0, got.ended.text
-    assert "6 of 20 ways timed and checked; 2 requests of 3 new tokens, context 64: ours" in got.ended.text
-    assert "in 2 of 4 cases: more than protocol.cpu_numbers=10000 keys and values, on a CPU" in got.ended.text
-    rows, samples = got.table("attention.parquet"), got.table("attention_samples.parquet")
-    assert len(rows) == 4 * 5
-    assert set(rows.loc[rows["context"] == 128, "median_us"].isna()) == {True}
-    timed = rows[rows["median_us"].notna()]
-    assert list(zip(timed["tokens"], timed["way"], strict=True)) == [
-        (tokens, way) for tokens in (1, 3) for way in ("ours", "sdpa", "sdpa_repeated")
-    ]
-    medians = samples.groupby(["case", "way"])["microseconds"].median()
-    assert medians.to_dict() == pytest.approx(timed.set_index(["case", "way"])["median_us"].to_dict())
-    assert (timed["ratio"] * timed["floor_us"]).tolist() == pytest.approx(timed["median_us"].tolist())
-    ours = timed[timed["way"] == "ours"].set_index("case")["median_us"]
-    others = timed[timed["way"] != "ours"]
-    expected = others["median_us"] / ours[others["case"]].to_numpy()
-    assert others["times_ours"].tolist() == pytest.approx(expected.tolist())
-
-
 def test_a_package_that_is_not_there_is_skipped_and_fails_no_sweep(ran):
     got = ran["absent"]
     assert got.ended.status == 0, got.ended.text
@@ -216,8 +188,6 @@ def test_a_wrong_result_is_counted_by_the_comparison(ran):
         ("nothing fits", "no case could be timed. The first:"),
         ("bad axis", "protocol.grid.batches=[1]: unknown axis. Use batch_size"),
         ("bad rounds", "protocol.rounds=0: not a count. Use a whole number from 1."),
-        ("attention, bad ways", "protocol.ways=['ours', 'fast']: ['fast'] are no ways. Use some of ours, plain, sdpa,"),
-        ("attention of a verifier", "protocol=attention_latency would ignore it. Attention is timed alone"),
     ],
 )
 def test_bad_input(ran, name, says):

@@ -27,7 +27,6 @@ LOW = 0.41237
 ALPHA = 0.2  # of a bound; the first model's share is half of it
 
 pytestmark = pytest.mark.usefixtures("unchecked")
-SMALL_PAIRS_ALONE = {"serial_draws": 0, "calls": 0, "use_calls": 0, "row_vocabulary": 0}
 
 
 class Strip(TokenSteps):

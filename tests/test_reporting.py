@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.reporting import analysis_module
+from specbench.runs.reporting import analysis_module
 from tests.command_lines import ROOT, clean_environment
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf/exp").glob("*.yaml"))

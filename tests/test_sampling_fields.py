@@ -27,7 +27,7 @@ TEXTS = {**ENDS, **REQUESTS, **SHOWN}
 BESIDE = {"include_stop_str_in_output": {"stop": [" "]}, "logprobs_mode": {"logprobs": 1, "temperature": 0.5}}
 # What each protocol refuses.
 REFUSED = {
-    **dict.fromkeys(("agreement", "attention_latency", "cost", "exactness", "latency", "replay"), frozenset(TEXTS)),
+    **dict.fromkeys(("agreement", "cost", "exactness", "latency", "replay"), frozenset(TEXTS)),
     **dict.fromkeys(("predict", "record", "replay_check"), frozenset({*SHOWN, "n"})),
     "eprocess": frozenset({*SHOWN, "n", "seed"}),
     "decode": frozenset(),

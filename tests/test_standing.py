@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from specbench import winner
-from specbench.disturbance import Disturbance
+from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.metrics.standing import BATCHES, plain_changed, standing
 from specbench.reports import Strong

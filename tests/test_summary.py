@@ -5,7 +5,7 @@ import pytest
 
 from specbench.progress import console, say
 from specbench.results import RESULT_SCHEMA
-from specbench.summary import print_summary
+from specbench.runs.summary import print_summary
 from specbench.varying import SETTINGS
 
 ODD = ["[red]a[/red] :smile:", "[/nothing]", "[bold", ":warning:b", "[link=x]c"]

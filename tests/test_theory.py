@@ -10,8 +10,8 @@ import pytest
 from jaxtyping import TypeCheckError
 from scipy import stats
 
-from specbench import theory
 from specbench.errors import ArgumentError
+from specbench.metrics import theory
 
 REFUSED = (ArgumentError, TypeCheckError)  # the tests' own type checks may come first
 ALPHAS = [0.0, 0.1, 0.5, 0.77, 0.999, 1.0]
@@ -112,56 +112,3 @@ def test_the_band_of_certain_and_forbidden_tokens_is_a_point() -> None:
 def test_an_impossible_band_is_refused(prob: float, draws: int, confidence: float, name: str) -> None:
     with pytest.raises(ArgumentError, match=name):
         theory.binomial_band(prob, draws, confidence)
-
-
-# --- Beyond independent acceptance ---
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("gamma", [0, 1, 3, 6])
-def test_variance_is_that_of_all_patterns(alpha: float, gamma: int) -> None:
-    chances = [alpha**k * (1 - alpha if k < gamma else 1) for k in range(gamma + 1)]
-    mean = sum(chance * (k + 1) for k, chance in enumerate(chances))
-    expected = sum(chance * (k + 1 - mean) ** 2 for k, chance in enumerate(chances))
-    assert theory.variance_of_tokens(alpha, gamma) == pytest.approx(expected, abs=1e-9)
-
-
-def test_equal_rates_are_the_independent_case() -> None:
-    assert theory.expected_tokens_by_position([0.7] * 5) == pytest.approx(theory.expected_tokens(0.7, 5))
-    assert theory.best_gamma_by_position([0.7] * 30, 0.1) == theory.best_gamma(0.7, 0.1, 30)
-    assert theory.expected_tokens_by_position([]) == 1
-
-
-def test_rates_by_position_by_hand() -> None:
-    assert theory.expected_tokens_by_position([0.5, 0.8, 0.0, 1.0]) == pytest.approx(1 + 0.5 + 0.4)
-    # gamma 1: 1.5 / 1.3 = 1.154; gamma 2: 1.9 / 1.6 = 1.188; gamma 3: 1.9 / 1.9
-    assert theory.best_gamma_by_position([0.5, 0.8, 0.0], 0.3) == 2
-    # The first token alone does not pay (1.1 / 1.2), those behind it do (1.1 + 10 x 0.1 over 3.2 does not either).
-    assert theory.best_gamma_by_position([0.1, 1.0, 1.0], 0.2) == 0
-    assert theory.best_gamma_by_position([0.2, *[1.0] * 10], 0.05) == 11
-
-
-def test_block_lies_between_the_token_rule_and_the_bound() -> None:
-    """Two tokens, V = 3, enumerated: 1 + E_q[pi_1 + pi_2] is above the token rule's and below the overlaps' sum."""
-    rng = np.random.default_rng(0)
-    p, q = (rng.dirichlet(np.ones(3), size=3) for _ in range(2))
-    joint_p, joint_q = ((t[0][:, None] * t).reshape(-1) for t in (p, q))
-    first, second = np.log(p[0] / q[0]), np.log(p / q)
-    ratios = np.array([(first[a], second[a, b]) for a in range(3) for b in range(3)])
-    pi_1 = np.minimum(1, np.exp(ratios[:, 0]))
-    pi_2 = np.minimum(1, pi_1 * np.exp(ratios[:, 1]))
-    block = 1 + float((joint_q * (pi_1 + pi_2)).sum())
-    token = 1 + float((joint_q * (pi_1 + pi_1 * np.minimum(1, np.exp(ratios[:, 1])))).sum())
-    bound = 1 + theory.overlap(p[0], q[0]) + theory.overlap(joint_p, joint_q)
-    assert token < block <= bound + 1e-12
-    drawn = rng.choice(9, p=joint_q, size=400_000)
-    assert theory.block_tokens(ratios[drawn]) == pytest.approx(block, abs=6e-3)  # 5.5 standard errors of 0.6 / 632
-
-
-def test_overlap_refuses_what_is_no_distribution() -> None:
-    with pytest.raises(ArgumentError, match="p: not a distribution"):
-        theory.overlap(np.array([0.5, 0.6]), np.array([0.5, 0.5]))
-    with pytest.raises(ArgumentError, match="shape"):
-        theory.overlap(np.array([1.0]), np.array([0.5, 0.5]))
-    with pytest.raises(ArgumentError, match="NaN"):
-        theory.block_tokens(np.array([[np.nan]]))

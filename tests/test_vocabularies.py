@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy.stats import power_divergence
 
+from experiments.embedded_pair.other_vocabulary import in_bytes, in_pieces
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
@@ -29,7 +30,6 @@ from specbench.models.vocabularies.translation import Translation
 from specbench.rules.block import BLOCK
 from specbench.rules.token import TOKEN
 from specbench.sampling import SamplingParams
-from specbench.training.other_vocabulary import in_bytes, in_pieces
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.matching import MatchingVerifier

@@ -259,18 +259,13 @@ REQUESTS = [
     ({"text": "p", "sampling_params": {"max_new_tokens": 4, "min_new_tokens": 2}}, {"min_tokens": 2}, 4),
     ({"prompt": "p", "logprobs": True, "top_logprobs": 3}, {"logprobs": 3}, None),
     ({"prompt": "p", "logprobs": False}, {}, None),
-    ({"prompt": "p", "guided_regex": "a+"}, {"structured_outputs": {"regex": "a+"}}, None),
     ({"prompt": "p", "response_format": {"type": "text"}}, {}, None),
     (
         {"prompt": "p", "min_tokens": 2, "min_new_tokens": 2, "sampling_params": {"min_tokens": 2}},
         {"min_tokens": 2},
         None,
     ),
-    (
-        {"prompt": "p", "guided_regex": "a+", "structured_outputs": {"regex": "a+"}},
-        {"structured_outputs": {"regex": "a+"}},
-        None,
-    ),
+    ({"text": "p", "sampling_params": {"ebnf": "root ::= a"}}, {"structured_outputs": {"grammar": "root ::= a"}}, None),
     (
         {"prompt": "p", "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"a": 1}}}},
         {"structured_outputs": {"json": {"a": 1}}},
@@ -288,20 +283,19 @@ def test_requests_of_engines_are_prompts_with_parameters_of_their_own(line, samp
     assert (ignored.sampling, ignored.max_new_tokens, ignored.seed) == ({}, None, None)
 
 
-@pytest.mark.parametrize("wrapper", ["body", "request"])
-def test_a_request_and_what_stands_beside_it_may_not_contradict_each_other(wrapper, tmp_path):
+def test_a_request_and_what_stands_beside_it_may_not_contradict_each_other(tmp_path):
     """What stood beside it gave way in silence. null says nothing, on either side."""
     request = {"prompt": "p", "temperature": 0, "top_p": 0.5, "seed": None, "model": "a", "kind": "b"}
     beside = {"temperature": 0, "seed": 7, "gamma": 2, "top_p": None, "model": "c", "kind": "d"}
-    prompt = only(tmp_path, {**beside, wrapper: request})
+    prompt = only(tmp_path, {**beside, "body": request})
     assert (prompt.text, prompt.sampling, prompt.seed, prompt.gamma) == ("p", {"temperature": 0, "top_p": 0.5}, 7, 2)
-    hot, other = {wrapper: request, "temperature": 1}, {wrapper: request, "prompt": "q"}
-    said = f"line 1: temperature 1 stands beside {wrapper}, and temperature 0 in it. Leave one of them out."
+    hot, other = {"body": request, "temperature": 1}, {"body": request, "prompt": "q"}
+    said = "line 1: temperature 1 stands beside body, and temperature 0 in it. Leave one of them out."
     assert said in refusal(tmp_path, hot)
-    assert f"prompt 'q' stands beside {wrapper}, and prompt 'p' in it" in refusal(tmp_path, other)
+    assert "prompt 'q' stands beside body, and prompt 'p' in it" in refusal(tmp_path, other)
     assert only(tmp_path, hot, parameters=False).text == "p"
     own = {"category": "kind"}
-    assert f"kind 'd' stands beside {wrapper}" in refusal(tmp_path, {**beside, wrapper: request}, columns=own)
+    assert "kind 'd' stands beside body" in refusal(tmp_path, {**beside, "body": request}, columns=own)
 
 
 def test_what_stands_twice_in_a_row_is_refused(tmp_path):
@@ -339,7 +333,7 @@ def test_requests_that_cannot_be_run_are_refused(tmp_path):
         ({"max_tokens": 3, "max_new_tokens": 4}, "max_tokens 3 and max_new_tokens 4 are the same parameter"),
         ({"min_tokens": 3, "min_new_tokens": 4}, "min_tokens 3 and min_new_tokens 4 are the same parameter"),
         ({"temperature": 0, "sampling_params": {"temperature": 1}}, "temperature 0 and temperature 1 are the same"),
-        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_regex 'a' and guided_choice ['b'] both say"),
+        ({"guided_regex": "a"}, "guided_regex 'a' of the request cannot be run"),
         (
             {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
             "structured_outputs {'regex': 'a'} and response_format {'type': 'json_object'} both say",

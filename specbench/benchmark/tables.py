@@ -1,4 +1,4 @@
-"""The typed tables of the protocols latency, agreement and attention_latency; reading them needs no PyTorch."""
+"""The typed tables of the protocols latency and agreement; reading them needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from specbench.results import schema_of
 
 LATENCY, LATENCY_SAMPLES = "latency.parquet", "latency_samples.parquet"
-ATTENTION, ATTENTION_SAMPLES = "attention.parquet", "attention_samples.parquet"
 AGREEMENT, DIFFERENCES = "agreement.parquet", "differences.parquet"
 
 
@@ -139,57 +138,7 @@ class DifferenceRow:
     rounding: bool | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionColumns:
-    """One way to compute attention in one case, where it was tried, and whether it is right."""
-
-    case: int
-    way: str  # a name of protocol.ways
-    code: str | None  # of ours: kernel, or plain where the kernel cannot run; None for other ways
-    device: str
-    batch_size: int
-    gamma: int
-    tokens: int  # new ones of a request: gamma + 1
-    context: int  # places of the cache that the longest request fills, its new tokens among them
-    shortest: float  # the least length, as a share of context
-    heads: int  # of queries
-    key_heads: int
-    head_size: int
-    window: int | None
-    softcap: float | None
-    tree: bool
-    dtype: str
-    skipped: str | None  # why it was left out
-    wrong: str | None  # what was wrong with what it gave, so that it has no time
-    tolerance: float  # of error
-    flush: str
-    empty_graph_us: float | None  # replaying a graph without work; none on a CPU
-    copy_bandwidth: float  # bytes a second, read and written
-    error: float | None = None  # the largest of a token and head, relative (benchmark/attention/check.py)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionRow(TimeColumns, AttentionColumns):
-    """One way to compute attention in one case. What follows ``error`` is None if it was left out or wrong."""
-
-    times_ours: float | None = None  # median / median of ours in the same case and run; None of ours itself
-    times_ours_low: float | None = None
-    times_ours_high: float | None = None
-
-
-@dataclass(frozen=True)
-class AttentionSample:
-    """One time that was taken."""
-
-    case: int
-    way: str
-    round: int
-    microseconds: float
-
-
 LATENCY_SCHEMA = schema_of(LatencyRow)
 LATENCY_SAMPLES_SCHEMA = schema_of(LatencySample)
 AGREEMENT_SCHEMA = schema_of(AgreementRow)
 DIFFERENCES_SCHEMA = schema_of(DifferenceRow)
-ATTENTION_SCHEMA = schema_of(AttentionRow)
-ATTENTION_SAMPLES_SCHEMA = schema_of(AttentionSample)

@@ -13,18 +13,18 @@ from contextlib import contextmanager
 import torch
 
 from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
-from specbench.called import called
+from specbench.config import called
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.step import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_DIFFER, Line, Parts
+from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, right_padded
 from specbench.sampling import RowParams
 from specbench.sampling_params import BANS
-from specbench.stopwatch import Stopwatch
 from specbench.types import PADDING
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.batch import Batch
-from specbench.called import called
+from specbench.config import called
 from specbench.draft_lengths import FIXED, LengthPolicy
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from specbench.disturbance import Disturbance, is_disturbed
+from specbench.metrics.disturbance import Disturbance, is_disturbed
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.speed import Variance, batch_variance, half_width, parts
 

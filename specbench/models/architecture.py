@@ -16,8 +16,7 @@ from transformers import (
 from transformers.quantizers import AutoHfQuantizer
 
 from specbench.errors import ModelError
-from specbench.files import Source, shown
-from specbench.foreign import foreign
+from specbench.files import Source, foreign, shown
 from specbench.models.attention import takes_places
 from specbench.models.engine import context_length
 

@@ -12,8 +12,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench import ranks
-from specbench.files import Source, shown
-from specbench.foreign import foreign
+from specbench.files import Source, foreign, shown
 from specbench.models import hub
 from specbench.models.architecture import load_config, stop_ids
 from specbench.models.folder import check_folder

@@ -17,8 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from specbench.disk import writing
 from specbench.errors import ConfigError, ModelError, NotInstalledError
-from specbench.files import Source, problem_of
-from specbench.foreign import foreign
+from specbench.files import Source, foreign, problem_of
 from specbench.models import hub, weights
 from specbench.models.weight_files import named
 

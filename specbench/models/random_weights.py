@@ -25,8 +25,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from specbench import ranks
-from specbench.files import Source
-from specbench.foreign import foreign
+from specbench.files import Source, foreign
 from specbench.models import sharding
 from specbench.models.attention import implementation
 from specbench.models.shapes import RANDOM, shape

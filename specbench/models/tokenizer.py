@@ -10,8 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.errors import ConfigError, ModelError
-from specbench.files import Source, reason, shown
-from specbench.foreign import foreign
+from specbench.files import Source, foreign, reason, shown
 
 _TRIAL = "Hello"
 _SWITCHES = ("enable_thinking", "thinking")  # by which templates turn thinking on and off

@@ -10,8 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from specbench.files import Source, plain, shown
-from specbench.foreign import foreign
+from specbench.files import Source, foreign, plain, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

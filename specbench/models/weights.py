@@ -21,8 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from specbench.errors import ModelError
-from specbench.files import Source
-from specbench.foreign import foreign
+from specbench.files import Source, foreign
 from specbench.models import sharding
 from specbench.models.attention import implementation
 from specbench.models.weight_files import Held, elements, named

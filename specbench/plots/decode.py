@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from specbench import theory
+from specbench.metrics import theory
 from specbench.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
 from specbench.plots.style import BAND, GREY, INK, PALE, left_label, legend, panels, style
 

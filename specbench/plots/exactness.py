@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from specbench import theory
+from specbench.metrics import theory
 from specbench.plots.looks import BLUE, DASHED, VERMILLION, in_order
 from specbench.plots.style import BAND, INK, legend, panels, style, width
 

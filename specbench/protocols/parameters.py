@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from specbench.called import called
+from specbench.config import called
 from specbench.errors import ConfigError
 from specbench.sampling_params import SamplingParams
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.called import called
+from specbench.config import called
 from specbench.errors import ConfigError
 from specbench.protocols.base import RunContext
 from specbench.rules import known

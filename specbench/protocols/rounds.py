@@ -21,9 +21,9 @@ import torch
 from specbench import ranks
 from specbench.checks import MOST_ROUNDS, check_count, check_seconds
 from specbench.decoding import Completion, Decoder, Request
-from specbench.disturbance import Disturbance, DisturbanceWatch
 from specbench.errors import ConfigError
 from specbench.journal import Journal
+from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.progress import track
 from specbench.protocols.live import LiveSpeed

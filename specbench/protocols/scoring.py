@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.called import called
+from specbench.config import called
 from specbench.decoding import logits_along, rows_along
 from specbench.errors import ConfigError
 from specbench.exactness.texts.support import default_tolerance, support_edge

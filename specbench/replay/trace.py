@@ -33,8 +33,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
 from specbench.errors import ConfigError
-from specbench.files import Source, is_text, problem_of, reason, shown
-from specbench.foreign import foreign
+from specbench.files import Source, foreign, is_text, problem_of, reason, shown
 from specbench.replay.values import (
     KEY,
     Where,

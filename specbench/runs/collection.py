@@ -19,12 +19,12 @@ import pandas as pd
 from specbench import results
 from specbench.errors import ConfigError, SpecbenchError
 from specbench.progress import say
-from specbench.reporting import analysis_module
 from specbench.reports import Bullets, Paragraph, Report, html, prose
 from specbench.reports.cells import file_name
 from specbench.reports.text import literal
 from specbench.reports.writing import REPORT, write
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, read_plan
+from specbench.runs.reporting import analysis_module
 from specbench.runs.status import SweepStatus
 
 INDEX, PAGES = "index.html", OUTPUTS / "pages"

@@ -9,8 +9,8 @@ from pathlib import Path
 from specbench.disk import WriteError
 from specbench.errors import SpecbenchError
 from specbench.progress import say
-from specbench.reporting import analysis_module
 from specbench.reports import Report
+from specbench.runs.reporting import analysis_module
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracked import track_report, track_sweep
@@ -71,7 +71,7 @@ def _collect(folder: Path, status: SweepStatus) -> None:
 
 def _table(folder: Path, _: SweepStatus) -> None:
     from specbench import results
-    from specbench.summary import print_categories, print_summary
+    from specbench.runs.summary import print_categories, print_summary
 
     decoded = results.read_results(folder).query("protocol == 'decode'")
     if len(decoded):

@@ -80,10 +80,10 @@ def _cut(line: str) -> str:
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rpartition(' ')[0]} ..."
 
 
-def did_you_mean(given: str, known: Iterable[str], form: str = "{}") -> str:
+def did_you_mean(given: str, known: Iterable[str]) -> str:
     """``Did you mean block? ``, or nothing if nothing is near."""
     near = difflib.get_close_matches(given, list(known), n=1)
-    return f"Did you mean {form.format(near[0])}? " if near else ""
+    return f"Did you mean {near[0]}? " if near else ""
 
 
 def check_choice(group: str, given: str) -> None:

@@ -10,10 +10,10 @@ from specbench import __version__
 from specbench.errors import ConfigError
 from specbench.plots.style import drawn_for
 from specbench.progress import say
-from specbench.reporting import analysis_module
 from specbench.reports import Report
 from specbench.reports.latex import figures, folder
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
+from specbench.runs.reporting import analysis_module
 from specbench.runs.status import SweepStatus
 
 ABOUT = """\

@@ -141,11 +141,13 @@ class PlannedSweeper(Sweeper):
     def _combinations(self, given: Sequence[str]) -> list[list[str]]:
         assert self.hydra_context is not None
         params = [f"{key}={value}" for key, value in (self.params or {}).items()]
+        replaced = {key_of(each) for each in given}
+        params = [each if key_of(each) in replaced else with_every_bug(each) for each in params]
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         # Imported here: Hydra executes the modules of its plugins anew when it looks for them.
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-        overrides = parser.parse_overrides([*params, *given])
+        overrides = parser.parse_overrides([*params, *map(with_every_bug, given)])
         check_number_of_jobs(overrides)
         (jobs,) = BasicSweeper.split_arguments(overrides, None)
         return [[part for each in job for part in spelled_out(each)] for job in jobs]
@@ -222,6 +224,19 @@ class PlannedSweeper(Sweeper):
                 f"{what} changed since job {job.number} ({job.label}) was planned (in {plan.started_in})",
                 "Put it back, go on from the folder where the sweep was started, or start a new sweep.",
             )
+
+
+def with_every_bug(override: str) -> str:
+    """``verifier=flawed/all`` and ``verifier.bug=all`` with the names of all bugs; any other override as it is."""
+    key, _, value = override.partition("=")
+    word = {"verifier": "flawed/all", "verifier.bug": "all"}.get(key)
+    values = [each.strip() for each in value.split(",")]
+    if word not in values:
+        return override
+    with held_back():
+        from specbench.exactness.zoo.bugs import bugs  # which imports PyTorch
+    members = ",".join(f"{word.removesuffix('all')}{bug}" for bug in bugs())
+    return f"{key}={','.join(members if each == word else each for each in values)}"
 
 
 def _own_part(composed: DictConfig) -> DictConfig:

@@ -31,7 +31,7 @@ OWN_FILES = (
 # No tables of these: they are shown otherwise, or have a line a token or a time. All are in the artifact.
 NOT_AS_TABLES = (
     *(RESULTS, TEXTS, EMPIRICAL, "rounds.parquet", "eprocess.parquet", "joint_cells.parquet"),
-    *("trace.parquet", "latency_samples.parquet", "attention_samples.parquet", "logprobs.parquet"),
+    *("trace.parquet", "latency_samples.parquet", "logprobs.parquet"),
 )
 
 
@@ -146,11 +146,6 @@ CHARTS = (
         "latency", "Median microseconds of a verification", "bar",
         {"label": "case", "value": "median_us"}, "latency.parquet",
         _timed("variant", "batch_size", "vocabulary", "gamma"),
-    ),
-    Chart(
-        "attention", "Median microseconds of attention", "bar",
-        {"label": "case", "value": "median_us"}, "attention.parquet",
-        _timed("way", "batch_size", "tokens", "context"),
     ),
     Chart(
         "agreement", "Verifications whose tokens differ, by size of the vocabulary", "scatter",

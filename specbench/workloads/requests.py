@@ -23,21 +23,20 @@ RENAMED = {
 PARAMETERS = {RENAMED.get(each.name, each.name) for each in dataclasses.fields(SamplingParams)} - {"processors"} | {
     "gamma"
 }
-GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "grammar", "choice")}  # vLLM's former names
 SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
 REFUSED = (
     *("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of"),
     *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
     *("continue_final_message", "prompt_embeds", "lora_path"),
+    *("guided_json", "guided_regex", "guided_grammar", "guided_choice"),  # structured_outputs, as older vLLM names it
 )
 FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
-FIELDS = {*PARAMETERS, *RENAMED, *GUIDED, *REFUSED, *FRAMING} | {"sampling_params", "response_format", "top_logprobs"}
-_WRAPPERS = ("body", "request")
+FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING} | {"sampling_params", "response_format", "top_logprobs"}
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
 
 
 def unwrapped(row: Any, place: str, source: Source, read: Set[str]) -> Any:
-    """The request within a line of a log, beside what else the line says; a row without one as it is.
+    """The request under "body" in a line of a batch file, beside what else the line says; other rows as they are.
 
     Args:
         place: of the row, as an error names it.
@@ -49,17 +48,15 @@ def unwrapped(row: Any, place: str, source: Source, read: Set[str]) -> Any:
     """
     if not isinstance(row, Mapping):
         return row
-    for name in _WRAPPERS:
-        inner = row.get(name)
-        if not isinstance(inner, Mapping) or not {"prompt", "messages", "text"} & set(inner):
-            continue
-        outer = {key: value for key, value in row.items() if key != name}
-        for key, value in outer.items():
-            if key in read and value is not None and inner.get(key) not in (None, value):
-                told = f"{key} {shown(value)} stands beside {name}, and {key} {shown(inner[key])} in it"
-                raise source.wrong(f"{place}: {told}", "Leave one of them out.")
-        return {**outer, **{key: value for key, value in inner.items() if value is not None or key not in outer}}
-    return row
+    inner = row.get("body")
+    if not isinstance(inner, Mapping) or not {"prompt", "messages", "text"} & set(inner):
+        return row
+    outer = {key: value for key, value in row.items() if key != "body"}
+    for key, value in outer.items():
+        if key in read and value is not None and inner.get(key) not in (None, value):
+            told = f"{key} {shown(value)} stands beside body, and {key} {shown(inner[key])} in it"
+            raise source.wrong(f"{place}: {told}", "Leave one of them out.")
+    return {**outer, **{key: value for key, value in inner.items() if value is not None or key not in outer}}
 
 
 def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[str, Any]:
@@ -117,9 +114,8 @@ def _structure(said: Mapping[str, Any], inner: Mapping[str, Any], place: str, so
 
     An engine keeps to one of two structures, or to neither; which, a log does not tell.
     """
-    named = [(name, {kind: said[name]}) for name, kind in GUIDED.items() if name in said]
-    # A set's columns may have SGLang's names too.
-    named += [(name, {kind: inner[name]}) for name, kind in SGLANG.items() if inner.get(name) is not None]
+    # Of sampling_params alone: a set's columns may have SGLang's names too.
+    named = [(name, {kind: inner[name]}) for name, kind in SGLANG.items() if inner.get(name) is not None]
     form = said.get("response_format")
     if form is not None and form != {"type": "text"}:
         named.append(("response_format", _formatted(form, place, source)))

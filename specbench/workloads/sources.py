@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specbench.files import Source, shown
-from specbench.foreign import foreign
+from specbench.files import Source, foreign, shown
 
 MOST_FILES = 20_000  # in a folder that is looked through
 SUFFIXES = (".parquet", ".arrow", ".jsonl")  # of a data set's files; the first kind that a folder holds is read

@@ -8,10 +8,10 @@ from specbench.decoding.engines.base import DecodingEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.step import Parts
+from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.progress import say
-from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
 
 

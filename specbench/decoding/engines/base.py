@@ -10,14 +10,14 @@ from typing import ClassVar
 import torch
 
 from specbench.batch import FULL, RUNNING, STOPPED, Batch
-from specbench.called import called
 from specbench.checks import check_count
+from specbench.config import called
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.step import Parts, Report
+from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine
-from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
 
 Follower = Engine | Drafter  # what keeps something in a row for each request

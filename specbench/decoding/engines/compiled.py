@@ -7,11 +7,11 @@ from typing import ClassVar
 from specbench import ranks
 from specbench.decoding.engines.graph import Captured, GraphEngine
 from specbench.decoding.step import Parts
+from specbench.decoding.stopwatch import Stopwatch
 from specbench.errors import ConfigError, ModelError
 from specbench.kernels import dependent
 from specbench.models import early_code
 from specbench.progress import say
-from specbench.stopwatch import Stopwatch
 
 SUMS = ("nccl", "auto")
 

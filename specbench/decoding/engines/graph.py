@@ -16,13 +16,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.batch import Batch
-from specbench.called import called
+from specbench.config import called
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import Parts, Report
+from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
-from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 

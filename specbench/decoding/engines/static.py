@@ -13,14 +13,14 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.batch import Batch
-from specbench.called import called
 from specbench.checks import check_count
+from specbench.config import called
 from specbench.decoding.engines.base import DecodingEngine, Reading, moves
 from specbench.decoding.slots import Slots
 from specbench.decoding.step import Parts, Report, step
+from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
-from specbench.stopwatch import Stopwatch
 from specbench.verifiers import Verifier
 
 _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory

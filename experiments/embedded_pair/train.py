@@ -1,4 +1,4 @@
-"""Trains a pair as the embedded one was trained, on one GPU: ``python -m specbench.training --out pair``.
+"""Trains a pair as the embedded one was trained, on one GPU: ``python -m experiments.embedded_pair.train --out pair``.
 
 Writes OUT/target and OUT/draft-SHAPE (tokenizer.json, config.json, model.safetensors in bf16) and OUT/training.json
 with the data, the steps and the held-out measurements of the weights as they were written. If it is stopped after the
@@ -19,14 +19,14 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from experiments.embedded_pair.corpus import END_OF_TEXT, collect, encode, train_tokenizer
+from experiments.embedded_pair.evaluate import evaluate_pair
+from experiments.embedded_pair.optimise import build, distillation_loss, next_token_loss, train
 from specbench.devices import choose_device
 from specbench.disk import read_json, write_json
 from specbench.errors import SpecbenchError
 from specbench.files import Source
 from specbench.models.weights import check_values, from_files
-from specbench.training.corpus import END_OF_TEXT, collect, encode, train_tokenizer
-from specbench.training.evaluate import evaluate_pair
-from specbench.training.optimise import build, distillation_loss, next_token_loss, train
 
 TOKENIZER, FACTS = "tokenizer.json", "training.json"
 SHAPES = {  # layers, width, heads, kv_heads, inner
@@ -43,7 +43,7 @@ LEAST_VOCABULARY = 257  # every byte and END_OF_TEXT
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """What the command line says, checked before anything is read."""
-    parser = argparse.ArgumentParser(prog="specbench.training", description=__doc__)
+    parser = argparse.ArgumentParser(prog="experiments.embedded_pair.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--corpus", type=Path, help="a folder of texts; else Python source found on this machine")
     parser.add_argument("--vocab-size", type=int, default=4096)

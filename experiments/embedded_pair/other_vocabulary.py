@@ -1,5 +1,6 @@
-"""Makes a draft for the embedded target that has another tokenizer: ``python -m specbench.training.other_vocabulary
---out drafts``. Minutes on one CPU core.
+"""Makes drafts for the embedded target that have another tokenizer, in minutes on one CPU core.
+
+Run ``python -m experiments.embedded_pair.other_vocabulary --out drafts``.
 
 OUT/bytes has a byte-level BPE as the target has, of half the size and other merges. OUT/pieces has a tokenizer in the
 form of sentencepiece: spaces are "▁", digits stand alone, and what no token has is written byte by byte. Each draft is
@@ -20,10 +21,10 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from experiments.embedded_pair.corpus import END_OF_TEXT, collect, encode, train_tokenizer
+from experiments.embedded_pair.optimise import build, next_token_loss, train
 from specbench.models import load_pair
 from specbench.models.vocabularies.spelling import Spelling
-from specbench.training.corpus import END_OF_TEXT, collect, encode, train_tokenizer
-from specbench.training.optimise import build, next_token_loss, train
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 SHAPE = (2, 192, 3, 3, 512)  # of the embedded draft
@@ -32,7 +33,7 @@ TOKENIZERS = ("bytes", "pieces")
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     """What the command line says, checked before anything is read."""
-    parser = argparse.ArgumentParser(prog="specbench.training.other_vocabulary", description=__doc__)
+    parser = argparse.ArgumentParser(prog="experiments.embedded_pair.other_vocabulary", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tokenizers", nargs="+", choices=TOKENIZERS, default=TOKENIZERS)
     parser.add_argument("--vocab-size", type=int, default=2048)

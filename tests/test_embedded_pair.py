@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import specbench
-from specbench.training import __main__ as training
-from specbench.training import corpus, other_vocabulary
+from experiments.embedded_pair import corpus
+from experiments.embedded_pair import train as training
 from tests import checkpoints
 
 TINY = {"tiny": (1, 32, 1, 1, 64), "small": (2, 32, 1, 1, 64)}
@@ -43,13 +43,8 @@ def texts(folder: Path, count: int) -> Path:
     [
         (("--drafts", "tiny,9x9"), "--drafts: '9x9' is no shape. Use some of tiny,small"),
         (("--vocab-size", "256"), "--vocab-size: 256 is outside 257 to 32768"),
-        (("--vocab-size", "40000"), "--vocab-size: 40000 is outside 257 to 32768"),
-        (("--context", "0"), "--context: 0 is not above 0"),
         (("--draft-steps", "-1"), "--draft-steps: -1 is not above 0"),
         (("--learning-rate", "nan"), "--learning-rate: nan is not above 0"),
-        (("--share-of-tv", "1.5"), "--share-of-tv: 1.5 is outside 0 to 1"),
-        (("--corpus", "nowhere"), "--corpus: nowhere is no folder"),
-        (("--teacher", "."), "--teacher: . has no config.json or no tokenizer.json"),
         (("--teacher", "full/target"), "--teacher: full/target is a model of type gpt2, and llama is needed"),
         (("--out", "full"), "--out: full/target is there already and would be replaced; give another folder, or"),
         (("--out", "file/pair"), "--out: file/pair cannot be made (Not a directory)"),
@@ -67,19 +62,6 @@ def test_wrong_arguments_are_named_before_anything_is_read(tiny, given, says, mo
     with pytest.raises(SystemExit) as ended:
         training.main(["--out", "pair", "--drafts", "tiny", *SHORT, *given])
     assert ended.value.code == 2
-    assert says in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [(("--files", "0"), "--files: 0 is not above 0"), (("--out", "file/x"), "--out: file/x cannot be made (Not a dir")],
-)
-def test_so_are_those_of_drafts_with_another_vocabulary(given, says, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(other_vocabulary, "collect", None)
-    (tmp_path / "file").touch()
-    with pytest.raises(SystemExit):
-        other_vocabulary.main(["--out", "drafts", *given])
     assert says in capsys.readouterr().err
 
 

@@ -1,8 +1,12 @@
-"""What attention is timed on: new tokens of several requests, and a cache in which each has a length of its own.
+"""What attention is timed on, made-up caches whose requests differ in length, and the check of its results.
 
 A cache of random numbers would hide mistakes: over 8,192 keys of about the same weight, one key too many moves the
 result by no more than rounding in 16 bits does. So the values at the edges of what is seen, on both sides, are large: a
 query that sees one key too many or too few gives something else.
+
+Results are held to the plain twin in float64, request by request. The error of a token and head is the length of the
+difference over the length of what is expected: the more keys, the smaller are the weighted means, so that a fixed bound
+would let any result of a long context pass.
 """
 
 from __future__ import annotations
@@ -18,9 +22,12 @@ from torch import Tensor
 
 from specbench import trees
 from specbench.devices import DTYPES
+from specbench.models import plain_attention
 from specbench.models.plain_attention import places, seen
 from specbench.provenance import request_seed
 
+TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}  # rounding is half of it or less
+_WITH_SOFTCAP = 12.0  # times that: the plain twin rounds products to the dtype, up to the softcap and in an exponent
 _OF_SOFTCAP = 0.2  # products of size 1 would be far below the usual caps, which would then change nothing
 
 
@@ -60,9 +67,9 @@ class AttentionSpec:
         return self.gamma + 1
 
     @property
-    def numbers(self) -> int:
-        """How many numbers the whole cache holds."""
-        return 2 * self.batch_size * self.context * self.key_heads * self.head_size
+    def tolerance(self) -> float:
+        """The largest error that rounding explains; one key too many or too few makes several times as much."""
+        return TOLERANCE[self.dtype] * (1.0 if self.softcap is None else _WITH_SOFTCAP)
 
     @property
     def least(self) -> int:
@@ -150,3 +157,20 @@ def _edges(mask: Bool[Tensor, "B n context"]) -> Bool[Tensor, "B context"]:
     edges = either.any(dim=1)
     edges[:, 0] = True
     return edges
+
+
+def expected(case: AttentionCase) -> Float[Tensor, "B n heads size"]:
+    """What the plain twin gives in float64, each request alone with no more of the cache than is its own."""
+    alone = []
+    for b, length in enumerate(case.lengths.tolist()):
+        one = (case.query[b : b + 1], case.key[b : b + 1, :, :length], case.value[b : b + 1, :, :length])
+        alone.append(plain_attention.attend(*(each.double() for each in one), case.places[b : b + 1], **case.options))
+    return torch.cat(alone)
+
+
+def largest_error(got: Tensor, right: Float[Tensor, "B n heads size"]) -> float:
+    """The largest error of a token and head; infinite for another shape, and for what is no number."""
+    if got.shape != right.shape:
+        return math.inf
+    errors = (got.double() - right).norm(dim=3) / right.norm(dim=3)
+    return float(errors.nan_to_num(nan=math.inf).max())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.called import called
+from specbench.config import called
 from specbench.drafters import Drafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TopTreeDrafter

@@ -1,4 +1,4 @@
-"""Rows of the embedded pair, recorded for certificates: ``python -m specbench.training.recorded_rows``.
+"""Rows of the embedded pair, recorded for certificates: ``python -m experiments.embedded_pair.recorded_rows``.
 
 The exactness suite verifies requests with rows of real models (exactness/inputs/rows.py) and must not load a model to
 do so. The target continues the prompts of the embedded workload at temperature 1, both models score the texts, and
@@ -17,7 +17,7 @@ import specbench
 from specbench.exactness.inputs.rows import RECORDED
 
 POSITIONS, TOKENS, SEED = 64, 64, 0
-PROMPTS = Path(__file__).parent.parent / "workloads" / "embedded.jsonl"
+PROMPTS = Path(specbench.__file__).parent / "workloads" / "embedded.jsonl"
 
 
 @torch.inference_mode()
