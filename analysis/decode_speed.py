@@ -8,15 +8,16 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import results, winner
+from specbench.between import RULES
 from specbench.plots import decode as decode_plots
 from specbench.plots import engines as plots
-from specbench.reports import Code, Link, Picture, Report, Strong, Table, Text
+from specbench.reports import Code, Link, Picture, Report, Table
 from specbench.reports.cells import number, plain
 from specbench.reports.text import section
 from specbench.varying import varying, with_sampling
 
 from .command import main
-from .decoding import RULES, setting, synthetic, where_it_ran
+from .decoding import setting, synthetic, where_it_ran
 from .folder import read_rows, report_of
 
 BASELINES = "baselines.parquet"
@@ -47,8 +48,8 @@ SPEEDS = """\
 Plain decoding stands at gamma 0. Grey are transformers' decoders: levels draft nothing, crosses draft gamma tokens."""
 SPLIT = """\
 Milliseconds an emitted token, and what they went into: proposing (draft), the target's forward passes (target), the
-accept rule (verify), and committing, prompts' bookkeeping and the host (rest). Feeding prompts is in draft and target.
-The black line is plain decoding with the same engine."""
+accept rule (verify), stop tokens, limits and the cache (commit), prompts' bookkeeping and the host (rest). Feeding
+prompts is in draft and target. The line across a bar is plain decoding with the same engine."""
 
 
 def build(run_dir: Path) -> Report:
@@ -61,12 +62,7 @@ def build(run_dir: Path) -> Report:
         ["batch_size", "engine", "gamma", "job"], kind="stable", ignore_index=True
     )
     others, where = baselines(run_dir, rows), setting(rows)
-    findings = [
-        synthetic(rows),
-        winner.machine(rows),
-        weights(rows),
-        *map(best_of, *zip(*batches(rows, others), strict=True)),
-    ]
+    findings = [*map(best_of, *zip(*batches(rows, others), strict=True)), winner.machine(rows)]
     caption = f"Speeds and steps by batch size, engine and gamma, and of transformers' decoders. {where}"
     shown = Table("table", table(rows, others), caption=caption, note=NOTE, left=("decoder",))
     sections = [
@@ -77,7 +73,8 @@ def build(run_dir: Path) -> Report:
     ]
     rules = [RULES[each] for each in rows["verifier"] if each in RULES]
     title, data = "Speed of decoding by engine", {"table": rows, "baselines": others}
-    return report_of(run_dir, "decode_speed", title, QUESTION, sections, rules, data)
+    warning = " ".join(filter(None, [synthetic(rows), weights(rows)]))
+    return report_of(run_dir, "decode_speed", title, QUESTION, sections, rules, data, warning=warning)
 
 
 def baselines(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -186,14 +183,13 @@ def texts(others: pd.DataFrame) -> str:
     return " ".join(words)
 
 
-def weights(rows: pd.DataFrame) -> Text:
+def weights(rows: pd.DataFrame) -> str:
     """A warning where weights are random; empty elsewhere."""
     if not rows["target"].str.startswith(RANDOM).any():
         return ""
     return (
-        Strong("Weights are random."),
-        " How many drafted tokens are accepted, and with it every speculative speed in "
-        "tokens/s, means nothing; times of steps and speeds of plain decoding are those of real weights.",
+        "Weights are random. How many drafted tokens are accepted, and with it every speculative speed in tokens/s, "
+        "means nothing; times of steps and speeds of plain decoding are those of real weights."
     )
 
 

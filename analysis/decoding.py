@@ -9,24 +9,22 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import winner
+from specbench.between import RULES, agreement, tokens_a_step
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.plots import decode as plots
 from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.text import section
-from specbench.results import EMPIRICAL, RESULT_SCHEMA, read_jobs
-from specbench.rules.cards import BLOCK, TOKEN
+from specbench.results import RESULT_SCHEMA
 from specbench.sampling_params import NUMBERS
 from specbench.varying import as_text, asked, varying, with_sampling
 
 from .categories import by_category, read_categories
 from .command import main
+from .drawn_tokens import drawn_tokens, exactness
 from .folder import read_rows, report_of
 
-# Implementations of token verification that read the same uniforms: they promise the same tokens, not just one law.
-SAME_TOKENS = frozenset({"naive", "masked", "fused"})
 WHERE = "Where it ran"
-RULES = {**dict.fromkeys(SAME_TOKENS, TOKEN.name), **dict.fromkeys(("block", "block_fused"), BLOCK.name)}
 
 TABLE_NOTE = (
     """\
@@ -42,14 +40,11 @@ sampling noise alone gives; p is the share of noise at least as far. """,
 )
 TIME_SPLIT = """\
 Time of one emitted token and what it went into: proposing (draft), the target's forward passes (target), the accept
-rule (verify) and the loop around them (rest). A bar below the black line, plain decoding timed beside the same run, is
-a speedup; the tallest part is what to make faster."""
+rule (verify), stop tokens, limits and the cache (commit), and the loop around them (rest). A bar below the line across
+it, plain decoding timed beside the same run, is a speedup; the tallest part is what to make faster."""
 HISTOGRAMS = """\
 How often a verification accepted 0, 1, 2, ... drafted tokens. Weight on the far right says that longer drafts would
 still be accepted; weight on 0 that drafting was in vain. Verifiers of one rule have bars of equal height."""
-EMPIRICAL_CHECK = """\
-First tokens drawn through the verifier, at several prefixes. Points belong inside the pale blue bands; up to 1 in 20
-lies outside by chance, one far outside is a bias. "All others" drawn where the target leaves none are forbidden."""
 
 
 def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
@@ -145,13 +140,15 @@ def fastest(results: pd.DataFrame, axis: str) -> Text:
     return winner.fastest(results, names)
 
 
-def synthetic(results: pd.DataFrame) -> Text:
+def synthetic(results: pd.DataFrame) -> str:
     """Which rows accepted by coin, so that nobody takes them for results of a method; empty if none did."""
     rows = results[results["synthetic"].eq(True)]
     if rows.empty:
         return ""
-    told = f"{len(rows)} of {len(results)} runs are synthetic: they accepted drafts at rates that were given."
-    return (Strong(told), " Their speed says what such an acceptance is worth. Their texts are nobody's.")
+    return (
+        f"{len(rows)} of {len(results)} runs are synthetic: they accepted drafts at rates that were given. Their speed "
+        "says what such an acceptance is worth. Their texts are nobody's."
+    )
 
 
 def repeats(results: pd.DataFrame) -> str:
@@ -166,50 +163,13 @@ def repeats(results: pd.DataFrame) -> str:
     )
 
 
-def exactness(results: pd.DataFrame) -> str:
-    """What the check of drawn tokens against the target's probabilities found."""
-    checked = results[results["check_tv"].notna()]
-    if checked.empty:
-        return "No run was checked against the target's probabilities (protocol.check.draws=0)."
-    beyond = checked[checked["check_tv"] > checked["check_tv_noise_q99"] + 1e-12]  # at temperature 0 both are 0
-    text = (
-        f"Check of drawn tokens against the target's probabilities: {len(beyond)} of {len(checked)} runs lie beyond "
-        f"the 99% quantile of sampling noise, where chance alone puts {len(checked) / 100:.2g}; the lowest p-value is "
-        f"{checked['check_p_value'].min():.3f}."
-    )
-    for name, rows in beyond.groupby("series", sort=False):
-        word = "declared lossless" if rows["lossless"].all() else "not declared lossless"
-        text += f" Beyond it: {name} ({word}), in {len(rows)} of its runs."
-    return text
-
-
-def agreement(results: pd.DataFrame, axis: str) -> Text:
-    """Whether verifiers that promise the same tokens accepted the same; empty where fewer than two of them ran."""
-    family = results[results["verifier"].isin(SAME_TOKENS)]
-    compared, differing = 0, []
-    for _, rows in family.groupby([axis, *varying(results, axis, "verifier")], sort=False, dropna=False):
-        if rows["verifier"].nunique() > 1:
-            compared += 1
-            if len({tuple(histogram) for histogram in rows["acceptance_histogram"]}) > 1:
-                differing.append(plain(rows[axis].iloc[0]))
-    promise = f"{' and '.join(dict.fromkeys(family['verifier']))} promise the same tokens from the same streams"
-    if not compared:
-        return ""
-    if not differing:
-        return f"{promise}, and their acceptance histograms are identical in all {compared} settings."
-    where = f"{axis} {', '.join(dict.fromkeys(differing))}"
-    return (
-        Strong(f"{promise}, but their acceptance histograms differ at {where}: rounding at a threshold, or a bug."),
-    )
-
-
 def build_sweep(
     run_dir: Path,
     name: str,
     axis: str,
     question: str,
     findings: Callable[[pd.DataFrame], Text],
-    illustrate: Callable[[pd.DataFrame], Iterable[Picture]],
+    illustrate: Callable[[Path, pd.DataFrame], Iterable[Picture]],
 ) -> Report:
     """The report of a sweep of decoding runs.
 
@@ -219,15 +179,16 @@ def build_sweep(
         axis: the column of the results that the sweep varies.
         question: what the sweep was run for.
         findings: sentences of this sweep alone.
-        illustrate: figures of this sweep alone; those of every sweep come after them.
+        illustrate: figures of this sweep alone, of its folder and rows; those of every sweep come after them.
 
     Raises:
         ConfigError: a folder without results.
     """
     results = read_run(run_dir, axis)
+    common = [axis, *varying(results, axis, "verifier")]
     answer = [
-        *(synthetic(results), winner.machine(results), fastest(results, axis), findings(results)),
-        *(repeats(results), exactness(results), agreement(results, axis)),
+        *(fastest(results, axis), *tokens_a_step(run_dir, results, common), findings(results)),
+        *(winner.machine(results), repeats(results), exactness(results), agreement(results, axis)),
     ]
     shown = Table(
         "table",
@@ -237,8 +198,8 @@ def build_sweep(
         note=TABLE_NOTE,
         left=("verifier", "pair", "drafter", "workload"),
     )
-    settings = [axis, "verifier", *varying(results, axis, "verifier")]
-    pictures = [*illustrate(results), *_common_pictures(run_dir, results, axis)]
+    settings = [axis, "verifier", *common[1:]]
+    pictures = [*illustrate(run_dir, results), *_common_pictures(run_dir, results, axis)]
     sections = [
         section("Result", *answer),
         section("Table", shown),
@@ -248,7 +209,8 @@ def build_sweep(
     ]
     rules = [RULES[each] for each in results["verifier"] if each in RULES]
     title = f"{axis.capitalize()} sweep"
-    return report_of(run_dir, name, title, question, sections, rules, headlines=headlines(results))
+    named, warning = headlines(results), synthetic(results)
+    return report_of(run_dir, name, title, question, sections, rules, headlines=named, warning=warning)
 
 
 def headlines(results: pd.DataFrame) -> dict[str, str]:
@@ -272,12 +234,7 @@ def _common_pictures(run_dir: Path, results: pd.DataFrame, axis: str) -> Iterato
     question = "How many drafted tokens does a step accept?"
     figure = plots.acceptance_histograms(results, axis)
     yield Picture("acceptance_histograms", figure, question, f"{HISTOGRAMS} {where}")
-    drawn = read_jobs(run_dir, EMPIRICAL)
-    best = results.loc[results["speedup"].idxmax()]
-    if len(drawn) and (drawn["job"] == best["job"]).any():
-        figure = plots.empirical_against_target(drawn[drawn["job"] == best["job"]])
-        reading = f"{axis.capitalize()} {plain(best[axis])} with {best['series']}. {EMPIRICAL_CHECK}"
-        yield Picture("empirical_against_target", figure, "Are tokens drawn as the target has them?", reading)
+    yield from drawn_tokens(run_dir, results, axis)
 
 
 def main_sweep(exp: str, build: Callable[[Path], Report]) -> None:

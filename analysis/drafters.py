@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import winner
+from specbench.between import tokens_a_step
 from specbench.plots.drafters import speedup_by_category
 from specbench.reports import Picture, Report, Table, Text
 from specbench.reports.cells import interval, number, plain
@@ -46,7 +47,9 @@ def build(run_dir: Path) -> Report:
     parts = read_categories(run_dir, told, [*SETTINGS, *beside])
     named = parts if parts.empty else parts.assign(series=parts["job"].map(told.set_index("job")["series"]))
     shown = Table("table", overall_table(told, beside), rows, f"Drafters. {everything}", NOTE, ("drafter", "verifier"))
-    answer = [synthetic(rows), winner.machine(rows), fastest(told), *best_by_category(named), repeats(rows)]
+    alike = [*SETTINGS, *(name for name in beside if name != "verifier")]
+    answer = [fastest(told), *best_by_category(named), *tokens_a_step(run_dir, told, alike)]
+    answer += [winner.machine(rows), repeats(rows)]
     sections = [
         section("Result", *answer),
         section("Table", shown),
@@ -54,7 +57,7 @@ def build(run_dir: Path) -> Report:
         section("Figures", *_pictures(named, everything)),
         where_it_ran(rows),
     ]
-    return report_of(run_dir, "drafters", "Drafters", QUESTION, sections)
+    return report_of(run_dir, "drafters", "Drafters", QUESTION, sections, warning=synthetic(rows))
 
 
 def _series(row: pd.Series, beside: Sequence[str]) -> str:

@@ -36,8 +36,11 @@ texts; that bet was chosen afterwards, which flatters it. Rounding: the largest 
 passes on a few texts, and its share of the tolerance."""
 PATHS = """\
 Evidence of all bets together; solid where the verifier says that it is lossless, dashed where it is flawed. The scale
-is logarithmic beyond 10. An arrow marks a token that the target cannot emit: from there on the evidence is infinite."""
-ALONE = "All bets together, and each bet alone (pale), which sinks where it is wrong."
+is logarithmic beyond 10. Beyond the dashed level a verifier is rejected, falsely as rarely as the legend says. An arrow
+marks a token that the target cannot emit: from there on the evidence is infinite."""
+ALONE = """\
+All bets together, and each bet alone (pale), which sinks where it is wrong. Beyond the dashed level the verifier is
+rejected, falsely as rarely as the legend says."""
 
 
 def build(run_dir: Path) -> Report:

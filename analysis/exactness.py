@@ -29,11 +29,12 @@ bound over all small fixtures. Over D at most: likewise in the mean over the inp
 certificate has. Proved: fixtures on which its operations were run
 over whole intervals. Draws: on small fixtures together."""
 JOINT = """\
-Shares of whole steps over the target's probabilities. The band holds 95% of the points of an exact rule; it narrows
-with the draws, so that what stays inside says how small a bias can still be."""
+Shares of whole steps over the target's probabilities. The band holds 95% of the points of an exact rule; points outside
+it are diamonds. It narrows with the draws, so that what stays inside says how small a bias can still be."""
 QQ = """\
 p-values of the tests on the small fixtures over many seeds. On the diagonal the tests are calibrated: they reject an
-exact verifier as often as they say. A verifier that is biased bends them up on the right."""
+exact verifier as often as they say; the band holds 95% of the p-values of an exact one. A verifier that is biased bends
+them up on the right."""
 COLUMNS = [
     "verifier", "rule", "verdict", "located", "small at most", "over D at most", "proved", "draws", "seconds",
 ]  # fmt: skip

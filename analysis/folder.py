@@ -105,21 +105,23 @@ def report_of(
     rules: Iterable[str] = (),
     data: Mapping[str, pd.DataFrame] | None = None,
     headlines: Mapping[str, str] | None = None,
+    warning: str = "",
 ) -> Report:
     """The report of an experiment; behind its sections stand what the folder lacks, and how to repeat the run.
 
     Args:
         run_dir: the sweep's folder.
         name, title, question, sections, rules, data, headlines: of :class:`specbench.reports.Report`.
+        warning: what keeps the numbers from being taken at their word; jobs that are missing are added.
     """
     status = SweepStatus.of(run_dir)
-    warning = "" if status is None else status.partial()
+    partial = "" if status is None else status.partial()
     return Report(
         name,
         title,
         question,
         (*sections, *_missing(status), *_repeat(status, name)),
-        warning,
+        " ".join(filter(None, [partial, warning])),
         tuple(dict.fromkeys(rules)),
         data or {},
         headlines or {},

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from specbench.metrics import theory
+from specbench.metrics.acceptance import position_estimates
+from specbench.metrics.intervals import Estimate
 from specbench.metrics.standing import standing
 from specbench.plots import decode as plots
 from specbench.reports import Picture, Report
 from specbench.reports.cells import interval
+from specbench.results import STEPS
 
 from .decoding import build_sweep, main_sweep, setting
 
@@ -20,14 +24,17 @@ How many tokens should the draft propose? With more of them a step may emit more
 score, and those behind the first rejection are wasted."""
 SPEEDUP = """\
 Tokens a second over those of plain decoding, timed side by side through the same engine; bars are 95% intervals.
-Above the dashed line speculation pays. A circle marks the fastest setting, where the data show which it is."""
+Above the dashed line, plain decoding, speculation pays. An arrow names the fastest setting, where the data show which
+it is."""
 LENGTH = """\
-Tokens that one pass of the target yields. The dashed curve is what independent acceptance at the measured overlap
-would give (equation 1 of arXiv 2211.17192), the dotted line is a perfect draft. Measurements below the dashed curve
-say that acceptance comes in runs, or that blocks were cut short at the end of texts."""
+Tokens that one pass of the target yields; bars are 95% intervals. A dashed curve is what independent acceptance at the
+measured overlap would give (equation 1 of arXiv 2211.17192); where overlaps differ, each series has one in its colour.
+The dotted line is the ceiling, a perfect draft. Measurements below the dashed curve say that acceptance comes in runs,
+or that blocks were cut short at the end of texts."""
 POSITIONS = """\
-The longest draft, position by position. The blue line rises where easy stretches carry on, and falls where the draft
-strays the further it runs ahead. The orange one multiplies it up: what is left of the block at each position."""
+The longest draft, position by position; bars are 95% intervals. The share where all before it were accepted rises
+where easy stretches carry on, and falls where the draft strays the further it runs ahead. The share of all drafted
+multiplies it up: what is left of the block at each position."""
 
 
 def build(run_dir: Path) -> Report:
@@ -57,7 +64,7 @@ def closed_form(results: pd.DataFrame) -> str:
     )
 
 
-def _pictures(results: pd.DataFrame) -> Iterator[Picture]:
+def _pictures(run_dir: Path, results: pd.DataFrame) -> Iterator[Picture]:
     marked = standing(results).fastest if len(results) > 1 else None
     where = setting(results)
     figure = plots.speedup_against_gamma(results, marked)
@@ -69,9 +76,20 @@ def _pictures(results: pd.DataFrame) -> Iterator[Picture]:
     longest = results.loc[results["gamma"].idxmax()]
     if longest["gamma"] > 0:
         title = f"gamma {longest['gamma']}, {longest['series']}"
-        figure = plots.position_rates(longest["joint_rates"], longest["conditional_rates"], title)
+        figure = plots.position_rates(*_estimates(run_dir, longest), title)
         question = "How far into a draft are tokens still accepted?"
         yield Picture("position_rates", figure, question, f"{POSITIONS} {where}")
+
+
+def _estimates(run_dir: Path, row: pd.Series) -> Sequence[Sequence[Estimate | None]]:
+    """Rates by position of a run, with their intervals if its step log is there."""
+    path = run_dir / str(row["job"]) / STEPS
+    if path.is_file():
+        return position_estimates(pd.read_parquet(path), row["gamma"])
+    return [
+        [None if rate is None or pd.isna(rate) else Estimate(rate, math.nan, math.nan) for rate in row[name]]
+        for name in ("joint_rates", "conditional_rates")
+    ]
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ shapes; what is not is unexplained. Largest margin: of the smaller margins. Near
 of a flawed verifier may be bugs that the noise excuses."""
 FORKS = """\
 Forks whose logits were scored in both shapes: the smaller margin against the noise. Filled where the margins differ in
-sign. Points above the line that are not filled are unexplained. Exact ties are drawn at the bottom."""
+sign. Points above the dashed line (a margin of twice the noise) that are not filled are unexplained. Exact ties are
+drawn at the bottom."""
 SETTINGS = ["verifier", "dtype", "gamma"]
 
 

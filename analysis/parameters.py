@@ -15,7 +15,8 @@ from specbench.reports.cells import interval, number, plain
 from specbench.reports.text import section
 
 from .command import main
-from .decoding import exactness, repeats, setting, where_it_ran
+from .decoding import repeats, setting, where_it_ran
+from .drawn_tokens import exactness
 from .folder import read_rows, report_of
 
 QUESTION = """\

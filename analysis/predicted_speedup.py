@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
+from specbench.between import RULES
 from specbench.cost.model import COST, fit
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.plots import cost as plots
@@ -17,7 +18,7 @@ from specbench.reports.cells import few_units, interval
 from specbench.reports.text import join, section
 
 from .command import main
-from .decoding import RULES, setting, where_it_ran
+from .decoding import setting, where_it_ran
 from .folder import read_rows, read_table, report_of
 
 WITHIN = 0.1
@@ -38,9 +39,12 @@ too high and the third too low. """,
     Link("table.csv", "table.csv"),
     " holds every column, unrounded.",
 )
-SPEEDUPS = "Lines and bands are predicted from a recorded trace and measured costs; points are decoded runs."
+SPEEDUPS = """\
+Lines and bands are predicted from a recorded trace and measured costs; points are decoded runs. Above the dashed line,
+plain decoding, speculation pays."""
 STEPS = """\
-Seconds of a forward pass against the tokens of all requests in it. Up to the knee further tokens are free."""
+Time of a forward pass against the tokens of all requests in it. Points are measured, the line is the roofline that was
+fitted to them. Up to its knee further tokens are free."""
 BATCHES = """\
 What a batch that is always full would gain, by the same model; dashed beyond the measured batches, where only the
 rooflines' shape speaks. Where the lines cross 1, speculation stops to pay."""

@@ -46,8 +46,8 @@ that decoding needs for the same precision."""
 
 POLICIES = """\
 What stopping a draft early would buy, by what the draft knows of itself: tokens emitted against tokens drafted, each a
-step. A point above the black line beats every fixed draft length of the same cost. Drafted tokens of a policy are
-estimated (specbench/replay/policies.py), emitted ones are exact given the texts."""
+step. A point above the dashed line (fixed) beats every fixed draft length of the same cost. Drafted tokens of a policy
+are estimated (specbench/replay/policies.py), emitted ones are exact given the texts."""
 
 
 def build(run_dir: Path) -> Report:

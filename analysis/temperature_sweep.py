@@ -16,11 +16,11 @@ from .decoding import build_sweep, main_sweep, setting
 QUESTION = "How do acceptance, overlap and speedup change from greedy decoding (temperature 0) to hot sampling?"
 ACCEPTANCE = """\
 Left, the share of drafted tokens that was accepted, where those behind a rejection count as drafted; right, the chance
-that a single drafted token is accepted. At temperature 0 both distributions are one-hot, and the overlap is the share
-of positions at which draft and target agree on the likeliest token."""
+that a single drafted token is accepted; bars are 95% intervals. At temperature 0 both distributions are one-hot, and
+the overlap is the share of positions at which draft and target agree on the likeliest token."""
 SPEEDUP = """\
 Tokens a second over those of plain decoding at the same temperature, timed side by side through the same engine; bars
-are 95% intervals. Above the dashed line speculation pays."""
+are 95% intervals. Above the dashed line, plain decoding, speculation pays."""
 
 
 def build(run_dir: Path) -> Report:
@@ -44,7 +44,7 @@ def overlap_range(results: pd.DataFrame) -> str:
     )
 
 
-def _pictures(results: pd.DataFrame) -> Iterator[Picture]:
+def _pictures(_: Path, results: pd.DataFrame) -> Iterator[Picture]:
     where = setting(results)
     figure = plots.acceptance_against_temperature(results)
     question = "How does acceptance change from greedy to hot sampling?"

@@ -48,9 +48,9 @@ ON_A_CPU = (
 HEADLINE = """\
 The base case, by the number of requests in a batch: microseconds [95% interval], and how many times the byte floor."""
 TIMES = """\
-Time of one verification of the whole batch; the lines without points are the byte floors. Where a line is flat, the
-batch is too small to matter and launches are what is timed; where it rises like the floor, bytes are. Hollow points
-were timed without a graph."""
+Time of one verification of the whole batch, with 95% intervals; the lines without points are the byte floors of rules.
+Where a line is flat, the batch is too small to matter and launches are what is timed; where it rises like the floor,
+bytes are. Hollow points were timed without a graph."""
 SPEED = "Time of each verifier over that of the reference in the same case: how many times faster the reference is."
 RATIOS = """\
 How many times longer than reading the bytes; the dashed line is the speed of a plain copy. Labels are what a case
@@ -72,7 +72,7 @@ def build(run_dir: Path) -> Report:
     raw = pd.concat([ordered, cases[cases["skipped"].notna()]])
     caption = f"Every case that was timed. {where}"
     every = Table("cases", case_table(ordered), raw, caption, METHOD, left=("verifier", "case"))
-    sections = [section("Result", *remarks(timed), head, checks(timed), *left_out(cases))]
+    sections = [section("Result", quickest(timed), *remarks(timed), head, checks(timed), *left_out(cases))]
     if len(speed):
         compared = Table("speed", speed_table(speed), caption=f"{SPEED} {where}", left=("case",))
         sections.append(section(f"Speed against {reference_names(speed)}", compared))
@@ -113,6 +113,16 @@ def headlines(timed: pd.DataFrame) -> dict[str, str]:
         "LatencyRequests": str(best["batch_size"]),
         "LatencyVerifier": best["verifier"],
     }
+
+
+def quickest(timed: pd.DataFrame) -> str:
+    """The quickest verifier in a sentence."""
+    found = headlines(timed)
+    requests = _requests(int(found["LatencyRequests"]))
+    return (
+        f"Quickest in a batch of {requests}: {found['LatencyVerifier']}, {found['Latency']} µs, "
+        f"{found['LatencyFloors']} times what reading the bytes takes."
+    )
 
 
 def headline(timed: pd.DataFrame) -> pd.DataFrame:

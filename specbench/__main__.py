@@ -28,10 +28,12 @@ from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.signals import Interrupted, held_back, interruptible
 from specbench.runs.sweeper import Asked, PlannedSweeper
 
+PUBLISH = "--publish"
 REPORT = """\
-python -m specbench report [FOLDER]
+python -m specbench report [FOLDER] [--publish]
 
-How far a sweep is, its table and its report, from its folder: outputs/<exp>/<time>, or the newest one."""
+How far a sweep is, its table and its report, from its folder: outputs/<exp>/<time>, or the newest one.
+--publish also saves the report in W&B, where the sweep's runs are: sent by tracking.mode=online, or by `wandb sync`."""
 
 
 def run_job(configuration: DictConfig) -> None:
@@ -46,13 +48,14 @@ run_job.__module__ = "specbench.__main__"  # so that another process imports it,
 
 
 def report(arguments: list[str]) -> int:
-    """``python -m specbench report [FOLDER]``."""
+    """``python -m specbench report [FOLDER] [--publish]``."""
     from specbench.runs.ending import tell
 
-    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
+    folders = [each for each in arguments if each != PUBLISH]
+    if len(folders) > 1 or folders[:1] in (["-h"], ["--help"]):
         print(REPORT)
-        return 0 if len(arguments) == 1 else 2
-    return tell(find_sweep(arguments[0] if arguments else LATEST), just_ran=False)
+        return 0 if len(folders) == 1 else 2
+    return tell(find_sweep(folders[0] if folders else LATEST), just_ran=False, publishing=PUBLISH in arguments)
 
 
 def pages(arguments: list[str]) -> int:

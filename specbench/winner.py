@@ -50,15 +50,17 @@ def _named(found: Standing, names: Sequence[str], measured: str) -> list[Text]:
     if found.fastest is not None:
         shown = "It is shown to be faster than every other setting, all comparisons together at 95%."
         return [("Fastest: ", Strong(name), f", {measured}."), shown, *([ALONE] if found.drift is None else [])]
-    sentence = Strong("Which setting is the fastest cannot be told")
-    highest = f"The highest speedup is that of {name}: {measured}"
+    highest, unknown = (
+        ("The highest speedup is that of ", Strong(name), f": {measured}"),
+        "which is the fastest cannot be told",
+    )
     if found.disturbed:
-        return [(sentence, ", since the machine was disturbed."), f"{highest}."]
+        return [(*highest, "; ", Strong(unknown), ", since the machine was disturbed.")]
     rivals = [names[place] for place in found.rivals]
     listed = " or ".join(filter(None, ["; ".join(rivals[:-1]), rivals[-1]]))
     if len(rivals) == len(names) - 1 > 3:
         listed = f"any of the {len(rivals)} others"
-    return [(sentence, "."), f"{highest}; the fastest may as well be {listed}."]
+    return [(*highest, "; ", Strong(unknown), f": {listed} may be as fast.")]
 
 
 def machine(rows: pd.DataFrame) -> str:

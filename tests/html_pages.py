@@ -130,7 +130,7 @@ class Page(HTMLParser):
             self.texts.append(self._text)
 
     def handle_data(self, data: str) -> None:
-        self._text += data
+        self._text += data.replace("\N{NO-BREAK SPACE}", " ")  # which keeps intervals on one line
 
     def check(self, folder: Path | None = None) -> None:
         """Nothing is loaded, nothing but sort.js can run, ids are unique, and what is linked is there."""

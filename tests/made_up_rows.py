@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from specbench import results
+from specbench.metrics.intervals import Estimate
 from specbench.protocols.categories import CATEGORY_SCHEMA, CategoryRow
 from specbench.reports import markdown
 from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, RESULT_SCHEMA, RESULTS, RunRow, write_rows
@@ -63,6 +64,11 @@ def make_category(category: str, speedup: float | None, **changes: Any) -> Categ
     pairs = ((name, f"{name}{end}") for name in values for end in ("_low", "_high"))
     ends = {bound: values[name] for name, bound in pairs if bound in CATEGORY_SCHEMA.names}
     return CategoryRow(**values, **ends)
+
+
+def estimates(*rates: list[float | None]) -> list[list[Estimate | None]]:
+    """Rates by position, each with an interval of 0.1 around it."""
+    return [[None if rate is None else Estimate(rate, rate - 0.05, rate + 0.05) for rate in each] for each in rates]
 
 
 def frame(rows: list[RunRow]) -> pd.DataFrame:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import decoding, gamma_sweep, temperature_sweep
+from analysis.drawn_tokens import exactness, telling
 from specbench.errors import ConfigError
 from specbench.metrics import theory
 from specbench.plots.style import style
@@ -119,8 +120,9 @@ def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
 def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:
     rows = [dataclasses.replace(row, other_cores=1.5, differing_texts=2 * (row.job == 3)) for row in gamma_rows()]
     text = said(gamma_sweep, write_run(tmp_path, rows))
-    assert "## Result\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs" in text
-    assert "**Which setting is the fastest cannot be told**, since the machine was disturbed." in text
+    assert "## Result\n\nThe highest speedup is that of **gamma 3 with masked**: 1.60" in text
+    assert "; **which is the fastest cannot be told**, since the machine was disturbed." in text
+    assert "\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs" in text
     assert "2 texts of later rounds, in 1 of 6 runs, are not those of the first round" in text
     assert "- timed in 3 rounds of plain and speculative decoding" in text
 
@@ -201,7 +203,33 @@ def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
 
 def test_certain_tokens_are_not_beyond_noise() -> None:
     zero = {"check_tv": 1e-17, "check_tv_noise": 0.0, "check_tv_noise_q99": 0.0, "check_p_value": 1.0}
-    assert "0 of 1 runs lie beyond" in decoding.exactness(frame([make_row(**zero)]).assign(series="masked"))
+    assert "0 of 1 runs lie beyond" in exactness(frame([make_row(**zero)]).assign(series="masked"))
+
+
+def test_at_temperature_0_the_report_says_what_was_checked() -> None:
+    certain = {"check_tv": 0.0, "check_tv_noise": 0.0, "check_tv_noise_q99": 0.0, "check_p_value": 1.0}
+    rows = [make_row(temperature=0.0, **certain), make_row(temperature=0.0, gamma=2, **{**certain, "check_tv": 0.125})]
+    assert telling(frame(rows).assign(series="masked")) is None  # one token a prefix is no distribution to draw
+    text = exactness(frame(rows[:1]).assign(series="masked"))
+    assert "taken 64 times after each of 4 prefixes, has to be the target's likeliest. It was, in 1 of 1 runs." in text
+    assert "quantile" not in text
+    text = exactness(frame([*rows, make_row()]).assign(series="masked"))
+    assert "0 of 1 runs lie beyond" in text
+    assert "Others came in 1 of 2 runs: 12.5% with masked." in text
+
+
+def test_the_figure_of_drawn_tokens_is_of_the_run_that_would_show_a_bias() -> None:
+    """The fastest run, often at temperature 0, would show nothing."""
+    spread = [(0.0, 1.0, 2.0), (0.5, 0.01, 1.5), (1.2, 0.9, 1.0), (1.2, 0.2, 0.8)]
+    rows = [
+        make_row(job=i, temperature=t, check_p_value=p, speedup=speedup) for i, (t, p, speedup) in enumerate(spread)
+    ]
+    row, why = telling(frame(rows))
+    assert (row["job"], why) == (3, "of all, at the highest temperature, the run of the lowest p-value")
+    rows[1] = dataclasses.replace(rows[1], check_tv=0.2)
+    row, why = telling(frame(rows))
+    assert row["job"] == 1
+    assert why.startswith("of the runs beyond the 99% quantile of sampling noise")
 
 
 def test_agreement_of_verifiers_that_promise_the_same_tokens(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ CHOICES = sorted(
 )
 PLUGINS = sorted((CONF / "hydra").rglob("*.yaml"))
 WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
-SHARED_MODULES = {"__init__", "categories", "command", "decoding", "folder", "metrics", "shaping"}
+SHARED_MODULES = {"__init__", "categories", "command", "decoding", "drawn_tokens", "folder", "metrics", "shaping"}
 MEBIBYTE = 2**20
 
 

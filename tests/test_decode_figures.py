@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from specbench.metrics import theory
 from specbench.plots import decode as plots
-from tests.made_up_rows import EMPIRICAL_ROWS, frame, gamma_rows, make_row
+from tests.made_up_rows import EMPIRICAL_ROWS, estimates, frame, gamma_rows, make_row
 
 
 def lines_of(figure: Figure) -> dict[str, np.ndarray]:
@@ -42,8 +42,12 @@ def test_speedup_figure_shows_rows_intervals_and_the_best() -> None:
     assert naive[:, 1].tolist() == [1.1, 1.3, 0.8]
     assert masked[:, 1].tolist() == [1.15, 1.6, 0.9]
     assert any(np.allclose(line[:, 1], [1.589, 1.613]) for line in segments(figure.axes[0]))
-    assert [text.get_text() for text in figure.axes[0].texts] == [r"$\gamma$ = 3: 1.60$\times$"]
-    assert not plots.speedup_against_gamma(rows).axes[0].texts  # no winner, no circle
+    (named,) = figure.axes[0].texts
+    assert named.get_text() == r"fastest: $\gamma$ = 3: 1.60$\times$"
+    assert named.arrow_patch is not None
+    assert {line.get_marker() for line in figure.axes[0].lines} >= {"o", "s"}
+    assert not any(isinstance(each, PathCollection) for each in figure.axes[0].collections)  # nor a circle beside those
+    assert not plots.speedup_against_gamma(rows).axes[0].texts  # no winner, no arrow
 
 
 def test_the_best_of_one_batch_is_named_at_its_point() -> None:
@@ -69,6 +73,19 @@ def test_acceptance_length_is_shown_with_theory_and_ceiling() -> None:
     assert lines[r"ceiling $\gamma + 1$"].tolist() == [[1, 2], [3, 4], [12, 13]]
 
 
+def test_predictions_of_different_overlaps_are_told_apart() -> None:
+    rows = [make_row(job=i, gamma=gamma, verifier=name, overlap=overlap)
+            for i, (name, overlap, gamma) in enumerate((name, overlap, gamma) for name, overlap in
+                (("naive", 0.8), ("masked", 0.8), ("block", 0.6)) for gamma in (1, 4))]  # fmt: skip
+    figure = plots.acceptance_length_against_gamma(frame(rows))
+    label = "independent acceptance at the overlap of"
+    drawn = {str(line.get_label()): line for line in figure.axes[0].lines if label in str(line.get_label())}
+    assert set(drawn) == {f"{label} naive and masked", f"{label} block"}
+    measured = {str(line.get_label()): line.get_color() for line in figure.axes[0].lines}
+    assert drawn[f"{label} block"].get_color() == measured["block"]
+    assert len({line.get_marker() for line in drawn.values()}) == 2  # in grey too
+
+
 def test_time_split_stacks_to_the_time_of_a_token() -> None:
     (axes,) = plots.time_split(frame([make_row(gamma=2)])).axes
     assert heights(axes) == pytest.approx([1.0, 2.0, 0.6, 0.1, 0.3])
@@ -78,9 +95,15 @@ def test_time_split_stacks_to_the_time_of_a_token() -> None:
 
 
 def test_position_rates_are_both_visible_where_they_are_equal() -> None:
-    lines = list(lines_of(plots.position_rates([0.9, 0.5, None], [0.9, 0.6, None])).values())
+    figure = plots.position_rates(*estimates([0.9, 0.5, None], [0.9, 0.6, None]))
+    lines = list(lines_of(figure).values())
     assert [line[:2, 1].tolist() for line in lines] == [[0.9, 0.6], [0.9, 0.5]]
     assert lines[1][0, 0] - lines[0][0, 0] > 0.05
+    bars = [bar for bar in segments(figure.axes[0]) if len(bar)]
+    places = [float(place) for line in lines for place in line[:2, 0]]
+    at = zip(places, (0.9, 0.6, 0.9, 0.5), strict=True)
+    ends = [[(place, rate - 0.05), (place, rate + 0.05)] for place, rate in at]
+    assert np.allclose(bars, ends)
 
 
 def test_histograms_are_shares_of_steps() -> None:
@@ -116,7 +139,7 @@ def test_shares_and_band_of_the_empirical_check() -> None:
     [
         lambda: plots.acceptance_histogram([3, 0, 7], f"a $ title_ {60 * 'long'}"),
         lambda: plots.acceptance_histogram([0], "gamma 0, nothing counted"),
-        lambda: plots.position_rates([0.9, 0.5, None], [0.9, 0.6, None]),
+        lambda: plots.position_rates(*estimates([0.9, 0.5, None], [0.9, 0.6, None])),
         lambda: plots.position_rates([], []),
         lambda: plots.empirical_against_target(pd.DataFrame([{**EMPIRICAL_ROWS[0], "prob": 1 + 1e-12}])),
     ],

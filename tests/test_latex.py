@@ -86,8 +86,8 @@ def test_every_number_of_a_cell_a_caption_and_a_heading_is_a_macro() -> None:
     assert defined[cell] == "1.25 [1.2, 1.3]"
     assert [defined[f"{cell}/{part}"] for part in ("value", "low", "high")] == ["1.25", "1.2", "1.3"]
     assert defined["gamma_sweep/table/gamma=4,verifier=masked/64_requests"] == r"\ensuremath{-}4.0\%"
-    assert defined["gamma_sweep/table/caption/1"] == "95"
-    assert defined["gamma_sweep/table/heading/1"] == "64"
+    assert defined["gamma_sweep/table/caption/intervals"] == "95"
+    assert defined["gamma_sweep/table/heading/requests"] == "64"
     assert defined["gamma_sweep/table/gamma=2,verifier=a_b/gamma"] == "2"
 
 
@@ -106,9 +106,37 @@ def test_rows_have_names_of_their_own_that_stay_if_rows_are_added(shown: dict, l
 def test_words_with_digits_are_no_numbers() -> None:
     numbers = Numbers()
     said = words("float32 of vllm_v1 3.11.7 at p99, 1,200.5 of 2e-05 (-3)", "x", numbers)
-    found = re.findall(r"\\specbenchnumber\{x/\d\}\{(.*)\}", numbers.render())
+    found = re.findall(r"\\specbenchnumber\{x/[\w/]+\}\{(.*)\}", numbers.render())
     assert found == ["1,200.5", "2e-05", r"\ensuremath{-}3"]
     assert said.count(r"\specbench{") == 3
+
+
+def test_numbers_of_sentences_are_named_by_their_words() -> None:
+    """Not by their place, so that another sentence in front of them renames none of them."""
+    numbers, later = Numbers(), Numbers()
+    text = "The overlap was 0.72 [0.64, 0.81]; at most 1.60, at gamma 3. It took 2 to 4 s, and 5 of 6 ran."
+    words(text, "x", numbers)
+    words(f"In 7 runs nothing was found. {text}", "x", later)
+    pattern = r"\\specbenchnumber\{(.*?)\}\{(.*)\}"
+    defined, again = (dict(re.findall(pattern, each.render())) for each in (numbers, later))
+    assert again == defined | {"x/In": "7"}
+    assert defined["x/The_overlap_was"] == "0.72 [0.64, 0.81]"
+    assert defined["x/The_overlap_was/low"] == "0.64"
+    assert defined["x/at_most"] == "1.60"
+    assert defined["x/at_most_at_gamma"] == "3"
+    same = Numbers()
+    words("gamma 1, 2", "x", same)
+    assert re.findall(r"\{(x/\S*)\}\{", same.render()) == [
+        "x/gamma",
+        "x/gamma/2",
+    ]
+
+
+def test_where_something_is_written_down_is_no_measurement() -> None:
+    numbers = Numbers()
+    said = words("at gamma 3 (theorem 3.8 and equation 1 of arXiv 2211.17192)", "x", numbers)
+    assert said == r"at gamma \specbench{x/at_gamma} (theorem 3.8 and equation 1 of arXiv 2211.17192)"
+    assert re.findall(r"\{(x/\S*)\}\{", numbers.render()) == ["x/at_gamma"]
 
 
 def test_two_numbers_of_one_name_are_refused() -> None:

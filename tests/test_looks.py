@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from specbench.plots import cost, decode, drafters, engines, evidence, exactness, latency, replay
-from specbench.plots.looks import KNOWN, MARKERS, in_order, looks
+from specbench.plots.looks import DASHED, KNOWN, MARKERS, in_order, looks
 from specbench.plots.style import Page, drawn_for, panels, style, width
-from tests.made_up_rows import frame, make_row
+from tests.made_up_rows import estimates, frame, make_row
 from tests.test_latency_analysis import make_case
 
 VERIFIERS = [*(name for name in KNOWN if name not in ("token", "argmax")), "mine", "my/other", "flawed/argmax_bonus"]
@@ -57,7 +57,7 @@ FIGURES = {
                   for i in range(6))
     ),
     "temperatures": lambda: decode.acceptance_against_temperature(decoded().assign(temperature=[0.0, 1.0] * 15)),
-    "positions": lambda: decode.position_rates([0.9, 0.5], [0.9, 0.6]),
+    "positions": lambda: decode.position_rates(*estimates([0.9, 0.5], [0.9, 0.6])),
     "histograms": lambda: decode.acceptance_histograms(decoded(VERIFIERS[:6])),
     "time against batch": lambda: latency.time_against_batch(
         pd.DataFrame([make_case(verifier=name, batch_size=size, rule="block" if "block" in name else "token")
@@ -140,6 +140,16 @@ def test_looks_depend_on_names_and_not_on_their_order() -> None:
     assert looks(names) == looks(reversed(names))
     assert looks(["mine"])["mine"] == looks(["masked", "mine"])["mine"]
     assert looks(["masked, gamma 2", "block"])["masked, gamma 2"] == KNOWN["masked"]
+
+
+def test_settings_of_one_verifier_differ_in_more_than_the_marker() -> None:
+    names = [f"{verifier}, temperature {t}" for verifier in ("masked", "block") for t in (0.7, 1.0, 1.3)]
+    given = looks(names)
+    for verifier in ("masked", "block"):
+        own = [look for name, look in given.items() if name.startswith(verifier)]
+        assert {look.colour for look in own} == {KNOWN[verifier].colour}
+        assert len({look.dashes for look in own}) == len({look.marker for look in own}) == 3
+    assert looks(["flawed/a", "flawed/b"])["flawed/b"].dashes == DASHED  # whatever else is there
 
 
 def test_dozens_of_series_are_still_told_apart() -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from specbench.metrics.acceptance import acceptance_histogram, position_rates, totals_by_prompt
+from specbench.metrics.acceptance import acceptance_histogram, position_estimates, position_rates, totals_by_prompt
 from specbench.metrics.empirical import distance_check, pooled
 from specbench.metrics.intervals import columns, coverage, ratio_of_sums, ratios_of_sums
 from specbench.protocols.decode import acceptance_fields
@@ -44,6 +44,17 @@ def test_histogram_and_rates_by_position(steps, histogram, joint, conditional):
     rates = position_rates(steps, GAMMA)
     assert rates.joint == joint
     assert rates.conditional == conditional
+    for estimates, values in zip(position_estimates(steps, GAMMA), (joint, conditional), strict=True):
+        assert [each and each.value for each in estimates] == pytest.approx(values)
+
+
+def test_rates_by_position_are_resampled_by_prompt():
+    """Many steps of one prompt are no more evidence than the prompt itself."""
+    few = log(("a", 3, 1, 2), ("b", 3, 3, 4), ("c", 3, 0, 1))
+    many = pd.concat([few] * 10)
+    ends = [[(each.low, each.high) for each in position_estimates(steps, GAMMA)[0]] for steps in (few, many)]
+    assert np.allclose(ends[0], ends[1])
+    assert ends[0][0] == (0, 1)
 
 
 def test_plain_decoding_has_one_bar_and_no_positions():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specbench.errors import ArgumentError, ConfigError
-from specbench.replay.planning import Setting, compare, plan, prompts_needed
+from specbench.replay.planning import Setting, compare, plan, prompts_needed, rules_compared
 from specbench.replay.renewal import replay
 from specbench.replay.summary import lengths_with_intervals, replay_rows
 from specbench.replay.survival import survival
@@ -76,6 +76,16 @@ def test_a_plan_compares_neighbours_and_rules():
     ]
     assert rows[2]["prompts_replayed"] is None  # at gamma 1 the rules are one
     assert rows[0]["difference"] > 0
+
+
+def test_rules_are_compared_in_words():
+    p, q = markov_pair(4)
+    planned = plan(trace_of_tokens(p, q, sampled_texts(p, 10, 20, seed=1).tolist()), [1, 4], alpha=0.05, power=0.9)
+    row = next(each for each in planned if (each["first"], each["second"]) == ("token, gamma 4", "block, gamma 4"))
+    found = f"{row['difference']:.2f} [{row['difference_low']:.2f}, {row['difference_high']:.2f}]"
+    assert f"block, gamma 4: {found} more tokens a step than token, gamma 4" in rules_compared(planned)
+    assert rules_compared(planned).count("more tokens") == 2
+    assert rules_compared([]) == ""
 
 
 def test_unknown_rules_and_gammas_are_refused():

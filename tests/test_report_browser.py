@@ -66,7 +66,8 @@ def test_a_click_sorts_and_nothing_else_happens(browser: Any, path: Path) -> Non
     assert page.title() == "A report"
 
     def column(number: int) -> list[str]:
-        return page.locator(f"tbody td:nth-child({number})").all_inner_texts()
+        cells = page.locator(f"tbody td:nth-child({number})").all_inner_texts()
+        return [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in cells]
 
     number, word = (page.locator("th button").nth(place) for place in (0, 1))
     number.click()
@@ -84,15 +85,20 @@ def test_a_click_sorts_and_nothing_else_happens(browser: Any, path: Path) -> Non
 
 
 def test_light_dark_narrow_and_paper(browser: Any, path: Path) -> None:
-    """The page follows the reader's setting, figures stay on white, tables scroll and the page does not."""
+    """The page and its figures follow the reader's setting. Tables scroll, their first column and the page do not."""
     for scheme, dark in (("light", False), ("dark", True)):
         page, _ = opened(browser, path, color_scheme=scheme, viewport={"width": 390, "height": 800})
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, shade.strip("rgb()").split(","))) < 3 * 64) == dark
-        assert (
-            page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor") == "rgb(255, 255, 255)"
-        )
+        assert page.evaluate("getComputedStyle(document.querySelector('.card')).filter").startswith("invert") == dark
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.evaluate("(e => e.scrollWidth > e.clientWidth)(document.querySelector('.scroll'))")
+        places = "[...document.querySelectorAll('tr:nth-child(2) td')].map(e => e.getBoundingClientRect().left)"
+        before = page.evaluate(places)
+        page.evaluate("document.querySelector('.scroll').scrollLeft = 300")
+        after = page.evaluate(places)
+        assert (after[0], after[2]) == (before[0], before[2] - 300)
         assert page.evaluate("document.querySelector('svg').getBoundingClientRect().width") > 200
+        page.emulate_media(media="print")  # on paper figures stay as they were drawn
+        assert page.evaluate("getComputedStyle(document.querySelector('.card')).filter") == "none"
     assert page.pdf().startswith(b"%PDF")

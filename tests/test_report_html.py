@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import re
 from pathlib import Path
@@ -29,7 +30,7 @@ from specbench.reports import (
 )  # fmt: skip
 from specbench.reports.drawing import svg
 from specbench.reports.writing import write
-from specbench.runs.collection import write_pages
+from specbench.runs.collection import answer_of, write_pages
 from specbench.runs.plan import Plan, PlannedJob, write_plan
 from tests.html_pages import Page
 from tests.made_up_rows import gamma_rows, make_row, write_run
@@ -110,6 +111,16 @@ def test_figures_have_ids_of_their_own_and_keep_their_text() -> None:
     assert "<metadata" not in one
 
 
+def test_no_line_ends_inside_an_interval() -> None:
+    shown = pd.DataFrame({"a": ["2.5 [2.25, 3e-2]"]})
+    command = "protocol.planned=[1, 4]"
+    blocks = (Paragraph(("It is ", Strong("1.5 [1, 2]"), "; 0.1 [-0.2, 0.3].", Code(command))), Table("table", shown))
+    text = html.render(report("text", sections=(Section("Result", blocks),)))
+    for value, low, high in (("2.5", "2.25", "3e-2"), ("1.5", "1", "2"), ("0.1", "-0.2", "0.3")):
+        assert f"{value} [{low},\N{NO-BREAK SPACE}{high}]" in text
+    assert f"<code>{command}</code>" in text  # which is typed as it stands
+
+
 def test_names_are_files_and_are_given_once() -> None:
     shown = pd.DataFrame({"a": ["1"]})
     for name in ("../up", "a b", "", "a/b", "a.b"):
@@ -158,10 +169,20 @@ class Stub:
         return report("Is it <b>?", warning="Part of its sweep.")
 
 
+def test_an_index_quotes_answers_and_warns_beside_them(tmp_path: Path) -> None:
+    """A line said what other processes did, that weights were random, or that a CPU's times are not a GPU's."""
+    rows = [dataclasses.replace(row, other_cores=4.0, synthetic=True) for row in gamma_rows()]
+    made = gamma_sweep.build(write_run(tmp_path / "gamma", rows))
+    assert answer_of(made).startswith("The highest speedup is that of gamma 3 with masked: 1.60 [1.59, 1.61] times")
+    assert made.warning.startswith("6 of 6 runs are synthetic")
+    made = verifier_latency.build(write_latency_run(tmp_path / "latency"))
+    assert answer_of(made).startswith("Quickest in a batch of ")
+
+
 @pytest.mark.usefixtures("quick")
 def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps, one of them without rows and one without an analysis, and prose: a line each."""
-    monkeypatch.setattr("specbench.runs.collection.analysis_module", {"gamma_sweep": Stub}.get)
+    monkeypatch.setattr("specbench.runs.collection.analysis_of", lambda exp, _: {"gamma_sweep": Stub}.get(exp))
     outputs = tmp_path / "outputs"
     write_run(outputs / "gamma_sweep" / "1", [make_row(hardware="<b>CPU</b>")], empirical=False)
     (outputs / "gamma_sweep" / "latest").symlink_to("1")
@@ -193,10 +214,10 @@ def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "no rows to report on, 0 of 1 jobs done, 1 not started" in " ".join(index.texts)
     assert second[0] == "gamma_sweep/2"
     assert third[0] == "mine/1"
-    assert "no analysis of this name, so no report" in index.texts
+    assert "no analysis of this name, and none that fits its rows" in index.texts
     assert killed[0] == "mine/2"
-    missing = "no analysis of this name, so no report; 0 of 1 jobs done, 1 not started. To run what is missing:"
-    assert f"{missing} python -m specbench resume={outputs / 'mine' / '2'}" in index.texts
+    missing = "none that fits its rows; 0 of 1 jobs done, 1 not started. To run what is missing:"
+    assert f"no analysis of this name, and {missing} python -m specbench resume={outputs / 'mine' / '2'}" in index.texts
     assert x == ["x", "Is <x> faster?", "Yes.", "2026-02-03", "A CPU, 2026-02-03."]
     assert y[:2] == ["y", "y"]
     page = Page.of(to / "x.html")

@@ -86,11 +86,11 @@ def test_the_share_of_a_process_that_ends_is_done_here(end):
     assert list(in_order(work, 12, 2, 0.5 if end == "hangs" else 0)) == list(range(12))
 
 
-ABANDONED = """
+ABANDONED = r"""
 import os, sys, time
 from specbench.exactness.shares import in_order
 def work(i):
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\n" % os.getpid())  # in one piece: the lines of three processes must not mix
     time.sleep(600 if i else 0)
 results = in_order(work, 3, 3, 0)  # ends its processes when it is collected
 next(results)

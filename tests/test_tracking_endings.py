@@ -159,7 +159,8 @@ def test_a_report_goes_where_the_runs_went(tmp_path, monkeypatch):
     status = SweepStatus.of(sweep)
     assert status is not None
     assert not list(runs.track_report(status, Report("mine", "Mine", "Why?", ()), online=True))
-    ((described, folder, workspace),) = asked
+    ((described, folder, workspace, varied),) = asked
+    assert varied == {}
     assert (described["title"], described["group"], folder) == ("Mine", workspace.group, sweep)
     assert (workspace.mode, workspace.project) == ("offline", "p")
 

@@ -13,12 +13,16 @@ import pytest
 from matplotlib.figure import Figure
 
 from specbench import results
-from specbench.errors import TrackingError
+from specbench.__main__ import report as report_command
+from specbench.errors import ConfigError, TrackingError
 from specbench.reports import Bullets, Code, Lines, Link, Paragraph, Picture, Report, Section, Strong, Table
 from specbench.reports.wandb import to_wandb
-from specbench.runs.tracked import group_of
+from specbench.runs.state import JobState, Status
+from specbench.runs.status import SweepStatus
+from specbench.runs.tracked import group_of, publish
 from specbench.tracking import Workspace, write_report
 from tests.made_up_rows import make_row
+from tests.test_tracking_endings import sweep_of as ended_sweep
 from tests.wandb_server import Server, wandb_server
 
 WILD = "a|b <script>alert(1)</script> $x$ \\input{y} [z](w) *e*"
@@ -85,7 +89,8 @@ def written(tmp_path_factory) -> Any:
     pytest.importorskip("wandb_workspaces")
     sweep = sweep_of(tmp_path_factory.mktemp("sweep"))
     told = to_wandb(REPORT, "", "p", GROUP)
-    path = write_report(told, sweep, Workspace(mode="offline", project="p", group=GROUP))
+    varied = {"gamma": ["1", "4"], "verifier": ["naive", "masked"]}
+    path = write_report(told, sweep, Workspace(mode="offline", project="p", group=GROUP), varied)
     assert path == sweep.resolve() / "report/report.wandb.json"
     assert [each.name for each in path.parent.iterdir()] == ["report.wandb.json"]
     return json.loads(path.read_text())
@@ -118,6 +123,10 @@ def test_panels_show_the_group(written):
     (chart,) = [panel["config"] for panel in shown if panel["viewType"] == "Vega2"]
     assert chart["panelDefId"] == "wandb/line/v0"
     assert "charts/position_rates_table" in json.dumps(chart)
+    points = [panel["config"] for panel in shown if panel["viewType"] == "Scatter Plot"]  # of verifiers there are none
+    assert [(each["xAxis"], each["yAxis"]) for each in points] == [
+        ("config:gamma.value", "summary:speedup"), ("config:gamma.value", "summary:acceptance_length"),
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -150,6 +159,33 @@ def test_written_again_it_is_the_same_report_unless_it_is_of_another_project(ser
     for project, mode in (("p", "online"), ("p", "offline"), ("p", "online"), ("other", "online")):
         write_report(to_wandb(REPORT, "e", project, GROUP), sweep, Workspace(mode=mode, project=project, group=GROUP))
     assert [view["id"] for view in server.views] == [None, "VIEW", None]
+
+
+def test_a_report_is_published_after_its_runs_were_synced(server, tmp_path, monkeypatch):
+    """The configuration says offline, where the runs were kept at first."""
+    sweep = ended_sweep(tmp_path, JobState("x", Status.DONE))
+    status = SweepStatus.of(sweep)
+    assert status is not None
+    assert publish(status, REPORT) == "e/p"
+    (view,) = server.views
+    assert (view["entityName"], view["projectName"], view["displayName"]) == ("e", "p", REPORT.title[:127] + "…")
+    assert json.dumps(group_of("mine", sweep)) in view["spec"]
+    with pytest.raises(ConfigError, match=r"--publish=.*a sweep without a report"):
+        publish(status, None)
+    (sweep / "0/config.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"--publish=.*its runs are not in W&B.*tracking.mode=offline"):
+        publish(status, REPORT)
+
+
+def test_the_command_publishes_and_says_where_or_why_not(tmp_path, monkeypatch, capsys):
+    sweep = ended_sweep(tmp_path, JobState("x", Status.DONE))
+    results.write_rows(sweep / "0" / results.RESULTS, [make_row(exp="mine")], results.RESULT_SCHEMA)
+    monkeypatch.setattr("specbench.runs.ending.publish", lambda status, report: f"e/p for {status.plan.exp}")
+    assert report_command([str(sweep), "--publish"]) == 0
+    assert "Published: the report is in W&B, in e/p for mine." in capsys.readouterr().err
+    monkeypatch.undo()
+    assert report_command(["--publish", str(sweep)]) == 1  # a single run of one's own has no report
+    assert "not published: --publish=" in capsys.readouterr().err
 
 
 def test_online_without_an_entity_says_what_to_set(server, tmp_path):

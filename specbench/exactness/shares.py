@@ -135,16 +135,21 @@ def _answer(answers: Connection, patience: float | int) -> tuple[Any, tuple[str,
 def _run(
     work: Callable[[int], Any], numbers: range, to_parent: Connection, parent: int, inference: bool, limit: float | int
 ) -> None:
-    """Of another process."""
+    """What another process does with its numbers."""
+
+    def send(answer: tuple[Any, tuple[str, str, str] | None]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent has all that it wants, or has died
+            to_parent.send(answer)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with torch.inference_mode(inference), watch.one_thread(), watch.call_limit(limit), ThreadPoolExecutor(1) as sender:
         for number in numbers:  # the sender, since work goes on while a pipe is full
             try:
-                sender.submit(to_parent.send, (work(number), None))
+                sender.submit(send, (work(number), None))
             except VerifierFault as fault:
-                sender.submit(to_parent.send, (None, (fault.fixture, fault.problem, fault.request)))
+                sender.submit(send, (None, (fault.fixture, fault.problem, fault.request)))
                 return
 
 

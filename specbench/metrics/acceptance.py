@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.metrics.intervals import columns, ratio_of_sums
+from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
 
 
 def depths(steps: pd.DataFrame) -> np.ndarray:
@@ -59,13 +59,27 @@ def position_rates(steps: pd.DataFrame, gamma: int) -> PositionRates:
     return PositionRates(joint, conditional)
 
 
-def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
-    """drafted, accepted, emitted and steps of each prompt: what intervals over prompts resample.
+def position_estimates(steps: pd.DataFrame, gamma: int) -> tuple[list[Estimate | None], list[Estimate | None]]:
+    """:func:`position_rates`, joint and conditional, with their intervals by bootstrap over prompts."""
+    depth, accepted = depths(steps), steps["num_accepted"].to_numpy()
+    joint, conditional = [], []
+    for i in range(1, gamma + 1):
+        reached, hit = depth >= i, accepted >= i
+        counted = pd.DataFrame({"reached": reached, "tested": reached & (accepted >= i - 1), "hit": hit})
+        sums = {name: column.to_numpy() for name, column in counted.groupby(_units(steps).to_numpy()).sum().items()}
+        joint.append(ratio_of_sums(sums["hit"], sums["reached"]))
+        conditional.append(ratio_of_sums(sums["hit"], sums["tested"]))
+    return joint, conditional
 
-    The turns of a conversation are one unit, since each continues the one before it.
-    """
-    unit = steps["conversation"].fillna(steps["prompt"]) if "conversation" in steps else steps["prompt"]
-    grouped = steps.groupby(unit, sort=True)
+
+def _units(steps: pd.DataFrame) -> pd.Series:
+    """What intervals resample: the prompt of each step; turns of a conversation are one, each continues the last."""
+    return steps["conversation"].fillna(steps["prompt"]) if "conversation" in steps else steps["prompt"]
+
+
+def totals_by_prompt(steps: pd.DataFrame) -> pd.DataFrame:
+    """drafted, accepted, emitted and steps of each prompt or conversation: what intervals resample."""
+    grouped = steps.groupby(_units(steps), sort=True)
     return pd.DataFrame(
         {
             "drafted": grouped["num_draft_tokens"].sum(),

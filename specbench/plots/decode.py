@@ -6,6 +6,8 @@ verifiers of one rule have the same acceptance and would hide each other.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
@@ -17,13 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from specbench.metrics import theory
+from specbench.metrics.intervals import Estimate
 from specbench.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
 from specbench.plots.style import BAND, GREY, INK, PALE, left_label, legend, panels, style
 
 PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
 AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
 SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
-Rates = Sequence[float | None] | np.ndarray
+Rates = Sequence[Estimate | None]
 
 
 @style()
@@ -42,13 +45,15 @@ def acceptance_histogram(histogram: list[int], title: str) -> Figure:
 
 @style()
 def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
-    """Acceptance by position in the block (metrics.PositionRates); None leaves a gap."""
+    """Acceptance by position in the block (metrics.position_estimates), with its 95% interval; None leaves a gap."""
     figure, (axes,) = panels(1, 1, (1 / 2, 2.4))
     both = {"where all before it were accepted": conditional, "of all drafted": joint}
     for side, (name, look) in zip((-0.5, 0.5), in_order(both).items(), strict=True):
-        values = np.array(both[name], dtype=float)  # None becomes NaN, which is not drawn
+        known = [(each.value, each.low, each.high) if each else (math.nan,) * 3 for each in both[name]]
+        values, low, high = np.array(known).reshape(-1, 3).T  # NaN is not drawn
         places = np.arange(1, len(values) + 1) + 0.028 * len(values) * side  # the two are equal at position 1
         axes.plot(places, values, label=name, **look.line)
+        axes.vlines(places, low, high, color=look.colour, linewidth=1)
     axes.set(xlabel="position in the block", ylabel="share accepted", ylim=(0, 1.04))
     axes.set_title(_wrapped(title), parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -104,7 +109,7 @@ def _shortened(text: str, length: int, keep_end: bool = False) -> str:
 
 
 def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None) -> Figure:
-    """Speedup over plain decoding with its 95% interval; a circle around the row at the place ``marked``."""
+    """Speedup over plain decoding with its 95% interval; an arrow at the row at the place ``marked``."""
     return _speedup(results, "gamma", marked)
 
 
@@ -122,11 +127,11 @@ def _speedup(results: pd.DataFrame, axis: str, marked: int | None = None) -> Fig
         best = results.iloc[marked]
         series = next(each for each in _series(results, axis) if best.name in each.rows.index)
         x, color = best[axis] + _shift(results, axis) * series.place, series.look.colour
-        axes.scatter(x, best["speedup"], s=110, facecolor="none", edgecolor=color, linewidth=0.9)
-        text = rf"{SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$"
+        text = rf"fastest: {SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$"
         top = best[["speedup", "speedup_high"]].astype(float).max()  # without an interval the point itself
-        axes.annotate(text, (x, top), (0, 3), textcoords="offset points", ha="center", va="bottom", color=color)
-    axes.margins(y=0.12)
+        arrow = {"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 2}  # no series has it as its marker
+        axes.annotate(text, (x, top), (0, 14), textcoords="offset points", ha="center", color=color, arrowprops=arrow)
+    axes.margins(y=0.12 if marked is None else 0.2)
     axes.set_ylabel(r"speedup over plain decoding ($\times$)")
     legend(figure)
     return figure
@@ -137,14 +142,19 @@ def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
     """Tokens a verification step, beside theory.expected_tokens at the measured overlap and the ceiling gamma + 1."""
     figure, (axes,) = panels(1, 1, (0.8, 2.9))
     _lines(axes, results, "gamma", "acceptance_length")
-    predictions = {}  # a dict, since series of one overlap share a prediction
+    predictions, shared = {}, {}  # dicts, since series of one overlap share a prediction
     for series in _series(results[results["overlap"].notna()], "gamma"):
         overlaps = series.rows["overlap"].astype(float).clip(upper=1)  # a mean of overlaps may round beyond 1
         curve = tuple(zip(series.rows["gamma"], overlaps, strict=True))
         predictions[curve] = [theory.expected_tokens(overlap, gamma) for gamma, overlap in curve]
+        shared.setdefault(curve, []).append(series)
+    label = "independent acceptance at the overlap"
     for curve, tokens in predictions.items():
-        label = "independent acceptance at the overlap"
-        axes.plot([gamma for gamma, _ in curve], tokens, color=INK, linestyle=DASHED, linewidth=0.9, label=label)
+        (line,) = axes.plot([gamma for gamma, _ in curve], tokens, color=INK, label=label)
+        if len(predictions) > 1:
+            names = " and ".join(series.name for series in shared[curve])
+            line.set(**shared[curve][0].look.curve, label=f"{label} of {names}")
+        line.set(linestyle=DASHED, linewidth=0.9, markevery=1)
     gammas = np.unique(results["gamma"])
     axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=DOTTED, label=r"ceiling $\gamma + 1$")
     # Without an interval, as of a single prompt, the length itself.
@@ -247,4 +257,4 @@ def _shift(results: pd.DataFrame, axis: str) -> float:
 
 def _wrapped(title: str) -> str:
     """A label of a job may be a whole command line, which would leave no room for what is drawn."""
-    return fill(title.replace(",", ", "), 36, max_lines=3, placeholder=" ...")
+    return fill(re.sub(r",(?=\S)", ", ", title), 36, max_lines=3, placeholder=" ...")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ SOLID: Dashes = "-"
 DASHED: Dashes = (0, (4.0, 3.0))
 DOTTED: Dashes = (0, (1.0, 1.5))
 DASHDOT: Dashes = (0, (6.0, 2.0, 1.0, 2.0))
-DASHES = (SOLID, DASHED, DOTTED, DASHDOT)
+DASHES = (SOLID, DASHDOT, DOTTED, DASHED)  # dashed last: so are flawed verifiers and what theory expects
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
     Args:
         names: rules or verifiers, with what else tells series apart behind a comma or in brackets: ``masked``,
-            ``masked, batch_size 4``, ``fused (job 3)``. Series of one verifier share its colour.
+            ``masked, batch_size 4``, ``fused (job 3)``. Series of one verifier share its colour, and have markers and
+            dashes of their own.
 
     Returns:
         No two of a figure are alike, nor are their markers while there are enough. Names of the table have the same
@@ -95,7 +96,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         if name in KNOWN and KNOWN[name] not in given.values():  # a rule and its reference may stand side by side
             given[name] = KNOWN[name]
     for name in sorted(set(every) - set(given)):
-        given[name] = _free(_candidates(name), given.values())
+        given[name] = _free(list(_candidates(name)), set(given.values()), name != _verifier(name))
     return {name: given[name] for name in every}
 
 
@@ -109,7 +110,7 @@ def in_order(names: Iterable[object]) -> dict[Any, Look]:
 
 def _candidates(name: str) -> Iterator[Look]:
     """Looks for a name that has none of its own, best first: its verifier's, then others of the same colour."""
-    verifier = re.split(r", | \(", name)[0]
+    verifier = _verifier(name)
     start = zlib.crc32(verifier.encode())
     dashes = DASHED if verifier.startswith("flawed") else SOLID
     home = KNOWN.get(verifier, Look(OWN_COLOURS[start % len(OWN_COLOURS)], MARKERS[start % len(MARKERS)], dashes))
@@ -118,10 +119,16 @@ def _candidates(name: str) -> Iterator[Look]:
         yield Look(home.colour, MARKERS[(first + step) % len(MARKERS)], dashes)
 
 
-def _free(candidates: Iterator[Look], taken: Iterable[Look]) -> Look:
-    """The first candidate whose marker nobody has; else the first that is no one's; else, among hundreds, any."""
-    every, used = list(candidates), set(taken)
+def _verifier(name: str) -> str:
+    return re.split(r", | \(", name)[0]
+
+
+def _free(every: Sequence[Look], used: Set[Look], is_setting: bool) -> Look:
+    """The first look whose marker nobody has, of a setting of a verifier also whose line; else the first that is no
+    one's; else, among hundreds, any."""
     markers, pairs = {look.marker for look in used}, {(look.marker, look.dashes) for look in used}
-    unmarked = (look for look in every if look.marker not in markers)
+    lines = {(look.colour, look.dashes) for look in used}
+    unmarked = [look for look in every if look.marker not in markers]
+    apart = [look for look in unmarked if is_setting and (look.colour, look.dashes) not in lines]
     unpaired = (look for look in every if (look.marker, look.dashes) not in pairs)
-    return next(itertools.chain(unmarked, unpaired, every))
+    return next(itertools.chain(apart, unmarked, unpaired, every))

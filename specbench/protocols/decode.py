@@ -24,7 +24,13 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step import PHASES as STEP_PHASES
 from specbench.errors import ConfigError
-from specbench.metrics.acceptance import acceptance_columns, acceptance_histogram, position_rates, totals_by_prompt
+from specbench.metrics.acceptance import (
+    acceptance_columns,
+    acceptance_histogram,
+    position_estimates,
+    position_rates,
+    totals_by_prompt,
+)
 from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.speed import speed_of
 from specbench.plots import decode as plots
@@ -123,7 +129,7 @@ class DecodeProtocol:
         }
         figures = {
             "acceptance_histogram": plots.acceptance_histogram(measured["acceptance_histogram"], context.title),
-            "position_rates": plots.position_rates(measured["joint_rates"], measured["conditional_rates"]),
+            "position_rates": plots.position_rates(*position_estimates(steps, context.gamma)),
         }
         if empirical:
             figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(empirical))

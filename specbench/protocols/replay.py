@@ -22,7 +22,7 @@ from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.settings import check_gammas
 from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
-from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan
+from specbench.replay.planning import PLAN, PLAN_SCHEMA, plan, rules_compared
 from specbench.replay.plausible import warning
 from specbench.replay.policies import frontier
 from specbench.replay.renewal import replay
@@ -97,10 +97,13 @@ class ReplayProtocol:
         if tried:
             figures["policies"] = plots.policy_frontier(pd.DataFrame(tried))
         best = max(rows, key=lambda row: row["acceptance_length"])
-        return Outcome(
+        headline = (
             f"{len(trace)} tokens of {len(trace.prompts)} texts replayed at {len(rows)} settings "
             f"(target {trace.identity.target}, draft {trace.identity.draft}); up to "
-            f"{best['acceptance_length']:.2f} tokens a step at gamma {best['gamma']} by rule {best['rule']}",
+            f"{best['acceptance_length']:.2f} tokens a step at gamma {best['gamma']} by rule {best['rule']}"
+        )
+        return Outcome(
+            "; ".join(filter(None, [headline, rules_compared(planned)])),
             measured={"dtype": trace.identity.dtype},
             tables={
                 REPLAY: Table(rows, REPLAY_SCHEMA),

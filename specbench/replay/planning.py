@@ -21,7 +21,7 @@ decoding too, unless their seeds make them equal, so the texts' part does not ca
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
@@ -37,6 +37,7 @@ from specbench.replay.summary import by_prompt, sums_by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
 from specbench.results import schema_of
+from specbench.rounding import interval
 from specbench.rules.cards import CARDS
 
 PLAN = "plan.parquet"
@@ -148,3 +149,16 @@ def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> lis
     pairs = [pair for of_rule in settings for pair in pairwise(of_rule)]
     pairs += [pair for first, second in combinations(settings, 2) for pair in zip(first, second, strict=True)]
     return [compare(first, second, alpha, power) for first, second in pairs]
+
+
+def rules_compared(planned: Sequence[Mapping[str, Any]]) -> str:
+    """Each two rules at each gamma of :func:`plan` in words; empty for no plan.
+
+    Such as ``block, gamma 4: 0.12 [0.05, 0.19] more tokens a step than token, gamma 4``.
+    """
+    told = []
+    for row in planned:
+        if row["first"].split(",")[0] != row["second"].split(",")[0]:
+            difference = interval(row["difference"], row["difference_low"], row["difference_high"])
+            told.append(f"{row['second']}: {difference} more tokens a step than {row['first']}")
+    return "; ".join(told)

@@ -54,7 +54,7 @@ def _templates() -> jinja2.Environment:
         finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
     )
     filters = {"kind": _kind, "inlines": inlines, "literal": literal, "target": target, "lines_of": lines_of}
-    made.filters.update(filters, anchor=_anchor, svg=_svg, columns=_columns, files=_files)
+    made.filters.update(filters, unbroken=_unbroken, anchor=_anchor, svg=_svg, columns=_columns, files=_files)
     return made
 
 
@@ -66,6 +66,11 @@ def _kind(part: object) -> str:
 def _anchor(heading: str) -> str:
     """What a link within the page calls a section."""
     return re.sub(r"\W+", "-", heading.lower()).strip("-")
+
+
+def _unbroken(text: object) -> str:
+    """Text in which no line ends inside an interval, such as [0.58, 0.64], on a page or on paper."""
+    return re.sub(r"(?<=\d), (?=[-\d.e+]+\])", ",\N{NO-BREAK SPACE}", str(text))
 
 
 def _svg(picture: Picture) -> Markup:

@@ -24,11 +24,11 @@ from specbench.reports.cells import file_name
 from specbench.reports.text import literal
 from specbench.reports.writing import REPORT, write
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, read_plan
-from specbench.runs.reporting import analysis_module
+from specbench.runs.reporting import analysis_of
 from specbench.runs.status import SweepStatus
 
 INDEX, PAGES = "index.html", OUTPUTS / "pages"
-NO_ANALYSIS = "no analysis of this name, so no report"
+NO_ANALYSIS = "no analysis of this name, and none that fits its rows"
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
         frame = pd.DataFrame() if rows is None else rows.to_pandas()
         plan = read_plan(sweep)
         exp = plan.exp if plan is not None else "" if frame.empty else str(frame["exp"].iloc[0])
-        analysis = analysis_module(exp)
+        analysis = analysis_of(exp, frame)
         if analysis is None:
             return Entry(name, "", exp, "", trouble="; ".join(filter(None, [NO_ANALYSIS, _unfinished(sweep)])))
         report: Report = analysis.build(sweep)
@@ -138,7 +138,7 @@ def _sweep_entry(sweep: Path, to: Path, taken: set[str]) -> Entry:
     date, hardware = frame["created"].max(), ", ".join(dict.fromkeys(frame["hardware"]))
     page = f"{folder.name}/{REPORT}/report.html"
     question = next((each for each in _sentences(literal(report.question)) if each.endswith("?")), report.title)
-    return Entry(name, page, question, _sentences(_answer(report))[0], str(date)[:10], hardware, report.warning)
+    return Entry(name, page, question, _sentences(answer_of(report))[0], str(date)[:10], hardware, report.warning)
 
 
 def _unfinished(sweep: Path) -> str:
@@ -147,7 +147,7 @@ def _unfinished(sweep: Path) -> str:
     return "" if status is None or status.complete else f"{status.sentence()}. {status.remedy()}"
 
 
-def _answer(report: Report) -> str:
+def answer_of(report: Report) -> str:
     """What the first section says first, in words alone: its links lead from the report's own folder."""
     for block in report.sections[0].blocks:
         if isinstance(block, Paragraph):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
 
 from specbench.disk import WriteError
 from specbench.errors import SpecbenchError
 from specbench.progress import say
 from specbench.reports import Report
-from specbench.runs.reporting import analysis_module
+from specbench.runs.reporting import analysis_module, analysis_of
 from specbench.runs.state import Status
 from specbench.runs.status import SweepStatus
-from specbench.runs.tracked import track_report, track_sweep
+from specbench.runs.tracked import publish, track_report, track_sweep
 
 
-def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
+def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bool = False) -> int:
     """Collects the rows of a sweep, prints its table, where its report lies, and what became of its jobs.
 
     Each part is tried for itself: a full disk, or a fault in a report, must not hide what the jobs found.
@@ -24,6 +27,7 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
     Args:
         just_ran: whether this process ran the jobs, so that a single one has said what became of it.
         interrupted: whether the user wants an end now: nothing is sent then.
+        publishing: whether the report is to be saved on W&B's server.
 
     Returns:
         The exit status: 0 if all jobs are done, none was found wanting, and the report is written.
@@ -40,7 +44,10 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False) -> int:
             whole = False
             words = str(error) if isinstance(error, SpecbenchError) else f"{type(error).__name__}: {error}"
             say(f"{part.__name__.strip('_')}: {words}", style="bold red")
-    _track(status, report, ended=just_ran, online=just_ran and not interrupted)
+    if publishing:
+        whole &= _publish(status, report)
+    else:
+        _track(status, report, ended=just_ran, online=just_ran and not interrupted)
     everything = len(status.states) > 1 or not just_ran
     for style, sentence in status.problems():
         if everything or sentence.startswith("died"):
@@ -75,7 +82,7 @@ def _table(folder: Path, _: SweepStatus) -> None:
 
     decoded = results.read_results(folder).query("protocol == 'decode'")
     if len(decoded):
-        print_summary(decoded)
+        print_summary(decoded, folder)
         print_categories(decoded, results.read_jobs(folder, results.CATEGORIES))
 
 
@@ -88,20 +95,39 @@ def _track(status: SweepStatus, report: Report | None, ended: bool, online: bool
             say(f"not tracked in W&B ({type(error).__name__}: {error})", style="yellow")
 
 
+def _publish(status: SweepStatus, report: Report | None) -> bool:
+    try:
+        say(f"Published: the report is in W&B, in {publish(status, report)}.")
+    except SpecbenchError as error:
+        say(f"not published: {error}", style="bold red")
+        return False
+    return True
+
+
 def _report(folder: Path, status: SweepStatus) -> Report | None:
-    """Writes the report, if there is an analysis of the experiment's name."""
+    """Writes the report, of a sweep of one's own the one that fits it; of a single run it says how to make one."""
     from specbench import results
     from specbench.reports.writing import write
 
-    report = build_report(folder, status.plan.exp)
-    if report is None and (folder / results.RESULTS).exists():  # else there was no room for it, as was said
-        say(f"Results: {os.path.relpath(folder / results.RESULTS)}")
+    exp, rows = status.plan.exp, results.read_rows(folder)
+    analysis = analysis_of(exp, pd.DataFrame() if rows is None else rows.to_pandas())
+    is_own = analysis_module(exp) is None
+    single, report = is_own and len(status.states) == 1, None
+    try:
+        report = None if single else build_report(folder, analysis)
+    except SpecbenchError as error:
+        if not is_own:
+            raise
+        say(f"no report: {error}", style="yellow")  # nor did anybody ask for one
     if report is not None:
         say(f"Report: {os.path.relpath(write(report, folder))}")
+    elif (folder / results.RESULTS).exists():  # else there was no room for it, as was said
+        say(f"Results: {os.path.relpath(folder / results.RESULTS)}")
+        if single and analysis is not None:
+            say(f"python -m {analysis.__name__} {shlex.quote(os.path.relpath(folder))} makes a report of it.")
     return report
 
 
-def build_report(folder: Path, exp: str) -> Report | None:
-    """The report of an experiment that has an analysis of its name; None if it has none."""
-    analysis = analysis_module(exp)
+def build_report(folder: Path, analysis: ModuleType | None) -> Report | None:
+    """The report that an analysis makes of a sweep; None without one."""
     return None if analysis is None else analysis.build(folder)

@@ -6,14 +6,16 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench import __version__
+import pandas as pd
+
+from specbench import __version__, results
 from specbench.errors import ConfigError
 from specbench.plots.style import drawn_for
 from specbench.progress import say
 from specbench.reports import Report
 from specbench.reports.latex import figures, folder
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
-from specbench.runs.reporting import analysis_module
+from specbench.runs.reporting import analysis_module, analysis_of
 from specbench.runs.status import SweepStatus
 
 ABOUT = """\
@@ -84,9 +86,10 @@ def built(run: Path) -> Report:
     """
     plan = read_plan(run)
     exp = plan.exp if plan is not None else run.resolve().parent.name
-    analysis = analysis_module(exp)
+    rows = results.read_rows(run)
+    analysis = analysis_of(exp, pd.DataFrame() if rows is None else rows.to_pandas())
     if analysis is None:
-        remedy = "Experiments with a report are those of specbench.analysis, such as gamma_sweep."
+        remedy = "Experiments with a report are those of specbench.analysis, such as gamma_sweep, or vary the same."
         raise ConfigError("RUN", run, f"a run of {exp}, which has no report", remedy)
     return analysis.build(run)
 

@@ -1,4 +1,4 @@
-"""The commands that run a sweep's jobs again, from its plan."""
+"""The commands that run a sweep's jobs again, from its plan, and what it varies."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ def commands(plan: Plan) -> list[str]:
     jobs = [sorted(job.overrides, key=lambda each: key_of(each) != "exp") for job in plan.jobs]
     lines = [_grid(jobs)] if len(jobs) > 1 and _grid(jobs) else jobs
     return [_line(plan, overrides) for overrides in lines]
+
+
+def varied(plan: Plan) -> dict[str, list[str]]:
+    """The keys of the command line in which jobs differ, each with its values in their order."""
+    jobs = [{key_of(each): each.partition("=")[2] for each in job.overrides} for job in plan.jobs]
+    keys = dict.fromkeys(key for job in jobs for key in job)
+    values = {key: list(dict.fromkeys(job.get(key, "") for job in jobs)) for key in keys}
+    return {key: given for key, given in values.items() if len(given) > 1}
 
 
 def _grid(jobs: list[list[str]]) -> list[str]:

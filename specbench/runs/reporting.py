@@ -1,10 +1,23 @@
-"""The analysis of an experiment, by the experiment's name."""
+"""The analysis of an experiment by its name, and of a sweep of one's own by what it measured and varied."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 from types import ModuleType
+
+import pandas as pd
+
+OF_PROTOCOL = {
+    "latency": "verifier_latency",
+    "agreement": "verifier_agreement",
+    "replay_check": "replay_sweep",
+    "predict": "predicted_speedup",
+    "exactness": "exactness",
+    "eprocess": "eprocess",
+}
+DECODING = {"gamma": "gamma_sweep", "temperature": "temperature_sweep", "drafter": "drafters", "engine": "decode_speed"}
+WITHOUT = "smoke"  # asks whether everything works here, in seconds
 
 
 def analysis_module(exp: str) -> ModuleType | None:
@@ -21,3 +34,27 @@ def analysis_module(exp: str) -> ModuleType | None:
         return None
     module = importlib.import_module(name)
     return module if hasattr(module, "build") else None
+
+
+def analysis_of(exp: str, rows: pd.DataFrame) -> ModuleType | None:
+    """The experiment's own analysis, or the one that fits the rows of a sweep of one's own.
+
+    Args:
+        rows: of results.RunRow; may be empty.
+
+    Returns:
+        None where neither is there: nothing reports on rows of several protocols, or of protocol=cost.
+    """
+    own = analysis_module(exp)
+    return own if own is not None or exp == WITHOUT else analysis_module(fitting(rows))
+
+
+def fitting(rows: pd.DataFrame) -> str:
+    """The experiment that measures what rows have measured, and varies what they vary; empty if none does.
+
+    Of runs of decoding it is the one of the first setting of DECODING that has several values, else of gamma.
+    """
+    protocols = set(rows.get("protocol", ()))
+    if protocols == {"decode"}:
+        return next((exp for column, exp in DECODING.items() if rows[column].nunique() > 1), DECODING["gamma"])
+    return OF_PROTOCOL.get(protocols.pop(), "") if len(protocols) == 1 else ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
+from specbench.between import tokens_a_step
 from specbench.progress import console, say
 from specbench.reports.cells import plain
 from specbench.reports.text import literal
@@ -53,10 +56,15 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
         )
 
 
-def print_summary(rows: pd.DataFrame) -> None:
+def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     """One line a run: what varied, how much was accepted, how fast it was, how close to the target.
 
-    Below the table stand which setting is the fastest, if that can be told, and what disturbed the machine.
+    Below the table stand which setting is the fastest, if that can be told, which verifiers yield more tokens a step,
+    and what disturbed the machine.
+
+    Args:
+        rows: of results.RunRow.
+        folder: the sweep's, whose step logs compare verifiers; None compares none.
     """
     # None among numbers makes them floats.
     chunks = ["whole" if pd.isna(each) else str(each).removesuffix(".0") for each in rows["prompt_chunk"]]
@@ -80,8 +88,10 @@ def print_summary(rows: pd.DataFrame) -> None:
         table.add_row(*map(Text, cells))
     console.print(table)
     names = [", ".join(f"{name} {plain(row[name])}" for name in shown) for _, row in rows.iterrows()]
-    for text in filter(None, [machine(rows), literal(fastest(rows, names)) if len(rows) > 1 else ""]):
-        say(text)
+    verdicts = [] if folder is None else tokens_a_step(folder, rows, varying(rows, "verifier") or ["gamma"])
+    for text in (*([fastest(rows, names)] if len(rows) > 1 else []), *verdicts, machine(rows)):
+        if text:
+            say(literal(text))
 
 
 def _told(rows: pd.DataFrame) -> list[str]:

@@ -12,14 +12,17 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from specbench.config import Config
+from specbench.disk import read_json
 from specbench.errors import ConfigError, TrackingError
 from specbench.reports import Report
 from specbench.reports.wandb import to_wandb
 from specbench.runs.job import HF, JobInfo, model_name
 from specbench.runs.plan import PlannedJob
+from specbench.runs.repeat import commands, varied
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
 from specbench.tracking import JobRun, Workspace, check_settings, is_tracked, log_sweep, tags_of, write_report
+from specbench.tracking.reports import REPORT
 from specbench.verifiers.base import offers
 
 
@@ -94,7 +97,9 @@ def track_sweep(status: SweepStatus, ended: bool, online: bool) -> Iterator[str]
     facts = [facts_of(job.choices, status.folder / str(job.number)) for job in status.plan.jobs]
     shared = set.intersection(*(set(tags_of(each)) for each in facts))
     try:
-        log_sweep(workspace, status.folder, status.plan.created, jobs, sorted(shared), bool(status.exit_status))
+        plan = status.plan
+        config = {"exp": plan.exp, "command": "\n".join(commands(plan)), "varied": varied(plan)}
+        log_sweep(workspace, status.folder, plan.created, jobs, sorted(shared), bool(status.exit_status), config)
     except TrackingError as error:
         yield f"the sweep is not tracked in W&B ({error})"
 
@@ -109,10 +114,36 @@ def track_report(status: SweepStatus, report: Report, online: bool) -> Iterator[
     if workspace is None:
         return
     try:
-        described = to_wandb(report, workspace.entity or "", workspace.project, workspace.group)
-        write_report(described, status.folder, workspace)
+        _write_report(status, report, workspace)
     except TrackingError as error:
         yield f"no report for W&B ({error})"
+
+
+def publish(status: SweepStatus, report: Report | None) -> str:
+    """Saves a sweep's report on W&B's server, wherever its runs were kept at first; they may have been synced since.
+
+    Returns:
+        The entity and the project, as ``ENTITY/PROJECT``.
+
+    Raises:
+        ConfigError: no report, a sweep that was not tracked, or no key for the server.
+        TrackingError: it could not be saved.
+    """
+    if report is None:
+        raise ConfigError("--publish", status.folder, "a sweep without a report", "Give one that has a report.")
+    workspace = _workspace(status, status.folder / "0", online=True)
+    if workspace is None:
+        raise ConfigError("--publish", status.folder, "its runs are not in W&B", "Run it with tracking.mode=offline.")
+    workspace = dataclasses.replace(workspace, mode="online")
+    check_settings(workspace.mode, workspace.project, workspace.entity)
+    _write_report(status, report, workspace)
+    saved = read_json(status.folder / "report" / REPORT)
+    return f"{saved['entityName']}/{saved['projectName']}"
+
+
+def _write_report(status: SweepStatus, report: Report, workspace: Workspace) -> None:
+    described = to_wandb(report, workspace.entity or "", workspace.project, workspace.group)
+    write_report(described, status.folder, workspace, varied(status.plan))
 
 
 def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,10 @@ from specbench.results import RESULTS, read_rows
 from specbench.tracking.jobs import JobRun
 from specbench.tracking.panels import MOST_ROWS, plain
 from specbench.tracking.settings import Workspace
+from specbench.varying import varying, with_sampling
 
 SWEEP = "sweep"  # its job type
+MEASURED = ("speedup", "speedup_low", "speedup_high", "tokens_per_second", "acceptance_length", "acceptance_rate")
 
 
 def log_sweep(
@@ -26,6 +29,7 @@ def log_sweep(
     jobs: Sequence[Mapping[str, Any]],
     tags: Sequence[str],
     failed: bool,
+    config: Mapping[str, Any],
 ) -> None:
     """Logs a sweep that has ended. A sweep that was gone on with replaces its run of before.
 
@@ -35,6 +39,7 @@ def log_sweep(
         jobs: what became of each: the same keys in all.
         tags: that all its jobs have.
         failed: whether the command's exit status is not 0.
+        config: of the run: what was asked for.
 
     Raises:
         TrackingError: and nothing else; it says what was not tracked.
@@ -42,7 +47,7 @@ def log_sweep(
     if workspace.mode == "disabled":
         return
     number = hashlib.sha256(f"{created}/{folder.name}".encode()).hexdigest()[:12]
-    run = JobRun(workspace, folder, f"{SWEEP} {folder.resolve().name}", SWEEP, [*tags, SWEEP], {}, number)
+    run = JobRun(workspace, folder, f"{SWEEP} {folder.resolve().name}", SWEEP, [*tags, SWEEP], config, number)
     try:
         for before in folder.glob(f"wandb/*run-*-{number}"):
             shutil.rmtree(before)
@@ -52,8 +57,9 @@ def log_sweep(
             tables["tables/results"] = plain(_scalars(rows.slice(0, MOST_ROWS)))
         states = [job["status"] for job in jobs]
         report = sorted((folder / "report" / "figures").glob("*.png"))
+        counts = {"jobs": len(jobs), **{f"jobs_{state}": states.count(state) for state in dict.fromkeys(states)}}
         last = {
-            "summary": {"jobs": len(jobs), **{f"jobs_{state}": states.count(state) for state in dict.fromkeys(states)}},
+            "summary": {**counts, "best": {} if rows is None else best_row(rows)},
             "tables": tables,
             "images": {f"report/{path.stem}": str(path.resolve()) for path in report},
             "files": [
@@ -68,6 +74,16 @@ def log_sweep(
         raise TrackingError(str(error)) from error
     except Exception as error:
         raise TrackingError(f"{type(error).__name__}: {error}") from error
+
+
+def best_row(rows: pa.Table) -> dict[str, Any]:
+    """The row of the highest speedup: what tells it from the others, and what it measured; empty if none has one."""
+    frame = with_sampling(rows.to_pandas())
+    timed = frame[frame["speedup"].notna()]
+    if timed.empty:
+        return {}
+    row = timed.loc[timed["speedup"].idxmax(), list(dict.fromkeys(["job", *varying(frame), *MEASURED]))]
+    return json.loads(row.to_json())
 
 
 def _scalars(rows: pa.Table) -> pa.Table:

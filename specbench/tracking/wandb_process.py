@@ -160,6 +160,7 @@ def report(first: Message, _second: object) -> None:
             return wr.Runset(entity=owner, project=project, name=group, filters=And(Metric("Group") == group, *more))
 
         panels = [
+            *(_points(wr, each) for each in first["panels"]["points"]),
             *(wr.BarPlot(title=name, metrics=[name]) for name in first["panels"]["bars"]),
             *(_chart(wr, chart) for chart in first["panels"]["charts"]),
             wr.MediaBrowser(media_keys=[*first["panels"]["histograms"], *first["panels"]["images"]], num_columns=2),
@@ -211,6 +212,12 @@ def _replace(path: Path, written: Message) -> None:
     beside = path.with_suffix(".tmp")
     beside.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     beside.replace(path)
+
+
+def _points(wr: Any, drawn: Message) -> Any:
+    """A point a run of the group, also of runs that come later."""
+    x, y = wr.Config(drawn["x"]), wr.SummaryMetric(drawn["y"])
+    return wr.ScatterPlot(title=f"{drawn['y']} by {drawn['x']}", x=x, y=y)
 
 
 def _chart(wr: Any, chart: Message) -> Any:

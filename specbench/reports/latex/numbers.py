@@ -1,9 +1,10 @@
 r"""Numbers by name, so that none is typed by hand: each is a macro of numbers.tex.
 
 ``\specbench{gamma_sweep/table/gamma=4,verifier=masked/speedup}`` prints that cell of that table as the report has it.
-Names consist of the experiment, the table, the columns that tell its rows apart, and the column; in sentences and
-captions numbers are counted. Of a cell with an interval, such as 1.60 [1.59, 1.61], ``/value``, ``/low`` and ``/high``
-behind its name print the parts. A name that does not exist is an error of LaTeX that says the name.
+Names consist of the experiment, the table, the columns that tell its rows apart, and the column. In sentences and
+captions they consist of the section and the words in front of the number: ``gamma_sweep/Result/the_lowest_p-value_is``.
+Of an interval, such as 1.60 [1.59, 1.61], ``/value``, ``/low`` and ``/high`` behind its name print the parts. A name
+that does not exist is an error of LaTeX that says the name.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ DEFINITION = r"""% \specbench{NAME} prints a number of this file. It may stand i
 \def\specbenchnumber#1{\expandafter\def\csname specbench/#1\endcsname}"""
 NUMBER = re.compile(r"(?<![\w./+-])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w]|[./-]\d|,\d{3})")
 _INTERVAL = re.compile(r"(?P<value>[-+]?[\d.,e+-]+) \[(?P<low>[-+]?[\d.,e+-]+), (?P<high>[-+]?[\d.,e+-]+)\]")
+_MEASURED = re.compile(rf"{NUMBER.pattern}(?: \[{NUMBER.pattern}, {NUMBER.pattern}\])?")
+# What follows these is where something is written down.
+_CITED = re.compile(r"(?i)\b(?:arxiv|theorem|lemma|equation|algorithm|section|figure|table)[ :]$")
+_CLAUSE, _WORD = re.compile(r"[.;:?!]\s"), re.compile(r"(?<![\w.])[A-Za-z][\w'-]*")
+WORDS = 4  # of a number's clause, that name it
 _MINUS = re.compile(r"(?<![\w.)\]])-(?=\d)")
 
 
@@ -51,11 +57,20 @@ class Numbers:
         return rf"\specbench{{{key}}}"
 
     def in_text(self, text: str, place: str) -> str:
-        """Escaped text in which every number is a macro, named by the place and counted."""
+        """Escaped text in which every measured number, or interval, is a macro.
+
+        Its name is the place and the words in front of it, in its clause, or behind it if it begins one. Numbers of
+        the same words are counted. So a sentence that is added renames no number of another.
+        """
         parts, end = [], 0
-        for found in NUMBER.finditer(text):
-            self._counts[place] += 1
-            parts += [escape(text[end : found.start()]), self.macro(f"{place}/{self._counts[place]}", found.group())]
+        for found in _MEASURED.finditer(text):
+            if _CITED.search(text[: found.start()]):
+                continue
+            name = f"{place}/{_described(text, found.start(), found.end())}"
+            self._counts[name] += 1
+            if self._counts[name] > 1:
+                name = f"{name}/{self._counts[name]}"
+            parts += [escape(text[end : found.start()]), self.macro(name, found.group())]
             end = found.end()
         return "".join(parts) + escape(text[end:])
 
@@ -93,3 +108,10 @@ class Typed(Numbers):
 def name_of(words: str) -> str:
     """Words as part of a macro's name: what LaTeX, babel or a shell might read as more becomes an underscore."""
     return re.sub(r"[^A-Za-z0-9_=,./+-]+", "_", words)
+
+
+def _described(text: str, start: int, end: int) -> str:
+    """The words beside a number of a text, such as ``the_overlap_was``."""
+    before = _WORD.findall(_CLAUSE.split(text[:start])[-1])[-WORDS:]
+    behind = _WORD.findall(_CLAUSE.split(text[end:])[0])[:WORDS]
+    return "_".join(before or behind) or "number"
