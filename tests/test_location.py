@@ -2,12 +2,13 @@
 
 import dataclasses
 import re
+import time
 
 import pytest
 import torch
 
 from specbench.exactness import examples
-from specbench.exactness.enumeration.injection import Point, extreme_failures, inject
+from specbench.exactness.enumeration.injection import Point, extreme_failures, inject, seconds_a_request
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
@@ -358,3 +359,21 @@ def test_an_example_of_large_batches_says_which(size, place):
     assert failure.request.batch == max(size, place) + 1
     assert failure.request.place == place
     assert f"in copy {place + 1} of a batch of {max(size, place) + 1} copies" in "\n".join(failure.lines)
+
+
+class SlowAtFirst(MaskedVerifier):
+    """Takes a second for its first call of each size, as code does that sets something up, or is held up."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes: set[int] = set()
+
+    def verify(self, draft, target, streams):
+        if (size := len(draft.num_draft_tokens)) not in self.sizes:
+            self.sizes.add(size)
+            time.sleep(1)
+        return super().verify(draft, target, streams)
+
+
+def test_a_slow_first_call_does_not_make_code_slow():
+    assert seconds_a_request(SlowAtFirst(), next(iter(FIXTURES.values()))) < 1e-3
