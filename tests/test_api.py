@@ -422,14 +422,25 @@ def test_what_a_function_does_wrong_is_said_and_not_raised():
     assert (found.rule, found.declared_lossless) == ("mine", False)
 
 
+@pytest.mark.parametrize(("takes_padded", "left_out"), [(None, True), (True, False)])
+def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
+    found = specbench.certify(
+        MaskedVerifier().verify, rule="token", takes_padded=takes_padded, **SMALL | {"calls": 20, "inputs_seed": 1}
+    )
+    assert any(line.startswith("padded drafts") for line in found.not_covered) == left_out
+    assert ("takes_padded=True" in found.command) != left_out
+
+
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
         ({"verifier": print}, ArgumentError, "rule: missing for the function print"),
         ({"verifier": "masked", "rule": "token"}, ArgumentError, "rule='token': given for masked, which says itself"),
         ({"verifier": MaskedVerifier(), "lossless": True}, ArgumentError, "lossless=True: given for MaskedVerifier"),
-        ({"verifier": "masked", "suite": "thorough"}, ConfigError, "protocol.suite=thorough: no such suite"),
-        ({"verifier": "masked", "drawss": 3}, ConfigError, "protocol.drawss=3: no setting of a suite"),
+        ({"verifier": "masked", "suite": "thorough"}, ConfigError, "suite=thorough: no such suite"),
+        ({"verifier": "masked", "takes_padded": True}, ArgumentError, "takes_padded=True: given for masked"),
+        ({"verifier": "masked", "draws": "many"}, ConfigError, "draws=many: not a whole number. See specbench.exac"),
+        ({"verifier": "masked", "drawss": 3}, ConfigError, "drawss=3: no setting of a suite"),
         ({"verifier": "masked", "batch_size": 0}, ConfigError, "batch_size=0: not a count"),
         ({"verifier": "masked", "seed": 2**63}, ConfigError, f"Use a whole number from 0 to {2**63 - 1}."),
         ({"verifier": "masked", "device": "tpu"}, ConfigError, "device=tpu"),

@@ -21,10 +21,11 @@ class FunctionVerifier:
     Args:
         function: called as ``function(draft, target, streams)``.
         rule, lossless: see :class:`specbench.verifiers.Verifier`.
+        takes_padded: see :class:`specbench.verifiers.base.Offers`.
     """
 
-    def __init__(self, function: VerifyFunction, rule: str | Card, lossless: bool):
-        self.function, self.rule, self.lossless = function, rule, lossless
+    def __init__(self, function: VerifyFunction, rule: str | Card, lossless: bool, takes_padded: bool = False):
+        self.function, self.rule, self.lossless, self.takes_padded = function, rule, lossless, takes_padded
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Any:
         """What the function returns, right or wrong: whoever asks looks at it."""

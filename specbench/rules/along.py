@@ -27,7 +27,7 @@ class Along(ABC):
 
     @cached_property
     def ratio(self) -> Float64[Tensor, "m gamma"]:
-        """p / q of each drafted token."""
+        """p / q of each drafted token. Not finite where q is 0, which holds of no token that was drawn from q."""
         return self.drafted_p / self.drafted_q
 
     @abstractmethod

@@ -109,11 +109,12 @@ CHOICES = {
         ),
         Choice(
             "padding", "call", {"none": 0.75, "padded": 0.25},
-            "whether every request owns as many rows; drawn for verifiers that take padded drafts",
+            "whether every request owns as many rows of the draft and the target, as in engines with fixed shapes; "
+            "drawn for verifiers that take padded drafts",
         ),
         Choice(
             "spare", "call", {"none": 0.9, "some": 0.1},
-            "whether max_draft_tokens is 1 to 8 above the longest draft",
+            "whether max_draft_tokens, the width of the batch, is 1 to 8 above the longest draft of the call",
         ),
         Choice(
             "layout", "call",
@@ -192,7 +193,7 @@ def published() -> Iterator[tuple[str, str, str, str]]:
     for stratum in STRATA:
         low, high = stratum.vocabulary
         size = f"{low:,} tokens" if low == high else f"{low:,} to {high:,} tokens"
-        text = f"{size}; gamma {_ranges(stratum.gamma)}; requests {_ranges(stratum.batch)}"
+        text = f"{size}; gamma of each request {_ranges(stratum.gamma)}; requests of a call {_ranges(stratum.batch)}"
         yield f"stratum {stratum.name!r}", "call", f"{stratum.probability:.0%}", text
     for choice in CHOICES.values():
         options = ", ".join(f"{name} {share:.0%}" for name, share in choice.options.items())
