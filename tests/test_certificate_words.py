@@ -351,13 +351,13 @@ FORMS = [
      rf"(?P<tv>{BOUND}) a step on them {SURE}\)\.", counted_sentence),
     (rf"Of (?P<n>{NUMBER}) calls drawn from D \(inputs_seed (?P<seed>\d+)\) it emitted its rule's tokens in all"
      rf"(?: but (?P<differing_calls>{NUMBER}) \((?P<differing>{NUMBER}) requests, (?P<rounding>{NUMBER}) by rounding\))?: of "
-     rf"the requests of D, at most (?P<code>{BOUND}) come out otherwise than by the rule "
+     rf"a call's requests, in the mean over the calls of D, at most (?P<code>{BOUND}) come out otherwise than by the rule "
      rf"\(99%\), and at most (?P<large>{BOUND}) of those with 32,000 tokens or more\.", drawn_sentence),
     (rf"In (?P<n>{NUMBER}) calls drawn from D \(inputs_seed \d+\) it could be held against no rule\. Its tokens were counted in 8 "
      rf"cells along 5 orders of the ids, stratum by stratum: in the mean over strata a token's cell is at most (?P<along>{BOUND}) from the target's \(99%, total variation\)\. A bias within the "
      r"cells could escape\.", free_sentence),
     (rf"Its rule is not registered here as proved, so its formulas were held against the target, on one request of each of "
-     rf"(?P<n>{NUMBER}) calls(?:(?P<free>; on others they have no closed form along one path, so the rule is judged by counts there)|: they "
+     rf"(?P<n>{NUMBER}) calls(?:(?P<free>; on others they have no closed form along one path, or give a request something else in its batch than alone, so the rule is judged by counts there)|: they "
      rf"differ from it by at most (?P<largest>{BOUND}) a step(?:, and are not the target's distribution on (?P<wrong>{NUMBER}))?\. In the mean over D code and rule "
      rf"together are at most (?P<code>{BOUND}) \+ (?P<rule>{BOUND}) = (?P<tv>{BOUND}) a step from the target \(99% each\))\.", own_rule_sentence),
     (r"One pair of rows of 4,096 tokens, fresh for this certificate: .+", lambda m, e: m[0] == e.row.sentence),

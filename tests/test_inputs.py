@@ -15,7 +15,7 @@ from specbench.exactness.inputs import census as cells
 from specbench.exactness.inputs.distribution import drawn_from
 from specbench.exactness.inputs.draw import MOST_CELLS, WRITTEN
 from specbench.exactness.inputs.expected import CallPath, expected
-from specbench.exactness.inputs.law import law_error
+from specbench.exactness.inputs.law import law_error, same_in_batch
 from specbench.exactness.inputs.rows import Dense, cutoffs
 from specbench.exactness.trials import run_trials
 from specbench.rules import block, token
@@ -280,6 +280,26 @@ def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_draft
 def test_a_rule_without_a_closed_form_along_a_path_says_so():
     long = [call for call in some_calls(60) if call.counts[0] > 2]
     assert all(law_error(STOPS_EARLY, call, 0) is None for call in long)
+
+
+READS_OTHERS = Rule(**{**SMALL_RESIDUALS, "name": "others"}, residual=lambda p, q: (p - q[:1]).clamp(min=0))
+READS_WIDTH = Rule(
+    name="width", title="wide rule", guarantee="lossless",
+    thresholds=lambda along: token.thresholds(along) * (along.counts[:, None] == along.ratio.shape[1]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK, READS_OTHERS, READS_WIDTH], ids=lambda each: each.name)
+def test_formulas_that_read_the_batch_are_noticed(rule):
+    """Alone they are the token rule's, so that the law of a request alone is the target's."""
+    same = []
+    for call in some_calls(60):
+        request = len(call.counts) - 1
+        error = law_error(rule, call, request)
+        assert error is not None
+        assert error.step < 1e-9
+        same.append(same_in_batch(rule, call, CallPath(call), request))
+    assert all(same) == (rule in (TOKEN, BLOCK))
 
 
 def test_a_path_is_read_from_padded_drafts_and_dense_ones_alike():

@@ -19,7 +19,7 @@ from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.expected import CallPath, expected
-from specbench.exactness.inputs.law import LawError, law_error
+from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.strata import Seen
 from specbench.rules import known
@@ -83,12 +83,15 @@ class Judge:
 
     def look_for_the_form(self, call: Call) -> None:
         """Counts tokens from now on if the rule's law has no closed form on this call."""
-        if (
-            self.own_rule
-            and self.rule is not None
-            and law_error(self.rule, call, call.number % len(call.counts)) is None
-        ):
+        if self.own_rule and self.rule is not None and not self._has_form(call):
             self.counted = True
+
+    def _has_form(self, call: Call) -> bool:
+        assert self.rule is not None
+        request = call.number % len(call.counts)
+        return law_error(self.rule, call, request) is not None and same_in_batch(
+            self.rule, call, CallPath(call), request
+        )
 
     def judge(self, call: Call) -> Judgement:
         """Calls ``verify`` and compares.
@@ -115,7 +118,7 @@ class Judge:
         if self.rule is not None:
             self._compare(call, path, result, good, found)
             if self.own_rule:
-                self._check_law(call, found)
+                self._check_law(call, path, found)
         if of_d and (self.counted or seen.no_form):
             found.cells = token_cells(call, path, result, good.nonzero()[:, 0])
         return found
@@ -166,12 +169,12 @@ class Judge:
         self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
         return structural
 
-    def _check_law(self, call: Call, found: Judgement) -> None:
+    def _check_law(self, call: Call, path: CallPath, found: Judgement) -> None:
         """The rule's formulas on one request, chosen by the call's number."""
         assert self.rule is not None
         request = call.number % len(call.counts)
         error, seen = law_error(self.rule, call, request), found.seen
-        if error is None:
+        if error is None or not same_in_batch(self.rule, call, path, request):
             seen.no_form = 1
             return
         seen.law_checked, seen.largest_error = 1, min(1.0, error.step)

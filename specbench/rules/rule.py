@@ -1,5 +1,7 @@
 """What a rule is: its card, and what it does in a step, as formulas of p and q along a draft.
 
+The formulas give each request its own numbers, whatever stands beside it and however wide the batch is.
+
 A rule compares a uniform with a threshold for each drafted token, accepts so many tokens as its comparisons say, and
 draws one more: from the target after a whole draft, else from a residual. Its law over steps, what it emits for given
 uniforms, plain code that follows it and the explanation of a difference by rounding all follow from these formulas.

@@ -9,7 +9,8 @@ ALWAYS_BEYOND = (
     "inputs to which D gives no weight, such as larger vocabularies and batches, other temperatures and truncations",
     "penalties, grammars and whatever else makes p depend on more than logits and these parameters; trees of drafts",
     "another device, another release of PyTorch or of a driver",
-    "code that recognises that it is tested",
+    "code that recognises that it is tested, and what more calls of one object would change",
+    "on small pairs, faults that strike whole calls at random, since their requests come in few large calls",
     "where logits come from: models, caches, and the engine around the verifier",
 )
 

@@ -153,8 +153,8 @@ def _of_inputs(evidence: Evidence) -> list[str]:
     if whole.differing_calls:
         met = f"all but {whole.differing_calls:,} ({whole.differing:,} requests, {whole.rounding:,} by rounding)"
     found = [
-        f"Of {drawn} it emitted its rule's tokens in {met}: of the requests of D, at most {most(whole.code)} come out "
-        f"otherwise than by the rule ({SURE})"
+        f"Of {drawn} it emitted its rule's tokens in {met}: of a call's requests, in the mean over the calls of D, at "
+        f"most {most(whole.code)} come out otherwise than by the rule ({SURE})"
         + (f", and at most {most(large.code)} of those with 32,000 tokens or more." if large and large.code else ".")
     ]
     if whole.rule_checked:
@@ -205,7 +205,10 @@ def _of_rule(whole: StratumRow) -> str:
         f"each of {whole.rule_checked:,} calls"
     )
     if whole.rule is None:
-        return f"{lead}; on others they have no closed form along one path, so the rule is judged by counts there."
+        return (
+            f"{lead}; on others they have no closed form along one path, or give a request something else in its batch "
+            "than alone, so the rule is judged by counts there."
+        )
     wrong = f", and are not the target's distribution on {whole.rule_wrong:,}" if whole.rule_wrong else ""
     both = f"code and rule together are at most {most(whole.code)} + {most(whole.rule)} = {most(whole.tv)} a step"
     return (

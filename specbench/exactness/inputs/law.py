@@ -29,6 +29,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.exactness.inputs.call import Call
+from specbench.rules.agreement import TOLERANCE
 from specbench.rules.along import Along, AlongTables
 from specbench.rules.rule import FIRST_REFUSAL, Rule
 
@@ -108,6 +109,26 @@ def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
     except NoClosedFormError:
         return None
     return LawError(max(sum(errors), siblings), errors[0], p.shape[1])
+
+
+def same_in_batch(rule: Rule, call: Call, batch: Along, request: int) -> bool:
+    """Whether the formulas give a request the same in its batch as alone, but for rounding.
+
+    :func:`law_error` judges a request alone, which says nothing of formulas that read other requests or the batch's
+    width.
+
+    Args:
+        batch: the drafts of the call.
+        request: its place in the call.
+    """
+    path = _Path(*_rows(call, request))
+    count = int(batch.counts[request])
+    there, alone = rule.limits(batch)[request, :count].clamp(max=1), rule.limits(path)[0, :count].clamp(max=1)
+    if bool(((there - alone).abs() > TOLERANCE).any()):
+        return False
+    place = call.number // len(batch.counts) % (count + 1)
+    weights = rule.weights_after(batch, batch.counts.clamp(max=place))[request]
+    return _difference(weights / weights.sum(), _drawn(rule, path, place)) <= TOLERANCE
 
 
 def _rows(call: Call, request: int) -> tuple[Tensor, Tensor, Tensor]:
