@@ -178,6 +178,12 @@ def texts(others: pd.DataFrame) -> str:
         words.append(
             f"At temperature 0, {equal} of {count} texts of transformers' decoders are those of plain decoding."
         )
+    if "times_plain_low" in others:  # rows of earlier versions lack it
+        words += [
+            f"{row.name} is faster than plain decoding at batch size {row.batch}, {row.times_plain:.2f} "
+            f"[{row.times_plain_low:.2f}, {row.times_plain_high:.2f}] times: over it a speedup is that much lower."
+            for row in others[others["times_plain_low"] > 1].itertuples(index=False)
+        ]
     notes = others[others["note"] != ""].drop_duplicates(["name", "note"])
     words += [f"{row['name']}: {row['note']}." for _, row in notes.iterrows()]
     return " ".join(words)

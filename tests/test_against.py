@@ -16,9 +16,10 @@ from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
 from specbench.progress import console
 from specbench.protocols import ModelContext, decode
+from specbench.protocols import against as module_against
 from specbench.protocols.against import against, check_ways, wrong_texts
 from specbench.protocols.decode import DecodeProtocol
-from specbench.protocols.rounds import timed_rounds
+from specbench.protocols.rounds import Timed, timed_rounds
 from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
@@ -103,15 +104,44 @@ def test_models_are_left_as_they_were(context: ModelContext, monkeypatch: pytest
 def test_other_texts_are_noticed_and_excused_by_rounding_alone(context: ModelContext, plain: list[list[int]]):
     batches = [context.requests[:2], context.requests[2:]]
     wrong = [*plain[:3], [*plain[3][:-1], plain[3][-1] + 1]]
-    (row,) = against(context, [PLAIN], batches, wrong, rounds=2)
+    (row,) = against(context, [PLAIN], batches, wrong, rounds=2, decoder=context.decoder(0))
     assert (row.texts, row.equal_texts, row.rounds, row.batch, row.tokens) == (4, 3, 2, 2, sum(map(len, plain)))
     assert row.tokens_per_second == row.tokens / row.seconds
     assert "1 texts are not those of plain decoding" in row.note
     assert "transformers: 1 of 4 texts" in wrong_texts([row], CPU, torch.float32)
     assert wrong_texts([row], CPU, torch.bfloat16) is None
     assert wrong_texts([row], torch.device("cuda"), torch.float32) is None
-    (row,) = against(context, [PLAIN], batches, plain, rounds=1)
+    (row,) = against(context, [PLAIN], batches, plain, rounds=1, decoder=context.decoder(0))
     assert (row.equal_texts, row.note, wrong_texts([row], CPU, torch.float32)) == (4, "", None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(0.5, "2.00 [2.00, 2.00] times plain decoding: it is faster"), (2.0, "plain decoding is faster")],
+)
+def test_the_faster_of_the_two_is_named(
+    seconds, says, context: ModelContext, plain: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
+    """Two batches of equal length, two rounds: a second each for plain decoding."""
+    order, requests = [], context.requests
+    timed = [Timed(context.decoder(0).run(requests[i : i + 2]), 1.0, 1) for i in (0, 2)]
+
+    def other(context: ModelContext, way: str, batch: list[Request]) -> tuple[list[list[int]], float]:
+        order.append(way)
+        first = requests.index(batch[0])
+        return plain[first : first + 2], seconds
+
+    def ours(decoder: Decoder, batch: list[Request]) -> Timed:
+        order.append("ours")
+        return timed[requests.index(batch[0]) // 2]
+
+    monkeypatch.setattr(module_against, "_decoded", other)
+    monkeypatch.setattr(module_against, "decode_timed", ours)
+    with console.capture() as shown:
+        (row,) = against(context, [PLAIN], [requests[:2], requests[2:]], plain, rounds=2, decoder=context.decoder(0))
+    assert row.times_plain == pytest.approx(1 / seconds)
+    assert says in " ".join(shown.get().split())
+    assert order[1:] == [PLAIN, "ours", "ours", PLAIN, "ours", PLAIN, PLAIN, "ours"]  # after the warm-up, in turn
 
 
 def test_prompts_may_have_lengths_and_gammas_of_their_own(context: ModelContext):
@@ -121,7 +151,9 @@ def test_prompts_may_have_lengths_and_gammas_of_their_own(context: ModelContext)
         dataclasses.replace(r, max_new_tokens=n, gamma=1) for r, n in zip(context.requests, lengths, strict=True)
     ]
     plain = [each.token_ids for each in context.decoder(0).run(requests)]
-    row, refused = against(context, [PLAIN, ASSISTED], [requests[:2], requests[2:]], plain, rounds=1)
+    row, refused = against(
+        context, [PLAIN, ASSISTED], [requests[:2], requests[2:]], plain, rounds=1, decoder=context.decoder(0)
+    )
     assert (row.tokens, row.equal_texts) == (sum(map(len, plain)), 4)
     assert refused.note == "not possible: prompts have gammas of their own"
 
@@ -136,9 +168,11 @@ def changed(context: ModelContext, **changes: Any) -> ModelContext:
 
 def test_nobody_knows_which_texts_sampling_should_give(context: ModelContext, plain: list[list[int]]):
     sampled = changed(context, sampling=SamplingParams())
-    (row,) = against(sampled, [PLAIN], [sampled.requests[:1]], plain[:1], rounds=1)
+    (row,) = against(sampled, [PLAIN], [sampled.requests[:1]], plain[:1], rounds=1, decoder=context.decoder(0))
     assert row.equal_texts is None
     assert row.tokens > 0
+    assert row.times_plain > 0
+    assert row.times_plain_low is None  # one batch
 
 
 @pytest.mark.parametrize(
@@ -153,7 +187,7 @@ def test_what_is_not_possible_is_a_row_that_says_so(changes, said, context: Mode
     asked = changed(context, **changes)
     size = asked.batch_size
     with console.capture() as shown:
-        (row,) = against(asked, [ASSISTED], [asked.requests[:size]], [[0]] * size, rounds=1)
+        (row,) = against(asked, [ASSISTED], [asked.requests[:size]], [[0]] * size, rounds=1, decoder=context.decoder(0))
     assert f"{ASSISTED}: {row.note}" in " ".join(shown.get().split())  # whoever asked for it is told
     assert (row.tokens, row.tokens_per_second) == (None, None)
     assert said in row.note
@@ -163,7 +197,7 @@ def test_what_is_not_possible_is_a_row_that_says_so(changes, said, context: Mode
 
 def test_a_way_that_fails_costs_nothing_but_itself(context: ModelContext, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module.GenerationConfig, "__init__", lambda *_, **__: 1 / 0)
-    (row,) = against(context, [STATIC], [context.requests[:1]], [[0]], rounds=1)
+    (row,) = against(context, [STATIC], [context.requests[:1]], [[0]], rounds=1, decoder=context.decoder(0))
     assert (row.tokens, row.note) == (None, "failed: ZeroDivisionError: division by zero")
     assert wrong_texts([row], torch.device("cuda"), torch.bfloat16) == f"transformers_static: {row.note}"
 

@@ -30,7 +30,8 @@ def run_of(folder: Path, **changes: object) -> Path:
     for row in rows:
         size = {"batch": row.batch_size, "texts": 2}
         timed = {"seconds": 1.0, "seconds_prepared": 9.5, "rounds": 1, "equal_texts": 2, **size}
-        lines = [BaselineRow(name="transformers", tokens=40, tokens_per_second=40.0 + row.job, **timed)]
+        beside = {"times_plain": 1.2, "times_plain_low": 1.1 if row.job == 0 else 0.9, "times_plain_high": 1.3}
+        lines = [BaselineRow(name="transformers", tokens=40, tokens_per_second=40.0 + row.job, **timed, **beside)]
         if row.batch_size == 1:
             lines += [BaselineRow(name="transformers_assisted", tokens=9, tokens_per_second=20.0 + row.gamma, **timed)]
         else:
@@ -71,6 +72,8 @@ def test_what_the_report_says(tmp_path):
     assert "Batch size 64: at most 32004.0 tokens/s speculatively (graph, gamma 4)" in text
     assert "At temperature 0, 24 of 24 texts of transformers' decoders are those of plain decoding." in text
     assert "transformers_assisted: not possible: one request." in text
+    faster = "transformers is faster than plain decoding at batch size 64, 1.20 [1.10, 1.30] times: over it"
+    assert text.count("faster than plain decoding") == text.count(faster) == 1  # not where the interval holds 1
     assert "Weights are random" not in text
     assert "machine changed" not in text  # plain decoding differs by engine, and is no sign of a disturbed machine
 

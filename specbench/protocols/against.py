@@ -1,8 +1,9 @@
 """Other decoders under the clock, on the very requests of a run: transformers' ``generate`` in several ways.
 
 Each is warmed up once, which compiles what it compiles, and then decodes every batch as often as the run's own decoders
-did, after them. At temperature 0 its texts must be those of plain decoding: a benchmark that would not notice a wrong
-result is none.
+did, in turn with plain decoding, so that the ratio of the two speeds is of times taken one right after the other. A
+speedup is over plain decoding: where ``generate`` is faster than that, the run says so. At temperature 0 the texts must
+be those of plain decoding: a benchmark that would not notice a wrong result is none.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from specbench.decoding import Request
+from specbench.decoding import Decoder, Request
 from specbench.errors import ConfigError
 from specbench.files import reason
+from specbench.metrics.speed import Rounds, speed_of
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
 from specbench.progress import say, track
 from specbench.protocols.model_context import ModelContext
+from specbench.protocols.rounds import decode_timed
 from specbench.results import schema_of
 
 BASELINES = "baselines.parquet"
@@ -38,6 +41,8 @@ class BaselineRow:
         seconds: of decoding all texts once, prompts included: of each batch the median over rounds, added up.
         seconds_prepared: of the first batch, once, before the clock counts; what is compiled is compiled there.
         rounds: how often each batch was decoded under the clock.
+        times_plain, times_plain_low, times_plain_high: tokens a second over those of plain decoding, which took turns
+            with it, and the 95% interval; a single batch has none.
         equal_texts: how many are those of plain decoding; None at a temperature above 0, where nobody can know.
         note: why there are no numbers, or what to know of them.
     """
@@ -50,6 +55,9 @@ class BaselineRow:
     tokens_per_second: float | None = None
     seconds_prepared: float | None = None
     rounds: int | None = None
+    times_plain: float | None = None
+    times_plain_low: float | None = None
+    times_plain_high: float | None = None
     equal_texts: int | None = None
     note: str = ""
 
@@ -69,17 +77,23 @@ def check_ways(ways: object) -> tuple[str, ...]:
 
 
 def against(
-    context: ModelContext, ways: Sequence[str], batches: Sequence[Sequence[Request]], plain: Texts, rounds: int
+    context: ModelContext,
+    ways: Sequence[str],
+    batches: Sequence[Sequence[Request]],
+    plain: Texts,
+    rounds: int,
+    decoder: Decoder,
 ) -> list[BaselineRow]:
     """Times each way on these batches, and says what came of it.
 
     Args:
         plain: the texts that plain decoding gave, one a request.
+        decoder: decodes plainly.
     """
     rows = []
     for way in ways:
-        row = _timed(context, way, batches, plain, rounds)
-        speed = [] if row.tokens_per_second is None else [f"{row.tokens_per_second:.0f} tokens/s"]
+        row = _timed(context, way, batches, plain, rounds, decoder)
+        speed = [] if row.tokens_per_second is None else [_speed(row)]
         say(f"{row.name}: {'; '.join([*speed, *filter(None, [row.note])])}")
         rows.append(row)
     return rows
@@ -102,25 +116,47 @@ def wrong_texts(rows: Sequence[BaselineRow], device: torch.device, dtype: torch.
 _FAILED = "failed: "
 
 
+def _speed(row: BaselineRow) -> str:
+    """The speed of a way that was timed, and whether it or plain decoding is faster."""
+    ratio, low, high = row.times_plain, row.times_plain_low, row.times_plain_high
+    text = f"{row.tokens_per_second:.0f} tokens/s, {ratio:.2f}"
+    if low is None or high is None:
+        return f"{text} times plain decoding; with one batch there is no interval"
+    text = f"{text} [{low:.2f}, {high:.2f}] times plain decoding"
+    if low > 1:
+        return f"{text}: it is faster, and over it the speedup is that much lower"
+    return f"{text}{': plain decoding is faster' if high < 1 else ', no difference that chance does not make'}"
+
+
 def _timed(
-    context: ModelContext, way: str, batches: Sequence[Sequence[Request]], plain: Texts, rounds: int
+    context: ModelContext,
+    way: str,
+    batches: Sequence[Sequence[Request]],
+    plain: Texts,
+    rounds: int,
+    decoder: Decoder,
 ) -> BaselineRow:
     texts, batch = len(plain), max(map(len, batches))
     why = _own(context, way, batches) or obstacle(context.pair, way, batch, context.sampling, context.gamma)
     if why:
         return BaselineRow(name=way, batch=batch, texts=texts, note=f"not possible: {why}")
-    seconds, written = np.zeros((rounds, len(batches))), []
+    written, times = [], np.zeros((4, rounds, len(batches)))
     try:
         _, prepared = _decoded(context, way, batches[0])
         for number in range(rounds):
             for place, each in enumerate(track(batches, f"{way}, round {number + 1}")):
-                made, seconds[number, place] = _decoded(context, way, each)
+                beside = decode_timed(decoder, each) if (place + number) % 2 else None
+                made, seconds = _decoded(context, way, each)
+                beside = beside or decode_timed(decoder, each)
+                times[:, number, place] = sum(map(len, made)), seconds, beside.tokens, beside.seconds
                 written += made if number == 0 else []
     except Exception as error:  # transformers' or a compiler's; it must not cost the run what it has measured
         note = f"{_FAILED}{type(error).__name__}: {reason(error)}"
         return BaselineRow(name=way, batch=batch, texts=texts, note=note)
-    tokens, total = sum(map(len, written)), float(np.median(seconds, axis=0).sum())
+    tokens, total = sum(map(len, written)), float(np.median(times[1], axis=0).sum())
     equal = sum(one == other for one, other in zip(written, plain, strict=True)) if context.sampling.greedy else None
+    ratio = speed_of(Rounds(*times)).speedup
+    several = len(batches) > 1
     return BaselineRow(
         name=way,
         batch=batch,
@@ -130,6 +166,9 @@ def _timed(
         tokens_per_second=tokens / total,
         seconds_prepared=prepared,
         rounds=rounds,
+        times_plain=ratio.value,
+        times_plain_low=ratio.low if several else None,
+        times_plain_high=ratio.high if several else None,
         equal_texts=equal,
         note=_note(context, way, equal, texts),
     )

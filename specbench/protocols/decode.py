@@ -104,7 +104,8 @@ class DecodeProtocol:
         timed = self._decode(plain, speculative, context, groups)
         plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
         batches = in_groups(requests, context.batch_size)
-        baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds))
+        prompt_seconds = speculative.prompt_seconds, plain.prompt_seconds  # before plain decodes beside others
+        baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds), plain)
         completions = [c for _, batch in timed.first for c in batch.completions]
         steps = step_log(completions)
         check, empirical = check_first_tokens(context, self.check)
@@ -121,7 +122,7 @@ class DecodeProtocol:
             "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,
             "step_sizes": list(speculative.engine.batch_sizes),
             "group": max(map(len, groups)),
-            **step_fields(timed, speculative.prompt_seconds, plain.prompt_seconds),
+            **step_fields(timed, *prompt_seconds),
             "weight_bytes_target": weight_bytes(context.target),
             "weight_bytes_draft": weight_bytes(context.drafter.engine),
             "copy_bandwidth": copy_bandwidth(context.device),
