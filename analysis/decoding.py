@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +11,7 @@ import pandas as pd
 from specbench import winner
 from specbench.between import RULES, agreement, tokens_a_step
 from specbench.metrics.intervals import CONFIDENCE
+from specbench.metrics.request_latency import STATISTICS
 from specbench.plots import decode as plots
 from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells
 from specbench.reports.cells import NONE, interval, number, plain
@@ -38,6 +39,10 @@ sampling noise alone gives; p is the share of noise at least as far. """,
     Link("table.tex", "table.tex"),
     " needs the LaTeX package booktabs.",
 )
+LATENCY_NOTE = """\
+TTFT: time to first token, from the start of a request, prefill and first draft included. TPOT: time per output token
+after the first; requests of one token are left out. Each request counts with its median over rounds; mean, p50 and p99
+are over requests. With fewer than 100 requests, p99 is close to the largest value."""
 TIME_SPLIT = """\
 Time of one emitted token and what it went into: proposing (draft), the target's forward passes (target), the accept
 rule (verify), stop tokens, limits and the cache (commit), and the loop around them (rest). A bar below the line across
@@ -68,6 +73,20 @@ def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
     return pd.DataFrame(
         [{**{name: plain(row[name]) for name in settings}, **_measured(row)} for _, row in results.iterrows()]
     )
+
+
+def latency(results: pd.DataFrame, settings: Sequence[str], where: str) -> list[Section]:
+    """Returns the section on time to first token and time per output token; none if no row has them."""
+    if results["mean_ttft_ms"].isna().all():
+        return []
+    names = {f"{name} {each}": f"{each}_{name.lower()}_ms" for name in ("TTFT", "TPOT") for each in STATISTICS}
+    lines = [
+        {name: plain(row[name]) for name in settings} | {name: number(row[column]) for name, column in names.items()}
+        for _, row in results.iterrows()
+    ]
+    caption = f"Latency of speculatively decoded requests, in milliseconds. {where}"
+    shown = pd.DataFrame(lines)
+    return [section("Latency", Table("latency", shown, caption=caption, note=LATENCY_NOTE, left=("verifier",)))]
 
 
 def _measured(row: pd.Series) -> dict[str, str]:
@@ -203,6 +222,7 @@ def build_sweep(
     sections = [
         section("Result", *answer),
         section("Table", shown),
+        *latency(results, settings, setting(results)),
         *by_category(read_categories(run_dir, results, settings), settings, setting(results)),
         section("Figures", *pictures),
         where_it_ran(results),

@@ -185,6 +185,14 @@ class RunRow:
     batch_plain_steps: list[int] | None = None
     requests_per_step: float | None = None  # that a step advanced, on average; batch_size if the batch was always full
     plain_requests_per_step: float | None = None
+    # Latency of the speculative requests (LATENCY_METRICS of metrics/definitions.py), in milliseconds; None in rows
+    # older than these columns. TPOT is None if every request generated one token.
+    mean_ttft_ms: float | None = None
+    p50_ttft_ms: float | None = None
+    p99_ttft_ms: float | None = None
+    mean_tpot_ms: float | None = None
+    p50_tpot_ms: float | None = None
+    p99_tpot_ms: float | None = None
     weight_bytes_target: int | None = None  # what a forward pass reads of a model or its shard (benchmark/weights.py)
     weight_bytes_draft: int | None = None  # None: the drafter has no model
     copy_bandwidth: float | None = None  # bytes a second of the GPU's own large copy; None on a CPU

@@ -359,3 +359,14 @@ def test_reports_load_no_model_library_and_no_window_system() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "matplotlib.figure" in loaded
     assert not {"torch", "transformers", "hydra", "wandb", "matplotlib.pyplot"} & set(loaded)
+
+
+def test_latency_is_shown_where_rows_have_it(tmp_path):
+    """Rows of an earlier version have none, and their report has no such section."""
+    names = [f"{each}_{name}_ms" for name in ("ttft", "tpot") for each in ("mean", "p50", "p99")]
+    values = {name: 10.0 + place for place, name in enumerate(names)}
+    page = said(gamma_sweep, write_run(tmp_path / "new", gamma_rows(**values)))
+    lines = table_of(page.split("## Latency")[1])
+    assert {line["TTFT p99"] for line in lines} == {"12.00"}
+    assert {line["TPOT mean"] for line in lines} == {"13.00"}
+    assert "## Latency" not in said(gamma_sweep, write_run(tmp_path / "old", gamma_rows()))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from types import SimpleNamespace
 
 import jaxtyping
 import numpy as np
 import pytest
 import torch
 
-from specbench.decoding import Request
+from specbench.decoding import Decoder, Request, decoder
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
 from specbench.metrics.disturbance import Disturbance
@@ -78,6 +80,24 @@ def test_a_row_says_how_full_the_batch_was(outcomes):
     assert (sum(batches["batch_tokens"]), continuous["batch_tokens"]) == (25, [25])
     names = {field.name for field in dataclasses.fields(RunRow)}
     assert {"group", "requests_per_step", "plain_requests_per_step"} <= names & set(continuous)
+
+
+def test_a_row_has_the_latency_of_its_requests(outcomes):
+    for measured in (outcome.measured for outcome in outcomes.values()):
+        assert 0 < measured["p50_ttft_ms"] <= measured["p99_ttft_ms"]
+        assert 0 < measured["p50_tpot_ms"] <= measured["p99_tpot_ms"]
+
+
+def test_the_clock_of_a_request_starts_when_it_is_admitted(pair, monkeypatch):
+    """The clock ticks once an admission and once a step: a request that waited for a place waited outside of it."""
+    endless = frozenset()
+    ticks = itertools.count()
+    monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    plain = Decoder(Engine(pair.target, pair.vocab_size, "target"), None, None, 0, endless)
+    texts = plain.run(requests_of(pair), at_once=2)
+    assert [text.first_token - text.started for text in texts] == [1] * len(LENGTHS)
+    assert texts[0].ended - texts[0].first_token == 1  # two tokens, and nobody admitted between them
+    assert texts[2].started == 3  # after the two steps of the first
 
 
 def test_a_group_that_fills_no_batch_is_refused():

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from specbench.metrics import acceptance
-from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
+from specbench.metrics.definitions import (
+    LATENCY_METRICS,
+    METRICS,
+    POSITION_METRICS,
+    all_metrics,
+    latency_columns,
+    opposite_rankings,
+)
 from specbench.metrics.ratios import StepLog
+from specbench.metrics.request_latency import RequestTimes
 
 # gamma 3. (prompt, drafted, accepted, emitted)
 AWKWARD = [
@@ -76,7 +85,9 @@ def test_every_metric_names_its_owner_and_no_two_share_a_name():
     assert all(metric.owner and metric.formula and metric.compute.__doc__ for metric in (*METRICS, *POSITION_METRICS))
 
 
-@pytest.mark.parametrize("metric", [*METRICS, *POSITION_METRICS], ids=lambda metric: metric.name)
+@pytest.mark.parametrize(
+    "metric", [*METRICS, *POSITION_METRICS, *LATENCY_METRICS.values()], ids=lambda metric: metric.name
+)
 def test_a_source_is_a_file_at_a_commit_or_version_or_a_section_of_a_paper(metric):
     for source in metric.source.split("; "):
         of_code = re.search(r"\.(py|h|md)\b", source) and re.search(r"\([0-9a-f]{7}\)|\d+\.\d+\.\d+", source)
@@ -123,3 +134,19 @@ def test_definitions_can_rank_runs_oppositely():
     assert ("one", "two", "acceptance rate, mean of requests", "acceptance rate") in found
     assert all(pair[:2] == ("one", "two") for pair in found)
     assert opposite_rankings([("one", all_metrics(one, 2)), ("again", all_metrics(one, 2))]) == []
+
+
+def test_latencies_by_hand():
+    """Two rounds of three requests, of which the second generated one token; the median over rounds counts."""
+    first = np.array([[0.1, 0.2, 0.6], [0.3, 0.2, 0.6]])
+    end = np.array([[0.5, 0.2, 1.6], [0.7, 0.2, 2.6]])
+    found = latency_columns(RequestTimes(first, end, np.array([[5, 1, 11]] * 2)))
+    assert found == pytest.approx({
+        "mean_ttft_ms": 1000 / 3, "p50_ttft_ms": 200.0, "p99_ttft_ms": 592.0,  # of 200, 200, 600
+        "mean_tpot_ms": 125.0, "p50_tpot_ms": 125.0, "p99_tpot_ms": 149.5,  # of 400 / 4 and 1500 / 10
+    })  # fmt: skip
+
+
+def test_one_token_requests_have_no_time_per_output_token():
+    found = latency_columns(RequestTimes(np.array([[0.1]]), np.array([[0.1]]), np.array([[1]])))
+    assert (found["p50_ttft_ms"], found["p50_tpot_ms"]) == (pytest.approx(100), None)

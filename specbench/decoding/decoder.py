@@ -6,6 +6,7 @@ the method that is measured against it.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -157,7 +158,8 @@ class Decoder:
         Raises:
             ConfigError: a request whose gamma is above the decoder's; nothing is admitted then.
         """
-        completions = [Completion(request, tokenizer=self.tokenizer) for request in requests]
+        started = time.perf_counter()
+        completions = [Completion(request, tokenizer=self.tokenizer, started=started) for request in requests]
         joining = [completion for completion in completions if completion.remaining > 0]
         for completion in completions:
             completion.finished = "" if completion.remaining > 0 else "length"
@@ -203,11 +205,12 @@ class Decoder:
     def _read(self) -> None:
         reading, rows = self._under_way.popleft()
         report = reading()
+        read = time.perf_counter()  # reading() has waited for the step
         self.stopwatch.add(PHASES, report.stamps)
         going = {row: completion for row, completion in rows.items() if not completion.finished}
         self.steps += bool(going)
         for row, completion in going.items():
-            _record(completion, report.lines[row], self.parts.verifier)
+            _record(completion, report.lines[row], self.parts.verifier, read)
         ended = [row for row, completion in self._rows.items() if completion.finished]
         if self._rows:
             longest = max(len(each.request.prompt) + len(each.token_ids) for each in self._rows.values())
@@ -266,7 +269,7 @@ def _nothing_drawn(request: Request, number: int, verifier: Verifier | None) -> 
     return f"{found} {remedy}."
 
 
-def _record(completion: Completion, line: Line, verifier: Verifier | None) -> None:
+def _record(completion: Completion, line: Line, verifier: Verifier | None, read: float) -> None:
     name, number = completion.request.name, len(completion.steps)
     if line.finished == FAILED:
         if line.bad in _MODELS:
@@ -293,3 +296,7 @@ def _record(completion: Completion, line: Line, verifier: Verifier | None) -> No
         completion.finished, completion.stop_reason, completion.characters = "stop", found.text, found.characters
     completion.token_ids.extend(tokens)
     completion.steps.append(Step(name, number, line.num_draft_tokens, accepted, len(tokens), line.draft_depth))
+    if completion.first_token is None:
+        completion.first_token = read
+    if completion.finished:
+        completion.ended = read

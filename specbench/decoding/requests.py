@@ -106,6 +106,9 @@ class Completion:
         characters: of the text, those that are shown, if a stop string ended it.
         tokenizer: what its text is made with.
         search: of its stop strings, if it has any.
+        started: when the decoder admitted the request, in seconds of time.perf_counter(), as are the two below.
+        first_token: when the host had read the step of the first token; None before.
+        ended: when the host had read the step of the last token; None before.
     """
 
     request: Request
@@ -116,6 +119,9 @@ class Completion:
     characters: int | None = None
     tokenizer: Tokenizer | None = field(default=None, repr=False, compare=False)
     search: StopSearch | None = field(default=None, repr=False, compare=False)
+    started: float = field(default=0.0, repr=False, compare=False)
+    first_token: float | None = field(default=None, repr=False, compare=False)
+    ended: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.request.sampling.stop:

@@ -25,18 +25,20 @@ import pandas as pd
 
 from specbench.metrics import ratios
 from specbench.metrics.ratios import StepLog, Value
+from specbench.metrics.request_latency import RequestTimes, first_token_ms, output_token_ms, statistics
 
-Result = TypeVar("Result", Value, list[Value])
+Measured = TypeVar("Measured", StepLog, RequestTimes)
+Result = TypeVar("Result", Value, list[Value], np.ndarray)
 
 
 @dataclass(frozen=True)
-class Metric(Generic[Result]):
+class Metric(Generic[Measured, Result]):
     """A definition: its name here, whose it is, its formula, how it is computed, where it is written, what differs."""
 
     name: str
     owner: str
     formula: str
-    compute: Callable[[StepLog], Result]
+    compute: Callable[[Measured], Result]
     source: str
     differs: str = ""
 
@@ -70,7 +72,7 @@ CHUNKS = (
     "position are keyed by i + 1, without lengths never seen"
 )
 
-METRICS: tuple[Metric[Value], ...] = (
+METRICS: tuple[Metric[StepLog, Value], ...] = (
     # Lengths
     Metric("acceptance length", "specbench; SGLang, log line 'accept len'", "(Σa + N) / N", ratios.acceptance_length,
            SGLANG_LOG,
@@ -149,7 +151,7 @@ METRICS: tuple[Metric[Value], ...] = (
            "whole, one of no tokens is; the schedule is 'constant' unless asked for"),
 )  # fmt: skip
 
-POSITION_METRICS: tuple[Metric[list[Value]], ...] = (
+POSITION_METRICS: tuple[Metric[StepLog, list[Value]], ...] = (
     Metric("joint", "specbench", "#{a>=i} / #{d>=i}", ratios.joint_rates, SPECBENCH),
     Metric("joint, all drafts", "vLLM V1, 'Per-position acceptance rate'", "#{a>=i} / #{d>0}",
            ratios.joint_rates_of_all_drafts, VLLM, VLLM_COUNTS),
@@ -161,6 +163,26 @@ POSITION_METRICS: tuple[Metric[list[Value]], ...] = (
            "#{e>i} / #{e>=i}", ratios.conditional_rates_of_all_steps, SPECDEC_BENCH,
            CHUNKS),
 )  # fmt: skip
+
+
+VLLM_BENCH = "vllm-project/vllm, vllm/benchmarks/serve.py, calculate_metrics (009e6d4)"
+LATENCY_METRICS: dict[str, Metric[RequestTimes, np.ndarray]] = {
+    "ttft_ms": Metric("time to first token", "vLLM, bench serve", "first token - start", first_token_ms, VLLM_BENCH,
+                      "the clock starts when the decoder admits the request; the first token comes with the first "
+                      "block, so that the first draft counts; median over rounds"),
+    "tpot_ms": Metric("time per output token", "vLLM, bench serve", "(end - first token) / (tokens - 1)",
+                      output_token_ms, VLLM_BENCH,
+                      "the other tokens of the first block count as tokens and take no time; median over rounds"),
+}  # fmt: skip
+
+
+def latency_columns(times: RequestTimes) -> dict[str, float | None]:
+    """Returns mean, p50 and p99 over requests of each of LATENCY_METRICS, such as "p99_ttft_ms"."""
+    return {
+        f"{statistic}_{name}": value
+        for name, metric in LATENCY_METRICS.items()
+        for statistic, value in statistics(metric.compute(times)).items()
+    }
 
 
 def all_metrics(steps: pd.DataFrame, gamma: int) -> pd.DataFrame:

@@ -31,6 +31,7 @@ from specbench.metrics.acceptance import (
     position_rates,
     totals_by_prompt,
 )
+from specbench.metrics.definitions import latency_columns
 from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.speed import speed_of
 from specbench.plots import decode as plots
@@ -118,6 +119,7 @@ class DecodeProtocol:
             **overlap_fields(None if scored is None else scored.trace),
             **shared_fields(context, completions, None if scored is None else scored.columns),
             **speed_fields(timed, speculative.stopwatch.seconds),
+            **({} if timed.request_times is None else latency_columns(timed.request_times)),
             "engine": speculative.engine.name,
             "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,
             "step_sizes": list(speculative.engine.batch_sizes),

@@ -24,6 +24,7 @@ from specbench.decoding import Completion, Decoder, Request
 from specbench.errors import ConfigError
 from specbench.journal import Journal
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
+from specbench.metrics.request_latency import RequestTimes
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.progress import track
 from specbench.protocols.live import LiveSpeed
@@ -92,12 +93,14 @@ class TimedRounds:
         times: of all rounds.
         differing: texts of later rounds, both ways together, that are not the first round's.
         disturbance: what other processes took meanwhile.
+        request_times: of all rounds, of the speculatively decoded requests; None if they were not recorded.
     """
 
     first: list[tuple[Timed, Timed]]
     times: Rounds
     differing: int
     disturbance: Disturbance
+    request_times: RequestTimes | None = None
 
     def table(self) -> list[dict[str, object]]:
         """The columns of RoundRow."""
@@ -152,6 +155,15 @@ def times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> Rounds:
     return Rounds(*(numbers[:, :, i] for i in range(4)))
 
 
+def request_times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> RequestTimes:
+    """Returns the times of the speculatively decoded requests of some rounds; all of them have ended."""
+    texts = [[text for _, timed in pairs for text in timed.completions] for pairs in rounds]
+    first = [[(text.first_token or text.started) - text.started for text in each] for each in texts]
+    end = [[(text.ended or text.started) - text.started for text in each] for each in texts]
+    tokens = [[len(text.token_ids) for text in each] for each in texts]
+    return RequestTimes(np.array(first), np.array(end), np.array(tokens))
+
+
 def timed_rounds(
     plain: Decoder,
     speculative: Decoder,
@@ -184,4 +196,4 @@ def timed_rounds(
         for later in written[1:]
         for old, new in zip(written[0], later, strict=True)
     ]
-    return TimedRounds(rounds[0], times_of(rounds), sum(differing), seen)
+    return TimedRounds(rounds[0], times_of(rounds), sum(differing), seen, request_times_of(rounds))
