@@ -71,6 +71,13 @@ def exactness(**more) -> ExactnessProtocol:
     return ExactnessProtocol(**{**SMALL, **few, **more})
 
 
+def test_the_figure_of_steps_of_which_none_is_expected_often():
+    """Slow code, such as an interpreted kernel, lost its certificate to this figure."""
+    few = [{"fixture": name, "draws": draws, "prob": 0.5, "share": 0.5} for name, draws in (("a", 8), ("b", 800))]
+    titles = [axes.get_title(loc="left") for axes in plots.empirical_joint(pd.DataFrame(few), "slow").axes]
+    assert titles[:2] == ["a: too few draws", "b"]
+
+
 @pytest.mark.usefixtures("few_enumerated", "unchecked")
 def test_exactness_of_a_sound_verifier(tmp_path):
     outcome = exactness(calibration_seeds=2).run(context(MaskedVerifier(), gamma=6))

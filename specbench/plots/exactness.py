@@ -25,7 +25,8 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
     """Share of each whole step, divided by the target's probability of it, with the band of sampling noise.
 
     A panel a fixture, likeliest steps first. Shares of short steps are completed with the target, which only lowers
-    their noise: 95% of an exact rule's points, or more, lie in the band.
+    their noise: 95% of an exact rule's points, or more, lie in the band. Only steps that are expected 10 times or more
+    are drawn; of slow code that may be none.
     """
     table = pd.DataFrame(cells)
     fixtures = list(table.groupby("fixture", sort=False))
@@ -44,9 +45,9 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
             ("outside", ~inside, VERMILLION, "D"),
         ):
             axes.plot(places[chosen], ratio[chosen], marker, ms=2.4, mew=0, color=colour, label=label)
-        reach = 1.3 * max(np.abs(np.concatenate([low, high, ratio]) - 1).max(), 1e-6)
+        reach = 1.3 * max(np.abs(np.concatenate([low, high, ratio]) - 1).max(initial=0), 1e-6)
         axes.set(xticks=[], ylim=(1 - reach, 1 + reach))
-        axes.set_title(str(name), fontsize=7.5)
+        axes.set_title(str(name) if len(rows) else f"{name}: too few draws", fontsize=7.5)
     figure.supxlabel(f"{verifier}: sequences of a whole step, likeliest first", fontsize=8)
     legend(figure, columns=3)
     return figure
