@@ -119,5 +119,5 @@ def settings_of(suite: object, **given: Any) -> Settings:
         kinds = (bool,) if name == "stop_when_caught" else (int,) if name in whole else (int, float)
         if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
             wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kinds[-1].__name__]
-            raise ConfigError(f"protocol.{name}", value, f"not {wanted}", "See specbench.exactness.settings.Settings.")
+            raise ConfigError(f"protocol.{name}", value, f"not {wanted}", "See conf/protocol/exactness.yaml.")
     return replace(SUITES[suite], **{name: value for name, value in given.items() if value is not None})
