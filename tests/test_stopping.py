@@ -229,7 +229,7 @@ def test_a_stop_token_is_no_text_to_search():
     for included, shown in ((False, "a"), (True, "a>")):
         sampling = SamplingParams(stop=[">"], stop_token_ids=[2], include_stop_str_in_output=included)
         completion = Completion(Request("p", (1,), 0, sampling, 4), tokenizer=Pieces("<end>", "a", ">"))
-        _record(completion, Line(2, 1, 2, 2, STOPPED, FINITE, [1, 2, -1]), None)
+        _record(completion, Line(2, 1, 2, 2, STOPPED, FINITE, [1, 2, -1]), None, read=0.0)
         assert (completion.token_ids, completion.stop_reason, completion.text) == ([1, 2], 2, shown)
 
 
