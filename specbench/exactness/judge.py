@@ -83,15 +83,18 @@ class Judge:
 
     def look_for_the_form(self, call: Call) -> None:
         """Counts tokens from now on if the rule's law has no closed form on this call."""
-        if self.own_rule and self.rule is not None and not self._has_form(call):
+        if self.own_rule and self.rule is not None and self._law(call, CallPath(call)) is None:
             self.counted = True
 
-    def _has_form(self, call: Call) -> bool:
+    def _law(self, call: Call, path: CallPath) -> LawError | None:
+        """Returns the error of the rule's formulas on the call's chosen request.
+
+        None means that the rule has no closed form, or one that reads other requests of the batch.
+        """
         assert self.rule is not None
-        request = call.number % len(call.counts)
-        return law_error(self.rule, call, request) is not None and same_in_batch(
-            self.rule, call, CallPath(call), request
-        )
+        request = _chosen(call)
+        error = law_error(self.rule, call, request)
+        return error if error is not None and same_in_batch(self.rule, call, path, request) else None
 
     def judge(self, call: Call) -> Judgement:
         """Calls ``verify`` and compares.
@@ -171,16 +174,19 @@ class Judge:
 
     def _check_law(self, call: Call, path: CallPath, found: Judgement) -> None:
         """The rule's formulas on one request, chosen by the call's number."""
-        assert self.rule is not None
-        request = call.number % len(call.counts)
-        error, seen = law_error(self.rule, call, request), found.seen
-        if error is None or not same_in_batch(self.rule, call, path, request):
+        error, seen = self._law(call, path), found.seen
+        if error is None:
             seen.no_form = 1
             return
         seen.law_checked, seen.largest_error = 1, min(1.0, error.step)
         if error.step > TOLERANCE:
             seen.law_wrong = 1
-            found.error, found.error_request = error, request
+            found.error, found.error_request = error, _chosen(call)
+
+
+def _chosen(call: Call) -> int:
+    """Returns the index of the request on which a rule's formulas are compared with the target."""
+    return call.number % len(call.counts)
 
 
 def _judge(verifier: Verifier, counted: bool) -> Judge:
