@@ -61,8 +61,11 @@ class Batch:
         """Which requests go on."""
         return self.finished == RUNNING
 
-    def room(self) -> Int64[Tensor, " B"]:
-        """Tokens to draft for each request: its gamma, or fewer near the limit, since a step emits one token more."""
+    def free_tokens(self) -> Int64[Tensor, " B"]:
+        """Returns the tokens that each request may draft: its gamma, or fewer near its limit.
+
+        A step emits one token more than it accepts.
+        """
         left = (self.limits - self.lengths - 1).clamp(min=0).minimum(self.gammas)
         return torch.where(self.running, left, 0)
 

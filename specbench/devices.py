@@ -65,3 +65,9 @@ def device_of_rank(device: str) -> str:
         problem, remedy = f"{ranks.size()} processes, and {gpus} GPUs here", f"Use --nproc-per-node={gpus} or fewer."
         raise ConfigError("parallel", "tensor", problem, remedy)
     return f"cuda:{ranks.rank()}"
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for the work on a device, so that the clock can be read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

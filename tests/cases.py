@@ -17,7 +17,7 @@ from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.zoo.bugs import bugs, flawed
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import Draft, LogitRows
@@ -46,7 +46,7 @@ every_fixture = pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTUR
 
 def bound(drafter: Drafter, pair: Pair) -> Drafter:
     """A drafter at work on a pair."""
-    return drafter.bind(pair, Engine(pair.target, pair.vocab_size, "target"))
+    return drafter.bind(pair, CachedModel(pair.target, pair.vocab_size, "target"))
 
 
 def in_float64(pair: Pair) -> Pair:
@@ -65,7 +65,7 @@ def decoder(
     engine: DecodingEngine | None = None,
 ) -> Decoder:
     """A decoder of a pair: by its draft model and the masked verifier, if nothing else is given; plain for gamma 0."""
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     stops = pair.stop_ids if stop_ids is None else frozenset(stop_ids)
     if gamma == 0:
         return Decoder(target, None, None, 0, stops, engine)

@@ -8,7 +8,7 @@ import torch
 import transformers as t
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench.models import Engine
+from specbench.models import CachedModel
 
 VOCABULARY, CONTEXT, WINDOW = 61, 64, 6
 SIZES = {
@@ -94,9 +94,9 @@ def apart(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) ->
 
     Three requests of different lengths are fed a prompt, extended by different numbers of tokens, cut back to different
     lengths and extended again, past the window. The whole passes are of transformers' own plain attention, and of
-    Engine.score.
+    CachedModel.score.
     """
-    engine = Engine(made(name).to(device, dtype), VOCABULARY, name)
+    engine = CachedModel(made(name).to(device, dtype), VOCABULARY, name)
     reference = made(name).to(device, dtype)
     reference.set_attn_implementation("eager")
     generator = torch.Generator().manual_seed(1)
@@ -105,7 +105,7 @@ def apart(name: str, device: str = "cpu", dtype: torch.dtype = torch.float32) ->
     texts, errors = [text[:-1] for text in texts], []
     for counts, cuts in STEPS:
         fed = torch.randint(1, VOCABULARY, (3, max(counts)), generator=generator)
-        logits = engine.extend(fed.to(device), torch.tensor(counts, device=device))
+        logits = engine.extend(fed.to(device), torch.tensor(counts, device=device)).logits
         for b, (count, cut) in enumerate(zip(counts, cuts, strict=True)):
             texts[b] += fed[b, :count].tolist()
             if count:

@@ -27,7 +27,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.exactness import tables
 from specbench.exactness.enumeration.laws import rule_error, rule_lengths
-from specbench.models import Engine, Pair, load_pair
+from specbench.models import CachedModel, Pair, load_pair
 from specbench.replay.renewal import replay
 from specbench.replay.survival import survival
 from specbench.sampling import SamplingParams
@@ -70,7 +70,7 @@ def _decoded(pair: Pair, verifier: Verifier, drafter: str, sampling: SamplingPar
         for seed in SEEDS
         for i, prompt in enumerate(prompts)
     ]
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     made = bound(DRAFTERS[drafter], pair) if gamma else None
     found = Decoder(target, made, verifier if gamma else None, gamma, pair.stop_ids).run(requests)
     return [

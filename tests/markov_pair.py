@@ -1,4 +1,4 @@
-"""A toy pair, p and q of the next token given the last one, as traces and as engines that the decoder can drive."""
+"""A toy pair, p and q of the next token given the last one, as traces and as models that the decoder can drive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench.batch import Batch
 from specbench.drafters import Drafter
-from specbench.models import Engine
+from specbench.models import CachedModel, Feature, Features, ModelOutput
 from specbench.replay.trace import Identity, Trace
 from specbench.rng import Stream, Streams
 from specbench.sampling import sample
@@ -55,8 +55,8 @@ def sampled_texts(p: np.ndarray, count: int, length: int, seed: int) -> np.ndarr
     return texts[:, 1:]
 
 
-class MarkovEngine(Engine):
-    """Logits from a table by the last token; counts lengths as specbench.models.Engine does."""
+class MarkovModel(CachedModel):
+    """Logits from a table by the last token; counts lengths as specbench.models.CachedModel does."""
 
     device = torch.device("cpu")
 
@@ -64,56 +64,61 @@ class MarkovEngine(Engine):
         self.table = torch.from_numpy(np.log(table)).float()
         self.layout, self.vocab_size = 0, table.shape[1]
         self._lengths = torch.zeros(0, dtype=torch.int64)
-        self.show(0)
+        self.show(0, 0)
 
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:
         self._lengths.zero_()
         self.reserve(len(prompts), capacity)
         self.place(prompts, range(len(prompts)))
-        self.show(len(prompts))
+        self.show(len(prompts), capacity)
+        return {}
 
     def reserve(self, rows: int, capacity: int) -> None:
         if rows > len(self._lengths):
             self._lengths = torch.nn.functional.pad(self._lengths, (0, rows - len(self._lengths)))
             self.layout += 1
 
-    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
+    def place(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[int], features: Sequence[Feature] = ()
+    ) -> Features:
         for prompt, row in zip(prompts, rows, strict=True):
             self._lengths[row] = len(prompt) - 1
+        return {}
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         self._lengths[list(targets)] = self._lengths[list(sources)]
 
-    def show(self, rows: int, fixed: bool = False) -> None:
+    def show(self, rows: int, longest: int | None = None) -> None:
         self.lengths = self._lengths[:rows]
+        assert longest is None or rows == 0 or int(self.lengths.max()) <= longest
 
-    def extend(self, token_ids: Tensor, counts: Tensor) -> Tensor:
+    def extend(
+        self,
+        token_ids: Tensor,
+        counts: Tensor,
+        ancestors: Tensor | None = None,
+        features: Sequence[Feature] = (),
+    ) -> ModelOutput:
         self.lengths += counts
-        return self.table[token_ids]
-
-    def bound(self, longest: int) -> None:
-        assert int(self.lengths.max()) <= longest
-
-    def synchronize(self) -> None:
-        pass
+        return ModelOutput(self.table[token_ids], {})
 
 
 class MarkovDrafter(Drafter):
-    """Samples from a MarkovEngine's table."""
+    """Samples from a MarkovModel's table."""
 
     has_probabilities = True
 
     def __init__(self, table: np.ndarray):
-        self.engine = MarkovEngine(table)
+        self.model = MarkovModel(table)
 
     def propose(self, batch: Batch, limits: Tensor, streams: Streams) -> Draft:
         width = streams.width - 1
         if width == 0:
-            return Draft.empty(len(batch), self.engine.device)
+            return Draft.empty(len(batch), self.model.device)
         last, tokens, rows = batch.span(batch.lengths - 1, 1)[:, 0], [], []
         for i in range(width):
             drafted = torch.stack(tokens, dim=1) if i else batch.tokens[:, :0]
-            rows.append(batch.rows(self.engine.table[last], drafted, first=i))
+            rows.append(batch.rows(self.model.table[last], drafted, first=i))
             last = sample(rows[-1], streams.uniform(Stream.DRAFT)[:, i])
             tokens.append(last)
         return Draft(torch.stack(tokens, dim=1).flatten(), LogitRows.interleave(rows), limits, width, padded=True)

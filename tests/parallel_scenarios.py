@@ -59,7 +59,7 @@ def at_gamma_three(happens: Callable[[], object]) -> None:
     step, count = Decoder.step, []
 
     def stepped(self: Decoder) -> None:
-        count.append(self.parts.gamma)
+        count.append(self.components.gamma)
         if count.count(3) == 2:
             happens()
         step(self)

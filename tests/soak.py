@@ -74,8 +74,8 @@ def random_requests(
 
 def with_float32_logits(made: Decoder) -> Decoder:
     """A decoder whose models return them, whatever they compute in."""
-    drafter = made.parts.drafter
-    for each in (made.parts.target, drafter and drafter.engine, drafter and drafter.own):
+    drafter = made.components.drafter
+    for each in (made.components.target, drafter and drafter.model):
         if each is not None:
             each._dtype = torch.float32
     return made

@@ -11,7 +11,7 @@ import torch
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
 from specbench.progress import console
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def context(pair: Pair) -> ModelContext:
     prompts = [tuple(pair.encode(text)) for text in TEXTS]
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     return ModelContext(
         verifier=MaskedVerifier(), verifier_name="masked", sampling=GREEDY, gamma=3, batch_size=2, seed=0, title="",
         device=CPU, dtype=torch.float32, command="", pair=pair, target=target,

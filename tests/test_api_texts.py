@@ -18,7 +18,7 @@ from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ArgumentError, ConfigError, ModelError
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import RoundSettings
 from specbench.provenance import request_seed
@@ -38,7 +38,7 @@ def test_decode_is_the_loop_with_seeds_of_its_own(pair: Pair):
         Request(str(i), tuple(pair.encode(text)), request_seed(5, str(i)), sampling, 12)
         for i, text in enumerate(PROMPTS)
     ]
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     decoder = Decoder(target, ModelDrafter().bind(pair, target), BlockVerifier(), 3, pair.stop_ids)
     for each, expected in zip(found, decoder.run(requests), strict=True):
         assert each.token_ids == expected.token_ids

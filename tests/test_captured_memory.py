@@ -80,7 +80,7 @@ def test_a_verifier_that_others_use_for_larger_batches(monkeypatch):
     requests = make_requests(pair, 16, SamplingParams(temperature=0.8, presence_penalty=0.5))
     small, large = decoder(pair, GraphEngine()), decoder(pair, GraphEngine())
     for each in (small, large):
-        monkeypatch.setattr(each.parts.verifier, "_workspace", held)
+        monkeypatch.setattr(each.components.verifier, "_workspace", held)
     expected = logs(small.run(requests[:2]))
     large.run(requests)
     taken = [torch.full((size,), 2**30, dtype=torch.int32, device="cuda") for size in range(64, 2**16, 64)]

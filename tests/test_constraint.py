@@ -19,7 +19,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.errors import ArgumentError, ConfigError, NotInstalledError
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.sampling import Constraint, History, RowParams, SamplingParams, on_host
 from specbench.sampling.structures import grammar_of
@@ -200,10 +200,10 @@ def test_a_cuda_graph_cannot_hold_it(pair):
     assert on_host(SamplingParams(processors=(print,))) == ""
     gpu = torch.device("cuda")
     with pytest.raises(ConfigError, match=r"engine=graph: sampler\.structured_outputs works on the host"):
-        GraphEngine().check(gpu, None, None, on_host=on_host(sampling))
-    assert AutoEngine().chosen(gpu, None, None, on_host(sampling)).name == "eager"
+        GraphEngine().resolve(gpu, None, None, on_host=on_host(sampling))
+    assert AutoEngine().resolve(gpu, None, None, on_host=on_host(sampling)).name == "eager"
     requests = make_requests(pair, 2, resolved, max_new_tokens=8)
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     static = Decoder(target, bound(ModelDrafter(), pair), MaskedVerifier(), 3, pair.stop_ids, StaticEngine())
     assert texts(static.run(requests)) == texts(decoder(pair, 3).run(requests))
 

@@ -16,7 +16,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.speed import Rounds
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext, Outcome, RunContext
 from specbench.protocols.decode import DecodeProtocol, headline
 from specbench.protocols.rounds import TimedRounds
@@ -41,7 +41,7 @@ def requests_of(pair: Pair) -> list[Request]:
 def decoded(pair: Pair, group: int | None, batch_size: int = 2, rounds: int = 1) -> Outcome:
     """The protocol's outcome; no text ends before its limit."""
     endless = dataclasses.replace(pair, stop_ids=frozenset())
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     requests = requests_of(pair)
     context = ModelContext(
         verifier=MaskedVerifier(), verifier_name="masked", sampling=requests[0].sampling, gamma=3, seed=0, title="",
@@ -93,7 +93,7 @@ def test_the_clock_of_a_request_starts_when_it_is_admitted(pair, monkeypatch):
     endless = frozenset()
     ticks = itertools.count()
     monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
-    plain = Decoder(Engine(pair.target, pair.vocab_size, "target"), None, None, 0, endless)
+    plain = Decoder(CachedModel(pair.target, pair.vocab_size, "target"), None, None, 0, endless)
     texts = plain.run(requests_of(pair), at_once=2)
     assert [text.first_token - text.started for text in texts] == [1] * len(LENGTHS)
     assert texts[0].ended - texts[0].first_token == 1  # two tokens, and nobody admitted between them

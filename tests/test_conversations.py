@@ -16,7 +16,7 @@ from specbench.config import Config, WorkloadConfig
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair, load_pair
+from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
 from specbench.protocols import ModelContext
 from specbench.protocols.decode import DecodeProtocol
@@ -42,7 +42,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def plain_decoder(pair: Pair) -> Decoder:
-    return Decoder(Engine(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids, None, pair.tokenizer)
+    return Decoder(
+        CachedModel(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids, None, pair.tokenizer
+    )
 
 
 def turns_of(pair: Pair, prompts: list[Prompt], sampling: SamplingParams = GREEDY, **settings: Any) -> list[Request]:
@@ -209,7 +211,7 @@ def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
     """Each text is that of its request alone; categories add up; overlap is that of each request's own parameters."""
     config = logged(tmp_path, *LOG)
     requests = make_requests(load_prompts(config.workload.path), small, SamplingParams(), config)
-    target = Engine(small.target, small.vocab_size, "target")
+    target = CachedModel(small.target, small.vocab_size, "target")
     context = ModelContext(
         verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=3, batch_size=2, seed=0,
         device=torch.device("cpu"), dtype=torch.float64, title="", command="", pair=small, target=target,

@@ -8,7 +8,7 @@ import torch
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext
 from specbench.protocols.cost import CostProtocol
 from specbench.sampling import SamplingParams
@@ -22,7 +22,7 @@ STEPS, PROMPT = 1, 20
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([4])], ids=["eager", "static", "wider"])
 def test_phases_and_contexts_are_those_of_the_timed_steps(engine, pair: Pair):
     """One timed step: were it the first, an engine that lags behind would have told of nothing yet."""
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     context = ModelContext(
         verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=4, batch_size=1, seed=0,
         device=torch.device("cpu"), dtype=torch.float32, title="", command="", pair=pair, target=target,

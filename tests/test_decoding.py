@@ -115,15 +115,15 @@ def test_another_seed_gives_another_text_and_the_same_seed_the_same(pair):
 def test_nan_logits_name_model_prompt_and_step(pair, name, monkeypatch):
     request = make_requests(pair, 1)[0]
     broken = decoder(pair)
-    engine = broken.parts.target if name == "target" else broken.parts.drafter.engine
-    extend, calls = engine.extend, []
+    model = broken.components.target if name == "target" else broken.components.drafter.model
+    extend, calls = model.extend, []
 
-    def failing(token_ids, counts):
-        logits = extend(token_ids, counts)
+    def failing(token_ids, counts, **others):
+        output = extend(token_ids, counts, **others)
         calls.append(1)
-        return logits if len(calls) < 5 else torch.full_like(logits, torch.nan)
+        return output if len(calls) < 5 else ModelOutput(torch.full_like(output.logits, torch.nan), {})
 
-    monkeypatch.setattr(engine, "extend", failing)
+    monkeypatch.setattr(model, "extend", failing)
     with pytest.raises(ModelError, match=rf"{name} model returned NaN .* prompt '{request.name}' at step \d"):
         broken.run([request])
 
@@ -132,9 +132,9 @@ def test_draft_cache_is_never_recomputed(pair, monkeypatch):
     """Each drafted block feeds gamma tokens, and one more only after a block that was accepted whole."""
     fed = []
     speculative = decoder(pair, gamma=3, stop_ids=[])
-    extend = speculative.parts.drafter.engine.extend
+    extend = speculative.components.drafter.model.extend
     monkeypatch.setattr(
-        speculative.parts.drafter.engine,
+        speculative.components.drafter.model,
         "extend",
         lambda ids, counts: (fed.append(int(counts[0])), extend(ids, counts))[1],
     )

@@ -4,7 +4,7 @@ import pytest
 
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine, load_pair
+from specbench.models import CachedModel, load_pair
 from specbench.sampling import SamplingParams, where
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -25,7 +25,11 @@ def test_the_kernels_decode_the_text_of_their_plain_twins(pair, monkeypatch, sam
     def texts(gamma: int) -> list[list[int]]:
         drafter = bound(ModelDrafter(), pair) if gamma else None
         decoder = Decoder(
-            Engine(pair.target, pair.vocab_size, "target"), drafter, made() if gamma else None, gamma, pair.stop_ids
+            CachedModel(pair.target, pair.vocab_size, "target"),
+            drafter,
+            made() if gamma else None,
+            gamma,
+            pair.stop_ids,
         )
         return [list(each.token_ids) for each in decoder.run(requests)]
 

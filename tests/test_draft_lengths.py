@@ -19,7 +19,7 @@ from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.draft_lengths import FIXED, LengthPolicy, policy_of
-from specbench.drafters import lengths, model
+from specbench.drafters import draft_name, lengths, model
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
@@ -30,7 +30,7 @@ from specbench.types import Draft, LogitRows
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder
-from tests.markov_pair import MarkovEngine, markov_pair, sampled_texts, trace_of_tokens
+from tests.markov_pair import MarkovModel, markov_pair, sampled_texts, trace_of_tokens
 from tests.test_decoding import GREEDY, make_requests, texts
 
 P_VALUE = 1e-6
@@ -149,8 +149,9 @@ class WrongRows(ModelDrafter):
 
 
 def on_tables(drafter: ModelDrafter, p, q, verifier, engine=None, gamma=GAMMA) -> Decoder:
-    drafter.engine = drafter.own = MarkovEngine(q)
-    return Decoder(MarkovEngine(p), drafter, verifier, gamma, frozenset(), engine)
+    drafter.model = MarkovModel(q)
+    drafter.caches = (drafter.model,)
+    return Decoder(MarkovModel(p), drafter, verifier, gamma, frozenset(), engine)
 
 
 def p_value_of_texts(drafter: ModelDrafter, verifier) -> float:
@@ -297,10 +298,11 @@ def test_passes_end_when_nobody_goes_on(fixed, passes, monkeypatch):
     q[1] = q[2] = [0.9, 0.05, 0.05]
     q[0] = [0.01, 0.495, 0.495]
     drafter, calls = ModelDrafter(None, "probability", 0.6), []
-    drafter.engine = drafter.own = MarkovEngine(q)
-    drafter.start([[1, 1], [2, 2]], 16)
-    extend = drafter.own.extend
-    monkeypatch.setattr(drafter.own, "extend", lambda *fed: (calls.append(1), extend(*fed))[1])
+    drafter.model = MarkovModel(q)
+    drafter.caches = (drafter.model,)
+    drafter.model.start([[1, 1], [2, 2]], 16)
+    extend = drafter.model.extend
+    monkeypatch.setattr(drafter.model, "extend", lambda *fed: (calls.append(1), extend(*fed))[1])
     # From 1 and 2 the draft is sure of 0, behind which it is sure of nothing.
     monkeypatch.setattr(model, "draw", lambda rows, u: (rows.argmax, rows))
     numbers = (torch.full((2,), 14), torch.full((2,), 4), torch.arange(2))
@@ -352,5 +354,5 @@ def test_settings_that_cannot_be(settings, says):
 
 def test_what_the_drafter_says_of_itself(pair):
     assert policy_of("probability", 1) == LengthPolicy("probability", 1.0)
-    assert bound(LayerSkipDrafter(8, temperature=0.5), pair).draft_name("T", "D") == "8 layers of T at temperature 0.5"
-    assert ModelDrafter().draft_name("T", "D") == "D"
+    assert draft_name(bound(LayerSkipDrafter(8, temperature=0.5), pair), "T", "D") == "8 layers of T at temperature 0.5"
+    assert draft_name(ModelDrafter(), "T", "D") == "D"

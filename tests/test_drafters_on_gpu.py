@@ -12,7 +12,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.synthetic import SyntheticDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import Engine, load_pair
+from specbench.models import CachedModel, load_pair
 from specbench.sampling import SamplingParams, resolve
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -76,7 +76,7 @@ def asking(pair, count):
 
 def decoder(pair, way, engine):
     drafter, verifier, gamma = WAYS[way]
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     return Decoder(target, drafter and drafter.bind(pair, target), verifier, gamma, pair.stop_ids, engine)
 
 

@@ -92,9 +92,12 @@ def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
     monkeypatch.setattr("specbench.decoding.engines.compiled.say", said.append)
     monkeypatch.setattr(early_code, "check", check)
     monkeypatch.setattr(GraphEngine, "_captured", lambda self, size: captures.append(size))
-    target = SimpleNamespace(compile=lambda sums, early: compiles.append(early))
+    target = SimpleNamespace()
+    monkeypatch.setattr(
+        "specbench.decoding.engines.compiled.compile_model", lambda model, sums, early: compiles.append(early)
+    )
     engine = CompiledEngine()
-    engine.parts, engine._early = SimpleNamespace(target=target, drafter=None), True
+    engine.components, engine._early = SimpleNamespace(target=target, drafter=None), True
     engine._compile()
     for size in (8, 4):
         engine._captured(size)

@@ -11,7 +11,7 @@ from specbench.batch import RUNNING, Batch
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.errors import ConfigError, ModelError
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.models.early_exit import EarlyExit, first_layers
 from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows
@@ -40,7 +40,7 @@ def whole(model, ids):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_an_exit_reads_and_writes_the_target_s_cache(name):
     """Steps in which the draft runs ahead of texts of different lengths, and the target takes some of it back."""
-    target = Engine(made(name), VOCABULARY, "target")
+    target = CachedModel(made(name), VOCABULARY, "target")
     leaving, short, plain = EarlyExit(target, 1), cut_by_hand(name), made(name)
     plain.set_attn_implementation("eager")
     target.start(PROMPTS, 32)
@@ -49,14 +49,14 @@ def test_an_exit_reads_and_writes_the_target_s_cache(name):
         leaving.follow()
         ahead = [list(text) for text in texts]
         for i in range(3):  # it is fed the last token of the text, then what was drafted
-            logits = leaving.extend(torch.tensor([[text[-1]] for text in ahead]), torch.ones(3).long())[:, 0]
+            logits = leaving.extend(torch.tensor([[text[-1]] for text in ahead]), torch.ones(3).long()).logits[:, 0]
             for b, text in enumerate(ahead):
                 expected = whole(short, text)
                 assert (logits[b] - expected[-1]).abs().max() < TOLERANCE * expected.std()
                 text.append((7 * step + 3 * i + 5 * b) % VOCABULARY)
         assert target.lengths.tolist() == [len(text) - 1 for text in texts]
         fed = torch.tensor([text[-4:] for text in ahead])
-        logits = target.extend(fed, torch.full((3,), 4))
+        logits = target.extend(fed, torch.full((3,), 4)).logits
         for b, text in enumerate(ahead):
             expected = whole(plain, text)[-4:]
             assert (logits[b] - expected).abs().max() < TOLERANCE * expected.std()
@@ -67,9 +67,9 @@ def test_an_exit_reads_and_writes_the_target_s_cache(name):
 def test_an_exit_has_no_weights_and_no_cache_of_its_own(pair):
     running = toy_decoder(toy_pair(pair), "layer_skip")
     running.run(toy_requests((4, 7)))
-    target, leaving = running.parts.target, running.parts.drafter.engine
+    target, leaving = running.components.target, running.components.drafter.model
     assert leaving._cache is target._cache
-    assert running.parts.drafter.own is None
+    assert running.components.draft_caches == ()
     theirs = {weight.data_ptr() for weight in target.model.parameters()}
     mine = {weight.data_ptr() for weight in leaving.model.parameters()}
     assert mine < theirs
@@ -80,9 +80,9 @@ def test_an_exit_has_no_weights_and_no_cache_of_its_own(pair):
 def test_no_token_is_drafted_from_twice(pair, monkeypatch):
     """A draft of n tokens feeds n: the last token of the text, and all it drafted but the last."""
     running, fed = toy_decoder(dataclasses.replace(toy_pair(pair), stop_ids=frozenset()), "layer_skip"), []
-    extend = running.parts.drafter.engine.extend
+    extend = running.components.drafter.model.extend
     noting = lambda ids, counts: (fed.append(int(counts[0])), extend(ids, counts))[1]  # noqa: E731
-    monkeypatch.setattr(running.parts.drafter.engine, "extend", noting)
+    monkeypatch.setattr(running.components.drafter.model, "extend", noting)
     (request,) = toy_requests((9,))
     steps = running.run([dataclasses.replace(request, max_new_tokens=50)])[0].steps
     assert {step.num_accepted for step in steps} >= {0, 3}
@@ -92,29 +92,29 @@ def test_no_token_is_drafted_from_twice(pair, monkeypatch):
 def test_no_token_is_fed_for_which_no_place_is_needed(pair, monkeypatch):
     """Steps of one shape have the width of the most that can be pending, of which an exit's texts have one token."""
     running, widths = toy_decoder(toy_pair(pair), "layer_skip", StaticEngine()), set()
-    extend = running.parts.drafter.engine.extend
+    extend = running.components.drafter.model.extend
     noting = lambda ids, counts: (widths.add(ids.shape[1]), extend(ids, counts))[1]  # noqa: E731
-    monkeypatch.setattr(running.parts.drafter.engine, "extend", noting)
+    monkeypatch.setattr(running.components.drafter.model, "extend", noting)
     running.run(toy_requests((9, 4)))
     assert widths == {1}
 
 
 def test_texts_scored_by_an_exit_leave_the_target_s_cache(pair):
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     leaving = EarlyExit(target, 8)
     target.start([[5, 6, 7]], 8)
     leaving.follow()
     leaving.extend(torch.tensor([[7]]), torch.tensor([1]))
     before = [layer.keys.clone() for layer in target._cache._written()]
     leaving.start([[9, 8, 4]], 8)
-    logits = leaving.extend(torch.tensor([[4, 3]]), torch.tensor([2]))[0]
+    logits = leaving.extend(torch.tensor([[4, 3]]), torch.tensor([2])).logits[0]
     torch.testing.assert_close(logits, leaving.score([9, 8, 4, 3])[2:], rtol=0, atol=1e-4)
     assert all(torch.equal(*each) for each in zip(before, [x.keys for x in target._cache._written()], strict=True))
 
 
 def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
     """Each row is that of a whole pass over the text and the draft before it, at the drafts' own temperature."""
-    target = Engine(exact.target, exact.vocab_size, "target")
+    target = CachedModel(exact.target, exact.vocab_size, "target")
     drafter = LayerSkipDrafter(8, temperature=0.6).bind(exact, target)
     texts = [[5, 9, 2, 11], [6, 1]]
     target.start(texts, 16)
@@ -131,7 +131,7 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
         draft = drafter.propose(batch, torch.full((2,), 3), Streams(numbers[2], lengths, 4))
     drafted, probs = draft.token_ids.view(2, 3), draft.rows.probs().view(2, 3, -1)
     for b, text in enumerate(texts):
-        logits = drafter.engine.score([*text, *drafted[b].tolist()])[len(text) - 1 : -1]
+        logits = drafter.model.score([*text, *drafted[b].tolist()])[len(text) - 1 : -1]
         expected = logit_rows(logits, RowParams.of([drafter.sampled_with(asked[b])] * 3)).probs()
         torch.testing.assert_close(probs[b], expected, rtol=1e-9, atol=1e-12)
     assert drafter.sampled_with(SamplingParams(temperature=0.0, top_k=2)) == SamplingParams(temperature=0.6)
@@ -141,7 +141,7 @@ def test_drafts_are_drawn_from_the_exit_s_own_distributions(exact):
 def test_layers_that_there_are_not(pair, layers, says):
     """Known by config.json, and refused as well if nobody looked at that."""
     with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
-        LayerSkipDrafter(layers).check_target(pair.target.config)
+        LayerSkipDrafter(layers).check(target_config=pair.target.config)
     with pytest.raises(ConfigError, match=f"drafter.layers={layers}: {says}"):
         bound(LayerSkipDrafter(layers), pair)
 

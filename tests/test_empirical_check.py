@@ -3,7 +3,7 @@
 import torch
 
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
 from specbench.protocols.model_context import ModelContext
 from specbench.sampling import SamplingParams
@@ -30,7 +30,7 @@ class AcceptsEverything:
 
 
 def make_context(pair, verifier):
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     requests = make_requests(pair, 2, SamplingParams())
     return ModelContext(
         verifier=verifier, verifier_name="any", sampling=SamplingParams(), gamma=2, batch_size=1, seed=0,

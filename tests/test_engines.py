@@ -17,7 +17,7 @@ from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ConfigError, ModelError
-from specbench.models import Engine
+from specbench.models import CachedModel, ModelOutput
 from specbench.sampling import SamplingParams
 from specbench.types import Draft
 from specbench.verifiers.block import BlockVerifier
@@ -37,7 +37,7 @@ class Ban:
 
 
 def decoder(pair, engine, drafter="model", verifier=None, gamma=3, stop_ids=None):
-    target, made = Engine(pair.target, pair.vocab_size, "target"), DRAFTERS[drafter]
+    target, made = CachedModel(pair.target, pair.vocab_size, "target"), DRAFTERS[drafter]
     stops = pair.stop_ids if stop_ids is None else stop_ids
     if made is None:
         return Decoder(target, None, None, 0, stops, engine)
@@ -118,16 +118,16 @@ def test_what_is_under_way_is_told_when_asked(pair):
 def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, monkeypatch):
     requests = make_requests(pair, 3)
     broken = decoder(pair, engine, stop_ids=frozenset())
-    model = broken.parts.target if name == "target" else broken.parts.drafter.own
+    model = broken.components.target if name == "target" else broken.components.drafter.model
     extend, calls = model.extend, []
 
-    def failing(token_ids, counts):
-        logits = extend(token_ids, counts)
+    def failing(token_ids, counts, **others):
+        logits = extend(token_ids, counts, **others).logits
         calls.append(1)
         if len(calls) == 7:
             logits = logits.clone()
             logits[1, :, 9] = torch.nan
-        return logits
+        return ModelOutput(logits, {})
 
     monkeypatch.setattr(model, "extend", failing)
     step = 6 if name == "target" else 2  # the 7th call of either
@@ -142,7 +142,7 @@ def test_a_finished_request_moves_no_lengths_of_its_own(pair):
     decoding.run(
         [dataclasses.replace(requests[0], max_new_tokens=2), dataclasses.replace(requests[1], max_new_tokens=60)]
     )
-    lengths = decoding.parts.target.lengths.tolist()
+    lengths = decoding.components.target.lengths.tolist()
     assert lengths[0] <= len(requests[0].prompt) + 2
 
 
@@ -157,7 +157,7 @@ class Keeps(Drafter):
 
 
 def test_what_cannot_be_captured_is_refused_by_name(pair):
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     with pytest.raises(ConfigError, match=r"drafter=Keeps keeps something .*place\(\)"):
         Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), StaticEngine())
     with pytest.raises(ConfigError, match=r"engine=graph.*device is cpu.*engine=auto"):
@@ -169,9 +169,9 @@ def test_what_cannot_be_captured_is_refused_by_name(pair):
             StaticEngine(wrong)
     gpu = torch.device("cuda")
     with pytest.raises(ConfigError, match=r"engine=graph: verifier=naive has to read .*engine=eager"):
-        GraphEngine().check(gpu, ModelDrafter(), NaiveVerifier())
-    assert AutoEngine().chosen(gpu, ModelDrafter(), NaiveVerifier()).name == "eager"
-    assert AutoEngine().chosen(gpu, None, MaskedVerifier()).name == "graph"
+        GraphEngine().resolve(gpu, ModelDrafter(), NaiveVerifier())
+    assert AutoEngine().resolve(gpu, ModelDrafter(), NaiveVerifier()).name == "eager"
+    assert AutoEngine().resolve(gpu, None, MaskedVerifier()).name == "graph"
 
 
 def test_auto_is_eager_without_a_gpu(pair):

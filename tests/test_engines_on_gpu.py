@@ -14,7 +14,7 @@ from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ConfigError, ModelError
-from specbench.models import Engine, load_pair
+from specbench.models import CachedModel, load_pair
 from specbench.sampling import SamplingParams
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
@@ -39,7 +39,7 @@ def on_gpu():
 
 
 def decoder(pair, engine, drafter=None, verifier=None, gamma=4, stop_ids=None):
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     stops = pair.stop_ids if stop_ids is None else stop_ids
     if gamma == 0:
         return Decoder(target, None, None, 0, stops, engine)
@@ -88,7 +88,7 @@ def test_compiled_steps_write_what_eager_ones_do(on_gpu):
 
 def test_two_decoders_share_a_target_whose_memory_grows(on_gpu):
     """A graph that held on to memory that is gone would write other texts, or none."""
-    target, requests = Engine(on_gpu.target, on_gpu.vocab_size, "target"), various(on_gpu, 12)
+    target, requests = CachedModel(on_gpu.target, on_gpu.vocab_size, "target"), various(on_gpu, 12)
     speculative = Decoder(target, bound(ModelDrafter(), on_gpu), FusedVerifier(), 4, on_gpu.stop_ids, GraphEngine())
     plain = Decoder(target, None, None, 0, on_gpu.stop_ids, GraphEngine())
     expected = [logs(decoder(on_gpu, EagerEngine(), gamma=g).run(requests)) for g in (4, 0)]

@@ -19,7 +19,7 @@ from specbench.errors import ConfigError
 from specbench.exactness.texts import eprocess
 from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
 from specbench.exactness.zoo.state import ReturnsArgmax
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, ModelOutput, Pair
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.text_evidence import evidence, rounding
@@ -155,7 +155,7 @@ def test_the_first_crossing_is_found():
 ROW = torch.tensor([2.0, 1.0, 0.0, -0.5, -3.0])
 
 
-class TwoShapes(Engine):
+class TwoShapes(CachedModel):
     """The same logits after every token, and a little more or less for token 2 in a block: rounding in the extreme."""
 
     device = torch.device("cpu")
@@ -163,15 +163,15 @@ class TwoShapes(Engine):
     def __init__(self, change: float = 0.0):
         self.change = change
 
-    def start(self, prompts, capacity):
-        pass
+    def start(self, prompts, capacity, features=()):
+        return {}
 
     def score(self, token_ids):
         return ROW.repeat(len(token_ids), 1)
 
-    def extend(self, token_ids, counts):
+    def extend(self, token_ids, counts, ancestors=None, features=()):
         row = ROW + self.change * torch.eye(5)[2] * (token_ids.shape[1] <= 3)
-        return row.repeat(len(counts), token_ids.shape[1], 1)
+        return ModelOutput(row.repeat(len(counts), token_ids.shape[1], 1), {})
 
 
 def told(text: list[int], sampling: SamplingParams) -> Completion:
@@ -241,7 +241,8 @@ def on_the_pair(pair: Pair, verifier: Verifier, sampling: SamplingParams) -> Mod
     return ModelContext(
         verifier=verifier, verifier_name="mine", sampling=sampling, gamma=3, batch_size=4, seed=0,
         device=torch.device("cpu"), dtype=torch.float32, title="", command="", pair=pair,
-        drafter=bound(ModelDrafter(), pair), target=Engine(pair.target, pair.vocab_size, "target"), requests=requests,
+        drafter=bound(ModelDrafter(), pair), target=CachedModel(pair.target, pair.vocab_size, "target"),
+        requests=requests,
     )  # fmt: skip
 
 
@@ -289,7 +290,7 @@ def test_what_parameters_and_structures_ban_is_banned_where_texts_are_scored(pai
     certificate = json.loads(EprocessProtocol(60, 1e-6).run(context).documents["e_certificate.json"])
     assert certificate["verdict"] == "not rejected"
     assert certificate["impossible"] == 0
-    target, draft = context.target, context.drafter.engine
+    target, draft = context.target, context.drafter.model
     free = on_the_pair(pair, MaskedVerifier(), SamplingParams(top_p=0.95))
     impossible = 0
     for text in free.decoder().run(free.requests[:1]):

@@ -16,7 +16,7 @@ from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.texts.forks import BUG, NEAR_TIE, cause_of
 from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.plots import exactness as plots
 from specbench.protocols import ModelContext, Outcome, RunContext, greedy_divergence
 from specbench.protocols.eprocess import EprocessProtocol
@@ -48,7 +48,7 @@ def with_models(pair: Pair):
     def make(verifier, prompts: int = 4, length: int = 24, sampling: SamplingParams = HOT) -> ModelContext:
         texts = [f"def f{i}(x):\n    return " for i in range(prompts)]
         requests = [Request(f"p{i}", tuple(pair.encode(text)), i, sampling, length) for i, text in enumerate(texts)]
-        engine = Engine(pair.target, pair.vocab_size, "target")
+        engine = CachedModel(pair.target, pair.vocab_size, "target")
         return ModelContext(
             **vars(context(verifier, sampling=sampling)) | {"drafter": bound(ModelDrafter(), pair)},
             pair=pair,

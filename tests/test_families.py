@@ -8,10 +8,10 @@ from transformers import AutoModelForCausalLM
 from specbench.errors import ArgumentError, ModelError
 from specbench.files import Source
 from specbench.kernels import launch, launch_attention
-from specbench.models import Engine, attention, engine, plain_attention
+from specbench.models import CachedModel, attention, cached_model, plain_attention
 from specbench.models.architecture import load_config
 from specbench.models.plain_attention import places, seen
-from specbench.models.trial import check_engine
+from specbench.models.trial import check_runs
 from tests import families
 from tests.families import CONFIGS, CONTEXT, SIZES, VOCABULARY, WINDOW, made
 from tests.kernel_cases import on_a_gpu
@@ -44,8 +44,8 @@ def test_steps_on_a_gpu_give_the_logits_of_whole_passes(name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_forward_in_decoding_reads_nothing_back(name, monkeypatch):
     """So it can be captured in a CUDA graph."""
-    monkeypatch.setattr(engine, "known_max", lambda _, bound: bound)
-    running = Engine(made(name), VOCABULARY, name)
+    monkeypatch.setattr(cached_model, "known_max", lambda _, bound: bound)
+    running = CachedModel(made(name), VOCABULARY, name)
     running.start([[1, 2, 3], [4, 5]], 16)
     ids, counts = torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 1])
     with NoReading():
@@ -58,15 +58,15 @@ def test_a_forward_in_decoding_reads_nothing_back(name, monkeypatch):
 )
 def test_a_forward_in_decoding_is_traced_whole(name, monkeypatch):
     """One graph, without a break; dynamic=False as a captured engine compiles it."""
-    monkeypatch.setattr(engine, "known_max", lambda _, bound: bound)
+    monkeypatch.setattr(cached_model, "known_max", lambda _, bound: bound)
     torch.compiler.reset()
     logits = []
     for compiled in (False, True):
-        running = Engine(made(name), VOCABULARY, name)
+        running = CachedModel(made(name), VOCABULARY, name)
         running.start([[1, 2, 3], [4, 5]], 16)
         if compiled:
             running.model.forward = torch.compile(running.model.forward, backend="eager", dynamic=False, fullgraph=True)
-        logits.append(running.extend(torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 2])))
+        logits.append(running.extend(torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 2])).logits)
     torch.testing.assert_close(*logits, rtol=0, atol=1e-5 * float(logits[0].std()))
 
 
@@ -76,7 +76,7 @@ def test_the_nodes_of_a_tree_see_their_ancestors_alone(name):
     parents, prompts = [-1, 0, 0, 2, 1], [[1, 2, 3, 4, 5, 6, 7], [8, 9]]
     paths = [[0], [0, 1], [0, 2], [0, 2, 3], [0, 1, 4]]
     fed = torch.tensor([[10, 11, 12, 13, 14], [15, 16, 17, 18, 19]])
-    running = Engine(made(name), VOCABULARY, name)
+    running = CachedModel(made(name), VOCABULARY, name)
     running.start(prompts, 20)
     ancestors = torch.zeros((2, 5, 5), dtype=torch.bool)
     for node, path in enumerate(paths):
@@ -120,7 +120,7 @@ def test_training_and_generation_are_as_without_the_engine():
     for name in ("llama", "gemma2"):
         plain, ours = made(name), made(name)
         plain.set_attn_implementation("eager")
-        Engine(ours, VOCABULARY, name)
+        CachedModel(ours, VOCABULARY, name)
         ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8, 1, 8]])
         padding = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1], [1] * 8])
         with torch.no_grad():
@@ -142,7 +142,7 @@ def test_training_and_generation_are_as_without_the_engine():
 )
 def test_what_bounds_a_context(name, context):
     """Not a window; but positions that change with the length, up to which they do not."""
-    assert Engine(made(name), VOCABULARY, name).context == context
+    assert CachedModel(made(name), VOCABULARY, name).context == context
 
 
 REFUSED = {
@@ -168,14 +168,14 @@ def test_what_cannot_be_run_is_refused_by_name(kind, changes, says, tmp_path):
     torch.manual_seed(0)
     kind(**SIZES, **changes).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=f"pair.target=x: .*{says}.*Choose a decoder"):
-        check_engine(AutoModelForCausalLM.from_config(load_config(tmp_path, SOURCE)).eval(), VOCABULARY, SOURCE)
+        check_runs(AutoModelForCausalLM.from_config(load_config(tmp_path, SOURCE)).eval(), VOCABULARY, SOURCE)
 
 
 def test_a_window_that_no_text_reaches_need_not_be_passed():
     """Phi-3.5-MoE's is as long as its context."""
     torch.manual_seed(0)
     config = t.PhimoeConfig(**SIZES, sliding_window=CONTEXT)
-    check_engine(AutoModelForCausalLM.from_config(config).eval(), VOCABULARY, SOURCE)
+    check_runs(AutoModelForCausalLM.from_config(config).eval(), VOCABULARY, SOURCE)
     config.sliding_window = CONTEXT - 1
     with pytest.raises(ModelError, match="a sliding window of 63 tokens"):
-        check_engine(AutoModelForCausalLM.from_config(config).eval(), VOCABULARY, SOURCE)
+        check_runs(AutoModelForCausalLM.from_config(config).eval(), VOCABULARY, SOURCE)

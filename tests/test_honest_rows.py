@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from specbench.config import CONF
 from specbench.decoding import Request
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext, RunContext
 from specbench.protocols.record import record
 from specbench.protocols.settings import unused
@@ -90,7 +90,7 @@ def context(pair: Pair | None, needs_models: bool) -> RunContext:
     assert pair is not None
     prompts = [tuple(pair.encode(text)) for text in ("def add(a, b):\n    return", "import os\nimport", "class A:\n")]
     requests = [NotedRequest(str(i), prompt, i, SAMPLING, 6) for i, prompt in enumerate(prompts)]
-    engine = Engine(pair.target, pair.vocab_size, "target")
+    engine = CachedModel(pair.target, pair.vocab_size, "target")
     return NotedModels(**own, pair=pair, target=engine, drafter=ModelDrafter().bind(pair, engine), requests=requests)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.models.joined import JoinedLinear, join
 from tests.families import CONFIGS, VOCABULARY, made
 
@@ -14,9 +14,9 @@ PROMPTS = [[1, 2, 3, 4, 5], [6, 7]]
 
 
 def logits(model):
-    engine = Engine(model, VOCABULARY, "target")
+    engine = CachedModel(model, VOCABULARY, "target")
     engine.start(PROMPTS, 16)
-    return engine.extend(torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 1]))
+    return engine.extend(torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 1])).logits
 
 
 @pytest.mark.usefixtures("unchecked")

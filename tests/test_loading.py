@@ -9,7 +9,7 @@ from specbench.decoding import Decoder, Request
 from specbench.devices import choose_device
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError, ModelError
-from specbench.models import Engine, load_pair
+from specbench.models import CachedModel, load_pair
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import load_prompts
@@ -23,7 +23,7 @@ def test_any_local_folder_loads_and_decodes(tmp_path):
     assert pair.target.dtype == torch.float32
     assert (pair.vocab_size, pair.stop_ids, pair.chat, pair.context) == (4096, {0}, False, 128)
     decoder = Decoder(
-        Engine(pair.target, 4096, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 3, pair.stop_ids
+        CachedModel(pair.target, 4096, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 3, pair.stop_ids
     )
     request = Request("a", tuple(pair.encode("def f")), 1, SamplingParams(), 10)
     assert 1 <= len(decoder.run([request])[0].token_ids) <= 10
@@ -53,7 +53,7 @@ def test_a_wider_output_layer_is_fine_and_never_emits_padding(tmp_path):
     model.save_pretrained(folder)
     pair = load_pair(str(folder), str(tiny(tmp_path / "d")), device="cpu")
     decoder = Decoder(
-        Engine(pair.target, 4096, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 2, frozenset()
+        CachedModel(pair.target, 4096, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 2, frozenset()
     )
     requests = [Request(str(i), (0, 5), i, SamplingParams(), 20) for i in range(8)]
     assert max(t for c in decoder.run(requests) for t in c.token_ids) < 4096
@@ -125,7 +125,8 @@ def test_the_embedded_pair_overlaps_as_a_useful_pair_does(pair):
         ids = pair.encode(prompt.text)
         repeated = params.select(torch.zeros(len(ids), dtype=torch.int64))
         p, q = (
-            logit_rows(Engine(m, pair.vocab_size, "m").score(ids), repeated).probs() for m in (pair.target, pair.draft)
+            logit_rows(CachedModel(m, pair.vocab_size, "m").score(ids), repeated).probs()
+            for m in (pair.target, pair.draft)
         )
         overlaps.append(torch.minimum(p, q).sum(-1).mean())
     assert 0.55 < torch.stack(overlaps).mean() < 0.85

@@ -93,8 +93,10 @@ def test_room_for_longer_texts_forgets_nothing():
     tokens = torch.randint(9, (2, 300), generator=torch.Generator().manual_seed(1))
     index, rows = index_of(2, 100), torch.arange(2)
     index.feed(tokens[:, :90].tolist(), range(2), [0, 0])
-    assert index.reserve(4, 300)
-    assert not index.reserve(3, 200)
+    for rows_wanted, capacity, grows in ((4, 300, True), (3, 200, False)):
+        before = index.layout
+        index.reserve(rows_wanted, capacity)
+        assert (index.layout != before) == grows
     lengths = torch.tensor([91, 91])
     places = index.append(rows, tokens[:, 90:91], torch.ones_like(rows))
     assert torch.equal(first_of(places, lengths), lookup(tokens, lengths, 3, 1))
@@ -131,7 +133,7 @@ def test_drafts_are_those_of_a_look_at_the_whole_text(toy, kind, chunk):
     """While requests end, move, and take the places of others; prompts whole and in pieces."""
     decoding = decoder(toy, drafter=Whole(), engine=kind(prompt_chunk=chunk))
     decoding.run(toy_requests((9, 1, 12, 4, 20, 7)), at_once=3)
-    assert decoding.parts.drafter.compared > 20
+    assert decoding.components.drafter.compared > 20
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +161,10 @@ def test_per_match_is_checked(value):
 
 def test_a_bound_drafter_has_an_index_of_its_own(pair):
     drafter = PromptLookupDrafter()
-    one, two = bound(drafter, pair), bound(drafter, pair)
+    (one,), (two,) = (bound(drafter, pair).caches for _ in range(2))
     one.start([[1, 2, 1]], 20)
-    assert one.state()[1].tolist() == [2]
-    assert two.state()[1].tolist() == []
+    assert one.state[1].tolist() == [2]
+    assert two.state[1].tolist() == []
     before = one.layout
     one.reserve(1, 20)
     assert one.layout == before

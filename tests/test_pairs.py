@@ -13,7 +13,7 @@ from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair, load_pair
+from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.generate import ASSISTED, PLAIN, generate, obstacle
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_fixed_lengths, check_survival
@@ -36,7 +36,7 @@ def context_of(pair: Pair, drafter, sampling: SamplingParams) -> ModelContext:
     return ModelContext(
         verifier=MaskedVerifier(), verifier_name="masked", sampling=sampling, gamma=3, batch_size=2, seed=0,
         device=torch.device("cpu"), dtype=torch.float32, title="", command="", pair=pair,
-        target=Engine(pair.target, pair.vocab_size, "target"), drafter=bound(drafter, pair),
+        target=CachedModel(pair.target, pair.vocab_size, "target"), drafter=bound(drafter, pair),
         requests=make_requests(pair, 2, sampling),
     )  # fmt: skip
 
@@ -92,7 +92,7 @@ def test_a_draft_has_a_dtype_of_its_own(pair):
 def test_a_target_is_looked_at_before_weights_are_read(monkeypatch):
     monkeypatch.setattr("specbench.models.checkpoint.Checkpoint.load", lambda *_: pytest.fail("read"))
     with pytest.raises(ConfigError, match=r"drafter.layers=30: the target has 12 layers"):
-        load_pair("embedded:target", check=LayerSkipDrafter(30).check_target)
+        load_pair("embedded:target", check=lambda target: LayerSkipDrafter(30).check(target_config=target))
 
 
 def test_scores_and_evidence_are_of_what_was_sampled_from(pair):
@@ -101,14 +101,14 @@ def test_scores_and_evidence_are_of_what_was_sampled_from(pair):
     hot, plain = (context_of(pair, ModelDrafter(temperature=t), sampling) for t in (1.3, None))
     prompt, text = plain.requests[0].prompt, [7, 8, 9]
     (own,), (same,) = (score_texts(each, [prompt], [text]) for each in (hot, plain))
-    logits = [engine.score([*prompt, *text])[len(prompt) - 1 : -1] for engine in (hot.target, hot.drafter.engine)]
+    logits = [engine.score([*prompt, *text])[len(prompt) - 1 : -1] for engine in (hot.target, hot.drafter.model)]
     for found, (p, q) in ((own, (0.7, 1.3)), (same, (0.7, 0.7))):
         for name, values, temperature in (("log_p", logits[0], p), ("log_q", logits[1], q)):
             expected = (values / temperature).log_softmax(dim=-1).gather(1, torch.tensor(text)[:, None])[:, 0]
             torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-3)
     completion = decoder(pair, 0).run(hot.requests[:1])[0]
     bets = [
-        evidence(hot.target, hot.drafter.engine, completion, None, each.drafter.sampled_with(sampling))
+        evidence(hot.target, hot.drafter.model, completion, None, each.drafter.sampled_with(sampling))
         for each in (hot, plain)
     ]
     assert bets[0][0].log_p == bets[1][0].log_p

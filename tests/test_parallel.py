@@ -18,7 +18,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.errors import ModelError
 from specbench.files import Source
-from specbench.models import Engine, load_pair, sharding
+from specbench.models import CachedModel, load_pair, sharding
 from specbench.models.random_weights import RandomModel
 from specbench.models.weights import load_weights
 from specbench.verifiers.masked import MaskedVerifier
@@ -49,7 +49,7 @@ def runs(pair):
         (ModelDrafter(), MaskedVerifier(), StaticEngine()),
         (TreeDrafter([2, 1]), TreeVerifier(), StaticEngine()),
     ):
-        target = Engine(pair.target, pair.vocab_size, "target")
+        target = CachedModel(pair.target, pair.vocab_size, "target")
         decoder = Decoder(target, bound(drafter, pair), verifier, 3, pair.stop_ids, engine)
         found.append([(c.token_ids, c.steps, c.finished) for c in decoder.run(requests, 2)])
     return found
@@ -57,11 +57,11 @@ def runs(pair):
 
 def logits(model):
     """Of two requests that are extended, cut back and extended again."""
-    engine = Engine(model, 64, "target")
+    engine = CachedModel(model, 64, "target")
     engine.start([[3, 5, 8, 13, 21, 34, 55, 7, 9], [2, 4]], 30)
-    first = engine.extend(torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([3, 2]))[:, :2].clone()
+    first = engine.extend(torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([3, 2])).logits[:, :2].clone()
     engine.truncate(torch.tensor([9, 3]))
-    return torch.cat([first, engine.extend(torch.tensor([[7, 8], [9, 10]]), torch.tensor([2, 2]))], dim=1)
+    return torch.cat([first, engine.extend(torch.tensor([[7, 8], [9, 10]]), torch.tensor([2, 2])).logits], dim=1)
 
 
 def saved(name, folder):
@@ -101,9 +101,9 @@ def seen(checkpoints, pair):
     def work(rank):
         found = {}
         mine = load_pair("embedded:target", "embedded:draft", device="cpu", parallel="tensor")
-        target = Engine(mine.target, mine.vocab_size, "target")
+        target = CachedModel(mine.target, mine.vocab_size, "target")
         found["runs"] = runs(mine)
-        found["bytes"] = weight_bytes(target), weight_bytes(Engine(mine.draft, mine.vocab_size, "draft"))
+        found["bytes"] = weight_bytes(target), weight_bytes(CachedModel(mine.draft, mine.vocab_size, "draft"))
         target.start([[1, 2]], 8)
         found["heads"] = target._cache.layers[0].keys.shape[1]
         broken = Decoder(target, bound(ModelDrafter(), mine), SkewedOnOne(), 3, mine.stop_ids, StaticEngine())

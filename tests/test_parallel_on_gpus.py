@@ -22,7 +22,7 @@ from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.decoding.engines.compiled import SUMS, CompiledEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine, Pair, load_pair
+from specbench.models import CachedModel, Pair, load_pair
 from specbench.sampling import SamplingParams
 from specbench.verifiers.fused import FusedVerifier
 from tests.command_lines import ROOT, clean_environment
@@ -39,7 +39,7 @@ def requests(pair: Pair, count: int, tokens: int) -> list[Request]:
 
 
 def decoder(pair: Pair, engine: DecodingEngine) -> Decoder:
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     drafter = ModelDrafter().bind(pair, target)
     return Decoder(target, drafter, FusedVerifier(), GAMMA, frozenset(), engine)
 
@@ -52,10 +52,10 @@ def step_times(pair: Pair, engine: DecodingEngine) -> dict[str, float]:
     """Milliseconds of a step of one request, and its floor: the bytes of this rank's weights by copy bandwidth."""
     made = decoder(pair, engine)
     made.start(requests(pair, 1, (WARMUP + STEPS) * (GAMMA + 1)))
-    drafter = made.parts.drafter
+    drafter = made.components.drafter
     assert drafter is not None
-    own, target = weight_bytes(drafter.own), weight_bytes(made.parts.target)
-    bandwidth = copy_bandwidth(made.parts.target.device)
+    own, target = weight_bytes(drafter.model), weight_bytes(made.components.target)
+    bandwidth = copy_bandwidth(made.components.target.device)
     assert own is not None
     assert target is not None
     assert bandwidth is not None

@@ -13,13 +13,13 @@ from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.errors import ArgumentError
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.protocols.scoring import columns_of
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import decoder
-from tests.markov_pair import MarkovDrafter, MarkovEngine, markov_pair
+from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 from tests.test_decoding import make_requests, texts
 
 
@@ -107,7 +107,7 @@ def test_texts_have_the_distribution_of_the_penalised_target(verifier):
     sampling = SamplingParams(processors=(penalty,))
     requests = [Request(str(i), (0,), i, sampling, 3) for i in range(count)]
     found = Counter()
-    decoding = Decoder(MarkovEngine(p), MarkovDrafter(q), verifier, 2, frozenset())
+    decoding = Decoder(MarkovModel(p), MarkovDrafter(q), verifier, 2, frozenset())
     for start in range(0, count, 10_000):
         found.update(tuple(each.token_ids) for each in decoding.run(requests[start : start + 10_000]))
     expected = {}
@@ -126,7 +126,7 @@ def test_texts_have_the_distribution_of_the_penalised_target(verifier):
 def test_a_scored_text_has_the_probabilities_that_it_was_drawn_with(pair):
     """One pass over the text gives log p of each token as a step of plain Python does."""
     prompt, text = pair.encode("def mean(values):"), pair.encode("\n    return sum(values) / len(values)")
-    engine = Engine(pair.target, pair.vocab_size, "target")
+    engine = CachedModel(pair.target, pair.vocab_size, "target")
     sampling = SamplingParams(temperature=0.8, top_k=300, processors=(STRONG,))
     logits = logits_along(engine, [prompt], [text])[0]
     got = columns_of(logits, logits, torch.tensor(text), sampling, prompt)["log_p"]

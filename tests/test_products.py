@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from specbench.kernels import launch, launch_product
-from specbench.models import Engine, joined
+from specbench.models import CachedModel, joined
 from specbench.models.early_exit import EarlyExit
 from specbench.models.products import OwnLinear, install, ours
 from tests.families import CONFIGS, VOCABULARY, made
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 
 def logits(model):
     """Of two requests, two tokens each but for the last."""
-    engine = Engine(model, VOCABULARY, "target")
+    engine = CachedModel(model, VOCABULARY, "target")
     engine.start([[1, 2, 3, 4, 5], [6, 7]], 16)
     tokens, counts = torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 1])
-    return engine.extend(tokens.to(model.device), counts.to(model.device))
+    return engine.extend(tokens.to(model.device), counts.to(model.device)).logits
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_what_cannot_be_replaced_is_left_alone(launched):
 
 def test_an_early_exit_shares_layers_that_are_replaced(launched):
     model = on_device("llama")
-    target = Engine(model, VOCABULARY, "target")
+    target = CachedModel(model, VOCABULARY, "target")
     draft = EarlyExit(target, 1)
     expected = logits(draft.model)
     for each in (target, draft):

@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+from tests.test_engine import PROMPTS, TOLERANCE
 
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.auto import AutoEngine
@@ -14,11 +15,10 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.types import Draft
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import come_and_go
-from tests.test_engine import PROMPTS, TOLERANCE
 from tests.test_engines import Keeps, logs
 from tests.toy import toy_decoder, toy_pair, toy_requests
 
@@ -65,8 +65,8 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
     first, second = (dataclasses.replace(requests[i], max_new_tokens=20) for i in (3, 2))
     second = dataclasses.replace(second, prompt=(second.prompt * 2)[: 6 * CHUNK])
     decoding, events = toy_decoder(dataclasses.replace(toy, stop_ids=frozenset()), "model", engine, 0), []
-    feed, extend = decoding.parts.target.feed, decoding.parts.target.extend
-    target = decoding.parts.target
+    feed, extend = decoding.components.target.feed, decoding.components.target.extend
+    target = decoding.components.target
     monkeypatch.setattr(
         target, "feed", lambda tokens, *rest: (events.append(sum(map(len, tokens))), feed(tokens, *rest))
     )
@@ -88,7 +88,7 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
 
 def test_pieces_do_what_a_whole_prompt_does(pair):
     """In rows of any order, one of them behind the leading ones and one with a NaN that the last request left."""
-    engine, ids = Engine(pair.target, pair.vocab_size, "target"), [pair.encode(prompt) for prompt in PROMPTS]
+    engine, ids = CachedModel(pair.target, pair.vocab_size, "target"), [pair.encode(prompt) for prompt in PROMPTS]
     engine.start(ids, 80)
     with torch.inference_mode():
         for layer in engine._cache.layers:
@@ -100,9 +100,9 @@ def test_pieces_do_what_a_whole_prompt_does(pair):
         pieces = [prompt[done : min(done + 4, len(prompt) - 1)] for done, prompt in zip(fed, prompts, strict=True)]
         engine.feed(pieces, rows, fed)
         fed = [done + len(piece) for done, piece in zip(fed, pieces, strict=True)]
-    engine.show(4, fixed=True)  # attention reads the whole rows
+    engine.show(4)  # attention reads the whole rows
     asked = [ids[0], ids[1], ids[2], ids[0]]  # rows 0 and 2 are as they were
-    logits = engine.extend(torch.tensor([[each[-1]] for each in asked]), torch.ones(4).long())
+    logits = engine.extend(torch.tensor([[each[-1]] for each in asked]), torch.ones(4).long()).logits
     for row, each in enumerate(asked):
         torch.testing.assert_close(logits[row], engine.score(each)[-1:], **TOLERANCE)
 
@@ -135,9 +135,11 @@ class Feeds(Keeps):
 
 
 def test_what_takes_no_pieces_is_refused_by_name(toy, requests):
-    target = Engine(toy.target, toy.vocab_size, "target")
+    target = CachedModel(toy.target, toy.vocab_size, "target")
     for engine in (EagerEngine(4), StaticEngine(prompt_chunk=4)):
-        with pytest.raises(ConfigError, match=r"engine\.prompt_chunk=4: drafter=Keeps keeps .*prompt_chunk=null"):
+        with pytest.raises(
+            ConfigError, match=r"engine\.prompt_chunk=4: drafter=Keeps takes prompts as a whole.*prompt_chunk=null"
+        ):
             Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), engine)
         drafter = Feeds()
         Decoder(target, drafter, MaskedVerifier(), 3, frozenset(), engine).run(requests[:1])
@@ -146,5 +148,5 @@ def test_what_takes_no_pieces_is_refused_by_name(toy, requests):
         for engine in (EagerEngine, StaticEngine, AutoEngine):
             with pytest.raises(ConfigError, match=r"engine\.prompt_chunk="):
                 engine(prompt_chunk=wrong)
-    assert AutoEngine(9).chosen(torch.device("cpu"), None, None).prompt_chunk == 9
-    assert AutoEngine(9).chosen(torch.device("cuda"), None, None).prompt_chunk == 9
+    assert AutoEngine(9).resolve(torch.device("cpu"), None, None).prompt_chunk == 9
+    assert AutoEngine(9).resolve(torch.device("cuda"), None, None).prompt_chunk == 9

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair, load_pair
+from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.shapes import SHAPES
 from specbench.sampling import SamplingParams
@@ -46,7 +46,7 @@ def test_every_shape_is_held_to_a_published_one():
 def test_texts_are_of_the_whole_vocabulary_and_of_full_length(random_pair: Pair):
     """Ids beyond the tokenizer's own are emitted, and can be decoded to text."""
     known = len(random_pair.tokenizer)
-    engine = Engine(random_pair.target, random_pair.vocab_size, "target")
+    engine = CachedModel(random_pair.target, random_pair.vocab_size, "target")
     decoder = Decoder(engine, bound(ModelDrafter(), random_pair), MaskedVerifier(), 3, random_pair.stop_ids)
     prompt = tuple(random_pair.encode("def f"))
     made = decoder.run([Request(str(i), prompt, i, SamplingParams(), 60) for i in range(4)])

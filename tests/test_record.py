@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.record import record, repeated
 from specbench.protocols.scoring import columns_of, score_texts
@@ -26,7 +26,7 @@ def context(pair: Pair) -> ModelContext:
     return ModelContext(
         verifier=BlockVerifier(), verifier_name="block", sampling=sampling, gamma=3, batch_size=2, seed=0,
         device=torch.device("cpu"), dtype=torch.float32, title="", command="the command",
-        pair=pair, target=Engine(pair.target, pair.vocab_size, "target"), drafter=bound(ModelDrafter(), pair),
+        pair=pair, target=CachedModel(pair.target, pair.vocab_size, "target"), drafter=bound(ModelDrafter(), pair),
         requests=make_requests(pair, 3, sampling), names=("T", "D"),
     )  # fmt: skip
 
@@ -39,7 +39,7 @@ def test_scores_are_those_of_an_uncached_pass(context):
     texts = [list(prompts[1][:5]), [7], list(prompts[0][:11])]
     for prompt, text, got in zip(prompts, texts, score_texts(context, prompts, texts), strict=True):
         whole = [*prompt, *text]
-        logits = [engine.score(whole[:-1])[-len(text) :] for engine in (context.target, context.drafter.engine)]
+        logits = [engine.score(whole[:-1])[-len(text) :] for engine in (context.target, context.drafter.model)]
         expected = columns_of(*logits, torch.tensor(text), context.sampling)
         assert got["token"].tolist() == text
         for name, values in expected.items():

@@ -19,7 +19,7 @@ from specbench.replay.trace import Trace
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
-from tests.markov_pair import MarkovDrafter, MarkovEngine, markov_pair, sampled_texts, trace_of_tokens
+from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair, sampled_texts, trace_of_tokens
 
 VERIFIERS = {"token": MaskedVerifier, "block": BlockVerifier}
 
@@ -169,7 +169,7 @@ def test_decoding_finds_what_replay_says(rule):
     gammas, p_values = [1, 2, 4, 8], []
     tokens, steps = by_prompt(independent, replay(independent, rule, gammas))
     for place, gamma in enumerate(gammas):
-        decoder = Decoder(MarkovEngine(p), MarkovDrafter(q), VERIFIERS[rule](), gamma, frozenset())
+        decoder = Decoder(MarkovModel(p), MarkovDrafter(q), VERIFIERS[rule](), gamma, frozenset())
         requests = [Request(str(i), (1, 0), 9000 * gamma + i, SamplingParams(), 40) for i in range(1500)]
         completions = decoder.run(requests)
         own = replay(trace_of_tokens(p, q, [c.token_ids for c in completions]), rule, [gamma])[0].steps

@@ -20,7 +20,7 @@ from specbench.replay.trace import Trace
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
-from tests.markov_pair import MarkovDrafter, MarkovEngine, markov_pair, trace_of_tokens
+from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair, trace_of_tokens
 
 VERIFIERS = {"token": MaskedVerifier, "block": BlockVerifier}
 STOP = 7
@@ -35,7 +35,7 @@ def with_limits(trace: Trace, limits: list[int]) -> Trace:
 
 def decoded(p: np.ndarray, q: np.ndarray, rule: str, gamma: int) -> list[Completion]:
     """The real loop and verifiers; token 7 ends a text, most of which have fewer than the 12 tokens allowed."""
-    decoder = Decoder(MarkovEngine(p), MarkovDrafter(q), VERIFIERS[rule](), gamma, frozenset({STOP}))
+    decoder = Decoder(MarkovModel(p), MarkovDrafter(q), VERIFIERS[rule](), gamma, frozenset({STOP}))
     return decoder.run([Request(str(i), (1, 0), 7000 * gamma + i, SamplingParams(), LIMIT) for i in range(TEXTS)])
 
 

@@ -16,7 +16,7 @@ from specbench.protocols.rounds import RoundSettings, Timed, timed_rounds
 from specbench.sampling import SamplingParams
 from specbench.types import Verification
 from specbench.verifiers.masked import MaskedVerifier
-from tests.markov_pair import MarkovDrafter, MarkovEngine, markov_pair
+from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 
 BATCHES = [[Request(f"{i}", (0,), 100 + i, SamplingParams(), 12)] for i in range(6)]
 
@@ -24,7 +24,7 @@ BATCHES = [[Request(f"{i}", (0,), 100 + i, SamplingParams(), 12)] for i in range
 def decoders(verifier: object = None) -> tuple[Decoder, Decoder]:
     """Plain and speculative decoding of a toy pair."""
     p, q = markov_pair(vocabulary=6, closeness=0.5)
-    target = MarkovEngine(p)
+    target = MarkovModel(p)
     verifier = verifier or MaskedVerifier()
     return (
         Decoder(target, None, None, 0, frozenset()),
@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     state = SimpleNamespace(now=0.0, stretch=lambda _: 1.0, order=[])
 
     def decode_timed(decoder: Decoder, batch: list[Request], at_once: int) -> Timed:
-        plain = decoder.parts.drafter is None
+        plain = decoder.components.drafter is None
         state.order.append((batch[0].name, "plain" if plain else "speculative"))
         seconds = 1.0 if plain else 0.5 * state.stretch(len(state.order))
         state.now += seconds

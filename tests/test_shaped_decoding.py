@@ -16,7 +16,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter
 from specbench.kernels import launch
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.sampling import SamplingParams, resolve, where
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.fused import FusedVerifier
@@ -24,7 +24,7 @@ from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier
 from tests.by_definition import shaped_logits
 from tests.cases import bound, come_and_go, in_float64
-from tests.markov_pair import MarkovDrafter, MarkovEngine, markov_pair
+from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 from tests.test_decoding import texts
 from tests.toy import toy_pair, toy_requests
 
@@ -68,7 +68,7 @@ def requests(tiny):
     """Greedy ones of various parameters, whose texts go on until min_tokens or a length stops them."""
     prompts = toy_requests((5, 9, 3, 12, 7, 4, 8, 11, 9))
     made = [dataclasses.replace(each, sampling=GREEDY, max_new_tokens=NEW) for each in prompts]
-    free = texts(Decoder(Engine(tiny.target, tiny.vocab_size, "target"), None, None, 0, frozenset()).run(made))
+    free = texts(Decoder(CachedModel(tiny.target, tiny.vocab_size, "target"), None, None, 0, frozenset()).run(made))
     # The last two begin to think in their prompts.
     begins = [free[7][2]] * 8 + [made[8].prompt[-2]]
     sampling = [
@@ -85,7 +85,7 @@ def numbers_of(text):
 @pytest.fixture(scope="module")
 def one_at_a_time(tiny, requests):
     """The target alone, fed the whole text for every token."""
-    engine, found = Engine(tiny.target, tiny.vocab_size, "target"), []
+    engine, found = CachedModel(tiny.target, tiny.vocab_size, "target"), []
     for request in requests:
         text: list[int] = []
         while len(text) < NEW and not (text and text[-1] in tiny.stop_ids):
@@ -97,14 +97,14 @@ def one_at_a_time(tiny, requests):
 
 def decoder(pair, way, engine):
     drafter, verifier, gamma = WAYS[way]
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     return Decoder(target, bound(drafter, pair), verifier, gamma, pair.stop_ids, engine)
 
 
 def test_parameters_change_the_text_and_end_where_they_say(tiny, requests, one_at_a_time):
     """Else the comparisons below would compare nothing."""
     plain = [dataclasses.replace(each, sampling=GREEDY) for each in requests]
-    engine = Engine(tiny.target, tiny.vocab_size, "target")
+    engine = CachedModel(tiny.target, tiny.vocab_size, "target")
     free = texts(Decoder(engine, None, None, 0, tiny.stop_ids).run(plain))
     differ = [text != other for text, other in zip(one_at_a_time, free, strict=True)]
     assert differ == [True] * 5 + [False] + [True] * 3
@@ -125,7 +125,7 @@ def test_greedy_texts_are_those_of_one_token_at_a_time(tiny, requests, one_at_a_
 
 
 def test_plain_texts_are_too(tiny, requests, one_at_a_time):
-    engine = Engine(tiny.target, tiny.vocab_size, "target")
+    engine = CachedModel(tiny.target, tiny.vocab_size, "target")
     assert texts(Decoder(engine, None, None, 0, tiny.stop_ids, StaticEngine()).run(requests)) == one_at_a_time
 
 
@@ -158,7 +158,7 @@ def test_the_fused_verifier_and_kernels_write_the_texts_of_their_plain_twins(pai
         dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.9), max_new_tokens=6)
         for each in (requests[i] for i in chosen)
     ]
-    target = Engine(small.target, small.vocab_size, "target")
+    target = CachedModel(small.target, small.vocab_size, "target")
     found = {}
     for kernels, verifier in ((False, MaskedVerifier()), (True, FusedVerifier())):
         monkeypatch.setattr(where, "by_kernels", lambda _, kernels=kernels: kernels)
@@ -188,7 +188,7 @@ def test_texts_have_the_distribution_of_the_definition(verifier, asked):
     p, q = markov_pair(vocabulary=3, closeness=0.5, seed=1)
     sampling = resolve(SamplingParams.from_mapping(asked), numbers_of, [STOP], 3, thinking_ids=(0, 1))
     made = [Request(str(i), (0, 1), i, sampling, LENGTH) for i in range(COUNT)]
-    decoding = Decoder(MarkovEngine(p), MarkovDrafter(q), verifier, 3, frozenset({STOP}))
+    decoding = Decoder(MarkovModel(p), MarkovDrafter(q), verifier, 3, frozenset({STOP}))
     found: Counter[tuple[int, ...]] = Counter()
     for start in range(0, COUNT, 3_000):
         found.update(tuple(each.token_ids) for each in decoding.run(made[start : start + 3_000]))

@@ -20,7 +20,7 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
 from specbench.files import Source
-from specbench.models import Engine, joined, load_pair, sharding, summed
+from specbench.models import CachedModel, joined, load_pair, sharding, summed
 from specbench.models.weights import load_weights
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
@@ -45,10 +45,8 @@ def embedded(**how):
 
 
 def texts(pair):
-    decoder = Decoder(
-        Engine(pair.target, pair.vocab_size, "target"), bound(ModelDrafter(), pair), MaskedVerifier(), 3, pair.stop_ids,
-        StaticEngine(),
-    )  # fmt: skip
+    target, drafter = CachedModel(pair.target, pair.vocab_size, "target"), bound(ModelDrafter(), pair)
+    decoder = Decoder(target, drafter, MaskedVerifier(), 3, pair.stop_ids, StaticEngine())
     return [(c.token_ids, c.steps, c.finished) for c in decoder.run(make_requests(pair, 3, max_new_tokens=12), 2)]
 
 

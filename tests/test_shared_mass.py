@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.protocols import ModelContext, shared
 from specbench.protocols.record import recorded
 from specbench.protocols.shared import shared_fields
@@ -26,7 +26,8 @@ def test_texts_that_were_scored_are_not_scored_again(monkeypatch):
     context = ModelContext(
         verifier=MaskedVerifier(), verifier_name="masked", sampling=sampling, gamma=2, batch_size=2, seed=0,
         device=torch.device("cpu"), dtype=torch.float64, title="", command="", names=("T", "D"), pair=pair,
-        target=Engine(pair.target, pair.vocab_size, "target"), drafter=bound(ModelDrafter(), pair), requests=requests,
+        target=CachedModel(pair.target, pair.vocab_size, "target"), drafter=bound(ModelDrafter(), pair),
+        requests=requests,
     )  # fmt: skip
     completions = context.decoder(0).run(requests)
     expected = shared_fields(context, completions)

@@ -12,7 +12,7 @@ from specbench.decoding import Decoder, step
 from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.models import Engine, load_pair
+from specbench.models import CachedModel, load_pair
 from specbench.rng import Stream
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
 from specbench.types import Draft, LogitRows, Verification
@@ -55,10 +55,10 @@ def test_a_step_reads_nothing_back(pair, drafter):
     for _ in range(3):
         before = speculative.engine._batch
         with NoReading():
-            speculative.engine._batch, happened = step.step(before, speculative.parts)
-    assert (happened.num_emitted > 0).all()
+            speculative.engine._batch, result = step.step(before, speculative.components)
+    assert (result.num_emitted > 0).all()
     with pytest.raises(AssertionError, match="_local_scalar_dense"), NoReading():  # it sees what it should
-        int(happened.num_emitted.max())
+        int(result.num_emitted.max())
 
 
 @on_a_gpu
@@ -75,11 +75,11 @@ def test_a_step_waits_for_no_gpu(drafter, block):
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        step.step(speculative.engine._batch, speculative.parts)
+        step.step(speculative.engine._batch, speculative.components)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     completions = speculative.run(requests)
-    target = Engine(made.target, made.vocab_size, "target")
+    target = CachedModel(made.target, made.vocab_size, "target")
     assert texts(completions) == texts(Decoder(target, None, None, 0, made.stop_ids).run(requests))
 
 
@@ -89,7 +89,7 @@ def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
     speculative.start(make_requests(pair, 3))
     before = speculative.engine._batch
     kept = copy.deepcopy(before)
-    after, _ = step.step(before, speculative.parts)
+    after, _ = step.step(before, speculative.components)
     for field in ("tokens", "lengths", "limits", "seeds", "finished"):
         assert torch.equal(getattr(before, field), getattr(kept, field)), field
     assert (after.lengths > before.lengths).all()
@@ -166,25 +166,25 @@ def test_a_finished_request_stays_as_it_is():
         finished,
         torch.full((3, 1), 9),
     )
-    assert batch.room().tolist() == [1, 0, 0]
+    assert batch.free_tokens().tolist() == [1, 0, 0]
     rows = LogitRows(torch.zeros(6, 4), torch.ones(6), torch.full((6,), -torch.inf), None)
     draft = Draft(torch.tensor([1, 1, 1]), None, torch.tensor([1, 0, 0]), 1, padded=True)
     verification = Verification(torch.tensor([[1, 2], [3, -1], [3, -1]]), torch.tensor([1, 0, 0]))
 
-    class Nothing(Engine):
+    class Nothing(CachedModel):
         def __init__(self):
             pass
 
         def truncate(self, lengths):
             self.lengths = lengths
 
-    parts, stamps = step.Parts(Nothing(), None, None, 1), Stamps(5, torch.device("cpu"))
+    components, stamps = step.StepComponents(Nothing(), None, None, 1), Stamps(5, torch.device("cpu"))
     for _ in range(4):
         stamps.mark()
-    after, happened = step._commit(batch, draft, rows, verification, parts, stamps)
+    after, result = step._commit(batch, draft, rows, verification, components, stamps)
     assert after.lengths.tolist() == [6, 4, 6]
     assert after.finished.tolist() == [FULL, STOPPED, FULL]
-    assert happened.num_emitted.tolist() == [2, 0, 0]
+    assert result.num_emitted.tolist() == [2, 0, 0]
     assert after.tokens[0, 4:6].tolist() == [1, 2]
     assert torch.equal(after.tokens[1:], batch.tokens[1:])
     assert batches.known_max(batch.lengths, 99) == 6

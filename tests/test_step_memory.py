@@ -19,7 +19,7 @@ from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.sampling import resolve
 from specbench.sampling.shaping import Shaping
 from specbench.verifiers.masked import MaskedVerifier
@@ -106,7 +106,7 @@ def requests(pair, count, asked, most, stops):
 def decoded(pair, way, batches):
     """Batches of (how many, at once, wishes, tokens of each text, ids that end it), one after another."""
     drafter, verifier, gamma = WAYS[way]
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     drafter = drafter and drafter.bind(pair, target)
     decoder = Decoder(target, drafter, verifier, gamma, pair.stop_ids, Watched([2, 4]))
     for count, at_once, *others in batches:

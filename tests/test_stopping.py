@@ -19,7 +19,7 @@ from specbench.decoding.step import FINITE, Line
 from specbench.decoding.stopping import StopSearch
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ArgumentError, ConfigError
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.protocols.decode import text_row
 from specbench.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.sampling import SamplingParams
@@ -132,7 +132,7 @@ def test_text_told_token_by_token_is_the_text_of_all_tokens(pair):
 
 
 def decoder(pair, engine, gamma=3):
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     if gamma == 0:
         return Decoder(target, None, None, 0, pair.stop_ids, engine, pair.tokenizer)
     drafter = bound(ModelDrafter(), pair)
@@ -244,7 +244,7 @@ def test_a_table_of_texts_says_what_ended_each(tmp_path):
 
 def test_a_decoder_without_a_tokenizer_says_that_it_needs_one(pair, stopped):
     requests, _ = stopped
-    made = Decoder(Engine(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids)
+    made = Decoder(CachedModel(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids)
     with pytest.raises(ArgumentError, match="tokenizer: None"):
         made.run(requests)
 

@@ -76,7 +76,7 @@ def test_blocks_are_accepted_and_rejected_whatever_the_batch(toy, engine):
 
 
 def test_no_stop_token_is_drafted(toy):
-    drafter = SyntheticDrafter().bind(toy, decoder(toy, 0).parts.target)
+    drafter = SyntheticDrafter().bind(toy, decoder(toy, 0).components.target)
     assert not toy.stop_ids & set(drafter._ids.tolist())
     assert len(drafter._ids) == toy.vocab_size - len(toy.stop_ids)
 

@@ -15,7 +15,7 @@ from specbench.drafters.tree import MOST_TOKENS, TopTreeDrafter, TreeDrafter
 from specbench.errors import ConfigError
 from specbench.metrics import ratios
 from specbench.metrics.acceptance import position_rates
-from specbench.models import Engine, load_pair
+from specbench.models import CachedModel, load_pair
 from specbench.results import STEPS
 from specbench.rng import Streams
 from specbench.sampling import History, RowParams, SamplingParams
@@ -41,7 +41,7 @@ def exact(pair):
 
 def test_greedy_texts_are_the_plain_ones(exact):
     requests = make_requests(exact, 4, GREEDY, max_new_tokens=14)
-    plain = Decoder(Engine(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
+    plain = Decoder(CachedModel(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
     for drafter in (TreeDrafter([2, 2, 1, 1]), TopTreeDrafter([1, 3])):
         found = decoder(exact, drafter).run(requests)
         assert texts(found) == texts(plain)
@@ -113,8 +113,8 @@ def test_a_step_reads_nothing_back(pair, monkeypatch):
     made.start(make_requests(pair, 3))
     for _ in range(2):
         with NoReading():
-            made.engine._batch, happened = step.step(made.engine._batch, made.parts)
-    assert (happened.num_emitted > 0).all()
+            made.engine._batch, result = step.step(made.engine._batch, made.components)
+    assert (result.num_emitted > 0).all()
 
 
 @on_a_gpu
@@ -129,10 +129,10 @@ def test_a_step_waits_for_no_gpu():
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        step.step(trees_of.engine._batch, trees_of.parts)
+        step.step(trees_of.engine._batch, trees_of.components)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    plain = Decoder(Engine(made.target, made.vocab_size, "target"), None, None, 0, made.stop_ids)
+    plain = Decoder(CachedModel(made.target, made.vocab_size, "target"), None, None, 0, made.stop_ids)
     assert texts(trees_of.run(requests)) == texts(plain.run(requests))
 
 
@@ -175,7 +175,7 @@ def test_processors_see_the_path_to_each_token(exact):
     """And nothing else; the draft model's logits and the target's alike."""
     sampling = SamplingParams(temperature=0.0, processors=[Stirred()])
     requests = make_requests(exact, 2, sampling, max_new_tokens=14)
-    plain = Decoder(Engine(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
+    plain = Decoder(CachedModel(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
     same = dataclasses.replace(exact, draft=exact.target)
     found = decoder(same).run(requests)
     assert texts(found) == texts(plain)
@@ -188,7 +188,7 @@ def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
     (request,) = make_requests(pair, 1, SamplingParams(processors=[stir]))
     made.start([request])
     batch = made.engine._batch
-    draft = made.parts.drafter.propose(batch, batch.room(), Streams(batch.seeds, batch.lengths, 3))
+    draft = made.components.drafter.propose(batch, batch.free_tokens(), Streams(batch.seeds, batch.lengths, 3))
     tokens, parents = draft.token_ids.tolist(), draft.parents.tolist()
     for i, parent in enumerate(parents):
         path = [*request.prompt, *([tokens[parent]] if parent >= 0 else [])]
@@ -198,7 +198,7 @@ def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
             torch.zeros(1, 0).long(),
             *torch.zeros(2, 1).long(),
         )
-        expected = stir(made.parts.drafter.engine.score(path)[-1:], of_path)[0]
+        expected = stir(made.components.drafter.model.score(path)[-1:], of_path)[0]
         before = [tokens[j] for j in range(i) if parents[j] == parent]
         assert draft.rows.logits[i, before].tolist() == [-torch.inf] * len(before)
         expected[before] = -torch.inf
@@ -227,7 +227,7 @@ def test_rates_by_position_are_by_depth():
 @pytest.mark.usefixtures("unchecked")
 def test_the_protocol_decode_measures_trees(pair):
     """Its row adds up, its step log has depths, and the check and the overlap are there as for chains."""
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     drafter = TreeDrafter([3, 2]).bind(pair, target)
     chains = context(pair, needs_models=True)
     found = protocol_of("decode").run(dataclasses.replace(chains, drafter=drafter, verifier=TreeVerifier()))

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.test_engine import PROMPTS, TOLERANCE, started
 
 from specbench import trees
 from specbench.decoding import Decoder, Request
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, children
 from specbench.exactness.enumeration.trees import without_replacement
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.tree import TreeVerifier
 from tests.cases import bound
-from tests.markov_pair import MarkovEngine, markov_pair
+from tests.markov_pair import MarkovModel, markov_pair
 from tests.test_decoding import GREEDY, make_requests
-from tests.test_engine import PROMPTS, TOLERANCE, started
 
 # Children 0 and 1 of the text, 2 and 3 of token 0, 4 of token 1, 5 of token 3.
 PARENTS = [-1, -1, 0, 0, 1, 3]
@@ -27,7 +27,7 @@ IDS = [50, 60, 70, 80, 90, 51]
 
 
 def decoder(pair, drafter=None, verifier=None, gamma=4):
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     made = bound(drafter or TreeDrafter([2, 2, 1, 1]), pair)
     return Decoder(target, made, verifier or TreeVerifier(), gamma, pair.stop_ids)
 
@@ -61,7 +61,7 @@ def test_a_tree_fed_at_once_gives_the_logits_of_each_of_its_paths(pair):
     engine, ids = started(pair, PROMPTS)
     seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 3)), 4)
     fed = torch.tensor([[prompt[-1], *IDS] for prompt in ids])
-    logits = engine.extend(fed, torch.full((3,), 7), seen)
+    logits = engine.extend(fed, torch.full((3,), 7), seen).logits
     for b, prompt in enumerate(ids):
         for i, path in enumerate(PATHS):
             full = engine.score([*prompt, *(IDS[j] for j in path)])
@@ -75,7 +75,7 @@ def test_a_tree_fed_level_by_level_gives_the_same(pair):
     seen = trees.ancestors(torch.tensor([PARENTS] * 3), 3)
     for start, end in ((0, 2), (2, 5), (5, 6)):
         fed = torch.tensor([IDS[start:end]] * 3)
-        logits = engine.extend(fed, torch.full((3,), end - start), seen[:, start:end, :end])
+        logits = engine.extend(fed, torch.full((3,), end - start), seen[:, start:end, :end]).logits
         for b, prompt in enumerate(ids):
             for i in range(start, end):
                 full = engine.score([*prompt, *(IDS[j] for j in PATHS[i])])
@@ -88,9 +88,8 @@ def test_the_path_that_stands_is_a_text_in_the_cache(pair):
     root = torch.tensor([len(prompt) for prompt in ids])
     seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 3)), 4)
     engine.extend(torch.tensor([[prompt[-1], *IDS] for prompt in ids]), torch.full((3,), 7), seen)
-    engine.keep_path(root, torch.tensor([[0, 3, 5], [1, 4, -1], [-1, -1, -1]]))
-    engine.truncate(root + torch.tensor([3, 2, 0]))
-    logits = engine.extend(torch.tensor([[33, 34]] * 3), torch.full((3,), 2))
+    engine.truncate(root + torch.tensor([3, 2, 0]), torch.tensor([[0, 3, 5], [1, 4, -1], [-1, -1, -1]]))
+    logits = engine.extend(torch.tensor([[33, 34]] * 3), torch.full((3,), 2)).logits
     for b, path in enumerate(([0, 3, 5], [1, 4], [])):
         full = engine.score([*ids[b], *(IDS[i] for i in path), 33, 34])
         torch.testing.assert_close(logits[b], full[-2:], **TOLERANCE)
@@ -126,36 +125,32 @@ def test_the_most_likely_children_are_drafted_at_any_temperature(pair):
     requests = [dataclasses.replace(r, sampling=hot[i]) for i, r in enumerate(make_requests(pair, 2))]
     made.start(requests)
     batch = made.engine._batch
-    draft = made.parts.drafter.propose(batch, batch.room(), Streams(batch.seeds, batch.lengths, 3))
+    draft = made.components.drafter.propose(batch, batch.free_tokens(), Streams(batch.seeds, batch.lengths, 3))
     for b, request in enumerate(requests):
         tokens = draft.token_ids.view(2, 9)[b].tolist()
-        assert tokens[:3] == made.parts.drafter.engine.score(request.prompt)[-1].topk(3).indices.tolist()
-        behind = made.parts.drafter.engine.score([*request.prompt, tokens[1]])[-1].topk(2).indices.tolist()
+        assert tokens[:3] == made.components.drafter.model.score(request.prompt)[-1].topk(3).indices.tolist()
+        behind = made.components.drafter.model.score([*request.prompt, tokens[1]])[-1].topk(2).indices.tolist()
         assert tokens[5:7] == behind
     assert draft.rows.prob(draft.token_ids).tolist() == [1.0] * 18
-    assert not made.parts.drafter.has_probabilities
+    assert not made.components.drafter.has_probabilities
 
 
-class TreeEngine(MarkovEngine):
+class TreeModel(MarkovModel):
     """Logits by the last token, whatever else is seen."""
 
     context, vocab_size, name = 10**6, 0, "table"
 
-    def extend(self, token_ids, counts, ancestors=None):
-        return super().extend(token_ids, counts)
-
-    def keep_path(self, root, path):
-        pass
-
-    def truncate(self, lengths):
-        torch.minimum(self.lengths, lengths, out=self.lengths)
+    def truncate(self, lengths, path=None):
+        kept = torch.minimum(self.lengths - lengths + (path >= 0).sum(dim=1), (path >= 0).sum(dim=1))
+        torch.minimum(self.lengths, lengths - (path >= 0).sum(dim=1) + kept, out=self.lengths)
 
 
 def first_steps(p, q, drafter, count):
     """What the first step emits, [count, depth + 1], after a text that ends in token 0; through the whole step."""
     depth = len(drafter.branches)
-    drafter.engine = drafter.own = TreeEngine(q)
-    made = Decoder(TreeEngine(p), drafter, TreeVerifier(), depth, frozenset())
+    drafter.model = TreeModel(q)
+    drafter.caches = (drafter.model,)
+    made = Decoder(TreeModel(p), drafter, TreeVerifier(), depth, frozenset())
     request = Request("toy", (0, 0), 0, SamplingParams(), depth + 1)
     completions = made.start([dataclasses.replace(request, seed=seed) for seed in range(count)])
     made.step()

@@ -23,7 +23,7 @@ from specbench.drafters.strings import StringsDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.errors import ConfigError, ModelError
 from specbench.exactness.enumeration.laws import all_drafts, completed, law_ends, law_of, target_joint
-from specbench.models import Engine, draft_engine, load_pair
+from specbench.models import CachedModel, cached_draft, load_pair
 from specbench.models.vocabularies.retokenized import Retokenized
 from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
@@ -215,7 +215,7 @@ def test_all_engines_write_the_same(letter_models, letter_requests, drafter, eng
     pair, *_ = letter_models
     made = decoder(pair, 3, drafter=drafter(), verifier=TreeVerifier())
     expected = made.run(letter_requests)
-    other = Decoder(made.parts.target, bound(drafter(), pair), TreeVerifier(), 3, pair.stop_ids, engine)
+    other = Decoder(made.components.target, bound(drafter(), pair), TreeVerifier(), 3, pair.stop_ids, engine)
     found = other.run(letter_requests, at_once=2)
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
     assert [each.steps for each in found] == [each.steps for each in expected]
@@ -223,14 +223,14 @@ def test_all_engines_write_the_same(letter_models, letter_requests, drafter, eng
 
 def test_cached_logits_are_those_of_a_whole_pass(letter_models):
     """Texts whose tokens the draft often lacks, extended and taken back by different amounts."""
-    engine, rng = draft_engine(letter_models[0]), random.Random(2)
+    engine, rng = cached_draft(letter_models[0]), random.Random(2)
     texts = [[rng.randrange(7) for _ in range(30)] for _ in range(3)]
     engine.start([text[:5] for text in texts], 40)
     for _ in range(12):
         before = engine.lengths.tolist()
         counts = [min(rng.randrange(6), 30 - length) for length in before]
         fed = [(text[length : length + 6] + [0] * 6)[:6] for text, length in zip(texts, before, strict=True)]
-        logits = engine.extend(torch.tensor(fed), torch.tensor(counts))
+        logits = engine.extend(torch.tensor(fed), torch.tensor(counts)).logits
         for b, (text, length, count) in enumerate(zip(texts, before, counts, strict=True)):
             torch.testing.assert_close(logits[b, :count], engine.score(text[: length + count])[length:])
         engine.truncate(torch.tensor([rng.randrange(4, 25) for _ in texts]))
@@ -239,11 +239,11 @@ def test_cached_logits_are_those_of_a_whole_pass(letter_models):
 def test_a_text_that_no_memory_is_left_for_is_read_in_fewer_tokens():
     """Tokens of five pieces, one after the other: the draft knows less of the text, and all of it finds its place."""
     pair = letter_pair(["a", "b", "ab", "aba", "abaa", "abaab"], ["a", "b"])
-    engine, longest = draft_engine(pair), 5
+    engine, longest = cached_draft(pair), 5
     engine.start([[longest] * 10], 40)
-    engine.show(1, fixed=True)
+    engine.show(1)
     for _ in range(14):
-        logits = engine.extend(torch.tensor([[longest, longest]]), torch.tensor([2]))
+        logits = engine.extend(torch.tensor([[longest, longest]]), torch.tensor([2])).logits
     assert engine.lengths.tolist() == [37]
     assert logits[..., :2].isfinite().all()
     assert logits[..., 2:6].isneginf().all()
@@ -298,7 +298,7 @@ def letter_by_letter():
 
 
 def after_ab(pair):
-    prompt, target = tuple(pair.encode("ab")), Engine(pair.target, pair.vocab_size, "target")
+    prompt, target = tuple(pair.encode("ab")), CachedModel(pair.target, pair.vocab_size, "target")
     joint = torch.ones(1, dtype=torch.float64)
     for n in range(3):
         rows = [target.score([*prompt, *text])[-1] for text in itertools.product(range(pair.vocab_size), repeat=n)]
@@ -373,7 +373,7 @@ def test_a_restricted_draft_that_is_verified_against_the_whole_q_is_not():
 def test_a_pair_that_shares_nothing_is_refused_with_examples():
     pair = letter_pair(["a", "b", "ab"], ["c", "d", "dc"])
     with pytest.raises(ModelError, match=r"share no token.*'ab'.*'dc'.*drafter=strings"):
-        draft_engine(pair)
+        cached_draft(pair)
 
 
 def test_the_default_refusal_names_the_remedy(tmp_path):
@@ -403,10 +403,10 @@ def test_an_unknown_choice_is_refused():
 
 def test_drafts_as_text_are_not_captured():
     with pytest.raises(ConfigError, match="drafter=strings reads its drafts on the host.*engine=eager"):
-        StaticEngine().check(CPU, StringsDrafter(), MaskedVerifier())
-    assert AutoEngine().chosen(CPU, StringsDrafter(), MaskedVerifier()).name == "eager"
+        StaticEngine().resolve(CPU, StringsDrafter(), MaskedVerifier())
+    assert AutoEngine().resolve(CPU, StringsDrafter(), MaskedVerifier()).name == "eager"
     with pytest.raises(ConfigError, match="prompt_chunk.*strings"):
-        EagerEngine(4).check(CPU, StringsDrafter(), MaskedVerifier())
+        EagerEngine(4).resolve(CPU, StringsDrafter(), MaskedVerifier())
 
 
 def test_sampled_has_to_be_a_truth_value():

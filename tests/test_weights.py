@@ -22,9 +22,9 @@ from transformers import (
 from specbench.config import Config, WorkloadConfig
 from specbench.errors import ConfigError, ModelError
 from specbench.files import Source
-from specbench.models import Engine, Pair, load_pair
+from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.cache import RaggedLayer
-from specbench.models.trial import check_engine
+from specbench.models.trial import check_runs
 from specbench.runs.building import make_requests
 from specbench.sampling import SamplingParams
 from specbench.workloads import Prompt
@@ -166,18 +166,18 @@ def test_an_architecture_that_the_engine_would_run_wrongly_is_refused(make, says
 def test_a_cache_that_does_not_forget_is_found(pair, monkeypatch):
     """The trial by itself: tokens that were taken back stay in sight, and what raises is named."""
     source = Source("pair.target", "x", "y")
-    check_engine(pair.target, pair.vocab_size, source)
-    monkeypatch.setattr(Engine, "truncate", lambda *_: None)
+    check_runs(pair.target, pair.vocab_size, source)
+    monkeypatch.setattr(CachedModel, "truncate", lambda *_: None)
     with pytest.raises(ModelError, match=r"pair.target=x: .* gives other logits token by token"):
-        check_engine(pair.target, pair.vocab_size, source)
+        check_runs(pair.target, pair.vocab_size, source)
     monkeypatch.setattr(RaggedLayer, "update", lambda *_: 1 / 0)
     with pytest.raises(ModelError, match=r"does not run with a cache that takes tokens back \(ZeroDivisionError"):
-        check_engine(pair.target, pair.vocab_size, source)
+        check_runs(pair.target, pair.vocab_size, source)
 
 
 def test_the_trial_allows_for_rounding(pair):
     half = load_pair("embedded:target", "embedded:draft", device="cpu", dtype="bfloat16")
-    check_engine(half.target, pair.vocab_size, Source("pair.target", "x", "y"))
+    check_runs(half.target, pair.vocab_size, Source("pair.target", "x", "y"))
 
 
 def test_nothing_of_transformers_own_report_is_printed(whole, capfd):

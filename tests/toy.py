@@ -11,7 +11,7 @@ from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier
@@ -54,7 +54,7 @@ def toy_decoder(
 ) -> Decoder:
     """A decoder of the toy pair; plain for gamma 0, and None takes the largest gamma of its kind."""
     drafter, verifier, most = DRAFTS[draft]
-    target, gamma = Engine(pair.target, pair.vocab_size, "target"), most if gamma is None else gamma
+    target, gamma = CachedModel(pair.target, pair.vocab_size, "target"), most if gamma is None else gamma
     if gamma == 0:
         return Decoder(target, None, None, 0, pair.stop_ids, engine)
     return Decoder(target, drafter().bind(pair, target), verifier(), gamma, pair.stop_ids, engine)

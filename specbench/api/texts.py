@@ -17,10 +17,10 @@ from specbench.checks import check_count
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.decoding.requests import requests_of
-from specbench.drafters import Drafter
+from specbench.drafters import Drafter, draft_name
 from specbench.errors import ArgumentError
 from specbench.metrics.intervals import columns, ratio_of_sums
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.protocols.decode import in_groups, speed_fields
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import check_parameters
@@ -156,8 +156,8 @@ def _decoded(decoder: Decoder, completion: Completion) -> Decoded:
         completion.stop_reason,
         int(completion.request.prompt_name),
         completion.request.sample,
-        completion_logprobs(decoder.parts.target, completion),
-        prompt_logprobs(decoder.parts.target, completion),
+        completion_logprobs(decoder.components.target, completion),
+        prompt_logprobs(decoder.components.target, completion),
     )
 
 
@@ -262,17 +262,18 @@ def _decoder(
 ) -> Decoder:
     target = _target(pair)
     parts = (None, None) if gamma == 0 else (drafter.bind(pair, target), verifier)
-    return Decoder(target, *parts, gamma, pair.stop_ids, engine.chosen(target.device, *parts, host), pair.tokenizer)
+    engine = engine.resolve(target.device, *parts, on_host=host)
+    return Decoder(target, *parts, gamma, pair.stop_ids, engine, pair.tokenizer)
 
 
-def _target(pair: Pair) -> Engine:
-    return Engine(pair.target, pair.vocab_size, "target")
+def _target(pair: Pair) -> CachedModel:
+    return CachedModel(pair.target, pair.vocab_size, "target")
 
 
 def _context(pair: Pair, drafter: Drafter, requests: Sequence[Request], seed: int, batch_size: int) -> ModelContext:
     """What the protocol ``record`` reads of a run. It decodes plainly, so that no verifier is asked."""
     target, name = _target(pair), pair.target.name_or_path or "target"
-    draft_name = NO_DRAFT if pair.draft is None else pair.draft.name_or_path or "draft"
+    draft = NO_DRAFT if pair.draft is None else pair.draft.name_or_path or "draft"
     return ModelContext(
         verifier=verifier_of("masked"),
         verifier_name="masked",
@@ -288,7 +289,7 @@ def _context(pair: Pair, drafter: Drafter, requests: Sequence[Request], seed: in
         target=target,
         drafter=drafter.bind(pair, target),
         requests=requests,
-        names=(name, drafter.draft_name(name, draft_name)),
+        names=(name, draft_name(drafter, name, draft)),
         processors=_processors_text(requests[0].sampling),
     )
 

@@ -7,19 +7,19 @@ import functools
 import torch
 
 from specbench.benchmark.timer import DeviceTimer
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.models.sharding import local
 
 
-def weight_bytes(engine: Engine | None) -> int | None:
+def weight_bytes(model: CachedModel | None) -> int | None:
     """The bytes of a model's weights, tied ones once; None for no model. Of a sharded one those of this rank's shard.
 
     All parameters count, as is usual. A table of input embeddings that is not the output layer too is read in a few
     rows only, so that the true floor of such a model is lower by its share.
     """
-    if engine is None:
+    if model is None:
         return None
-    weights = (local(weight) for weight in engine.model.parameters())
+    weights = (local(weight) for weight in model.model.parameters())
     return sum(weight.numel() * weight.element_size() for weight in weights)
 
 

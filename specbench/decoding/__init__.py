@@ -1,5 +1,5 @@
-"""The decode loop: requests in, texts and step logs out. ``step.py`` is one step, ``engines`` how steps are
-taken, ``decoder.py`` the loop around them."""
+"""The decode loop: requests in, texts and step logs out. ``step.py`` is one step, ``engines`` take steps, and
+``decoder.py`` is the loop around them."""
 
 from specbench.decoding.decoder import Decoder, check_fit
 from specbench.decoding.engines import DecodingEngine, EagerEngine

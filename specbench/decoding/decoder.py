@@ -1,7 +1,7 @@
-"""The decode loop: it admits requests, takes steps, reads what happened, and retires what is finished.
+"""The decode loop: it admits requests, takes steps, reads their reports, and retires requests that are finished.
 
 Plain decoding is the same loop with nothing drafted, so a baseline runs through the same engine, cache and streams as
-the method that is measured against it.
+the method that is compared with it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -17,13 +18,15 @@ from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 from specbench.config import called
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.engines import DecodingEngine, EagerEngine
-from specbench.decoding.engines.base import Reading
+from specbench.decoding.engines.base import ReadReport
 from specbench.decoding.requests import Completion, Request, Step
-from specbench.decoding.step import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_DIFFER, Line, Parts
+from specbench.decoding.step import StepComponents
+from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_DIFFER, RequestStep
 from specbench.decoding.stopwatch import Stopwatch
+from specbench.devices import synchronize
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
-from specbench.models import Engine, right_padded
+from specbench.models import CachedModel, right_padded
 from specbench.sampling import RowParams
 from specbench.sampling_params import BANS
 from specbench.types import PADDING
@@ -35,11 +38,11 @@ _MODELS = {BAD_TARGET: "target", BAD_DRAFT: "draft"}
 
 
 def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
-    """How many tokens a step drafts for a request at most. Needs no model.
+    """Returns the most tokens that a step drafts for a request. Needs no model.
 
     Raises:
-        ConfigError: trees for a verifier that takes chains alone, a drafter's settings that do not fit gamma, synthetic
-            drafts for a verifier that is not synthetic, or a gamma too small for the verifier.
+        ConfigError: trees for a verifier of chains, drafter settings that do not fit gamma, synthetic drafts for a
+            verifier that is not synthetic, or a gamma too small for the verifier.
     """
     if drafter.drafts_trees and not offers(verifier).takes_trees:
         name = called("verifier", verifier)
@@ -64,7 +67,7 @@ class Decoder:
         gamma: tokens drafted a step, at most, in a tree on each path; fewer for a request near its max_new_tokens, or
             with a gamma of its own.
         stop_ids: the model's own ids that end a text.
-        engine: how steps are taken; None is eager.
+        engine: takes the steps; None is eager.
         tokenizer: of the pair; needed for stop strings, and for the text of completions.
 
     Raises:
@@ -73,7 +76,7 @@ class Decoder:
 
     def __init__(
         self,
-        target: Engine,
+        target: CachedModel,
         drafter: Drafter | None,
         verifier: Verifier | None,
         gamma: int,
@@ -84,62 +87,59 @@ class Decoder:
         if (drafter is None or verifier is None) and gamma > 0:
             raise ValueError(f"gamma={gamma} needs a drafter and a verifier")
         self._most = 0 if drafter is None or verifier is None else check_fit(drafter, verifier, gamma)
-        self.parts = Parts(target, drafter, verifier, gamma)
+        self.components = StepComponents(target, drafter, verifier, gamma)
         self.stop_ids, self.tokenizer = stop_ids, tokenizer
-        self.stopwatch = Stopwatch(target.synchronize)
-        self.engine = (engine or EagerEngine()).bind(self.parts, self.stopwatch)
-        self.prompt_seconds = 0.0  # in which prompts were fed; also among those of the stopwatch
-        self.steps = 0  # in which at least one request went on
+        self.stopwatch = Stopwatch(partial(synchronize, target.device))
+        self.engine = (engine or EagerEngine()).bind(self.components, self.stopwatch)
+        self.prompt_seconds = 0.0  # spent on feeding prompts; part of the stopwatch's seconds
+        self.steps = 0  # with at least one running request
         self._rows: dict[int, Completion] = {}
-        self._under_way: deque[tuple[Reading, dict[int, Completion]]] = deque()
+        self._under_way: deque[tuple[ReadReport, dict[int, Completion]]] = deque()
 
     @property
     def active(self) -> int:
-        """How many requests have not ended."""
+        """The number of requests that have not ended."""
         return len(self._rows)
 
     def reserve(self, requests: Sequence[Request], at_once: int) -> None:
-        """Makes room for the longest of these requests, so many side by side, before any of them comes.
+        """Allocates memory for the longest of these requests, ``at_once`` of them together, before any is admitted.
 
         Raises:
-            ConfigError: more at once than the engine has steps for.
+            ConfigError: more requests together than the engine has steps for.
         """
         longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
         stops = max(len(self._stops_of(request)) for request in requests)
         self.engine.reserve(min(at_once, len(requests)), longest + self._most + 1, stops)
 
     def clear_times(self) -> None:
-        """Forgets all times and steps so far, as those of texts decoded to warm up."""
+        """Forgets all times and steps so far, such as those of warming up."""
         self.stopwatch.seconds.clear()
         self.prompt_seconds, self.steps = 0.0, 0
 
     def forget(self) -> None:
-        """Has the drafter forget the texts that have ended, so that what comes does not depend on what was."""
-        if self.parts.drafter is not None:
-            self.parts.drafter.forget()
+        """Has the drafter forget the texts that have ended, so that later drafts do not depend on them."""
+        if self.components.drafter is not None:
+            self.components.drafter.forget()
 
     def run(self, requests: Sequence[Request], at_once: int = 0) -> list[Completion]:
         """Decodes requests to their end; completions in their order.
 
         Args:
-            at_once: as many are decoded side by side, and others take the places of those that end; 0 is all.
+            at_once: requests decoded together; others take the places of those that end. 0 is all.
         """
         width = at_once or max(len(requests), 1)
         completions, waiting = self.start(requests[:width]), requests[width:]
         while self._rows or waiting:
             if waiting and self.active < width:
-                room = width - self.active
-                completions += self.admit(waiting[:room])
-                waiting = waiting[room:]
+                free = width - self.active
+                completions += self.admit(waiting[:free])
+                waiting = waiting[free:]
             if self._rows:
                 self.step()
         return completions
 
     def start(self, requests: Sequence[Request]) -> list[Completion]:
-        """Forgets whatever was being decoded and feeds these prompts; follow with :meth:`step`.
-
-        All of them are fed, in pieces or not, since nobody waits for a step meanwhile.
-        """
+        """Forgets all requests and feeds these prompts to the end, in pieces or not; follow with :meth:`step`."""
         self.engine.start()
         self._rows.clear()
         self._under_way.clear()
@@ -149,14 +149,15 @@ class Decoder:
         return completions
 
     def admit(self, requests: Sequence[Request]) -> list[Completion]:
-        """Takes in further requests, which are decoded beside those that are under way. Their prompts are fed here, or
-        in pieces, one before each :meth:`step` (``prompt_chunk`` of the engine).
+        """Adds requests to those that are under way.
+
+        Their prompts are fed here, or in pieces, one before each :meth:`step` (``prompt_chunk`` of the engine).
 
         Returns:
             Their completions, which :meth:`step` fills in.
 
         Raises:
-            ConfigError: a request whose gamma is above the decoder's; nothing is admitted then.
+            ConfigError: a request whose gamma is above the decoder's; no request is admitted then.
         """
         started = time.perf_counter()
         completions = [Completion(request, tokenizer=self.tokenizer, started=started) for request in requests]
@@ -164,14 +165,14 @@ class Decoder:
         for completion in completions:
             completion.finished = "" if completion.remaining > 0 else "length"
         if joining:
-            batch = self._batch_of([each.request for each in joining])
+            batch = self._batch_of([completion.request for completion in joining])
             with self._timing_prompts():
-                rows = self.engine.admit(batch, [each.request.prompt for each in joining])
+                rows = self.engine.admit(batch, [completion.request.prompt for completion in joining])
             self._rows.update(zip(rows, joining, strict=True))
         return completions
 
     def step(self) -> None:
-        """One block for every active request; an engine that lags behind tells of it at the next step, or at flush().
+        """Decodes one block for every active request; an engine with a lag reports it at the next step, or at flush().
 
         Raises:
             ModelError: NaN or infinite logits; names the model, the request and the step.
@@ -179,15 +180,16 @@ class Decoder:
         assert self._rows, "start first"
         if self.engine.feeding:
             self._feed()
-        while len(self.engine.feeding) == len(self._rows):  # nobody waits for a step
+        while len(self.engine.feeding) == len(self._rows):  # no request can take a step
             self._feed()
-        going = {row: completion for row, completion in self._rows.items() if row not in self.engine.feeding}
-        self._under_way.append((self.engine.step(), going))
+        running = {row: completion for row, completion in self._rows.items() if row not in self.engine.feeding}
+        longest = max(len(text.request.prompt) + len(text.token_ids) for text in self._rows.values())
+        self._under_way.append((self.engine.step(longest - 1), running))
         while len(self._under_way) > self.engine.lag:
             self._read()
 
     def flush(self) -> None:
-        """Reads what happened in all steps that were begun."""
+        """Reads the reports of all steps that were begun."""
         while self._under_way:
             self._read()
 
@@ -197,37 +199,32 @@ class Decoder:
 
     @contextmanager
     def _timing_prompts(self) -> Generator[None]:
-        """What the stopwatch counts meanwhile is the time of prompts."""
+        """Adds the seconds that the stopwatch counts meanwhile to those of prompts."""
         before = sum(self.stopwatch.seconds.values())
         yield
         self.prompt_seconds += sum(self.stopwatch.seconds.values()) - before
 
     def _read(self) -> None:
-        reading, rows = self._under_way.popleft()
-        report = reading()
-        read = time.perf_counter()  # reading() has waited for the step
+        read_report, rows = self._under_way.popleft()
+        report = read_report()
+        read = time.perf_counter()  # read_report() has waited for the step
         self.stopwatch.add(PHASES, report.stamps)
-        going = {row: completion for row, completion in rows.items() if not completion.finished}
-        self.steps += bool(going)
-        for row, completion in going.items():
-            _record(completion, report.lines[row], self.parts.verifier, read)
+        running = {row: completion for row, completion in rows.items() if not completion.finished}
+        self.steps += bool(running)
+        for row, completion in running.items():
+            _record(completion, report.requests[row], self.components.verifier, read)
         ended = [row for row, completion in self._rows.items() if completion.finished]
-        if self._rows:
-            longest = max(len(each.request.prompt) + len(each.token_ids) for each in self._rows.values())
-            self.engine.bound(longest - 1)
         if ended:
-            if self.parts.drafter is not None:
-                self.parts.drafter.ended([self._rows[row].token_ids for row in ended])
-            if by_text := [row for row in ended if self._rows[row].characters is not None]:
-                self.engine.end(by_text)
-            moved = self.engine.retire(ended)
-            kept = {row: each for row, each in self._rows.items() if not each.finished}
-            self._rows = {moved.get(row, row): each for row, each in kept.items()}
-        if not self._rows:  # what is under way has nothing to tell
+            if self.components.drafter is not None:
+                self.components.drafter.ended([self._rows[row].token_ids for row in ended])
+            moved = self.engine.retire(ended, [row for row in ended if self._rows[row].characters is not None])
+            kept = {row: completion for row, completion in self._rows.items() if not completion.finished}
+            self._rows = {moved.get(row, row): completion for row, completion in kept.items()}
+        if not self._rows:  # the steps under way have no running request
             self._under_way.clear()
 
     def _batch_of(self, requests: Sequence[Request]) -> Batch:
-        device = self.parts.target.device
+        device = self.components.target.device
         limits = [len(request.prompt) + request.max_new_tokens for request in requests]
         # Blocks are written whole: that of the longest text may begin one token before its end.
         prompts = right_padded([request.prompt for request in requests], device)
@@ -250,8 +247,8 @@ class Decoder:
         return request.sampling.ids_that_end(self.stop_ids if request.stop_ids is None else request.stop_ids)
 
     def _gamma_of(self, request: Request) -> int:
-        most = self.parts.gamma
-        if self.parts.drafter is None or request.gamma is None:
+        most = self.components.gamma
+        if self.components.drafter is None or request.gamma is None:
             return most
         if not 0 <= request.gamma <= most:
             problem = f"request {request.name!r} has a gamma of its own, {request.gamma}, outside 0..{most}"
@@ -260,42 +257,42 @@ class Decoder:
 
 
 def _nothing_drawn(request: Request, number: int, verifier: Verifier | None) -> str:
-    """Why no token may have come at a step: what bans tokens, or else the verifier."""
+    """Returns a message on a step without a token: it names what bans tokens, or else the verifier."""
     bans = [f"sampler.{name}" for name in BANS if getattr(request.sampling, name)]
     banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
-    checked = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={called('verifier', verifier)}"
-    remedy = ", ".join(filter(None, [banned, checked])) or "Check the target's logits"
-    found = f"Nothing could be drawn for prompt {request.name!r} at step {number}, though no logit is NaN or +inf."
-    return f"{found} {remedy}."
+    suspect = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={called('verifier', verifier)}"
+    remedy = ", ".join(filter(None, [banned, suspect])) or "Check the target's logits"
+    problem = f"Nothing could be drawn for prompt {request.name!r} at step {number}, though no logit is NaN or +inf."
+    return f"{problem} {remedy}."
 
 
-def _record(completion: Completion, line: Line, verifier: Verifier | None, read: float) -> None:
+def _record(completion: Completion, step: RequestStep, verifier: Verifier | None, read: float) -> None:
     name, number = completion.request.name, len(completion.steps)
-    if line.finished == FAILED:
-        if line.bad in _MODELS:
+    if step.finished == FAILED:
+        if step.bad in _MODELS:
             raise ModelError(
-                f"The {_MODELS[line.bad]} model returned NaN or infinite logits for prompt {name!r} at step {number}. "
+                f"The {_MODELS[step.bad]} model returned NaN or infinite logits for prompt {name!r} at step {number}. "
                 "Check its weights, or use dtype=float32."
             )
-        if line.bad == RANKS_DIFFER:
+        if step.bad == RANKS_DIFFER:
             raise ModelError(
                 f"parallel=tensor: the processes have other logits or tokens than each other for prompt {name!r} at "
                 f"step {number}, so that their texts would part. Check that all GPUs are of one kind, and that "
                 f"verifier={called('verifier', verifier)} draws its random numbers from its streams."
             )
         raise ModelError(_nothing_drawn(completion.request, number, verifier))
-    tokens, accepted = line.token_ids[: line.num_emitted], line.num_accepted
-    completion.finished = _FINISHED[line.finished]
-    by_token = line.finished == STOPPED
+    tokens, accepted = step.token_ids[: step.num_emitted], step.num_accepted
+    completion.finished = _FINISHED[step.finished]
+    by_token = step.finished == STOPPED
     if by_token and tokens[-1] in completion.request.sampling.stop_token_ids:
         completion.stop_reason = tokens[-1]
     # A stop token is no text, in which there could be a stop string.
-    if completion.search and (found := completion.search.feed(tokens[:-1] if by_token else tokens)):
-        tokens = tokens[: found.tokens - len(completion.token_ids)]
+    if completion.search and (match := completion.search.feed(tokens[:-1] if by_token else tokens)):
+        tokens = tokens[: match.tokens - len(completion.token_ids)]
         accepted = min(accepted, len(tokens))
-        completion.finished, completion.stop_reason, completion.characters = "stop", found.text, found.characters
+        completion.finished, completion.stop_reason, completion.characters = "stop", match.text, match.characters
     completion.token_ids.extend(tokens)
-    completion.steps.append(Step(name, number, line.num_draft_tokens, accepted, len(tokens), line.draft_depth))
+    completion.steps.append(Step(name, number, step.num_draft_tokens, accepted, len(tokens), step.draft_depth))
     if completion.first_token is None:
         completion.first_token = read
     if completion.finished:

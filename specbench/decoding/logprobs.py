@@ -1,8 +1,8 @@
 """Log-probabilities of tokens under the target, from a pass of its own over the finished text.
 
-What a verifier needs of a block is gone once the block is decided, and a fused one never forms a whole distribution. So
-decoding keeps nothing: afterwards the target scores each text once, teacher-forced, whichever way it was decoded. Every
-token of it has the log-probability that plain decoding would have told, but for the rounding of other shapes.
+Verifiers discard their distributions with the block, and a fused one never forms a whole distribution. So the target
+scores each text once more after decoding, teacher-forced. Each token has its log-probability in plain decoding, up to
+the rounding of other shapes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from torch import Tensor
 
 from specbench.decoding.requests import Completion
 from specbench.decoding.scorer import logits_along, rows_along
-from specbench.models import Engine
+from specbench.models import CachedModel
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """One token of a text, and what the target thinks of it; vLLM's ``Logprob`` has the same.
+    """The log-probability of one token of a text, with the fields of vLLM's ``Logprob``.
 
     Attributes:
-        logprob: natural logarithm; None for the first token of a prompt, which nothing precedes.
-        rank: how many tokens are at least as likely, itself included: 1 for the most likely one.
-        top: the most likely tokens and their log-probabilities, the likeliest first; fewer than asked for if no others
-            can come.
+        logprob: natural logarithm; None for the first token of a prompt, which has no text before it.
+        rank: the number of tokens that are at least as likely, itself included; 1 for the most likely token.
+        top: the most likely tokens and their log-probabilities, the likeliest first, without impossible tokens.
     """
 
     token_id: int
@@ -37,26 +36,26 @@ class TokenLogprob:
 
 
 @torch.inference_mode()
-def completion_logprobs(target: Engine, completion: Completion) -> list[TokenLogprob] | None:
-    """Of every token of a continuation; None if its request does not ask.
+def completion_logprobs(target: CachedModel, completion: Completion) -> list[TokenLogprob] | None:
+    """Returns those of every token of a continuation; None if its request sets no ``logprobs``.
 
-    Raw ones (``logprobs_mode``) are of the target's logits as they are; processed ones of the distribution that the
-    token was drawn from, in which temperature 0 gives all mass to one token.
+    Raw ones (``logprobs_mode``) are those of the target's logits as they are. Processed ones are those of the
+    distribution that the token was drawn from, in which temperature 0 gives all mass to one token.
     """
     request, tokens = completion.request, completion.token_ids
     if request.sampling.logprobs is None:
         return None
     (logits,) = logits_along(target, [request.prompt], [tokens])
     if request.sampling.logprobs_mode == "processed_logprobs":
-        found = rows_along(logits, request.sampling, request.prompt, tokens).probs().log()
+        log_probs = rows_along(logits, request.sampling, request.prompt, tokens).probs().log()
     else:
-        found = logits.double().log_softmax(dim=-1)
-    return _told(found, tokens, request.sampling.logprobs)
+        log_probs = logits.double().log_softmax(dim=-1)
+    return _by_token(log_probs, tokens, request.sampling.logprobs)
 
 
 @torch.inference_mode()
-def prompt_logprobs(target: Engine, completion: Completion) -> list[TokenLogprob] | None:
-    """Of every token of a prompt, raw; None if its request does not ask."""
+def prompt_logprobs(target: CachedModel, completion: Completion) -> list[TokenLogprob] | None:
+    """Returns those of every token of a prompt, raw; None if its request sets no ``prompt_logprobs``."""
     prompt, count = completion.request.prompt, completion.request.sampling.prompt_logprobs
     if count is None:
         return None
@@ -64,15 +63,15 @@ def prompt_logprobs(target: Engine, completion: Completion) -> list[TokenLogprob
     if not rest:
         return [first]
     (logits,) = logits_along(target, [prompt[:1]], [rest])
-    return [first, *_told(logits.double().log_softmax(dim=-1), rest, count)]
+    return [first, *_by_token(logits.double().log_softmax(dim=-1), rest, count)]
 
 
-def _told(found: Float64[Tensor, "n V"], tokens: Sequence[int], count: int) -> list[TokenLogprob]:
-    own = found.gather(1, torch.tensor(list(tokens), device=found.device)[:, None])
-    ranks = (found >= own).sum(dim=1).tolist()
-    values, ids = found.topk(min(count, found.shape[1]), dim=1)
+def _by_token(log_probs: Float64[Tensor, "n V"], tokens: Sequence[int], count: int) -> list[TokenLogprob]:
+    of_tokens = log_probs.gather(1, torch.tensor(list(tokens), device=log_probs.device)[:, None])
+    ranks = (log_probs >= of_tokens).sum(dim=1).tolist()
+    values, ids = log_probs.topk(min(count, log_probs.shape[1]), dim=1)
     tops = [
-        [(token, value) for token, value in zip(*each, strict=True) if value > -torch.inf]
-        for each in zip(ids.tolist(), values.tolist(), strict=True)
+        [(token, value) for token, value in zip(*row, strict=True) if value > -torch.inf]
+        for row in zip(ids.tolist(), values.tolist(), strict=True)
     ]
-    return [TokenLogprob(*each) for each in zip(tokens, own[:, 0].tolist(), ranks, tops, strict=True)]
+    return [TokenLogprob(*fields) for fields in zip(tokens, of_tokens[:, 0].tolist(), ranks, tops, strict=True)]

@@ -1,4 +1,4 @@
-"""What is decoded, and what came of it, as the host sees it."""
+"""Requests, their completions and the log of their steps, on the host."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Request:
     """A text to continue. Its continuation depends on these fields alone, not on the batch it is decoded in.
 
     Attributes:
-        gamma: tokens drafted a step, at most; None is the decoder's, above which none may be. Plain decoding, which
-            drafts nothing, does not look at it.
-        category, conversation, turn: what tables say of it, on which nothing depends: the workload's word for its kind
-            of text, the name of its first turn's request (empty: its own), and which turn it is, from 1.
+        gamma: tokens drafted a step, at most; None is the decoder's, which is the upper limit. Plain decoding ignores
+            it.
+        category, conversation, turn: columns of tables, on which no result depends: the workload's name for its kind
+            of text, the name of its first turn's request (empty: its own), and the number of its turn, from 1.
         stop_ids: ids that end it, in place of the model's own; None takes the model's own. ``ignore_eos`` and
             ``stop_token_ids`` of ``sampling`` change either.
-        sample: which of several continuations of its prompt it is, from 0.
+        sample: the number of this continuation of its prompt, from 0.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def labels(self) -> dict[str, str | int]:
-        """What tables say of it beside its name."""
+        """Its columns in tables, but for its name."""
         return {"category": self.category, "conversation": self.conversation or self.prompt_name, "turn": self.turn}
 
     @property
@@ -57,13 +57,13 @@ def requests_of(
     max_new_tokens: int,
     gamma: int | None = None,
 ) -> list[Request]:
-    """The requests of one prompt: as many as ``sampling.n``, the first of which is the only one if n is 1.
+    """Returns the ``sampling.n`` requests of one prompt.
 
     Args:
         prompt: token ids, of which the last ``sampling.truncate_prompt_tokens`` are kept.
-        seed: of the first request, unless ``sampling.seed`` is another. Those of the others are derived from the
-            first's and their number alone.
-        max_new_tokens: unless ``sampling.max_tokens`` is another.
+        seed: of the first request, unless ``sampling.seed`` is set. Those of the others are derived from the first's
+            and their number alone.
+        max_new_tokens: unless ``sampling.max_tokens`` is set.
     """
     kept = prompt[-(sampling.truncate_prompt_tokens or 0) :]
     first = seed if sampling.seed is None else sampling.seed
@@ -78,12 +78,12 @@ def requests_of(
 
 @dataclass(frozen=True)
 class Step:
-    """One verification of one request; num_emitted < num_accepted + 1 only where an end of the text cut the block.
+    """One verification of one request; num_emitted < num_accepted + 1 only where the end of the text cut the block.
 
-    Of a block that a stop token cut, num_accepted is what the verifier accepted. Of one that a stop string cut, no
-    token behind the end counts, so that num_accepted is at most num_emitted.
+    If a stop token cut the block, num_accepted is the number that the verifier accepted. If a stop string did, no token
+    behind the end counts, so that num_accepted is at most num_emitted.
 
-    draft_depth is how many tokens could have been accepted: num_draft_tokens, or the depth of a tree.
+    draft_depth is the largest number of tokens that could have been accepted: num_draft_tokens, or a tree's depth.
     """
 
     name: str
@@ -103,9 +103,9 @@ class Completion:
         finished: "stop" or "length" once it is.
         stop_reason: the stop string, or the id of ``stop_token_ids``, that ended it; None if the model's own stop token
             or the length did, as in vLLM.
-        characters: of the text, those that are shown, if a stop string ended it.
-        tokenizer: what its text is made with.
-        search: of its stop strings, if it has any.
+        characters: the number of characters of the text that are shown, if a stop string ended it.
+        tokenizer: decodes its tokens.
+        search: for its stop strings, if it has any.
         started: when the decoder admitted the request, in seconds of time.perf_counter(), as are the two below.
         first_token: when the host had read the step of the first token; None before.
         ended: when the host had read the step of the last token; None before.
@@ -137,8 +137,10 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """The continuation as it is shown. Neither a stop token nor a stop string that ended it is, unless its request
-        says ``include_stop_str_in_output``; special tokens are, if it says ``skip_special_tokens=False``.
+        """The continuation as it is shown.
+
+        A stop token or stop string that ended it is shown if the request sets ``include_stop_str_in_output``, special
+        tokens if it sets ``skip_special_tokens=False``.
 
         Raises:
             ArgumentError: the decoder has no tokenizer.

@@ -1,4 +1,4 @@
-"""A batch whose tensors stay where they are: requests are written to its rows, and steps write their results back."""
+"""A batch whose tensors keep their memory: requests are written to its rows, and steps write their results back."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from specbench.types import PADDING
 
 
 class Slots:
-    """Rows for requests. A row that is free holds a request that has ended.
+    """Rows for requests. A free row holds a request that has ended.
 
     Args:
-        rows: requests side by side, at most.
+        rows: the largest number of requests.
         capacity: columns of Batch.tokens.
         stops: columns of Batch.stop_ids.
 
@@ -42,10 +42,11 @@ class Slots:
 
     @torch.inference_mode()
     def clear(self) -> None:
-        """Ends all requests. What their parameters were stays in memory, for no row: it may be in use."""
+        """Ends all requests. The tensors of their parameters keep their memory, which a step may be reading."""
         batch = self.batch
-        for part, value in ((batch.prompt_lengths, 0), (batch.lengths, 0), (batch.limits, 0), (batch.finished, FULL)):
-            part.fill_(value)
+        for numbers in (batch.prompt_lengths, batch.lengths, batch.limits):
+            numbers.zero_()
+        batch.finished.fill_(FULL)
         self.batch = dataclasses.replace(batch, params=batch.params.ended())
 
     @torch.inference_mode()
@@ -60,7 +61,7 @@ class Slots:
         self.batch = dataclasses.replace(self.batch, params=self.batch.params.put(rows, requests.params))
 
     def leading(self, rows: int) -> Batch:
-        """The first rows, in the same memory."""
+        """Returns the first rows, in the same memory."""
         whole = self.batch
         names = ("tokens", "prompt_lengths", "lengths", "limits", "gammas", "seeds")
         parts = (getattr(whole, name)[:rows] for name in names)
@@ -68,12 +69,12 @@ class Slots:
 
     @torch.inference_mode()
     def take(self, after: Batch) -> None:
-        """Writes what a step of the leading rows has changed."""
+        """Writes back the batch after a step of the leading rows."""
         for name in ("tokens", "lengths", "finished"):
             getattr(self.batch, name)[: len(after)].copy_(getattr(after, name))
 
     @torch.inference_mode()
     def move(self, sources: Int64[Tensor, " m"], targets: Int64[Tensor, " m"]) -> None:
-        """Writes the requests of some rows to others; the rows that they have left are free."""
+        """Copies the requests of some rows to others, and frees the rows that they leave."""
         self.put(targets, self.batch.select(sources))
         self.batch.finished[sources] = FULL

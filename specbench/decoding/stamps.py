@@ -1,4 +1,4 @@
-"""When the points of a step were reached, by the clock of the device that works."""
+"""Time stamps inside a step, by the clock of the device that runs it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Stamps:
-    """Nanoseconds, each marked when the work before it is done.
+    """Nanoseconds, each stamped when the work before it is done.
 
-    On a GPU the stamp is work like any other: nothing waits for it, and a CUDA graph can hold it. There the time
-    between two stamps is the device's own; it holds what the device waited for the host.
+    On a GPU a stamp is a kernel: nothing waits for it, and a CUDA graph can hold it. The time between two stamps there
+    is the device's own, and includes its waiting for the host.
     """
 
     def __init__(self, count: int, device: torch.device):
@@ -22,7 +22,7 @@ class Stamps:
         self._marked = 0
 
     def mark(self) -> None:
-        """The next point is reached."""
+        """Stamps the next point."""
         if self._device is None:
             self._host.append(time.perf_counter_ns())
             return
@@ -32,5 +32,5 @@ class Stamps:
         self._marked += 1
 
     def tensor(self) -> Int64[Tensor, " count"]:
-        """The stamps, on the device."""
+        """Returns the stamps, on the device."""
         return torch.tensor(self._host) if self._device is None else self._device

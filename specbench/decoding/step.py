@@ -1,7 +1,7 @@
-"""One step of decoding: draft, score, verify, commit. Everything stays on the device, and nothing waits for it.
+"""One step of decoding: draft, score, verify, commit. Everything stays on the device, and the host never waits.
 
-``step(batch) -> (batch, what happened)`` changes neither; what it does change are the caches of the models, which
-follow the batch. It knows no rule and no drafting method. With nothing drafted it is plain decoding.
+``step(batch, components) -> (batch, result)`` changes neither argument but the caches of the models and the drafter,
+which follow the batch. It knows no rule and no drafting method. If nothing is drafted it is plain decoding.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int64, Shaped
@@ -17,8 +18,10 @@ from torch import Tensor
 from specbench import trees
 from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 from specbench.decoding.stamps import Stamps
-from specbench.drafters import Drafter
-from specbench.models import Engine
+from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, PHASES, RANKS_DIFFER, StepResult
+from specbench.drafters import Drafter, Observation
+from specbench.drafters.old_hooks import caches_of
+from specbench.models import CachedModel, Feature, Features, RowCache
 from specbench.rng import Stream, Streams
 from specbench.sampling import sample, streams_of
 from specbench.types import PADDING, Draft, LogitRows, Verification
@@ -27,8 +30,8 @@ from specbench.verifiers.base import offers
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a step is made of.
+class StepComponents:
+    """The parts that a step is made of.
 
     Attributes:
         target: scores drafts; one forward pass a step.
@@ -37,109 +40,59 @@ class Parts:
         gamma: tokens drafted a step, at most.
     """
 
-    target: Engine
+    target: CachedModel
     drafter: Drafter | None
     verifier: Verifier | None
     gamma: int
 
+    @cached_property
+    def draft_caches(self) -> tuple[RowCache, ...]:
+        """The drafter's memory with a row for each request."""
+        return () if self.drafter is None else (*caches_of(self.drafter), *self.drafter.caches)
 
-PHASES = ("draft", "target", "verify", "commit")  # of a step
-FINITE, BAD_TARGET, BAD_DRAFT, RANKS_DIFFER = 0, 1, 2, 3  # Happened.bad
+    @cached_property
+    def caches(self) -> tuple[RowCache, ...]:
+        """The target and the drafter's memory: all that follows the batch."""
+        return (self.target, *self.draft_caches)
 
+    @cached_property
+    def observer(self) -> Drafter | None:
+        """The drafter, if it has an ``observe`` of its own."""
+        observes = self.drafter is not None and type(self.drafter).observe is not Drafter.observe
+        return self.drafter if observes else None
 
-@dataclass(frozen=True)
-class Line:
-    """What a step did for one request, as the host reads it; the names are those of Happened."""
-
-    num_draft_tokens: int
-    num_accepted: int
-    num_emitted: int
-    draft_depth: int
-    finished: int
-    bad: int
-    token_ids: list[int]
-
-
-@dataclass(frozen=True)
-class Happened:
-    """What a step did; nothing that goes on depends on it.
-
-    Attributes:
-        token_ids: accepted tokens, then the emitted one, then PADDING.
-        num_draft_tokens, num_accepted: of each request.
-        draft_depth: how many tokens it could have accepted, fewer than it drafted if the draft is a tree.
-        num_emitted: num_accepted + 1, or fewer where a stop token cut the block; 0 for a request that had finished.
-        finished: as in Batch, after the step.
-        bad: whose logits are NaN or +inf: FINITE (nobody's), BAD_TARGET or BAD_DRAFT; or RANKS_DIFFER.
-        stamps: nanoseconds at which it began and each of PHASES ended.
-    """
-
-    token_ids: Int64[Tensor, "B width"]
-    num_draft_tokens: Int64[Tensor, " B"]
-    draft_depth: Int64[Tensor, " B"]
-    num_accepted: Int64[Tensor, " B"]
-    num_emitted: Int64[Tensor, " B"]
-    finished: Int64[Tensor, " B"]
-    bad: Int64[Tensor, " B"]
-    stamps: Int64[Tensor, " 5"]
-
-    def packed(self) -> Int64[Tensor, " n"]:
-        """All of it, in one tensor: one copy brings it to the host."""
-        numbers = (
-            self.num_draft_tokens,
-            self.num_accepted,
-            self.num_emitted,
-            self.draft_depth,
-            self.finished,
-            self.bad,
-        )
-        lines = torch.cat([torch.stack(numbers, dim=1), self.token_ids], dim=1)
-        return torch.cat([self.stamps, lines.flatten()])
-
-
-@dataclass(frozen=True)
-class Report:
-    """What the host reads of a step.
-
-    Attributes:
-        lines: of each row of the batch; those of rows without a request, or whose request had ended, say nothing.
-        stamps: nanoseconds; see Happened.
-    """
-
-    lines: list[Line]
-    stamps: list[int]
-
-    @staticmethod
-    def of(numbers: list[int], batch: int) -> Report:
-        """What :meth:`Happened.packed` holds."""
-        stamps, rest = numbers[: len(PHASES) + 1], numbers[len(PHASES) + 1 :]
-        width = len(rest) // batch
-        lines = [rest[i : i + width] for i in range(0, len(rest), width)]
-        return Report([Line(*line[:6], token_ids=line[6:]) for line in lines], stamps)
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The hidden states of the target that the drafter observes."""
+        return () if self.observer is None else tuple(self.observer.features)
 
 
 @torch.inference_mode()
-def step(batch: Batch, parts: Parts) -> tuple[Batch, Happened]:
-    """One block for every running request."""
+def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
+    """Decodes one block for every running request."""
     stamps = Stamps(len(PHASES) + 1, batch.lengths.device)
     stamps.mark()
-    batch = batch.counted(parts.target.vocab_size)
-    room = batch.room()
-    streams = streams_of(batch.seeds, batch.lengths, batch.at_most(room, parts.gamma) + 1)
-    if parts.drafter is None:
+    batch = batch.counted(components.target.vocab_size)
+    limits = batch.free_tokens()
+    streams = streams_of(batch.seeds, batch.lengths, batch.at_most(limits, components.gamma) + 1)
+    if components.drafter is None:
         draft = Draft.empty(len(batch), batch.lengths.device)
     else:
-        draft = padded(parts.drafter.propose(batch, room, streams))
+        draft = padded(components.drafter.propose(batch, limits, streams))
     stamps.mark()
-    rows = score(batch, draft, parts.target)
+    rows, hidden = score(batch, draft, components.target, components.features)
     stamps.mark()
-    verification = _verify(parts.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
+    verification = _verify(components.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
-    return _commit(batch, draft, rows, verification, parts, stamps)
+    for cache in components.caches:  # the last token and the accepted ones stay; the next step feeds the emitted one
+        cache.truncate(batch.lengths + verification.num_accepted, verification.path)
+    if components.observer is not None:
+        components.observer.observe(_observation(batch, draft, verification, hidden))
+    return _commit(batch, draft, rows, verification, components, stamps)
 
 
 def padded(draft: Draft) -> Draft:
-    """The draft with as many rows for each request."""
+    """Returns the draft with the same number of rows for each request."""
     batch, width = draft.drafted.shape
     if draft.padded:
         return draft
@@ -154,20 +107,28 @@ def padded(draft: Draft) -> Draft:
     return dataclasses.replace(draft, token_ids=draft.token_ids[row], rows=rows, parents=parents, padded=True)
 
 
-def score(batch: Batch, draft: Draft, target: Engine) -> LogitRows:
-    """The target's distribution after the text and after every drafted token."""
+def score(
+    batch: Batch, draft: Draft, target: CachedModel, features: tuple[Feature, ...] = ()
+) -> tuple[LogitRows, Features]:
+    """Returns the target's distributions after the text and after every drafted token, and hidden states there."""
     width = draft.max_draft_tokens
-    drafted = draft.token_ids.view(len(batch), width)
-    fed = torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
+    fed = _fed(batch, draft)
+    drafted = fed[:, 1:]
     if draft.parents is None:
-        logits = target.extend(fed, draft.num_draft_tokens + 1)
-        return batch.rows(logits.flatten(0, 1), drafted)
+        output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
+        return batch.rows(output.logits.flatten(0, 1), drafted), output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
-    logits = target.extend(fed, draft.num_draft_tokens + 1, seen)
+    output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
     path = trees.paths(seen, draft.longest + 1)[:, :, 1:]
     tokens = fed.gather(1, path.flatten(1)).view(path.shape)
-    return batch.rows_of_paths(logits.flatten(0, 1), tokens, trees.depths(seen) - 1)
+    return batch.rows_of_paths(output.logits.flatten(0, 1), tokens, trees.depths(seen) - 1), output.features
+
+
+def _fed(batch: Batch, draft: Draft) -> Int64[Tensor, "B width"]:
+    """Returns the last token of each text and its drafted tokens."""
+    drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
+    return torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
 
 
 def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: Streams) -> Verification:
@@ -179,9 +140,26 @@ def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: S
     return verifier.verify(draft, rows, streams)
 
 
+def _observation(batch: Batch, draft: Draft, verification: Verification, hidden: Features) -> Observation:
+    """Returns the fed tokens that stand: the text's last one and the accepted ones, of a tree those on its path."""
+    tokens, rows = _fed(batch, draft), torch.arange(len(batch), device=batch.lengths.device)
+    if verification.path is not None:
+        path = torch.nn.functional.pad(verification.path.clamp(min=-1) + 1, (1, 0))  # behind its end the root
+        tokens = tokens.gather(1, path)
+        hidden = {name: states[rows[:, None], path] for name, states in hidden.items()}
+    counts = torch.where(batch.running, verification.num_accepted + 1, 0)
+    return Observation(rows, tokens, counts, batch.lengths - 1, hidden)
+
+
 def _commit(
-    batch: Batch, draft: Draft, rows: LogitRows, verification: Verification, parts: Parts, stamps: Stamps
-) -> tuple[Batch, Happened]:
+    batch: Batch,
+    draft: Draft,
+    rows: LogitRows,
+    verification: Verification,
+    components: StepComponents,
+    stamps: Stamps,
+) -> tuple[Batch, StepResult]:
+    """Returns the batch with the emitted tokens up to the first stop token, and what the step did."""
     emitted, accepted = verification.token_ids, verification.num_accepted
     places = torch.arange(emitted.shape[1], device=emitted.device)
     block = (places <= accepted[:, None]) & batch.running[:, None]
@@ -192,33 +170,24 @@ def _commit(
     ended = torch.where(lengths >= batch.limits, FULL, RUNNING)
     ended = torch.where(stops.any(dim=1), STOPPED, ended)
     nothing, bad = block & (emitted == PADDING), _bad(draft, rows)
-    if parts.target.shards is not None:
+    if components.target.shards is not None:
         drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
-        differ = parts.target.shards.differing(rows.raw.unflatten(0, (len(batch), -1)), drafted, emitted)
+        differ = components.target.shards.differing(rows.raw.unflatten(0, (len(batch), -1)), drafted, emitted)
         bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     finished = torch.where(batch.running, ended, batch.finished)
-    # The pending token and the accepted ones stay cached; the emitted one is fed by the next step.
-    agreed = batch.lengths + accepted
-    if verification.path is not None:
-        parts.target.keep_path(batch.lengths, verification.path)
-    parts.target.truncate(agreed)
-    if parts.drafter is not None:
-        if verification.path is not None:
-            parts.drafter.keep_path(batch.lengths, verification.path)
-        parts.drafter.commit(agreed)
     numbers = (draft.num_draft_tokens, draft.reach, accepted, num_emitted, finished, bad)
     tokens = _written(batch, emitted, kept & ~nothing)
     after = dataclasses.replace(batch, tokens=tokens, lengths=lengths, finished=finished, tally=None)
     stamps.mark()
-    return after, Happened(emitted, *numbers, stamps=stamps.tensor())
+    return after, StepResult(emitted, *numbers, stamps=stamps.tensor())
 
 
 def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
-    """Whose logits are NaN or +inf for each request: one read of them, since a NaN in a row counts as its largest.
+    """Returns BAD_TARGET or BAD_DRAFT for each request with NaN or +inf in its logits, which are read once for that.
 
     Rows that nothing was drawn from count too, and so do tokens that a mask bans, if they are still as the model gave
-    them. All -inf is no error there: a grammar may have come to its end.
+    them. All -inf is no error: a grammar may have come to its end.
     """
     counts, bad = draft.num_draft_tokens, torch.full_like(draft.num_draft_tokens, FINITE)
     for name, rows, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, target, 1)):
@@ -231,11 +200,12 @@ def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
 
 
 def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:
-    """The largest number of each row, or NaN. Of pieces first: with few outputs PyTorch leaves most of a GPU idle."""
+    """Returns the largest number of each row, or NaN; by pieces, since PyTorch leaves a GPU idle with few outputs."""
     return rows.unflatten(1, (math.gcd(rows.shape[1], 256), -1)).amax(dim=2).amax(dim=1)
 
 
 def _written(batch: Batch, emitted: Int64[Tensor, "B width"], kept: Bool[Tensor, "B width"]) -> Tensor:
+    """Returns the texts with the emitted tokens that are kept."""
     columns = batch.lengths[:, None] + torch.arange(emitted.shape[1], device=emitted.device)
     before = batch.tokens.gather(1, columns)
     return batch.tokens.scatter(1, columns, torch.where(kept, emitted, before))

@@ -1,4 +1,4 @@
-"""Where the time of a decoding run goes: draft, target, verify, commit, and the rest."""
+"""Adds up the time of a decoding run by phase: draft, target, verify, commit, and others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Stopwatch:
     """Adds up seconds by phase.
 
     Args:
-        synchronize: called before every reading of the clock, so that work queued on a GPU is counted where it belongs.
+        synchronize: called before the clock is read, so that work queued on a GPU counts for the phase that queued it.
     """
 
     def __init__(self, synchronize: Callable[[], None]):
@@ -29,6 +29,6 @@ class Stopwatch:
         self.seconds[phase] += time.perf_counter() - started
 
     def add(self, phases: Iterable[str], stamps: Iterable[int]) -> None:
-        """Adds the phases between stamps, one more of these than of phases."""
+        """Adds the phases between stamps, of which there is one more than phases."""
         for phase, (begin, end) in zip(phases, pairwise(stamps), strict=True):
             self.seconds[phase] += (end - begin) * 1e-9

@@ -1,9 +1,10 @@
-"""What a drafter is."""
+"""The base class of drafters: ``propose`` drafts tokens, ``observe`` reads what stands, ``caches`` follow the batch."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from jaxtyping import Int64
@@ -12,33 +13,59 @@ from torch import Tensor
 from specbench.batch import Batch
 from specbench.config import called
 from specbench.draft_lengths import FIXED, LengthPolicy
+from specbench.drafters.old_hooks import OldHooks
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Feature, Features, Pair, RowCache
 from specbench.rng import Streams
 from specbench.sampling import SamplingParams
 from specbench.types import Draft
 
 
-class Drafter:
-    """Proposes tokens for a batch of requests. Built from its yaml alone, and bound to models afterwards.
+@dataclass(frozen=True)
+class Observation:
+    """Tokens that the target was fed and that stand: part of a prompt, or what a step kept.
 
-    A drafter of your own needs :meth:`propose`. If it has a model, it makes it ``own``, and what that caches follows
-    the batch. One that keeps something else for each request has more of the methods here: it keeps it in tensors with
-    a row a request, and changes them in place, so that a step can be captured in a CUDA graph.
+    After a step these are the last token of the text, as it was before the step, and the accepted tokens. The token
+    that the step emitted behind them is fed by the next step.
 
     Attributes:
-        has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from;
-            False if they are deterministic, so that their q is one-hot.
-        needs_draft_model: whether it cannot do without the pair's draft (``pair.draft``).
+        rows: the batch rows of n requests.
+        token_ids: right-padded.
+        counts: tokens of each request; 0 for a row without a request.
+        first: the position in the text of each request's first token.
+        features: the requested hidden states after each token, [n, width, hidden size], by name.
+    """
+
+    rows: Int64[Tensor, " n"]
+    token_ids: Int64[Tensor, "n width"]
+    counts: Int64[Tensor, " n"]
+    first: Int64[Tensor, " n"]
+    features: Features
+
+
+class Drafter(OldHooks):
+    """Proposes tokens for a batch of requests. It is built from its yaml alone, and bound to models afterwards.
+
+    A drafter needs :meth:`propose`. Whatever it stores for each request it names in ``caches``, which the decoding
+    engine moves, truncates and reserves with the target's own cache. If it reads hidden states of the target, it names
+    them in ``features`` and receives them in :meth:`observe`.
+
+    Attributes:
+        has_probabilities: whether its drafts are sampled, and carry the distributions that they were sampled from. If
+            not, they are deterministic, so that their q is one-hot.
+        needs_draft_model: whether it requires the pair's draft (``pair.draft``).
         drafts_trees: whether its drafts are trees (``Draft.parents``), which only some verifiers take.
-        synthetic: whether its drafts stand for no method, so that only a verifier that is synthetic too accepts them.
+        synthetic: whether its drafts belong to no method, so that only a synthetic verifier accepts them.
         capturable: whether a CUDA graph can hold its work; False if the host decides what is drafted.
-        engine: the model that these distributions come of, once it is bound; None if there is none.
-        own: the model that it alone extends; None if it has none, or shares the target's cache.
+        takes_pieces: whether its caches take prompts in pieces (``engine.prompt_chunk``).
+        features: the hidden states of the target that :meth:`observe` reads: "last", which the output layer reads, or
+            the number of a layer, from 1.
+        caches: its memory with a row for each request, the cache of a draft model included; set when it is bound. The
+            target's cache does not belong here, even if the drafter shares it.
+        model: the model that q comes from; None if there is none.
         temperature: of the drafts alone; None is the target's.
-        policy: when a draft ends although more may be drafted.
-        layout: changes whenever memory of its own that a step uses is allocated anew, beside that of ``own``: a
-            captured CUDA graph would not notice.
+        policy: when a draft ends although more tokens may be drafted.
+        source: what q is the distribution of, in words, with {target} and {draft} for the names of the models.
     """
 
     has_probabilities: ClassVar[bool] = False
@@ -46,63 +73,48 @@ class Drafter:
     drafts_trees: ClassVar[bool] = False
     synthetic: ClassVar[bool] = False
     capturable: ClassVar[bool] = True
-    engine: Engine | None = None
-    own: Engine | None = None
+    takes_pieces: ClassVar[bool] = True
+    features: Sequence[Feature] = ()
+    caches: tuple[RowCache, ...] = ()
+    model: CachedModel | None = None
     temperature: float | None = None
     policy: LengthPolicy = FIXED
-    layout: int = 0
+    source: str = "{draft}"
 
-    def bind(self, pair: Pair, target: Engine) -> Drafter:
-        """A drafter with these settings for these models.
+    def bind(self, pair: Pair, target: CachedModel) -> Drafter:
+        """Returns a drafter with these settings for these models.
 
         Args:
-            target: the engine that scores; a drafter may share it.
+            target: scores drafts; a drafter may share its cache.
         """
         bound = copy.copy(self)
         bound._attach(pair, target)
         return bound
 
-    def _attach(self, pair: Pair, target: Engine) -> None:
-        """Makes whatever the models are needed for."""
+    def _attach(self, pair: Pair, target: CachedModel) -> None:
+        """Makes what needs the models: ``caches`` and ``model`` among them."""
 
-    def check_draft(self, given: bool) -> None:
-        """Needs no model.
+    def check(self, has_draft: bool | None = None, target_config: Any = None) -> None:
+        """Called before weights are read; checks what is known by then.
 
         Args:
-            given: whether the pair has a draft.
+            has_draft: whether the pair has a draft model; None if that is not known yet.
+            target_config: the target's configuration, as transformers has it; None if it is not read yet.
 
         Raises:
-            ConfigError: it has none, and the drafter needs one.
+            ConfigError: the pair has no draft and the drafter needs one, or the target does not fit the settings.
         """
-        if self.needs_draft_model and not given:
+        if self.needs_draft_model and has_draft is False:
             problem = f"drafter={called('drafter', self)} drafts with a model of its own"
             remedy = "Give one, or use drafter=layer_skip or drafter=prompt_lookup, which need none."
             raise ConfigError("pair.draft", "null", problem, remedy)
 
-    def check_target(self, config: Any) -> None:
-        """Called before weights are read.
-
-        Args:
-            config: the target's, as transformers has it.
-
-        Raises:
-            ConfigError: a target that these settings do not fit.
-        """
-
-    def draft_name(self, target: str, draft: str) -> str:
-        """What a trace calls the draft: its distribution q, of which the log-probabilities are.
-
-        Args:
-            target, draft: what the pair's models are called.
-        """
-        return draft if self.temperature is None else f"{draft} at temperature {self.temperature:g}"
-
     def sampled_with(self, sampling: SamplingParams) -> SamplingParams:
-        """What the drafts of a request with these parameters are sampled with."""
+        """Returns the parameters that the drafts of a request with ``sampling`` are sampled with."""
         return sampling
 
     def most_tokens(self, gamma: int) -> int:
-        """How many tokens a draft holds for a request at most, if at most gamma of them can be accepted.
+        """Returns the most tokens of a request's draft of which gamma can be accepted.
 
         Raises:
             ConfigError: settings that do not fit this gamma.
@@ -110,71 +122,32 @@ class Drafter:
         return gamma
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
-        """Drafts at most ``limits[b]`` tokens (0 is allowed) after each text, and ``streams.width - 1`` of any; in a
-        tree, on each path.
+        """Returns a draft of at most ``limits[b]`` tokens (possibly 0) after each text, in a tree on each path.
 
-        A drafter that samples turns logits into distributions by ``batch.rows``, draws with the uniforms of
-        ``Stream.DRAFT``, and hands on these very rows.
+        No request has more than ``streams.width - 1``, which the host knows. A drafter that samples turns logits into
+        distributions by ``batch.rows``, draws with the uniforms of ``Stream.DRAFT``, and returns these very rows.
         """
         raise NotImplementedError(f"{type(self).__name__} has no propose()")
 
-    def keep_path(self, root: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"]) -> None:
-        """Says of a draft that was a tree which path stands; :meth:`commit` follows.
+    def observe(self, observation: Observation) -> None:
+        """Receives the tokens that stand and were fed to the target, with the hidden states named in ``features``.
 
-        Args:
-            root: tokens of each text.
-            path: see :class:`specbench.types.Verification`.
+        Called for prompts when they are placed or fed, and at the end of every step, after ``caches`` were truncated.
+        Inside a step it must not read a tensor on the host.
         """
 
-    def commit(self, agreed: Int64[Tensor, " B"]) -> None:
-        """Says how many tokens of each text and of what was drafted after it still stand; the others were rejected."""
-        if self.own is not None:
-            self.own.truncate(agreed)
-
     def ended(self, texts: Sequence[Sequence[int]]) -> None:
-        """Says what some requests wrote, each to its end and without its prompt; later drafts may go by it."""
+        """Receives complete continuations, without their prompts; later drafts may depend on them."""
 
     def forget(self) -> None:
-        """Forgets the texts that have ended. What is timed begins with this, so that no round learns from another."""
+        """Forgets texts that have ended. Each timed round begins with this, so that none learns from another."""
 
-    def state(self) -> tuple[Tensor, ...]:
-        """What a step changes in place and the next one goes by; saved around a trial step, which must not count."""
-        return () if self.own is None else self.own.state()
 
-    # What follows the batch: the rows of requests that come, move and go.
+def draft_name(drafter: Drafter, target: str, draft: str) -> str:
+    """Returns the name in a trace of the distribution q, of which the recorded log-probabilities are.
 
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Forgets all requests and begins with these; a text and what is drafted after it have ``capacity`` tokens."""
-        if self.own is not None:
-            self.own.start(prompts, capacity)
-
-    def reserve(self, rows: int, capacity: int) -> None:
-        """Makes room for so many requests, of texts of so many tokens; nothing is forgotten."""
-        if self.own is not None:
-            self.own.reserve(rows, capacity)
-
-    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
-        """Takes further requests into these rows of the batch."""
-        if self.own is not None:
-            self.own.place(prompts, rows)
-
-    def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        """Takes in a piece of each prompt, in place of :meth:`place` if prompts come in pieces
-        (``engine.prompt_chunk``); arguments as in ``feed`` of models/engine.py."""
-        if self.own is not None:
-            self.own.feed(pieces, rows, first)
-
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Writes the requests of some rows to others, whose own are over."""
-        if self.own is not None:
-            self.own.move(sources, targets)
-
-    def show(self, rows: int, fixed: bool = False) -> None:
-        """Says that the batch is the leading rows, so many; ``fixed`` as in :class:`specbench.batch.Batch`."""
-        if self.own is not None:
-            self.own.show(rows, fixed)
-
-    def bound(self, longest: int) -> None:
-        """Says that no text has more than so many tokens that stand and were fed."""
-        if self.own is not None:
-            self.own.bound(longest)
+    Args:
+        target, draft: the names of the pair's models.
+    """
+    name = drafter.source.format(target=target, draft=draft)
+    return name if drafter.temperature is None else f"{name} at temperature {drafter.temperature:g}"

@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.batch import Batch
 from specbench.checks import check_count
 from specbench.drafters.model import ModelDrafter
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.models.early_exit import KEY, EarlyExit, check_layers
 from specbench.rng import Streams
 from specbench.types import Draft
@@ -24,7 +24,7 @@ class LayerSkipDrafter(ModelDrafter):
     """Samples from the target's first layers, its final norm and its head.
 
     Args:
-        layers: how many of the target's layers draft; fewer than it has.
+        layers: the number of the target's layers that draft; fewer than it has.
         temperature, policy, threshold: see :class:`ModelDrafter`.
 
     Raises:
@@ -32,22 +32,21 @@ class LayerSkipDrafter(ModelDrafter):
     """
 
     needs_draft_model = False
-    most_pending = 1  # the target has fed all of a text but its last token, and what it fed is cached here
+    most_pending = 1  # the target's cache, which is shared, holds all of a text but its last token
 
     def __init__(self, layers: object, temperature: object = None, policy: object = "fixed", threshold: object = None):
         super().__init__(temperature, policy, threshold)
         self.layers = check_count(KEY, layers)
+        self.source = f"{self.layers} layers of {{target}}"
 
-    def _attach(self, pair: Pair, target: Engine) -> None:
-        self._exit = self.engine = EarlyExit(target, self.layers)
+    def _attach(self, pair: Pair, target: CachedModel) -> None:
+        self._exit = self.model = EarlyExit(target, self.layers)
 
-    def check_target(self, config: Any) -> None:
+    def check(self, has_draft: bool | None = None, target_config: Any = None) -> None:
         """See :class:`specbench.drafters.Drafter`."""
-        check_layers(self.layers, config)
-
-    def draft_name(self, target: str, draft: str) -> str:
-        """See :class:`specbench.drafters.Drafter`."""
-        return super().draft_name(target, f"{self.layers} layers of {target}")
+        super().check(has_draft, target_config)
+        if target_config is not None:
+            check_layers(self.layers, target_config)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""

@@ -1,10 +1,10 @@
-"""How many tokens each request drafts, decided as the draft goes by a policy of specbench/draft_lengths.py.
+"""Ends the drafts of single requests while a batch is drafted, by a policy of specbench/draft_lengths.py.
 
-Counts are a tensor and change by masks, so that nothing waits for the device and a CUDA graph can hold them. Whoever
-may read the device asks :func:`over`, and spares the passes of the draft model that nobody needs.
+Counts are a tensor and change by masks, so that nothing waits for the device and a CUDA graph can hold them. Code that
+may read the device calls :func:`is_over`, and saves the passes of the draft model that no request needs.
 
-At temperature 0 every draft is certain: its probability is 1, its entropy 0. How sure the draft is of it is read at
-temperature 1 there, as transformers does.
+At temperature 0 every draft has probability 1 and entropy 0. Policies read both at temperature 1 there, as
+transformers does.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from specbench.types import LogitRows
 
 
 def cut_before(policy: LengthPolicy, q: LogitRows, counts: Int64[Tensor, " B"], i: int) -> Int64[Tensor, " B"]:
-    """The counts without token i where the policy does not let it be drafted.
+    """Returns the counts without token i where the policy ends the draft before it.
 
     Args:
-        q: what token i would be drawn from.
+        q: the distributions that token i would be drawn from.
         counts: tokens that each request drafts, at most.
     """
     if policy.kind != "entropy":
@@ -35,10 +35,10 @@ def cut_before(policy: LengthPolicy, q: LogitRows, counts: Int64[Tensor, " B"], 
 def cut_behind(
     policy: LengthPolicy, q: LogitRows, tokens: Int64[Tensor, " B"], counts: Int64[Tensor, " B"], i: int
 ) -> Int64[Tensor, " B"]:
-    """The counts without what is behind token i where the policy lets nothing follow it.
+    """Returns the counts without the tokens after token i where the policy ends the draft behind it.
 
     Args:
-        q: what token i was drawn from.
+        q: the distributions that token i was drawn from.
         tokens: token i of each request.
     """
     if policy.kind != "probability":
@@ -47,8 +47,8 @@ def cut_behind(
     return torch.where(policy.goes_on(probability), counts, counts.clamp(max=i + 1))
 
 
-def over(policy: LengthPolicy, counts: Int64[Tensor, " B"], i: int) -> bool:
-    """Whether a policy lets nobody draft token i. Reads the counts, and so waits for the device."""
+def is_over(policy: LengthPolicy, counts: Int64[Tensor, " B"], i: int) -> bool:
+    """Returns whether no request drafts token i by this policy. Reads the counts, and so waits for the device."""
     return policy.kind != "fixed" and not bool((counts > i).any())
 
 

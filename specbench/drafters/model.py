@@ -12,9 +12,9 @@ from torch import Tensor
 from specbench.batch import Batch
 from specbench.draft_lengths import policy_of
 from specbench.drafters.base import Drafter
-from specbench.drafters.lengths import cut_before, cut_behind, over
+from specbench.drafters.lengths import cut_before, cut_behind, is_over
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair, draft_engine
+from specbench.models import CachedModel, Pair, cached_draft
 from specbench.rng import Stream, Streams
 from specbench.sampling import SamplingParams, draw
 from specbench.types import Draft, LogitRows
@@ -25,26 +25,27 @@ class ModelDrafter(Drafter):
 
     Args:
         temperature: of the drafts alone; None is the target's. q is the distribution that was sampled, so any
-            temperature is lossless. At 0 drafts are the draft model's most likely tokens, and q is 1 at each.
+            temperature is lossless. At 0 drafts are the draft model's most likely tokens, with q 1 at each of them.
         policy: when a draft ends before gamma tokens: "fixed" (never), "probability" or "entropy"; see
             specbench/draft_lengths.py.
         threshold: of the policy: a probability, or nats.
 
     Raises:
-        ConfigError: a temperature below 0, or a policy or threshold that there is not.
+        ConfigError: a temperature below 0, or an unknown policy or threshold.
     """
 
     has_probabilities = True
     needs_draft_model = True
-    most_pending = 2  # tokens of a text that were never fed: the last drafted one and the bonus
+    most_pending = 2  # tokens of a text that the model was not fed: the last drafted token and the bonus token
 
     def __init__(self, temperature: object = None, policy: object = "fixed", threshold: object = None):
         self.temperature = None if temperature is None else _checked(temperature)
         self.policy = policy_of(policy, threshold)
 
-    def _attach(self, pair: Pair, target: Engine) -> None:
-        self.check_draft(pair.draft is not None)
-        self.engine = self.own = draft_engine(pair)
+    def _attach(self, pair: Pair, target: CachedModel) -> None:
+        self.check(pair.draft is not None)
+        self.model = cached_draft(pair)
+        self.caches = (self.model,)
 
     def sampled_with(self, sampling: SamplingParams) -> SamplingParams:
         """See :class:`specbench.drafters.Drafter`."""
@@ -55,7 +56,7 @@ class ModelDrafter(Drafter):
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
-        device, most, model, policy = batch.lengths.device, streams.width - 1, self._model, self.policy
+        device, most, policy = batch.lengths.device, streams.width - 1, self.policy
         if most == 0:
             return Draft.empty(len(batch), device)
         batch = self._at_own_temperature(batch)
@@ -64,37 +65,37 @@ class ModelDrafter(Drafter):
         for i in range(most):
             if i == 0:
                 logits = self._logits_after(batch)
-            elif not batch.fixed and over(policy, counts, i):
+            elif not batch.fixed and is_over(policy, counts, i):
                 break
             else:
-                logits = model.extend(drafted[:, i - 1 : i], (counts > i).long())[:, 0]
+                logits = self._bound_model.extend(drafted[:, i - 1 : i], (counts > i).long()).logits[:, 0]
             q = batch.rows(logits, drafted[:, :i], first=i)
             counts = cut_before(policy, q, counts, i)
             tokens, rows = draw(q, uniforms[:, i])
             all_rows.append(rows)
-            # A row with NaN has no token to feed; the verifier meets its normaliser, and the decoder names it.
+            # A row with NaN has no token to feed. The verifier reads its normaliser, and the decoder reports the model.
             drafted[:, i] = tokens.clamp(min=0)
             counts = cut_behind(policy, q, drafted[:, i], counts, i)
         width = len(all_rows)
-        # The very rows that were sampled from: nothing is normalised twice. Kernels read ids that lie side by side,
-        # which flatten() leaves apart where one column is left.
+        # The very rows that were sampled from, so that no row is normalised twice. Kernels read contiguous ids, which
+        # flatten() does not return of a single column.
         token_ids = drafted[:, :width].flatten().contiguous()
         return Draft(token_ids, LogitRows.interleave(all_rows), counts, width, padded=True)
 
     @property
-    def _model(self) -> Engine:
-        assert self.engine is not None, "bind first"
-        return self.engine
+    def _bound_model(self) -> CachedModel:
+        assert self.model is not None, "bind first"
+        return self.model
 
     def _at_own_temperature(self, batch: Batch) -> Batch:
-        """The batch as drafts are sampled from it: each request as :meth:`sampled_with` has it."""
+        """Returns the batch with the parameters of :meth:`sampled_with` for each request."""
         if self.temperature is None:
             return batch
         params, random = batch.params, batch.params.temperature > 0
         own = dataclasses.replace(
             params,
             temperature=torch.full_like(params.temperature, self.temperature),
-            # Nothing is cut of a greedy request, whoever stands beside it.
+            # A greedy request is not truncated, whatever the others of its batch are.
             top_k=torch.where(random, params.top_k, 0),
             top_p=torch.where(random, params.top_p, 1),
             min_p=torch.where(random, params.min_p, 0),
@@ -102,11 +103,12 @@ class ModelDrafter(Drafter):
         return dataclasses.replace(batch, params=own)
 
     def _logits_after(self, batch: Batch) -> Float[Tensor, "B V"]:
-        """The draft model's logits after each text, of which it is fed what it has not seen."""
+        """Returns the draft model's logits after each text, of which it is fed what is not cached yet."""
         # A block accepted whole leaves two tokens unfed, the last drafted and the bonus; otherwise one is pending.
-        pending = batch.lengths - self._model.lengths
-        fed = batch.span(self._model.lengths, batch.at_most(pending, self.most_pending))
-        logits = self._model.extend(fed, pending)
+        lengths = self._bound_model.lengths
+        pending = batch.lengths - lengths
+        fed = batch.span(lengths, batch.at_most(pending, self.most_pending))
+        logits = self._bound_model.extend(fed, pending).logits
         return logits[torch.arange(len(batch), device=logits.device), (pending - 1).clamp(min=0)]
 
 

@@ -1,48 +1,49 @@
-"""Where each n-gram of some texts occurred last: an index that grows with its texts and is never built anew.
+"""An index of the last occurrence of each n-gram of a batch of texts, which grows with the texts.
 
-For each request and each size of n-gram there is a hash table. A bucket holds up to WAYS n-grams, each as the place in
-the text behind its last occurrence. What is found there counts only if the text has the n-gram at that place, so that
-a collision never gives a wrong answer. There are as many buckets as a text may have tokens. An n-gram that meets a
-full bucket is left out, and is then not found. For hashes that are random, the chance that any bucket of a full text of
-65,536 tokens overflows is below 1e-9 (a Poisson tail).
+Each request has a hash table for each size of n-gram. A bucket holds up to WAYS n-grams, each as the position in the
+text behind its last occurrence. An entry counts only if the text has the n-gram at that position, so that a collision
+never gives a wrong answer. A table has as many buckets as a text may have tokens. An n-gram whose bucket is full is
+left out, and is then not found. With random hashes, the chance that any bucket of a full text of 65,536 tokens
+overflows is below 1e-9 (a Poisson tail).
 
-Everything is a tensor with a row a request and is changed in place. The work depends on the number of new tokens, and
+All state is tensors with a row for each request, changed in place. The work depends on the number of new tokens, and
 not on the length of the text. Nothing waits for the device, so a CUDA graph can hold it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from specbench.models import right_padded
+from specbench.models import RowCache, right_padded
 
 WAYS = 16  # n-grams that a bucket holds
-PIECE = 64  # tokens of a prompt that are taken in at once, since all pairs of them are compared
+PIECE = 64  # tokens of a prompt that are added at once, since all pairs of them are compared
 
 
-class NgramIndex:
+class NgramIndex(RowCache):
     """Texts in rows, and the last occurrences of their n-grams of ``shortest`` to ``longest`` tokens.
 
-    An n-gram is known once a token follows it: the ending of a text is never found at the text's end.
+    An n-gram is in the index once a token follows it: the ending of a text is never found at the text's end.
 
     Attributes:
-        tokens: of the texts, as far as they were taken in, [rows, capacity].
-        known: how many of each were taken in, [rows].
-        table: places by row, size, bucket and way, [rows, sizes, buckets, WAYS]; -1 if there is none.
+        tokens: of the texts, as far as they were added, [rows, capacity].
+        known: the number of tokens of each text that were added, [rows].
+        table: positions by row, size, bucket and way, [rows, sizes, buckets, WAYS]; -1 for a free way.
     """
 
     def __init__(self, longest: int, shortest: int, device: torch.device):
         self._device = device
         self._sizes = torch.arange(shortest, longest + 1, device=device)
         self._backs = torch.arange(1, longest + 1, device=device)
-        self._beyond = self._backs > self._sizes[:, None]  # [sizes, longest]: which tokens are not of the n-gram
+        self._beyond = self._backs > self._sizes[:, None]  # [sizes, longest]: True for tokens outside of the n-gram
         # Multilinear hashing: odd numbers, one for each token of an n-gram (Lemire & Kaser, arXiv 1202.4961).
         generator = torch.Generator().manual_seed(0)
         self._odd = (torch.randint(2**62, (longest,), generator=generator) * 2 + 1).to(device)
+        self.layout = 0
         self._allocate(0, 0)
 
     def _allocate(self, rows: int, capacity: int) -> None:
@@ -54,21 +55,26 @@ class NgramIndex:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows, and tokens of a text at most."""
+        """Rows, and the most tokens of a text."""
         rows, capacity = self.tokens.shape
         return rows, capacity
 
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """See :class:`specbench.models.RowCache`."""
+        return self.tokens, self.known, self.table
+
     @torch.inference_mode()
-    def reserve(self, rows: int, capacity: int) -> bool:
-        """Makes room for so many texts of so many tokens; nothing is forgotten. True if memory was allocated anew."""
+    def reserve(self, rows: int, capacity: int) -> None:
+        """See :class:`specbench.models.RowCache`."""
         wanted = (max(rows, self.shape[0]), max(capacity, self.shape[1]))
         if wanted == self.shape:
-            return False
+            return
         texts = [text[:known] for text, known in zip(self.tokens.tolist(), self.known.tolist(), strict=True)]
         self._allocate(*wanted)
-        if texts:  # their buckets may be others now
+        if texts:  # the number of buckets may have changed
             self.feed(texts, range(len(texts)), [0] * len(texts))
-        return True
+        self.layout += 1
 
     @torch.inference_mode()
     def clear(self, rows: Int64[Tensor, " m"]) -> None:
@@ -78,16 +84,18 @@ class NgramIndex:
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Writes the texts of some rows to others, whose own are lost."""
+        """See :class:`specbench.models.RowCache`."""
         at, to = self._tensor(sources), self._tensor(targets)
         for part in (self.tokens, self.known, self.table):
             part[to] = part[at]
 
     @torch.inference_mode()
     def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        """Takes in a piece of each text, before which ``first`` tokens were taken in; at 0 the row forgets its own."""
+        """See :class:`specbench.models.RowCache`."""
+        if not pieces:
+            return
         begun = [row for row, place in zip(rows, first, strict=True) if place == 0]
-        at, start, counts = (self._tensor(each) for each in (rows, first, [len(piece) for piece in pieces]))
+        at, start, counts = (self._tensor(numbers) for numbers in (rows, first, map(len, pieces)))
         self.clear(self._tensor(begun))
         self.known[at] = start
         if any(pieces):
@@ -99,31 +107,30 @@ class NgramIndex:
     def append(
         self, rows: Int64[Tensor, " B"], new: Int64[Tensor, "B m"], counts: Int64[Tensor, " B"]
     ) -> Int64[Tensor, "B sizes"]:
-        """Takes in the first ``counts[b]`` of m tokens behind the text in each of these rows. The work is of the order
-        of m squared.
+        """Adds the first ``counts[b]`` of m tokens to the text in each of these rows. The work grows with m squared.
 
         Returns:
-            The place behind the last earlier occurrence of each text's ending, by the ending's size from the shortest;
-            -1 if there is none.
+            The position behind the last earlier occurrence of each text's ending, by the ending's size from the
+            shortest; -1 if there is none.
         """
         capacity, sizes = self.tokens.shape[1], len(self._sizes)
         order = torch.arange(new.shape[1] + 1, device=self._device)
-        places = self.known[rows][:, None] + order  # of the m tokens, and the one behind them
+        places = self.known[rows][:, None] + order  # of the m tokens, and the position behind them
         start = (rows * capacity)[:, None]
-        # Those that do not count are written too: nobody looks behind a text's end.
+        # Tokens that do not count are written too: no reader looks behind a text's end.
         written = start + places[:, :-1].clamp(max=capacity - 1)
         self.tokens.view(-1).scatter_(0, written.flatten(), new.flatten())
         self.known.index_add_(0, rows, counts)
         grams = self._grams(start + places)
         buckets = self._buckets(rows, grams)
         ways = self.table.view(-1, WAYS)[buckets].long()
-        there = self._grams(start[:, :, None, None] + ways)
-        held = ((there == grams[:, :, None, None]) | self._beyond[:, None]).all(dim=-1) & (ways >= 0)
+        stored = self._grams(start[:, :, None, None] + ways)
+        held = ((stored == grams[:, :, None, None]) | self._beyond[:, None]).all(dim=-1) & (ways >= 0)
         whole = places[:, :, None] >= self._sizes
         counted = whole & (order < counts[:, None])[:, :, None]
         before = (order[:, None] > order)[:, :, None]
         equal = ((grams[:, :, None, None] == grams[:, None, :, None]) | self._beyond).all(dim=-1)
-        again = equal & before & counted[:, None]  # [B, m + 1, m + 1, sizes]: whether it is an earlier one of the m
+        again = equal & before & counted[:, None]  # [B, m + 1, m + 1, sizes]: an equal n-gram came before
         self._keep(places, buckets, ways, held, again, before, counted)
         in_table = torch.where(held, ways, -1).amax(dim=-1)
         among_new = torch.where(again, places[:, None, :, None], -1).amax(dim=2)
@@ -140,7 +147,7 @@ class NgramIndex:
         before: Bool[Tensor, "n n 1"],
         counted: Bool[Tensor, "B n sizes"],
     ) -> None:
-        """Writes the n-grams that count into the table: to their way, to that of an equal one, or to the next free."""
+        """Writes the n-grams that count into the table: to the way of an equal n-gram, or else to the next free way."""
         known, repeated = held.any(dim=-1), again.any(dim=2)
         fresh = counted & ~known & ~repeated
         sharing = (buckets[:, :, None] == buckets[:, None]) & before & fresh[:, None]
@@ -151,15 +158,15 @@ class NgramIndex:
         self.table.view(-1).scatter_reduce_(0, goal.flatten(), place.flatten(), "amax")  # the last of equals counts
 
     def _grams(self, behind: Int64[Tensor, "*places"]) -> Int64[Tensor, "*places longest"]:
-        """The tokens before each place of all tokens, the last one first. Before a text's beginning it may be any."""
+        """Returns the tokens before each position, the nearest first; arbitrary ones before a text's beginning."""
         return self.tokens.view(-1)[(behind[..., None] - self._backs).clamp(min=0)]
 
     def _buckets(self, rows: Int64[Tensor, " B"], grams: Int64[Tensor, "B n longest"]) -> Int64[Tensor, "B n sizes"]:
-        """The bucket of each n-gram, among those of all rows and sizes."""
+        """Returns the bucket of each n-gram, as an index into the buckets of all rows and sizes."""
         sizes = len(self._sizes)
         hashed = (grams * self._odd).cumsum(dim=-1)[..., -sizes:] >> (64 - self._bits) & (2**self._bits - 1)
         tables = rows[:, None] * sizes + torch.arange(sizes, device=self._device)
         return (tables << self._bits)[:, None] + hashed
 
-    def _tensor(self, numbers: Sequence[int]) -> Int64[Tensor, " n"]:
+    def _tensor(self, numbers: Iterable[int]) -> Int64[Tensor, " n"]:
         return torch.tensor(list(numbers), dtype=torch.int64, device=self._device)

@@ -3,12 +3,12 @@
 The draft model writes in its own tokens, and what it wrote is read as tokens of the target (Timor et al.,
 arXiv 2502.05202, algorithm 2). It may use its whole vocabulary, shared or not, and may share nothing.
 
-Which target tokens come of it is settled before the verifier draws anything. Given its draft, q is one-hot: a lossless
+The target tokens of a draft are fixed before the verifier draws anything. Given its draft, q is one-hot: a lossless
 rule accepts x with probability p(x) and draws from p without x after a refusal, or draws the target's own token and
-compares. Both give p whatever x is, so that decoding is lossless however x was found: likeliest tokens or sampled ones,
-read well or badly. The draft only must not know what the verifier draws with. A target token may depend on all
-that was drafted, on later tokens too; so drafts are drawn with random numbers of their own, which no verifier has
-(verifier=control/coupled draws the target's tokens with those that drafts are usually drawn with).
+compares. Both give p for any x, so that decoding is lossless however x was chosen: likeliest tokens or sampled ones,
+read well or badly. The draft only must not depend on the verifier's random numbers. A target token may depend on all
+drafted tokens, later ones included. So drafts are drawn with random numbers of their own, which no verifier uses
+(verifier=control/coupled draws the target's tokens with the numbers that drafts are usually drawn with).
 """
 
 from __future__ import annotations
@@ -24,22 +24,64 @@ from torch import Tensor
 from specbench.batch import Batch
 from specbench.drafters.base import Drafter
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair, right_padded
+from specbench.models import CachedModel, Pair, RowCache, right_padded
 from specbench.models.vocabularies.retokenized import Retokenized
 from specbench.models.vocabularies.translation import Translation
 from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, logit_rows, sample
 from specbench.types import Draft
 
-_OWN_NUMBERS = 0x5349_4E47_5354_5254  # for the seeds of drafts
-_MULTIPLE = 64  # memory is for a multiple of so many tokens, so that it seldom grows
+_DRAFT_SEED = 0x5349_4E47_5354_5254  # separates the random numbers of drafts from those of verifiers
+_MULTIPLE = 64  # capacities are multiples of it, so that memory seldom grows
+
+
+class TextCache(RowCache):
+    """The texts of requests in the draft's tokens, on the host, and the draft model that reads them.
+
+    Rejected tokens are taken back when the next draft begins, from the text itself.
+    """
+
+    def __init__(self, translation: Translation, model: CachedModel):
+        self.model = model
+        self._translation = translation
+        self._texts: dict[int, Retokenized] = {}
+
+    @property
+    def layout(self) -> int:  # ty: ignore[invalid-method-override]
+        """See :class:`specbench.models.RowCache`, as are the methods below."""
+        return self.model.layout
+
+    def texts(self, rows: int) -> list[Retokenized]:
+        """Returns the texts of the leading rows."""
+        return [self._texts[row] for row in range(rows)]
+
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        self._texts.clear()
+        self.model.start([], 0)
+        super().start(prompts, capacity)
+
+    def reserve(self, rows: int, capacity: int) -> None:
+        self.model.reserve(rows, -(-capacity // _MULTIPLE) * _MULTIPLE)
+
+    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
+        texts = [Retokenized(self._translation, prompt) for prompt in prompts]
+        self._texts.update(zip(rows, texts, strict=True))
+        self.reserve(0, max((len(text.ids) for text in texts), default=0))
+        self.model.place([text.ids for text in texts], rows)
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        self.model.move(sources, targets)
+        self._texts.update({target: self._texts[source] for source, target in zip(sources, targets, strict=True)})
+
+    def show(self, rows: int, longest: int | None = None) -> None:
+        self.model.show(rows, None if longest is None else self.model.capacity)
 
 
 class StringsDrafter(Drafter):
     """Each step drafts as many tokens of the draft model as the target may accept, and reads them as target tokens.
 
-    Texts are kept and read on the host. Of the sampling parameters, temperature, top-k, top-p and min-p shape the
-    draft; what knows tokens of the target (penalties, bans, grammars, processors) shapes the target alone.
+    Texts are stored and read on the host. Of the sampling parameters, temperature, top-k, top-p and min-p shape the
+    draft. Those that depend on tokens of the target (penalties, bans, grammars, processors) shape the target alone.
 
     Args:
         sampled: draw the draft's tokens at the request's temperature; False takes the likeliest ones, which are
@@ -48,95 +90,64 @@ class StringsDrafter(Drafter):
 
     needs_draft_model: ClassVar[bool] = True
     capturable: ClassVar[bool] = False
+    takes_pieces: ClassVar[bool] = False  # the draft's tokens of a prompt are those of the whole prompt
 
     def __init__(self, sampled: object = False):
         if not isinstance(sampled, bool):  # as a yaml may have it
             raise ConfigError("drafter.sampled", sampled, "not true or false", "Use true or false.")
         self.sampled = sampled
 
-    def _attach(self, pair: Pair, target: Engine) -> None:
-        self.check_draft(pair.draft is not None)
+    def _attach(self, pair: Pair, target: CachedModel) -> None:
+        self.check(pair.draft is not None)
         assert pair.draft is not None
-        self._translation = pair.translation or Translation.between_same(pair.tokenizer, pair.vocab_size)
-        self.own = Engine(pair.draft, len(self._translation.draft.tokens), "draft")
-        self._texts: dict[int, Retokenized] = {}
+        translation = pair.translation or Translation.between_same(pair.tokenizer, pair.vocab_size)
+        self._cache = TextCache(translation, CachedModel(pair.draft, len(translation.draft.tokens), "draft"))
+        self.caches = (self._cache,)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
         device, width = batch.lengths.device, streams.width - 1
         if width == 0:
             return Draft.empty(len(batch), device)
-        texts = [self._texts[row] for row in range(len(batch))]
+        texts = self._cache.texts(len(batch))
         for text, tokens, length in zip(texts, batch.tokens, batch.lengths.tolist(), strict=True):
             text.append(tokens[text.length : length].tolist())
         written = self._written(batch, texts, width, streams)
-        found = [text.read(ids[:room])[:room] for text, ids, room in zip(texts, written, limits.tolist(), strict=True)]
-        counts = torch.tensor([len(each) for each in found], device=device)
-        ids = torch.tensor([token for each in found for token in each], dtype=torch.int64, device=device)
-        return Draft(ids, None, counts, max(map(len, found)))
+        rows = zip(texts, written, limits.tolist(), strict=True)
+        drafts = [text.read(ids[:limit])[:limit] for text, ids, limit in rows]
+        counts = torch.tensor([len(draft) for draft in drafts], device=device)
+        ids = torch.tensor([token for draft in drafts for token in draft], dtype=torch.int64, device=device)
+        return Draft(ids, None, counts, max(map(len, drafts)))
 
     def _written(self, batch: Batch, texts: Sequence[Retokenized], width: int, streams: Streams) -> list[list[int]]:
-        """What the draft model writes after each text: ``width`` of its own tokens."""
-        own, device = self._model, batch.lengths.device
-        kept, fed = [text.known for text in texts], [text.ids[text.known :] for text in texts]
-        own.bound(max(kept))
+        """Returns ``width`` tokens of the draft model after each text."""
+        model, device = self._cache.model, batch.lengths.device
+        cached, fed = [text.known for text in texts], [text.ids[text.known :] for text in texts]
         # Padding is written to as well.
-        self._make_room(len(batch), max(map(len, (text.ids for text in texts))) + max(map(len, fed)) + width)
-        own.truncate(torch.tensor(kept, device=device))
-        counts = torch.tensor([len(each) for each in fed], device=device)
-        logits = own.extend(right_padded(fed, device), counts)[torch.arange(len(fed), device=device), counts - 1]
+        self._cache.reserve(len(batch), max(len(text.ids) for text in texts) + max(map(len, fed)) + width)
+        model.show(len(batch), max(cached))
+        model.truncate(torch.tensor(cached, device=device))
+        counts = torch.tensor([len(ids) for ids in fed], device=device)
+        logits = model.extend(right_padded(fed, device), counts).logits
+        logits = logits[torch.arange(len(fed), device=device), counts - 1]
         params, uniforms = self._sampling(batch, streams)
         written: list[Tensor] = []
         for i in range(width):
             if i > 0:
-                logits = own.extend(written[-1][:, None], torch.ones_like(counts))[:, 0]
-            # A row with NaN has no token to feed. Its draft is as good as any, and the target will have NaN or not.
+                logits = model.extend(written[-1][:, None], torch.ones_like(counts)).logits[:, 0]
+            # A row with NaN has no token to feed. Any draft will do, since q is one-hot.
             written.append(sample(logit_rows(logits, params), uniforms[:, i]).clamp(min=0))
-        ids = torch.stack(written, dim=1).tolist()
-        for text, each in zip(texts, ids, strict=True):
-            text.written(each[:-1])  # the last one was not fed
-        return ids
+        drafted = torch.stack(written, dim=1).tolist()
+        for text, ids in zip(texts, drafted, strict=True):
+            text.written(ids[:-1])  # the last token was not fed
+        return drafted
 
     def _sampling(self, batch: Batch, streams: Streams) -> tuple[RowParams, Float64[Tensor, "B width"]]:
-        given = batch.params
-        params = RowParams(given.temperature, given.top_k, given.top_p, given.min_p, given.truncates)
+        target = batch.params
+        params = RowParams(target.temperature, target.top_k, target.top_p, target.min_p, target.truncates)
         if not self.sampled:
             likeliest = torch.zeros_like(params.temperature)
-            nothing = likeliest[:, None].expand(-1, streams.width)  # nothing is drawn
-            return dataclasses.replace(params, temperature=likeliest, truncates=False), nothing
-        own = Streams(streams.seeds ^ _OWN_NUMBERS, streams.positions, streams.width)
-        return params, own.uniform(Stream.DRAFT)
-
-    def _make_room(self, rows: int, capacity: int) -> None:
-        self._model.reserve(rows, -(-capacity // _MULTIPLE) * _MULTIPLE)
-
-    @property
-    def _model(self) -> Engine:
-        assert self.own is not None, "bind first"
-        return self.own
-
-    def commit(self, agreed: Int64[Tensor, " B"]) -> None:
-        """What was refused is forgotten when the next draft begins, with the text at hand."""
-
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
-        self._texts.clear()
-        self._model.start([], 0)
-        self._make_room(len(prompts), capacity)
-        self.place(prompts, range(len(prompts)))
-        self._model.show(len(prompts))
-
-    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
-        texts = [Retokenized(self._translation, prompt) for prompt in prompts]
-        self._texts.update(zip(rows, texts, strict=True))
-        self._make_room(0, max((len(text.ids) for text in texts), default=0))
-        self._model.place([text.ids for text in texts], rows)
-
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
-        super().move(sources, targets)
-        self._texts.update({to: self._texts[at] for at, to in zip(sources, targets, strict=True)})
-
-    def bound(self, longest: int) -> None:
-        """Nothing: how many draft tokens there are does not follow from it."""
+            unused = likeliest[:, None].expand(-1, streams.width)  # nothing is drawn
+            return dataclasses.replace(params, temperature=likeliest, truncates=False), unused
+        draft_streams = Streams(streams.seeds ^ _DRAFT_SEED, streams.positions, streams.width)
+        return params, draft_streams.uniform(Stream.DRAFT)

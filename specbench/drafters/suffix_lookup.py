@@ -1,14 +1,14 @@
-"""Drafting without a model from what the run has written so far: the texts that have ended, and the text itself.
+"""Drafting without a model from the texts of this run: those that have ended, and the text itself.
 
 Oliaro et al., "SuffixDecoding", arXiv 2411.04975. The longest ending of the text that occurs anywhere is looked up, and
-what followed it most often is drafted. How long the ending is decides how many tokens are drafted, and how sure its
-continuations are decides where the draft stops. The paper has suffix trees of the earlier outputs and of the own text,
-and takes the better of their drafts; here all places with the longest ending count alike.
+its most frequent continuation is drafted. The length of the ending limits the number of drafted tokens, and the draft
+stops where its continuations disagree. The paper has suffix trees of the earlier outputs and of the text itself, and
+takes the better of their drafts. Here all occurrences of the longest ending count alike.
 
-The draft is deterministic, so q is one-hot. What is drafted depends on the texts that ended before, and so on the
-order of the requests, on how many are decoded side by side, and on the engine, which may tell of a text's end one step
-later. Texts do not: at temperature 0 they are those of plain decoding, and at others they have its distribution, since
-that holds for any draft that does not look at the uniforms of its own step. A run that is repeated drafts the same.
+The draft is deterministic, so q is one-hot. It depends on the texts that ended before, and so on the order of the
+requests, on the batch size, and on the engine, which may report the end of a text one step later. Texts do not depend
+on it: at temperature 0 they are those of plain decoding, and at others they have its distribution, as with any draft
+that does not depend on the uniforms of its own step. A run that is repeated drafts the same.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from specbench.batch import Batch
 from specbench.checks import check_count
 from specbench.drafters.base import Drafter
 from specbench.drafters.prompt_lookup import check_per_match
-from specbench.drafters.suffixes import BOUNDARY, Texts, most_frequent
+from specbench.drafters.suffixes import BOUNDARY, TextRows, Texts, most_frequent
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.rng import Streams
 from specbench.types import Draft
 
 
 class SuffixLookupDrafter(Drafter):
-    """Proposes nothing if no ending of the text occurred before. Works on the host, so no CUDA graph can hold it.
+    """Drafts nothing if no ending of the text occurred before. Works on the host, so no CUDA graph can hold it.
 
     Args:
         longest: tokens of an ending that are compared, at most.
-        per_match: tokens to draft for each token of the ending that was found, rounded down; None: as many as there
-            may be.
-        least_share: a draft stops where fewer than this share of the places that were found go on like it, 0 to 1.
-        remembered: tokens of ended texts that are kept, at least; beyond twice as many the oldest are forgotten. 0
+        per_match: tokens to draft for each token of the ending that matched, rounded down; None: as many as the limits
+            allow.
+        least_share: a draft stops where fewer than this share of the occurrences agree with it, 0 to 1.
+        remembered: tokens of ended texts that are kept, at least; beyond twice this number the oldest are forgotten. 0
             looks at the text alone.
     """
 
@@ -52,8 +52,9 @@ class SuffixLookupDrafter(Drafter):
         self.least_share = _check_share(least_share)
         self.remembered = check_count("drafter.remembered", remembered, least=0)
 
-    def _attach(self, pair: Pair, target: Engine) -> None:
-        self._texts: dict[int, Texts] = {}  # by row
+    def _attach(self, pair: Pair, target: CachedModel) -> None:
+        self._texts = TextRows()
+        self.caches = (self._texts,)
         self.forget()
 
     def forget(self) -> None:
@@ -70,61 +71,40 @@ class SuffixLookupDrafter(Drafter):
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
         device, most = batch.lengths.device, streams.width - 1
-        drafts = [self._draft(row, room) for row, room in enumerate(self._caught_up(batch, limits))]
-        counts = torch.tensor([len(each) for each in drafts], device=device)
+        self._catch_up(batch)
+        drafts = [self._draft(row, limit) for row, limit in enumerate(limits.tolist())]
+        counts = torch.tensor([len(draft) for draft in drafts], device=device)
         width = most if batch.fixed else max(map(len, drafts), default=0)
         tokens = torch.tensor(
-            [[*each, *[0] * (width - len(each))] for each in drafts], dtype=torch.int64, device=device
+            [[*draft, *[0] * (width - len(draft))] for draft in drafts], dtype=torch.int64, device=device
         )
         return Draft(tokens.flatten(), None, counts, width, padded=True)
 
-    def _caught_up(self, batch: Batch, limits: Int64[Tensor, " B"]) -> list[int]:
-        """Takes in what the last step has emitted; returns the limits."""
-        known = [self._texts[row].count if row in self._texts else 0 for row in range(len(batch))]
+    def _catch_up(self, batch: Batch) -> None:
+        """Adds the tokens that the last step emitted to the texts."""
+        counts = [self._texts.count(row) for row in range(len(batch))]
         lengths = torch.where(batch.running, batch.lengths, 0).tolist()
-        width = max([length - seen for length, seen in zip(lengths, known, strict=True)] + [0])
-        new = batch.span(torch.tensor(known, device=batch.lengths.device), width).tolist()
-        for row, (tokens, seen, length) in enumerate(zip(new, known, lengths, strict=True)):
-            if length > seen:
-                self._texts[row].extend(tokens[: length - seen])
-        return limits.tolist()
+        width = max([length - count for length, count in zip(lengths, counts, strict=True)] + [0])
+        new = batch.span(torch.tensor(counts, device=batch.lengths.device), width).tolist()
+        for row, (tokens, count, length) in enumerate(zip(new, counts, lengths, strict=True)):
+            if length > count:
+                self._texts[row].extend(tokens[: length - count])
 
-    def _draft(self, row: int, room: int) -> list[int]:
-        if room == 0:
+    def _draft(self, row: int, limit: int) -> list[int]:
+        if limit == 0:
             return []
-        places = (self._older, self._ended, self._texts[row])
+        searched = (self._older, self._ended, self._texts[row])
         ending = self._texts[row].ending(self.longest)
-        found = [each.longest(ending) for each in places]
-        size = max(length for length, _ in found)
-        most = room if self.per_match is None else min(room, int(size * self.per_match))
+        matches = [texts.longest(ending) for texts in searched]
+        size = max(length for length, _ in matches)
+        most = limit if self.per_match is None else min(limit, int(size * self.per_match))
         following = [
             texts.following(place, most)
-            for texts, (length, behind) in zip(places, found, strict=True)
-            for place in behind
+            for texts, (length, places) in zip(searched, matches, strict=True)
+            for place in places
             if length == size
         ]
         return most_frequent(following, most, self.least_share)
-
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """See :class:`specbench.drafters.Drafter`. Texts that have ended are kept."""
-        self._texts.clear()
-        self.place(prompts, range(len(prompts)))
-
-    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
-        self.feed([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts))
-
-    def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
-        for piece, row, before in zip(pieces, rows, first, strict=True):
-            if before == 0:
-                self._texts[row] = Texts()
-            self._texts[row].extend(piece)
-
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See :class:`specbench.drafters.Drafter`."""
-        for source, target in zip(sources, targets, strict=True):
-            self._texts[target] = self._texts.pop(source, Texts())  # none yet, if its prompt is still to come
 
 
 def _check_share(value: object) -> float:

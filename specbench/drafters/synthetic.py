@@ -1,7 +1,7 @@
-"""Drafting that stands for no method: random tokens at no cost, for ``verifier=synthetic``, which accepts by coin.
+"""Drafting by no method: random tokens at no cost, for ``verifier=synthetic``, which accepts by coin.
 
-Together they tell how fast decoding would be at an acceptance that is given, with drafts that cost nothing. With the
-pair's draft model in this drafter's place, they tell the same of drafts at its cost. Either way the text is nobody's.
+Together they measure the speed of decoding at an assumed acceptance, with drafts that cost nothing. With
+``drafter=model`` they measure it with drafts at the cost of the draft model. The text has no meaning in either case.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from torch import Tensor
 
 from specbench.batch import Batch
 from specbench.drafters.base import Drafter
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.rng import Stream, Streams
 from specbench.types import Draft
 
 
 class SyntheticDrafter(Drafter):
-    """Draws tokens uniformly from the vocabulary without the stop tokens, as many as there may be."""
+    """Draws tokens uniformly from the vocabulary without the stop tokens, as many as the limits allow."""
 
     synthetic = True
 
-    def _attach(self, pair: Pair, target: Engine) -> None:
+    def _attach(self, pair: Pair, target: CachedModel) -> None:
         ids = [token for token in range(pair.vocab_size) if token not in pair.stop_ids]
         self._ids = torch.tensor(ids, device=target.device)
 

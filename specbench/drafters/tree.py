@@ -1,10 +1,11 @@
 """Drafting trees with the pair's small model: several children of a token, drawn without replacement.
 
 A target that refuses one child may accept the next, so that a tree gets further than a chain as deep. Children of one
-token are drawn in turn: each from the draft's distribution without the siblings before it, normalised again, so that no
-candidate comes twice (Chen et al., "Sequoia", arXiv 2402.12374; Jeon et al., arXiv 2402.14160). What each was drawn
-from is its row of the draft, and all that verification needs to know. At temperature 0 the children are the most likely
-tokens, in order. If the sampler leaves fewer tokens than there are children, drawing begins again from all of them.
+token are drawn in turn, each from the draft's distribution without the siblings before it, normalised again, so that no
+candidate comes twice (Chen et al., "Sequoia", arXiv 2402.12374; Jeon et al., arXiv 2402.14160). The distribution that
+a child was drawn from is its row of the draft, which verification reads. At temperature 0 the children are the most
+likely tokens, in order. If the sampler leaves fewer tokens than there are children, drawing begins again from all of
+them.
 
 Tokens stand level by level. Token i is drawn with uniform i, so that a tree cut by its depth is the beginning of the
 whole one.
@@ -29,30 +30,30 @@ from specbench.rng import Stream, Streams
 from specbench.sampling import draw
 from specbench.types import Draft, LogitRows
 
-MOST_TOKENS = 63  # of one request's tree: with the text's last token before it, attention takes 64
+MOST_TOKENS = 63  # of one request's tree: attention takes 64, of which one is the text's last token
 
 
 class TreeShape:
-    """A tree in which all tokens of a level have as many children.
+    """A tree in which all tokens of a level have the same number of children.
 
     Args:
-        branches: children of the text's end, of each token of the first level, and so on.
-        device: where the tensors are.
+        branches: the number of children of the text's end, of each token of the first level, and so on.
+        device: of the tensors.
 
     Attributes:
-        first: where each level begins, and behind them the number of tokens.
+        first: the index of the first token of each level, then the number of tokens.
         starts: the same as a tensor.
-        parents: as in Draft, of one request.
-        seen: of :func:`specbench.trees.ancestors`.
+        parents: of one request, as in Draft.
+        seen: the result of :func:`specbench.trees.ancestors`.
     """
 
     def __init__(self, branches: Sequence[int], device: torch.device | str = "cpu"):
         self.branches = tuple(branches)
         sizes = [math.prod(self.branches[: i + 1]) for i in range(len(self.branches))]
         self.first = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-        above = [-1, *self.first[:-1]]  # where the level above begins; above the first is the text's end alone
+        above = [-1, *self.first[:-1]]  # the first token of the level above; the text's end above the first level
         parents = [above[i] + place // children for i, children in enumerate(branches) for place in range(sizes[i])]
-        self.starts, self.parents = (torch.tensor(each, device=device) for each in (self.first, parents))
+        self.starts, self.parents = (torch.tensor(numbers, device=device) for numbers in (self.first, parents))
         self.seen = trees.ancestors(self.parents[None], len(self.branches))
 
     def __len__(self) -> int:
@@ -65,14 +66,14 @@ def _shape(branches: tuple[int, ...], device: torch.device) -> TreeShape:
 
 
 def children(rows: LogitRows, u: Float64[Tensor, "n k"]) -> tuple[Int64[Tensor, "n k"], tuple[LogitRows, ...]]:
-    """k tokens of each row, drawn without replacement, and for each of the k the rows that it was drawn from."""
+    """Returns k tokens of each row, drawn without replacement, and for each of the k the rows it was drawn from."""
     tokens, drawn_from, logits = [], [], rows.logits
     for j in range(u.shape[1]):
-        known = rows.log_normalizer if j == 0 else None
-        token, own = draw(LogitRows(logits, rows.temperature, rows.cutoff, known), u[:, j])
-        # A row with NaN has no token; the verifier meets its normaliser, and the decoder names it.
+        log_normalizer = rows.log_normalizer if j == 0 else None
+        token, drawn = draw(LogitRows(logits, rows.temperature, rows.cutoff, log_normalizer), u[:, j])
+        # A row with NaN has no token. The verifier reads its normaliser, and the decoder reports the model.
         tokens.append(token.clamp(min=0))
-        drawn_from.append(own)
+        drawn_from.append(drawn)
         logits = logits.scatter(1, tokens[-1][:, None], -math.inf)
         random = (rows.temperature > 0)[:, None]
         left = (logits > -math.inf) & ((logits >= rows.cutoff[:, None]) | ~random)
@@ -84,8 +85,8 @@ class TreeDrafter(ModelDrafter):
     """Samples trees from the draft model under the same sampling parameters as the target's.
 
     Args:
-        branches: how many children each token of a level gets, the text's end first. gamma is the depth of the tree:
-            levels beyond the list have one child a token, and a list of more than gamma levels is refused.
+        branches: the number of children of each token of a level, the text's end first. gamma is the depth of the
+            tree: levels beyond the list have one child a token, and a list of more than gamma levels is refused.
     """
 
     drafts_trees = True
@@ -94,7 +95,7 @@ class TreeDrafter(ModelDrafter):
         super().__init__()
         if isinstance(branches, str) or not isinstance(branches, Sequence) or not branches:
             raise ConfigError("drafter.branches", branches, "not a list of counts", "Use a list such as [2,2,1,1].")
-        self.branches = tuple(check_count("drafter.branches", each) for each in branches)
+        self.branches = tuple(check_count("drafter.branches", count) for count in branches)
         self._check_size(self.branches)
 
     def most_tokens(self, gamma: int) -> int:
@@ -116,18 +117,18 @@ class TreeDrafter(ModelDrafter):
         uniforms = streams.reaching(len(shape) + 1).uniform(Stream.DRAFT)
         tokens, rows = batch.tokens[:, :0], []
         logits = self._logits_after(batch)[:, None]
-        before = path[:, :1, :0]  # the way to each token whose children are drawn
+        before = path[:, :1, :0]  # the path to each token whose children are drawn
         for level, branches in enumerate(shape.branches):
             start, end = shape.first[level], shape.first[level + 1]
             offset = torch.full(before.shape[:2], level, device=device)
             drafted = tokens.gather(1, before.flatten(1)).view(before.shape)
             q = batch.rows_of_paths(logits.flatten(0, 1), drafted, offset)
-            found, drawn_from = children(self._drawn_from(q), uniforms[:, start:end].reshape(-1, branches))
+            drawn, drawn_from = children(self._drawn_from(q), uniforms[:, start:end].reshape(-1, branches))
             rows.append(_stacked(drawn_from, len(batch)))
-            tokens = torch.cat([tokens, found.view(len(batch), -1)], dim=1)
+            tokens = torch.cat([tokens, drawn.view(len(batch), -1)], dim=1)
             if end < len(shape):
                 fed = torch.full_like(batch.lengths, end - start)
-                logits = self._model.extend(tokens[:, start:], fed, seen[:, start:end, :end])
+                logits = self._bound_model.extend(tokens[:, start:], fed, seen[:, start:end, :end]).logits
                 before = path[:, start:end, : level + 1]
         return Draft(
             tokens.flatten(),
@@ -139,13 +140,8 @@ class TreeDrafter(ModelDrafter):
             depth=depth,
         )
 
-    def keep_path(self, root: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"]) -> None:
-        """See :class:`specbench.drafters.Drafter`. Tokens of the last level were never fed."""
-        self._model.keep_path(root, path)
-        self._model.truncate(root + path.shape[1] - 1)
-
     def _drawn_from(self, q: LogitRows) -> LogitRows:
-        """What the first child of each token is drawn from, made of the draft model's distributions."""
+        """Returns the distributions of first children, from those of the draft model."""
         return q
 
     def _levels(self, depth: int) -> tuple[int, ...]:
@@ -162,9 +158,8 @@ class TreeDrafter(ModelDrafter):
 class TopTreeDrafter(TreeDrafter):
     """Drafts the most likely children of each token at any temperature, as EAGLE does (Li et al., arXiv 2401.15077).
 
-    Nothing is drawn: each child comes from a distribution that is 1 at it, and is accepted with the share that its p
-    has of what is left of the target. This is lossless too (tests/test_tree_rule.py). What the sampler's temperature
-    and truncation make of the draft model plays no part.
+    Each child has q 1, and is accepted with its share of the target's probability that earlier siblings left. This is
+    lossless too (tests/test_tree_rule.py). The sampler's temperature and truncation do not change the draft.
 
     Args:
         branches: see :class:`TreeDrafter`.
@@ -181,11 +176,11 @@ _PARTS = ("logits", "temperature", "cutoff", "normalizer")
 
 
 def _stacked(drawn_from: Sequence[LogitRows], batch: int) -> tuple[Tensor, ...]:
-    """The parts of the rows of a level, [B, its tokens, ...]: the children of one token follow one another."""
+    """Returns the parts of the rows of a level, [B, its tokens, ...]; the children of one token are consecutive."""
     parts = (torch.stack([getattr(rows, name) for rows in drawn_from], dim=1) for name in _PARTS)
     return tuple(part.view(batch, -1, *part.shape[2:]) for part in parts)
 
 
 def _joined(levels: Sequence[tuple[Tensor, ...]]) -> LogitRows:
-    """The rows of all levels, those of a request following one another."""
+    """Returns the rows of all levels; those of a request are consecutive."""
     return LogitRows(*(torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*levels, strict=True)))

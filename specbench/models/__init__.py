@@ -3,21 +3,38 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specbench.models.engine import Engine, right_padded
+    from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput, right_padded
     from specbench.models.loading import Pair, load_pair
-    from specbench.models.vocabularies.engine import draft_engine
+    from specbench.models.row_cache import RowCache
+    from specbench.models.vocabularies.intersection import cached_draft
 
-__all__ = ["Engine", "Pair", "draft_engine", "load_pair", "right_padded"]
+    Engine, draft_engine = CachedModel, cached_draft
+
+__all__ = [
+    "CachedModel",
+    "Engine",
+    "Feature",
+    "Features",
+    "ModelOutput",
+    "Pair",
+    "RowCache",
+    "cached_draft",
+    "draft_engine",
+    "load_pair",
+    "right_padded",
+]
 
 
 def __getattr__(name: str) -> object:
     """Imports all names when one is first used: transformers comes with them, and attention alone needs none."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from specbench.models.engine import Engine, right_padded
+    from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput, right_padded
     from specbench.models.loading import Pair, load_pair
-    from specbench.models.vocabularies.engine import draft_engine
+    from specbench.models.row_cache import RowCache
+    from specbench.models.vocabularies.intersection import cached_draft
 
-    every = (Engine, Pair, draft_engine, load_pair, right_padded)
-    globals().update(zip(__all__, every, strict=True))
+    # Engine and draft_engine are the names before 0.2, kept for one release.
+    public = (CachedModel, CachedModel, Feature, Features, ModelOutput, Pair, RowCache, cached_draft, cached_draft)
+    globals().update(zip(__all__, (*public, load_pair, right_padded), strict=True))
     return globals()[name]

@@ -18,7 +18,7 @@ from transformers.quantizers import AutoHfQuantizer
 from specbench.errors import ModelError
 from specbench.files import Source, foreign, shown
 from specbench.models.attention import takes_places
-from specbench.models.engine import context_length
+from specbench.models.cached_model import context_length
 
 SHORTEST = 8  # tokens: a context that a prompt and some tokens fit in
 _REMEDY = "Choose a decoder whose layers have attention, full or in a sliding window (Llama, Qwen3, Gemma 3)."

@@ -1,6 +1,6 @@
 """The attention that every model of transformers runs here, registered so that models stay as they are.
 
-The engine passes no mask but a small tensor of integers that says where the new tokens of each request stand
+A cached model passes no mask but a small tensor of integers that says where the new tokens of each request stand
 (:func:`specbench.models.plain_attention.places`). transformers hands a four-dimensional mask through to every layer, so
 it arrives whatever the family. Calls with any other mask (training, scoring without a cache, transformers' own
 generate) go to PyTorch's attention, as they would without us.

@@ -18,7 +18,7 @@ from specbench.models.architecture import load_config, stop_ids
 from specbench.models.folder import check_folder
 from specbench.models.shapes import RANDOM, shape
 from specbench.models.tokenizer import load_tokenizer
-from specbench.models.trial import check_engine
+from specbench.models.trial import check_runs
 from specbench.models.vocabulary import check_output_width, vocabulary_size
 from specbench.models.weight_files import check_dtypes, headers, weight_files
 from specbench.models.weights import check_size, check_values, load_weights, output_weight
@@ -137,14 +137,14 @@ class Checkpoint:
 
         Raises:
             ConfigError: the files are broken, or the device has no room.
-            ModelError: weights that are missing or no numbers; an architecture that the engine cannot run.
+            ModelError: weights that are missing or no numbers; an architecture that a cached model cannot run.
         """
         with hub.offline():
             if sharded:
                 model = ranks.together(lambda: self._read(dtype, device, True))
             else:
                 model = self._read(dtype, device, False)
-            check_engine(model, self.vocab_size, self.source)
+            check_runs(model, self.vocab_size, self.source)
         return model
 
     def _read(self, dtype: torch.dtype, device: torch.device, sharded: bool) -> PreTrainedModel:

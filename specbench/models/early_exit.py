@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.errors import ConfigError, ModelError
 from specbench.models.cache import RaggedCache
-from specbench.models.engine import Engine
+from specbench.models.cached_model import CachedModel, Feature, Features
 
 KEY = "drafter.layers"
 
@@ -71,28 +71,28 @@ def _with_own_children(module: Any) -> Any:
     return copied
 
 
-class EarlyExit(Engine):
+class EarlyExit(CachedModel):
     """The first layers of a target, over the target's cache.
 
     Args:
-        target: it does all that follows the batch; nothing is cached here.
-        layers: how many of its layers run.
+        target: owns the cache and follows the batch; nothing is cached here.
+        layers: the number of its layers that run.
 
     Raises:
         ConfigError, ModelError: see :func:`first_layers`.
     """
 
-    def __init__(self, target: Engine, layers: int):
+    def __init__(self, target: CachedModel, layers: int):
         super().__init__(first_layers(target.model, layers), target.vocab_size, "draft")
         self._target = target
 
     def follow(self) -> None:
-        """Stands where the target stands, whose lengths stay as they are while :meth:`extend` moves these."""
+        """Takes the target's cache and a copy of its lengths, so that :meth:`extend` does not change the target's."""
         target = self._target
         self._cache, self._fixed, self._longest = target._cache, target._fixed, target._longest
         self.lengths = target.lengths.clone()
 
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """As of any engine, with a cache of its own: for texts that are scored outside of decoding."""
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:
+        """See :class:`CachedModel`; with a cache of its own, for texts that are scored outside of decoding."""
         self._cache = RaggedCache(self._num_layers)
-        super().start(prompts, capacity)
+        return super().start(prompts, capacity, features)

@@ -11,8 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from specbench.devices import choose_device, choose_dtype, device_of_rank
 from specbench.errors import ConfigError
 from specbench.models import sharding
+from specbench.models.cached_model import context_length
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
-from specbench.models.engine import context_length
 from specbench.models.random_weights import RandomModel
 from specbench.models.thinking import thinking_ids
 from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
@@ -136,8 +136,8 @@ def load_pair(
     Raises:
         ConfigError: a folder that is missing or broken, pickled weights, an unknown device or dtype; a chat template
             that does not know what was asked for.
-        ModelError: different vocabularies, weights that the files lack, or an architecture that the engine cannot run,
-            or cannot be sharded.
+        ModelError: different vocabularies, weights that the files lack, or an architecture that cannot run with our
+            cache or be sharded.
 
     Example:
         >>> import specbench

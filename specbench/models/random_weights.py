@@ -30,7 +30,7 @@ from specbench.models import sharding
 from specbench.models.attention import implementation
 from specbench.models.shapes import RANDOM, shape
 from specbench.models.tokenizer import load_tokenizer
-from specbench.models.trial import check_engine
+from specbench.models.trial import check_runs
 
 _TOKENIZER = Path(__file__).parent / "embedded" / "target"
 
@@ -91,7 +91,7 @@ class RandomModel:
                 return self._shard(dtype) if sharded else self._whole(dtype, device)
 
         model = ranks.together(made) if sharded else made()
-        check_engine(model, self.vocab_size, self.source)
+        check_runs(model, self.vocab_size, self.source)
         return model
 
     def _whole(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:

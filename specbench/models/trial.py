@@ -1,8 +1,8 @@
-"""Does the engine run this architecture, and as the model itself would?
+"""Does a cached model run this architecture, and as the model itself would?
 
-The engine gives masks and positions of its own and takes tokens back. Models that ignore them (recurrent layers, biases
-in place of positions, attention to both sides) would decode text of another distribution. So every model runs a few
-tokens both ways before it is used.
+A cached model sets masks and positions of its own and takes tokens back. Models that ignore them (recurrent layers,
+biases in place of positions, attention to both sides) would decode text of another distribution. So every model runs a
+few tokens both ways before it is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from specbench.errors import ModelError
 from specbench.files import Source, reason
 from specbench.models.attention import windows_of_layers
-from specbench.models.engine import Engine
+from specbench.models.cached_model import CachedModel
 
 _LENGTH = 9
 _STRIDE = 7919  # a prime, so that the ids are spread over any vocabulary
@@ -23,40 +23,40 @@ _TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01}
 _TOLERANCE_OF_16_BITS = 0.2
 
 
-def check_engine(model: PreTrainedModel, vocab_size: int, source: Source) -> None:
+def check_runs(model: PreTrainedModel, vocab_size: int, source: Source) -> None:
     """Decodes two short texts in steps, with tokens taken back, and compares with one pass over each.
 
     Raises:
-        ModelError: the engine cannot run the model, gets other logits than one pass does, or NaN; or the model has a
-            sliding window, longer than these texts, of which its layers tell nothing.
+        ModelError: the model does not run with our cache, its logits are NaN or differ from those of one pass, or its
+            layers do not use its sliding window, if that is longer than these texts.
     """
-    engine, asked = Engine(model, vocab_size, source.key), f"{source.key}={source.value}"
-    length = min(_LENGTH, engine.context)
+    cached, setting = CachedModel(model, vocab_size, source.key), f"{source.key}={source.value}"
+    length = min(_LENGTH, cached.context)
     texts = [[(1 + i * _STRIDE + row) % vocab_size for i in range(length)] for row in range(2)]
     try:
         with windows_of_layers() as windows:
-            stepped = _in_steps(engine, texts)
-        whole = torch.stack([engine.score(text)[3:] for text in texts]).float()
+            stepped = _in_steps(cached, texts)
+        whole = torch.stack([cached.score(text)[3:] for text in texts]).float()
     except Exception as error:
         raise ModelError(
-            f"{asked}: {type(model).__name__} does not run with a cache that takes tokens back "
+            f"{setting}: {type(model).__name__} does not run with a cache that takes tokens back "
             f"({type(error).__name__}: {reason(error)}). {_REMEDY}"
         ) from error
     if whole.isnan().any() or stepped.isnan().any():
         raise ModelError(
-            f"{asked}: its logits are NaN. The numbers of config.json do not fit the weights, or "
+            f"{setting}: its logits are NaN. The numbers of config.json do not fit the weights, or "
             "they are too large for this dtype: try dtype=float32."
         )
     apart, spread = (stepped - whole).nan_to_num().square().mean().sqrt(), whole.std()
     window = _window(model.config)
-    if window is not None and window < engine.context and windows <= {None}:
+    if window is not None and window < cached.context and windows <= {None}:
         raise ModelError(
-            f"{asked}: config.json gives layers a sliding window of {window} tokens, and {type(model).__name__} does "
+            f"{setting}: config.json gives layers a sliding window of {window} tokens, and {type(model).__name__} does "
             f"not pass it to its attention, so that they would see further. {_REMEDY}"
         )
     if apart > _TOLERANCE.get(model.dtype, _TOLERANCE_OF_16_BITS) * spread:
         raise ModelError(
-            f"{asked}: {type(model).__name__} gives other logits token by token than in one pass "
+            f"{setting}: {type(model).__name__} gives other logits token by token than in one pass "
             f"(by {float(apart / spread):.2f} of their spread), so that its texts would not be its own. {_REMEDY}"
         )
 
@@ -69,13 +69,13 @@ def _window(config: PreTrainedConfig) -> int | None:
     return getattr(text, "sliding_window", None) if used else None
 
 
-def _in_steps(engine: Engine, texts: list[list[int]]) -> torch.Tensor:
+def _in_steps(cached: CachedModel, texts: list[list[int]]) -> torch.Tensor:
     """The logits after each token from the fourth on, [2, n, V], from requests that are never of the same length."""
-    length, device = len(texts[0]), engine.device
-    engine.start([texts[0][:3], texts[1][:2]], length + 3)
+    length, device = len(texts[0]), cached.device
+    cached.start([texts[0][:3], texts[1][:2]], length + 3)
     first = torch.tensor([[texts[0][2], 1, 2], [texts[1][1], 3, 0]], device=device)
-    engine.extend(first, torch.tensor([3, 2], device=device))
-    engine.truncate(torch.tensor([3, 2], device=device))
+    cached.extend(first, torch.tensor([3, 2], device=device))
+    cached.truncate(torch.tensor([3, 2], device=device))
     rest = torch.tensor([[*texts[0][3:], 0], texts[1][2:]], device=device)
-    logits = engine.extend(rest, torch.tensor([length - 3, length - 2], device=device))
+    logits = cached.extend(rest, torch.tensor([length - 3, length - 2], device=device)).logits
     return torch.stack([logits[0, :-1], logits[1, 1:]]).float()

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from specbench.decoding import Decoder, Request
+from specbench.devices import synchronize
 from specbench.errors import ConfigError
 from specbench.files import reason
 from specbench.metrics.speed import Rounds, speed_of
@@ -188,10 +189,10 @@ def _decoded(context: ModelContext, way: str, batch: Sequence[Request]) -> tuple
     and what was decoded beyond their ends is in the time."""
     sampling, longest = context.sampling, max(request.max_new_tokens for request in batch)
     prompts = [request.prompt for request in batch]
-    context.target.synchronize()
+    synchronize(context.target.device)
     started = time.perf_counter()
     made = generate(context.pair, way, prompts, sampling, longest, context.gamma, context.seed)
-    context.target.synchronize()
+    synchronize(context.target.device)
     seconds = time.perf_counter() - started
     return [text[: request.max_new_tokens] for text, request in zip(made, batch, strict=True)], seconds
 

@@ -83,7 +83,7 @@ class CostProtocol:
             f"a plain step takes {1e3 * one:.2f} ms at batch {self.batches[0]}; the target's knee: {knee}",
             {
                 "weight_bytes_target": weight_bytes(context.target),
-                "weight_bytes_draft": weight_bytes(context.drafter.engine),
+                "weight_bytes_draft": weight_bytes(context.drafter.model),
                 "copy_bandwidth": copy_bandwidth(context.device),
             },
             tables={COST: Table(rows, COST_SCHEMA)},

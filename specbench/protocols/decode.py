@@ -126,7 +126,7 @@ class DecodeProtocol:
             "group": max(map(len, groups)),
             **step_fields(timed, *prompt_seconds),
             "weight_bytes_target": weight_bytes(context.target),
-            "weight_bytes_draft": weight_bytes(context.drafter.engine),
+            "weight_bytes_draft": weight_bytes(context.drafter.model),
             "copy_bandwidth": copy_bandwidth(context.device),
             **check,
         }

@@ -143,7 +143,7 @@ class EprocessProtocol:
 
 def _evidence(context: ModelContext, text: Completion, tolerance: float | None) -> list[TokenEvidence]:
     drafter = context.drafter
-    return evidence(context.target, drafter.engine, text, tolerance, drafter.sampled_with(text.request.sampling))
+    return evidence(context.target, drafter.model, text, tolerance, drafter.sampled_with(text.request.sampling))
 
 
 def check_temperatures(context: ModelContext) -> bool:

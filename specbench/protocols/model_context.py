@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.drafters import Drafter
-from specbench.models import Engine, Pair
+from specbench.models import CachedModel, Pair
 from specbench.protocols.base import RunContext
 
 
@@ -23,7 +23,7 @@ class ModelContext(RunContext):
     """
 
     pair: Pair
-    target: Engine
+    target: CachedModel
     drafter: Drafter
     requests: Sequence[Request]
     names: tuple[str, str] = ("target", "draft")

@@ -32,7 +32,7 @@ from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import paired_round, times_of
-from specbench.protocols.scoring import draft_engine
+from specbench.protocols.scoring import draft_model
 from specbench.protocols.settings import check_gammas
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
@@ -144,7 +144,7 @@ class PredictProtocol:
             ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
         """
         rule, size = known.of(context.verifier), context.batch_size
-        draft_engine(context)  # fails before anything is timed
+        draft_model(context)  # fails before anything is timed
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
         requests = repeated(context, self.samples)

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from specbench.checks import MOST_SAMPLES, check_count
 from specbench.decoding import Completion, Request
+from specbench.devices import synchronize
 from specbench.plots import replay as plots
 from specbench.progress import track
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model
-from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
+from specbench.protocols.scoring import draft_model, identity_of, score_texts, trace_table
 from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of
@@ -101,13 +102,13 @@ def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
     Raises:
         ConfigError: a drafter without a model.
     """
-    draft_engine(context)  # fails before anything is sampled
+    draft_model(context)  # fails before anything is sampled
     decoder, completions = context.decoder(0), []
     started = time.perf_counter()
     size = context.batch_size
     for i in track(range(0, len(requests), size), "sampling"):
         completions += decoder.run(requests[i : i + size])
-    context.target.synchronize()
+    synchronize(context.target.device)
     sampled = time.perf_counter()
     found = recorded(context, requests, completions)
     return dataclasses.replace(found, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled)

@@ -19,6 +19,7 @@ import pandas as pd
 
 from specbench.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
 from specbench.decoding import Completion, Decoder, Request
+from specbench.devices import synchronize
 from specbench.errors import ConfigError
 from specbench.plots import replay as plots
 from specbench.progress import track
@@ -169,9 +170,9 @@ def decoder(context: ModelContext, gamma: int) -> Decoder:
 def decode(context: ModelContext, gamma: int, requests: Sequence[Request]) -> tuple[list[Completion], float]:
     """Decodes all requests in batches; the completions in their order, and the seconds that it took."""
     speculative, size, completions = decoder(context, gamma), context.batch_size, []
-    context.target.synchronize()
+    synchronize(context.target.device)
     started = time.perf_counter()
     for i in range(0, len(requests), size):
         completions += speculative.run(requests[i : i + size])
-    context.target.synchronize()
+    synchronize(context.target.device)
     return completions, time.perf_counter() - started

@@ -21,6 +21,7 @@ import torch
 from specbench import ranks
 from specbench.checks import MOST_ROUNDS, check_count, check_seconds
 from specbench.decoding import Completion, Decoder, Request
+from specbench.devices import synchronize
 from specbench.errors import ConfigError
 from specbench.journal import Journal
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
@@ -118,10 +119,10 @@ class TimedRounds:
 def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -> Timed:
     """Decodes one batch to its end under the clock, so many requests at once (0: all)."""
     before = decoder.steps
-    decoder.parts.target.synchronize()
+    synchronize(decoder.components.target.device)
     started = time.perf_counter()
     completions = decoder.run(batch, at_once)
-    decoder.parts.target.synchronize()
+    synchronize(decoder.components.target.device)
     return Timed(completions, time.perf_counter() - started, decoder.steps - before)
 
 
@@ -179,7 +180,7 @@ def timed_rounds(
         journal: gets the speed so far after each batch.
     """
     live = LiveSpeed(journal or Journal())
-    watch = DisturbanceWatch(plain.parts.target.device.type == "cpu", torch.get_num_threads())
+    watch = DisturbanceWatch(plain.components.target.device.type == "cpu", torch.get_num_threads())
     started = time.perf_counter()
     rounds = [paired_round(plain, speculative, batches, at_once=at_once, live=live)]
     while len(rounds) < settings.max_rounds:

@@ -15,7 +15,7 @@ from specbench.config import called
 from specbench.decoding import logits_along, rows_along
 from specbench.errors import ConfigError
 from specbench.exactness.texts.support import default_tolerance, support_edge
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.progress import track
 from specbench.protocols.model_context import ModelContext
 from specbench.replay.trace import LIMIT, Identity, trace_schema
@@ -38,20 +38,20 @@ def identity_of(context: ModelContext) -> Identity:
     )
 
 
-def draft_engine(context: ModelContext) -> Engine:
+def draft_model(context: ModelContext) -> CachedModel:
     """The drafter's model.
 
     Raises:
         ConfigError: a drafter without one, whose drafts have no probabilities to record.
     """
-    if context.drafter.engine is None:
+    if context.drafter.model is None:
         raise ConfigError(
             "drafter",
             called("drafter", context.drafter),
             "has no probabilities that could be recorded",
             "Use drafter=model or drafter=layer_skip.",
         )
-    return context.drafter.engine
+    return context.drafter.model
 
 
 def score_texts(
@@ -69,7 +69,7 @@ def score_texts(
     Raises:
         ConfigError: the drafter has no model.
     """
-    draft, found = draft_engine(context), []
+    draft, found = draft_model(context), []
     each = [context.sampling] * len(texts) if samplings is None else samplings
     batches = [range(i, min(i + context.batch_size, len(texts))) for i in range(0, len(texts), context.batch_size)]
     for numbers in track(batches, "scoring"):
@@ -80,7 +80,7 @@ def score_texts(
 
 def _score_batch(
     context: ModelContext,
-    draft: Engine,
+    draft: CachedModel,
     prompts: Sequence[Sequence[int]],
     texts: Sequence[Sequence[int]],
     samplings: Sequence[SamplingParams],

@@ -9,14 +9,14 @@ from torch import Tensor
 from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness.texts.eprocess import TEMPERED, TokenEvidence
 from specbench.exactness.texts.support import support_edge, tolerance_of
-from specbench.models import Engine
+from specbench.models import CachedModel
 from specbench.sampling import RowParams, SamplingParams
 from specbench.types import LogitRows
 
 
 def evidence(
-    target: Engine,
-    draft: Engine | None,
+    target: CachedModel,
+    draft: CachedModel | None,
     completion: Completion,
     tolerance: float | None,
     draft_sampling: SamplingParams | None = None,
@@ -59,7 +59,7 @@ def evidence(
     ]
 
 
-def rounding(target: Engine, completion: Completion, width: int, tolerance: float | None) -> tuple[float, float]:
+def rounding(target: CachedModel, completion: Completion, width: int, tolerance: float | None) -> tuple[float, float]:
     """The largest difference of a logit between scoring the whole text and scoring it in blocks of ``width`` tokens, as
     decoding does; in logit units, and as a multiple of the row's tolerance."""
     whole, blocks = _scored(target, completion), _scored(target, completion, width)
@@ -76,7 +76,7 @@ def after_whole_blocks(completion: Completion) -> list[bool]:
     return flags[: len(completion.token_ids)]
 
 
-def _scored(engine: Engine, completion: Completion, width: int | None = None) -> Shaped[Tensor, "n V"]:
+def _scored(engine: CachedModel, completion: Completion, width: int | None = None) -> Shaped[Tensor, "n V"]:
     return logits_along(engine, [completion.request.prompt], [completion.token_ids], width)[0]
 
 

@@ -11,9 +11,9 @@ import torch
 from specbench.config import Config
 from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.decoding.requests import requests_of
-from specbench.drafters import Drafter
+from specbench.drafters import Drafter, draft_name
 from specbench.errors import ConfigError
-from specbench.models import Engine, Pair, load_pair
+from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.sharding import check_installed
 from specbench.models.threads import default_threads
@@ -57,7 +57,7 @@ def loaded_pair(config: Config, device: torch.device, drafter: Drafter) -> Pair:
             download=wanted.download,
             parallel=config.parallel,
             vocabularies=wanted.vocabularies,
-            check=drafter.check_target,
+            check=lambda target: drafter.check(target_config=target),
         )
     return _pairs[key]
 
@@ -79,7 +79,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         raise ConfigError("drafter", type(drafter).__name__, "no drafter", remedy)
     if "drafter" in unused(protocol) and config.pair.draft is None:
         drafter = Drafter()  # the one of the configuration, which nobody asks, need not have its model
-    drafter.check_draft(config.pair.draft is not None)
+    drafter.check(config.pair.draft is not None)
     engine = build("engine", config.engine)
     if not isinstance(engine, DecodingEngine):
         remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."
@@ -87,10 +87,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
         check_fit(drafter, context.verifier, context.gamma)
     host = next(filter(None, map(on_host, samplings)), "")
-    engine = engine.chosen(context.device, drafter, context.verifier, host)
-    if not {"engine", "batch_size"} & set(unused(protocol)):
-        most = min(context.batch_size, sum(each.n for each in samplings))
-        engine.check(context.device, drafter, context.verifier, most, host)
+    most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, sum(each.n for each in samplings))
+    engine = engine.resolve(context.device, drafter, context.verifier, most, host)
     context = dataclasses.replace(context, drafter=drafter)
     if config.parallel != "none":
         check_installed()
@@ -98,7 +96,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         protocol.precheck(context)
     pair = loaded_pair(config, context.device, drafter)
     torch.set_num_threads(config.threads or default_threads(pair))
-    target = Engine(pair.target, pair.vocab_size, "target")
+    target = CachedModel(pair.target, pair.vocab_size, "target")
     bound = explained("drafter", drafter.bind, pair, target)
 
     sampling = context.sampling  # which lines of the workload change, before it is in ids of the vocabulary
@@ -113,7 +111,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     return ModelContext(
         **vars(context) | {"drafter": bound},
         engine=engine,
-        names=(config.pair.target, drafter.draft_name(config.pair.target, _named_draft(config))),
+        names=(config.pair.target, draft_name(drafter, config.pair.target, _named_draft(config))),
         pair=pair,
         target=target,
         requests=all_turns(prompts, make, plain, config.batch_size),

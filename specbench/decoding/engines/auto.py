@@ -1,4 +1,4 @@
-"""The engine that fits: CUDA graphs on a GPU, if all parts of the step can be captured, and eager elsewhere."""
+"""Chooses the engine: CUDA graphs on a GPU, if all components of the step can be captured, and eager elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from specbench.decoding.engines.base import DecodingEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
-from specbench.decoding.step import Parts
+from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
@@ -16,26 +16,30 @@ from specbench.verifiers import Verifier
 
 
 class AutoEngine(DecodingEngine):
-    """Results say which engine ran.
+    """Results have the name of the engine that ran.
 
     Args:
         prompt_chunk: see :class:`DecodingEngine`.
     """
 
-    def chosen(
-        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, on_host: str = ""
+    def resolve(
+        self,
+        device: torch.device,
+        drafter: Drafter | None,
+        verifier: Verifier | None,
+        batch_size: int = 1,
+        on_host: str = "",
     ) -> DecodingEngine:
         """See :class:`DecodingEngine`."""
-        if device.type != "cuda":
-            return EagerEngine(self.prompt_chunk)
-        graph = GraphEngine(prompt_chunk=self.prompt_chunk)
-        try:
-            graph.check(device, drafter, verifier, on_host=on_host)
-        except ConfigError as error:
-            say(f"engine=auto is eager here: {error}")
-            return EagerEngine(self.prompt_chunk)
-        return graph
+        settings = (device, drafter, verifier, batch_size, on_host)
+        if device.type == "cuda":
+            try:
+                return GraphEngine(prompt_chunk=self.prompt_chunk).resolve(*settings)
+            except ConfigError as error:
+                say(f"engine=auto is eager here: {error}")
+        return EagerEngine(self.prompt_chunk).resolve(*settings)
 
-    def bind(self, parts: Parts, stopwatch: Stopwatch) -> DecodingEngine:
+    def bind(self, components: StepComponents, stopwatch: Stopwatch) -> DecodingEngine:
         """See :class:`DecodingEngine`."""
-        return self.chosen(parts.target.device, parts.drafter, parts.verifier).bind(parts, stopwatch)
+        target, drafter, verifier = components.target, components.drafter, components.verifier
+        return self.resolve(target.device, drafter, verifier).bind(components, stopwatch)

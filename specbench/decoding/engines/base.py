@@ -1,4 +1,4 @@
-"""What an engine is: it holds the requests that are decoded side by side, and takes their steps."""
+"""The base class of decoding engines, which hold the requests that are decoded together and take their steps."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from specbench.batch import FULL, RUNNING, STOPPED, Batch
 from specbench.checks import check_count
 from specbench.config import called
 from specbench.decoding.engines.prompts import PromptQueue
-from specbench.decoding.step import Parts, Report
+from specbench.decoding.step import StepComponents
+from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.drafters import Drafter
+from specbench.drafters import Drafter, Observation
+from specbench.drafters.old_hooks import overrides
 from specbench.errors import ConfigError
-from specbench.models import Engine
+from specbench.models import Features, right_padded
 from specbench.verifiers import Verifier
 
-Follower = Engine | Drafter  # what keeps something in a row for each request
-Reading = Callable[[], Report]  # waits until the step is over
+ReadReport = Callable[[], StepReport]  # waits until the step is over
 
 
 class DecodingEngine:
-    """Built from its yaml alone, and bound to the parts of a step afterwards.
+    """Built from its yaml alone, and bound to the components of a step afterwards.
 
-    Every request stands in a row. Rows change as requests come and go; who needs to know which request stands where
-    goes by what :meth:`admit` and :meth:`retire` return.
+    Every request stands in a row. Rows change as requests come and go: :meth:`admit` and :meth:`retire` return them.
 
     Args:
-        prompt_chunk: tokens of prompts, padding included, that are fed between two steps at most, so that requests
-            which decode wait for no more; None feeds whole prompts as requests come.
+        prompt_chunk: tokens of prompts, padding included, that are fed between two steps at most, so that running
+            requests do not wait for a long prompt; None feeds whole prompts as requests come.
 
     Attributes:
-        name: what results.parquet says in its column ``engine``.
-        lag: steps that may have begun before the report of one is read; a request that has ended meanwhile is left as
+        name: the value of the column ``engine`` of results.parquet.
+        lag: steps that may have begun before the report of one is read. A request that has ended meanwhile is left as
             it is.
-        preparation: seconds that it took to make ready what steps are taken with, such as CUDA graphs.
+        preparation: seconds spent on preparing steps, such as capturing CUDA graphs.
         batch_sizes: numbers of rows that its steps are made for; empty for any.
-        prompt_chunk: as it was given.
+        prompt_chunk: the argument.
     """
 
     name: ClassVar[str] = ""
@@ -52,60 +52,55 @@ class DecodingEngine:
     def __init__(self, prompt_chunk: object = None):
         self.prompt_chunk = None if prompt_chunk is None else check_count("engine.prompt_chunk", prompt_chunk)
 
-    def chosen(
-        self, device: torch.device, drafter: Drafter | None, verifier: Verifier | None, on_host: str = ""
-    ) -> DecodingEngine:
-        """The engine that runs these: this one, unless its choice is left to them.
-
-        Args:
-            on_host: what of the sampling parameters works on the host (:func:`specbench.sampling.on_host`).
-        """
-        return self
-
-    def check(
+    def resolve(
         self,
         device: torch.device,
         drafter: Drafter | None,
         verifier: Verifier | None,
         batch_size: int = 1,
         on_host: str = "",
-    ) -> None:
-        """Raises ConfigError for what this engine cannot run with. Needs no model; the drafter may be unbound.
+    ) -> DecodingEngine:
+        """Returns the engine that runs these: this one, unless it chooses another. Needs no model.
 
         Args:
-            batch_size: the most requests side by side, as far as that is known.
-            on_host: as in :meth:`chosen`.
-        """
-        drafter = drafter or Drafter()
-        kind = type(drafter)
-        keeps = kind.place is not Drafter.place or kind.start is not Drafter.start
-        if self.prompt_chunk is not None and keeps and kind.feed is Drafter.feed:
-            problem = f"drafter={called('drafter', drafter)} keeps something for each request, and has no feed()"
-            remedy = "Use engine.prompt_chunk=null, or give it feed()."
-            raise ConfigError("engine.prompt_chunk", self.prompt_chunk, problem, remedy)
-
-    def bind(self, parts: Parts, stopwatch: Stopwatch) -> DecodingEngine:
-        """An engine with these settings for these parts.
-
-        Args:
-            stopwatch: gets the seconds in which prompts are fed, under "target" and "draft".
+            drafter: may be unbound.
+            batch_size: the largest number of requests decoded together, as far as it is known.
+            on_host: the sampling parameter that works on the host (:func:`specbench.sampling.on_host`); "" for none.
 
         Raises:
-            ConfigError: parts that this engine cannot run with.
+            ConfigError: this engine cannot run them.
+        """
+        drafter = drafter or Drafter()
+        by_hooks = overrides(drafter, "start", "place") and not overrides(drafter, "feed")
+        if self.prompt_chunk is not None and (by_hooks or not drafter.takes_pieces):
+            problem = f"drafter={called('drafter', drafter)} takes prompts as a whole"
+            remedy = "Use engine.prompt_chunk=null, or another drafter."
+            raise ConfigError("engine.prompt_chunk", self.prompt_chunk, problem, remedy)
+        return self
+
+    def bind(self, components: StepComponents, stopwatch: Stopwatch) -> DecodingEngine:
+        """Returns an engine with these settings for these components.
+
+        Args:
+            stopwatch: receives the seconds in which prompts are fed, under "target" and "draft".
+
+        Raises:
+            ConfigError: components that this engine cannot run with.
         """
         bound = copy.copy(self)
-        bound._attach(parts, stopwatch)
+        bound._attach(components, stopwatch)
         return bound
 
-    def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
-        self.check(parts.target.device, parts.drafter, parts.verifier)
-        self.parts, self.stopwatch, self._prompts = parts, stopwatch, PromptQueue()
-        named = {"target": parts.target, "draft": parts.drafter}
-        self.followers: dict[str, Follower] = {name: each for name, each in named.items() if each is not None}
+    def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
+        self.resolve(components.target.device, components.drafter, components.verifier)
+        self.components, self.stopwatch, self._prompts = components, stopwatch, PromptQueue()
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
-        """Makes room for so many requests side by side, each with so many ids that end it, and texts of so many tokens
-        with a block behind them.
+        """Allocates memory for a number of requests together.
+
+        Args:
+            capacity: tokens of a text and of a block behind it.
+            stops: ids that end a text.
 
         Raises:
             ConfigError: more requests than steps are made for.
@@ -116,8 +111,7 @@ class DecodingEngine:
         raise NotImplementedError
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """Takes in requests, and returns the rows that they stand in. Feeds their prompts, or leaves that to
-        :meth:`feed`, if they come in pieces.
+        """Adds requests and returns their rows. Feeds their prompts; if these come in pieces, :meth:`feed` does.
 
         Args:
             batch: the requests, whose tokens are the prompts.
@@ -126,63 +120,105 @@ class DecodingEngine:
 
     @property
     def feeding(self) -> Set[int]:
-        """The rows of requests whose prompts are not whole; steps do nothing for them."""
+        """The rows of requests whose prompts are not fed to the end; steps do nothing for them."""
         return self._prompts.rows
 
     @torch.inference_mode()
     def feed(self) -> None:
-        """Feeds the next pieces of the prompts that are not whole; whose prompt is whole then takes part in steps."""
+        """Feeds the next pieces of unfinished prompts; a request whose prompt is complete then takes part in steps."""
         assert self.prompt_chunk is not None, "prompts are fed when requests are admitted"
-        pieces = self._prompts.take(self.prompt_chunk)
-        for name, each in self.followers.items():
-            with self.stopwatch(name):
-                each.feed(pieces.tokens, pieces.rows, pieces.first)
-        device, finished = self.parts.target.device, [RUNNING if last else FULL for last in pieces.last]
-        rows = torch.tensor(pieces.rows, device=device)
-        self._texts.lengths[rows] = torch.tensor(pieces.fed, device=device) + 1  # as of any text, one token is not fed
-        self._texts.finished[rows] = torch.tensor(finished, device=device)
+        pieces, components = self._prompts.take(self.prompt_chunk), self.components
+        with self.stopwatch("target"):
+            hidden = components.target.feed(pieces.tokens, pieces.rows, pieces.first, components.features)
+        if components.drafter is not None:
+            with self.stopwatch("draft"):
+                for cache in components.draft_caches:
+                    cache.feed(pieces.tokens, pieces.rows, pieces.first)
+                self._observe(pieces.tokens, pieces.rows, pieces.first, hidden)
+        finished = [RUNNING if last else FULL for last in pieces.last]
+        rows = self._tensor(pieces.rows)
+        self._texts.lengths[rows] = self._tensor(pieces.fed) + 1  # the last token of a text is not fed
+        self._texts.finished[rows] = self._tensor(finished)
+
+    @torch.inference_mode()
+    def _place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int], capacity: int | None = None) -> None:
+        """Feeds whole prompts; with a capacity, the caches forget all earlier requests."""
+        components, target = self.components, self.components.target
+        with self.stopwatch("target"):
+            if capacity is None:
+                hidden = target.place(prompts, rows, components.features)
+            else:
+                hidden = target.start(prompts, capacity, components.features)
+        if components.drafter is not None:
+            with self.stopwatch("draft"):
+                for cache in components.draft_caches:
+                    cache.place(prompts, rows) if capacity is None else cache.start(prompts, capacity)
+                self._observe([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts), hidden)
+
+    def _observe(
+        self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int], hidden: Features
+    ) -> None:
+        """Hands tokens of prompts to a drafter that observes them."""
+        if self.components.observer is None or not pieces:
+            return
+        counts, tokens = self._tensor([len(piece) for piece in pieces]), right_padded(pieces, self._device)
+        self.components.observer.observe(Observation(self._tensor(rows), tokens, counts, self._tensor(first), hidden))
 
     @property
     def _texts(self) -> Batch:
         """All rows."""
         raise NotImplementedError
 
+    @property
+    def _device(self) -> torch.device:
+        return self.components.target.device
+
+    def _tensor(self, numbers: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
+
     def _to_be_fed(self, batch: Batch, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> Batch:
-        """Queues prompts for :meth:`feed`. Until theirs are whole, requests stand in their rows like ones that have
-        ended, as texts of what was fed and one token more: a step writes nothing there but behind what was fed."""
+        """Queues prompts for :meth:`feed`. Until a prompt is complete, its request is marked as ended.
+
+        Its length is that of the fed tokens and one more, so that a step writes only behind what was fed.
+        """
         self._prompts.add(rows, prompts)
         return dataclasses.replace(
             batch, lengths=torch.ones_like(batch.lengths), finished=torch.full_like(batch.finished, FULL)
         )
 
-    def step(self) -> Reading:
-        """Begins a step of all requests; what it returns waits for its end and tells what happened."""
-        raise NotImplementedError
+    def step(self, longest: int) -> ReadReport:
+        """Begins a step of all requests; the returned function waits for its end and returns its report.
 
-    @torch.inference_mode()
-    def end(self, rows: Sequence[int]) -> None:
-        """Ends requests for a reason that steps do not see, such as the text that their tokens are."""
-        self._texts.finished[torch.tensor(rows, device=self.parts.target.device)] = STOPPED
-
-    def retire(self, rows: Sequence[int]) -> dict[int, int]:
-        """Takes the requests in these rows out. Returns where those that had to move stand now, by where they stood.
-
-        The reports of steps that are under way tell of the rows as they were.
+        Args:
+            longest: an upper bound on the tokens of a text that were fed, if the reports of all steps were read.
         """
         raise NotImplementedError
 
-    def bound(self, longest: int) -> None:
-        """Says that no text has more than so many tokens that were fed."""
+    @torch.inference_mode()
+    def retire(self, rows: Sequence[int], cut: Sequence[int] = ()) -> dict[int, int]:
+        """Removes the requests in these rows. Returns the new row of each request that moved, by its old row.
+
+        The reports of steps that are under way have the rows as they were.
+
+        Args:
+            cut: the rows among them whose text ended for a reason that steps do not see, such as a stop string.
+        """
+        if cut:
+            self._texts.finished[self._tensor(cut)] = STOPPED
+        return self._remove(rows)
+
+    def _remove(self, rows: Sequence[int]) -> dict[int, int]:
+        raise NotImplementedError
 
 
 def moves(kept: Sequence[int]) -> dict[int, int]:
-    """How the leading rows can be filled with the requests to keep: each that stands behind them goes into a gap.
+    """Returns how to fill the leading rows with the requests to keep: each that stands behind them goes into a gap.
 
     Args:
         kept: their rows.
 
     Returns:
-        Where each of these goes, by its row; one that stays is not there.
+        The new row of each request that moves, by its old row.
     """
     leading = set(range(len(kept)))
     gaps = sorted(leading.difference(kept))

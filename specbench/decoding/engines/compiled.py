@@ -6,23 +6,24 @@ from typing import ClassVar
 
 from specbench import ranks
 from specbench.decoding.engines.graph import Captured, GraphEngine
-from specbench.decoding.step import Parts
+from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.errors import ConfigError, ModelError
 from specbench.kernels import dependent
 from specbench.models import early_code
+from specbench.models.compiling import compile_model
 from specbench.progress import say
 
 SUMS = ("nccl", "auto")
 
 
 class CompiledEngine(GraphEngine):
-    """A shape takes torch.compile tens of seconds, so that steps are made for the most requests side by side alone.
+    """Steps are made for the largest number of requests alone, since torch.compile takes tens of seconds a shape.
 
     Args:
         batch_sizes: other numbers of requests to make steps for.
         prompt_chunk: see StaticEngine.
-        sums: how the ranks of a sharded target add up what they computed: ``auto`` or ``nccl`` (models/summed.py).
+        sums: how the ranks of a sharded target add up their partial sums: ``auto`` or ``nccl`` (models/summed.py).
     """
 
     name: ClassVar[str] = "compiled"
@@ -33,15 +34,16 @@ class CompiledEngine(GraphEngine):
             raise ConfigError("engine.sums", sums, "not known", f"Use {' or '.join(SUMS)}.")
         self.sums = str(sums)
 
-    def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
-        super()._attach(parts, stopwatch)
-        self._early = dependent.possible(parts.target.device)
+    def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
+        super()._attach(components, stopwatch)
+        self._early = dependent.possible(self._device)
         self._compile()
 
     def _compile(self) -> None:
-        draft = None if self.parts.drafter is None else self.parts.drafter.engine
-        for engine in filter(None, (self.parts.target, draft)):
-            engine.compile(self.sums, self._early)
+        drafter = self.components.drafter
+        draft = None if drafter is None else drafter.model
+        for model in filter(None, (self.components.target, draft)):
+            compile_model(model, self.sums, self._early)
 
     def _captured(self, size: int) -> Captured:
         captured = super()._captured(size)

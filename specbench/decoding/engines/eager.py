@@ -1,19 +1,18 @@
-"""Steps as PyTorch runs them, operation by operation: the reference that other engines are held to."""
+"""Steps as PyTorch runs them, operation by operation: the reference for other engines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
-
 from specbench.batch import Batch
-from specbench.decoding.engines.base import DecodingEngine, Reading, moves
-from specbench.decoding.step import Report, step
+from specbench.decoding.engines.base import DecodingEngine, ReadReport, moves
+from specbench.decoding.step import step
+from specbench.decoding.step_result import StepReport
 
 
 class EagerEngine(DecodingEngine):
-    """A batch is as large as there are requests, and attention reads as far as the longest of them.
+    """A batch has one row for each request, and attention reads as far as the longest of them.
 
     The host waits for each step before it begins the next.
 
@@ -28,26 +27,23 @@ class EagerEngine(DecodingEngine):
         """See :class:`DecodingEngine`."""
         self._batch = None
         self._prompts.clear()
-        if self.prompt_chunk:  # else the first prompts begin anew
-            for each in self.followers.values():
-                each.start([], 0)
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
         """See :class:`DecodingEngine`."""
         before, capacity = self._batch, batch.tokens.shape[1]
         first = 0 if before is None else len(before)
         rows = list(range(first, first + len(batch)))
-        for name, each in self.followers.items():
-            with self.stopwatch(name):
-                if before is None and not self.prompt_chunk:
-                    each.start(prompts, capacity)
-                    continue
-                each.reserve(first + len(batch), capacity)
-                if not self.prompt_chunk:
-                    each.place(prompts, rows)
-                each.show(first + len(batch))
-        if self.prompt_chunk:
-            batch = self._to_be_fed(batch, prompts, rows)
+        if before is None and not self.prompt_chunk:
+            self._place(prompts, rows, capacity)
+        else:
+            for cache in self.components.caches:
+                if before is None:
+                    cache.start([], 0)
+                cache.reserve(first + len(batch), capacity)
+            if self.prompt_chunk:
+                batch = self._to_be_fed(batch, prompts, rows)
+            else:
+                self._place(prompts, rows)
         self._batch = batch if before is None else before.joined(batch)
         return rows
 
@@ -56,29 +52,23 @@ class EagerEngine(DecodingEngine):
         assert self._batch is not None, "admit first"
         return self._batch
 
-    def step(self) -> Reading:
+    def step(self, longest: int) -> ReadReport:
         """See :class:`DecodingEngine`."""
         size = len(self._texts)
-        self._batch, happened = step(self._texts, self.parts)
-        return lambda: Report.of(happened.packed().tolist(), size)
+        for cache in self.components.caches:
+            cache.show(size, longest)
+        self._batch, result = step(self._texts, self.components)
+        return lambda: StepReport.unpacked(result.packed().tolist(), size)
 
-    def retire(self, rows: Sequence[int]) -> dict[int, int]:
-        """See :class:`DecodingEngine`."""
+    def _remove(self, rows: Sequence[int]) -> dict[int, int]:
         batch = self._texts
         kept = [row for row in range(len(batch)) if row not in set(rows)]
         moved = moves(kept)
-        for each in self.followers.values():
-            each.move(list(moved), list(moved.values()))
-            each.show(len(kept))
+        for cache in self.components.caches:
+            cache.move(list(moved), list(moved.values()))
         order = list(range(len(kept)))
         for source, target in moved.items():
             order[target] = source
         self._prompts.move(moved)
-        index = torch.tensor(order, dtype=torch.int64, device=batch.lengths.device)
-        self._batch = batch.select(index) if kept else None
+        self._batch = batch.select(self._tensor(order)) if kept else None
         return moved
-
-    def bound(self, longest: int) -> None:
-        """See :class:`DecodingEngine`."""
-        for each in self.followers.values():
-            each.bound(longest)

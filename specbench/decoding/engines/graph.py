@@ -1,7 +1,7 @@
 """Each step as one CUDA graph: the GPU runs from draft to commit without the host.
 
-A step of another size, or of another way to shape distributions, is another graph; all share their memory. Of ways to
-shape distributions the last few are kept: requests may ask for any mix, and each graph takes memory of the driver's.
+Each batch size and each way to shape distributions has a graph of its own; all share their memory. The graphs of the
+last few ways are kept, since requests may come in any mix and each graph takes memory of the driver.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from torch import Tensor
 
 from specbench.batch import Batch
 from specbench.config import called
-from specbench.decoding.engines.base import Reading
+from specbench.decoding.engines.base import DecodingEngine, ReadReport
 from specbench.decoding.engines.static import StaticEngine
-from specbench.decoding.step import Parts, Report
+from specbench.decoding.step import StepComponents
+from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 
-TRIALS = 2  # steps before one is captured, in which kernels are compiled and memory is taken
+TRIALS = 2  # steps before a capture, which compile kernels and allocate memory
 BUFFERS = 2  # on the host: one is read while the other is written
-SHAPINGS = 16  # ways to shape distributions whose graphs are kept
-Captured = tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]  # a step, and where it leaves Happened.packed()
+SHAPINGS = 16  # ways to shape distributions of which graphs are kept
+Captured = tuple[torch.cuda.CUDAGraph, Int64[Tensor, " n"]]  # a step, and the tensor of its StepResult.packed()
 
 
 class GraphEngine(StaticEngine):
@@ -41,15 +42,15 @@ class GraphEngine(StaticEngine):
 
     name: ClassVar[str] = "graph"
 
-    def check(
+    def resolve(
         self,
         device: torch.device,
         drafter: Drafter | None,
         verifier: Verifier | None,
         batch_size: int = 1,
         on_host: str = "",
-    ) -> None:
-        """See StaticEngine; a GPU is needed too, and nothing that works on the host, in the verifier or the door."""
+    ) -> DecodingEngine:
+        """See StaticEngine. A GPU is needed too, and neither the verifier nor sampling may work on the host."""
         if device.type != "cuda":
             remedy = "Use engine=auto, or engine=static to see its steps elsewhere."
             raise ConfigError("engine", self.name, f"CUDA graphs need a GPU, and device is {device}", remedy)
@@ -59,23 +60,23 @@ class GraphEngine(StaticEngine):
                 problem = f"verifier={called('verifier', verifier)} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
         self._check_on_host(on_host)
-        super().check(device, drafter, verifier, batch_size, on_host)
+        return super().resolve(device, drafter, verifier, batch_size, on_host)
 
     def _check_on_host(self, on_host: str) -> None:
         if on_host:
             raise ConfigError("engine", self.name, f"{on_host} works on the host", "Use engine=auto or engine=eager.")
 
     def admit(self, batch: Batch, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """See StaticEngine. Raises ConfigError for requests that are processed on the host."""
+        """See StaticEngine. Raises ConfigError for requests with processors that work on the host."""
         self._check_on_host(batch.params.on_host)
         return super().admit(batch, prompts)
 
-    def _attach(self, parts: Parts, stopwatch: Stopwatch) -> None:
-        super()._attach(parts, stopwatch)
-        self._graphs: dict[tuple[object, ...], dict[int, Captured]] = {}  # by shaping, used last at the end, and size
+    def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
+        super()._attach(components, stopwatch)
+        self._graphs: dict[tuple[object, ...], dict[int, Captured]] = {}  # by shaping, last used last, and size
         self._of_layout: tuple[object, ...] = ()
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(parts.target.device)
+        self._stream = torch.cuda.Stream(self._device)
         self._buffers: dict[int, list[Tensor]] = {}
         self._steps = 0
 
@@ -84,7 +85,7 @@ class GraphEngine(StaticEngine):
         if self.layout != self._of_layout:
             self._graphs.clear()
             self._of_layout = self.layout
-            # PyTorch takes no pool again whose graphs are all gone while a tensor of them is left.
+            # PyTorch does not reuse a pool whose graphs are all gone while one of their tensors is left.
             self._pool = torch.cuda.graph_pool_handle()
 
     def _show(self) -> None:
@@ -97,21 +98,21 @@ class GraphEngine(StaticEngine):
     def _captured_all(self) -> dict[int, Captured]:
         began, shown, graphs = time.perf_counter(), self._size, {}
         for size in sorted(self.batch_sizes, reverse=True):
-            for each in self.followers.values():
-                each.show(size, fixed=True)
+            for cache in self.components.caches:
+                cache.show(size)
             graphs[size] = self._captured(size)
-        for each in self.followers.values():
-            each.show(shown, fixed=True)
-        torch.cuda.synchronize(self.parts.target.device)
+        for cache in self.components.caches:
+            cache.show(shown)
+        torch.cuda.synchronize(self._device)
         self.preparation += time.perf_counter() - began
         return graphs
 
     @torch.inference_mode()
     def _captured(self, size: int) -> Captured:
-        graph, device = torch.cuda.CUDAGraph(), self.parts.target.device
+        graph, device = torch.cuda.CUDAGraph(), self._device
         batch = self._slots_now.batch
-        states = [batch.tokens, batch.lengths, batch.finished, self.parts.target.lengths]
-        states += [] if self.parts.drafter is None else self.parts.drafter.state()
+        states = [batch.tokens, batch.lengths, batch.finished]
+        states += [state for cache in self.components.caches for state in cache.state]
         before = [state.clone() for state in states]
         try:
             self._stream.wait_stream(torch.cuda.current_stream(device))
@@ -119,8 +120,8 @@ class GraphEngine(StaticEngine):
                 for _ in range(TRIALS):
                     self._step_of(size)
             torch.cuda.current_stream(device).wait_stream(self._stream)
-            # NCCL has a thread that asks the GPU about its work meanwhile, which a capture would otherwise forbid.
-            mode = "global" if self.parts.target.shards is None else "thread_local"
+            # A thread of NCCL queries the GPU meanwhile, which a capture in mode "global" forbids.
+            mode = "global" if self.components.target.shards is None else "thread_local"
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
                 numbers = self._step_of(size)
         except torch.OutOfMemoryError as error:
@@ -137,7 +138,7 @@ class GraphEngine(StaticEngine):
             state.copy_(value)
         return graph, numbers
 
-    def step(self) -> Reading:
+    def step(self, longest: int) -> ReadReport:
         """See :class:`specbench.decoding.engines.base.DecodingEngine`."""
         size = self._size
         graph, numbers = self._graphs[self.shaping][size]
@@ -149,17 +150,17 @@ class GraphEngine(StaticEngine):
         copy.copy_(numbers, non_blocking=True)
         copied.record()
 
-        def read() -> Report:
+        def read() -> StepReport:
             copied.synchronize()
-            return Report.of(copy.tolist(), size)
+            return StepReport.unpacked(copy.tolist(), size)
 
         return read
 
 
 def _place(error: BaseException) -> str:
-    """What was being run when an error came, outside of PyTorch, and what the error says."""
-    while error.__context__ is not None:  # the end of a capture that has failed raises an error of its own
+    """Returns the last line outside of PyTorch that ran when an error came, and the error's text."""
+    while error.__context__ is not None:  # the end of a failed capture raises another error
         error = error.__context__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
-    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}: {said}" if frames else said
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}: {text}" if frames else text

@@ -1,4 +1,4 @@
-"""A draft model with a vocabulary of its own that is spoken to in the target's tokens: token-level intersection.
+"""A draft model with a vocabulary of its own, fed and read in the target's tokens: token-level intersection.
 
 The model's logits are restricted to the tokens that both vocabularies have, and stand at the target's ids; all others
 are -inf. What is drawn from them is drawn from the draft's distribution renormalised on what is shared, and this is the
@@ -12,7 +12,7 @@ decides how good drafts are, not whether q is true. All of it is made of tensors
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.errors import ModelError
-from specbench.models.engine import Engine
+from specbench.errors import ArgumentError, ModelError
+from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput
 from specbench.models.loading import Pair
 from specbench.models.vocabularies.translation import MISSING, Translation
 
@@ -29,13 +29,13 @@ _Count = TypeVar("_Count", int, Tensor)
 _ROOM = 4  # draft tokens for each token of a text that there is memory for, on average
 
 
-class IntersectionEngine(Engine):
-    """An Engine whose tokens, lengths and logits are the target's.
+class IntersectionModel(CachedModel):
+    """A cached model whose tokens, lengths and logits are the target's.
 
     Args:
         model: the draft.
         translation: between the target's vocabulary and its own.
-        dtype: see Engine.
+        dtype: see CachedModel.
 
     Raises:
         ModelError: no text is shared; the message has examples of both vocabularies.
@@ -49,7 +49,7 @@ class IntersectionEngine(Engine):
                 f"to what is shared. The target has {of_target}, the draft {of_draft}. Use drafter=strings, or a draft "
                 "whose tokens are of a similar size."
             )
-        self._inner = Engine(model, len(translation.draft.tokens), name, dtype)
+        self._inner = CachedModel(model, len(translation.draft.tokens), name, dtype)
         self.model, self.name, self.context = model, name, self._inner.context
         self.vocab_size, self.device = len(translation.target.tokens), self._inner.device
         self._draft_ids = translation.draft_ids.to(self.device)
@@ -62,23 +62,38 @@ class IntersectionEngine(Engine):
         self._grown = 0
         self._lengths = torch.zeros(0, dtype=torch.int64, device=self.device)
         self._ends = torch.zeros((0, 0), dtype=torch.int64, device=self.device)  # draft tokens up to each token
-        self.show(0)
+        self.show(0, 0)
 
     @property
     def layout(self) -> int:
-        """See :class:`specbench.models.engine.Engine`."""
+        """See :class:`specbench.models.cached_model.CachedModel`."""
         return self._inner.layout + self._grown
 
-    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """See :class:`specbench.models.cached_model.CachedModel`."""
+        return (self.lengths, *self._inner.state)
+
+    @property
+    def fixed_forward(self) -> Callable[..., Any] | None:
+        """See :class:`specbench.models.cached_model.CachedModel`."""
+        return self._inner.fixed_forward
+
+    @fixed_forward.setter
+    def fixed_forward(self, forward: Callable[..., Any] | None) -> None:
+        self._inner.fixed_forward = forward
+
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:
+        """See :class:`specbench.models.cached_model.CachedModel`."""
         self._inner.start([], 0)
         self._lengths.zero_()
         self.reserve(len(prompts), capacity)
-        self.place(prompts, range(len(prompts)))
-        self.show(len(prompts))
+        self.place(prompts, range(len(prompts)), features)
+        self.show(len(prompts), capacity)
+        return {}
 
     def reserve(self, rows: int, capacity: int) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
+        """See :class:`specbench.models.cached_model.CachedModel`."""
         before, now = self._ends.shape, (max(rows, len(self._ends)), max(capacity + 1, self._ends.shape[1]))
         if now != before:
             self._ends = torch.nn.functional.pad(self._ends, (0, now[1] - before[1], 0, now[0] - before[0]))
@@ -89,14 +104,26 @@ class IntersectionEngine(Engine):
         self._inner.reserve(now[0], now[1] * self._room + 2 * self._pieces.shape[1])
 
     @torch.inference_mode()
-    def place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int]) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
+    def place(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[int], features: Sequence[Feature] = ()
+    ) -> Features:
+        """See :class:`specbench.models.cached_model.CachedModel`. There are no features."""
+        _refuse(features)
         self._written([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts), whole=True)
+        return {}
 
     @torch.inference_mode()
-    def feed(self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int]) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
+    def feed(
+        self,
+        pieces: Sequence[Sequence[int]],
+        rows: Sequence[int],
+        first: Sequence[int],
+        features: Sequence[Feature] = (),
+    ) -> Features:
+        """See :class:`specbench.models.cached_model.CachedModel`. There are no features."""
+        _refuse(features)
         self._written(pieces, rows, first, whole=False)
+        return {}
 
     def _written(self, texts: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int], whole: bool) -> None:
         """Feeds whole prompts, or pieces of prompts of which the row has as many tokens as ``first`` says."""
@@ -119,14 +146,14 @@ class IntersectionEngine(Engine):
         """Whether the rest of a text finds memory after so many of its tokens, which take so many of the draft's."""
         return draft_tokens + (self._ends.shape[1] - tokens) <= self._ends.shape[1] * self._room
 
-    def show(self, rows: int, fixed: bool = False) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
-        self.lengths, self._fixed = self._lengths[:rows], fixed
-        self._inner.show(rows, fixed)
+    def show(self, rows: int, longest: int | None = None) -> None:
+        """See :class:`specbench.models.cached_model.CachedModel`. No bound on draft tokens follows from ``longest``."""
+        self.lengths, self._fixed = self._lengths[:rows], longest is None
+        self._inner.show(rows, None if longest is None else self._inner.capacity)
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
+        """See :class:`specbench.models.cached_model.CachedModel`."""
         if len(sources) > 0:
             at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
             self._lengths[to] = self._lengths[at]
@@ -139,20 +166,25 @@ class IntersectionEngine(Engine):
         token_ids: Int64[Tensor, "B n"],
         counts: Int64[Tensor, " B"],
         ancestors: Bool[Tensor, "B n k"] | None = None,
-    ) -> Float[Tensor, "B n V"]:
-        """See :class:`specbench.models.engine.Engine`. Tokens of a tree are drafted, and so they are shared ones."""
+        features: Sequence[Feature] = (),
+    ) -> ModelOutput:
+        """See :class:`specbench.models.cached_model.CachedModel`; there are no features.
+
+        Tokens of a tree were drafted, and so they are shared ones.
+        """
+        _refuse(features)
         own = self._fed_as(token_ids, counts)
         ends, begun = own.cumsum(dim=1), self._inner.lengths.clone()
         if ancestors is None:
             read = self._packed(token_ids, own, ends)
-            logits = self._inner.extend(read, ends[:, -1])
+            logits = self._inner.extend(read, ends[:, -1]).logits
             logits = logits[torch.arange(len(read), device=self.device)[:, None], (ends - 1).clamp(min=0)]
         else:
-            logits = self._inner.extend(self._draft_ids[token_ids].clamp(min=0), counts, ancestors)
+            logits = self._inner.extend(self._draft_ids[token_ids].clamp(min=0), counts, ancestors).logits
         places = self.lengths[:, None] + torch.arange(token_ids.shape[1], device=self.device)
         self._ends[: len(own)].scatter_(1, places.clamp(max=self._ends.shape[1] - 1), begun[:, None] + ends)
         self.lengths += counts
-        return self._in_target_ids(logits)
+        return ModelOutput(self._in_target_ids(logits), {})
 
     def _fed_as(self, token_ids: Int64[Tensor, "B n"], counts: Int64[Tensor, " B"]) -> Int64[Tensor, "B n"]:
         """How many draft tokens each token is fed as, 0 behind the last: all that it is read as, or one where memory
@@ -171,8 +203,8 @@ class IntersectionEngine(Engine):
         else:  # the host waits for the device, and makes room
             width, longest = torch.stack([ends[:, -1].max(), self._inner.lengths.max()]).tolist()
             width = max(width, 1)
-            self._inner.bound(longest)
             self._inner.reserve(len(self._ends), longest + width)
+            self._inner.show(len(ends), longest)
         places = torch.arange(width, device=self.device).expand(len(ends), -1).contiguous()
         token = torch.searchsorted(ends, places, right=True).clamp(max=token_ids.shape[1] - 1)
         piece = places - (ends - own).gather(1, token)
@@ -187,37 +219,32 @@ class IntersectionEngine(Engine):
         return torch.where(lengths > 0, last, 0)
 
     @torch.inference_mode()
-    def truncate(self, lengths: Int64[Tensor, " B"]) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
-        super().truncate(lengths)
-        self._inner.truncate(self._ended(self.lengths))
-
-    @torch.inference_mode()
-    def keep_path(self, root: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"]) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
-        self._inner.keep_path(self._ended(root), path)
-
-    def bound(self, longest: int) -> None:
-        """Nothing: how many draft tokens there are does not follow from it."""
-
-    def state(self) -> tuple[Tensor, ...]:
-        """See :class:`specbench.models.engine.Engine`."""
-        return (self.lengths, *self._inner.state())
-
-    def compile(self, sums: str = "nccl", early: bool = True) -> None:
-        """See :class:`specbench.models.engine.Engine`."""
-        self._inner.compile(sums, early)
+    def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:
+        """See :class:`specbench.models.cached_model.CachedModel`. Each token of a tree is one of the model's own."""
+        if path is None:
+            torch.minimum(self.lengths, lengths, out=self.lengths)
+            self._inner.truncate(self._ended(self.lengths))
+            return
+        accepted = (path >= 0).sum(dim=1)
+        root, inner_root = lengths - accepted, self._ended(lengths - accepted)
+        self._inner.truncate(inner_root + accepted, path)
+        torch.minimum(self.lengths, root + self._inner.lengths - inner_root, out=self.lengths)
 
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
-        """See :class:`specbench.models.engine.Engine`."""
+        """See :class:`specbench.models.cached_model.CachedModel`."""
         pieces = [self._read_as[token] for token in token_ids]
         last = torch.tensor(list(itertools.accumulate(map(len, pieces))), device=self.device) - 1
         return self._in_target_ids(self._inner.score(list(itertools.chain.from_iterable(pieces)))[last])
 
 
-def draft_engine(pair: Pair) -> Engine:
-    """An engine of the pair's draft model whose tokens and logits are the target's.
+def _refuse(features: Sequence[Feature]) -> None:
+    if features:
+        raise ArgumentError(f"features: {list(features)}; a draft of another vocabulary returns no hidden states")
+
+
+def cached_draft(pair: Pair) -> CachedModel:
+    """Returns the pair's draft with a cache of its own, whose tokens and logits are the target's.
 
     Raises:
         ModelError: vocabularies that share nothing.
@@ -226,5 +253,5 @@ def draft_engine(pair: Pair) -> Engine:
     # Logits in the target's dtype, whatever the draft's own is: verifiers read rows of both side by side.
     dtype = pair.target.dtype
     if pair.translation is None:
-        return Engine(pair.draft, pair.vocab_size, "draft", dtype)
-    return IntersectionEngine(pair.draft, pair.translation, "draft", dtype)
+        return CachedModel(pair.draft, pair.vocab_size, "draft", dtype)
+    return IntersectionModel(pair.draft, pair.translation, "draft", dtype)

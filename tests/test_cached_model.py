@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specbench.models import Engine
+from specbench.models import CachedModel
 
 # float32 sums in another order differ by up to 3e-5 on logits of size 10; a wrong key changes them by 0.1 and more.
 TOLERANCE = {"rtol": 0, "atol": 2e-4}
@@ -15,7 +15,7 @@ PROMPTS = [
 
 
 def started(pair, prompts, capacity=80):
-    engine = Engine(pair.target, pair.vocab_size, "target")
+    engine = CachedModel(pair.target, pair.vocab_size, "target")
     ids = [pair.encode(prompt) for prompt in prompts]
     engine.start(ids, capacity)
     return engine, ids
@@ -24,7 +24,7 @@ def started(pair, prompts, capacity=80):
 def test_extend_equals_a_full_forward_pass(pair):
     engine, ids = started(pair, PROMPTS)
     fed = torch.tensor([[ids[0][-1], 50, 60], [ids[1][-1], 70, 0], [ids[2][-1], 0, 0]])
-    logits = engine.extend(fed, torch.tensor([3, 2, 1]))
+    logits = engine.extend(fed, torch.tensor([3, 2, 1])).logits
     for b, count in enumerate((3, 2, 1)):
         full = engine.score([*ids[b], *fed[b, 1:count].tolist()])
         torch.testing.assert_close(logits[b, :count], full[-count:], **TOLERANCE)
@@ -36,7 +36,7 @@ def test_truncate_takes_back_a_different_number_of_tokens_each(pair):
     engine.extend(fed, torch.tensor([4, 4, 4]))
     kept = [len(ids[0]) + 3, len(ids[1]) + 1, len(ids[2])]
     engine.truncate(torch.tensor(kept))
-    logits = engine.extend(torch.tensor([[80, 90]] * 3), torch.tensor([2, 2, 2]))
+    logits = engine.extend(torch.tensor([[80, 90]] * 3), torch.tensor([2, 2, 2])).logits
     for b, extra in enumerate(([50, 60, 70], [50], [])):
         full = engine.score([*ids[b], *extra, 80, 90])
         torch.testing.assert_close(logits[b], full[-2:], **TOLERANCE)
@@ -45,8 +45,8 @@ def test_truncate_takes_back_a_different_number_of_tokens_each(pair):
 def test_a_request_moves_to_another_row(pair):
     engine, ids = started(pair, PROMPTS)
     engine.move([2], [0])
-    engine.show(2)
-    logits = engine.extend(torch.tensor([[ids[2][-1]], [ids[1][-1]]]), torch.tensor([1, 1]))
+    engine.show(2, 80)
+    logits = engine.extend(torch.tensor([[ids[2][-1]], [ids[1][-1]]]), torch.tensor([1, 1])).logits
     torch.testing.assert_close(logits[0], engine.score(ids[2])[-1:], **TOLERANCE)
     torch.testing.assert_close(logits[1], engine.score(ids[1])[-1:], **TOLERANCE)
 
@@ -59,8 +59,8 @@ def test_a_prompt_takes_the_row_of_one_that_ended_and_memory_grows_around_the_ot
     engine.extend(torch.tensor([[ids[0][-1], 50], [ids[1][-1], 60]]), torch.tensor([2, 2]))
     engine.reserve(3, 80)
     engine.place([ids[2], ids[0]], [1, 2])
-    engine.show(3, fixed)
-    logits = engine.extend(torch.tensor([[70, 80], [ids[2][-1], 90], [ids[0][-1], 0]]), torch.tensor([2, 2, 1]))
+    engine.show(3, None if fixed else 80)
+    logits = engine.extend(torch.tensor([[70, 80], [ids[2][-1], 90], [ids[0][-1], 0]]), torch.tensor([2, 2, 1])).logits
     torch.testing.assert_close(logits[0], engine.score([*ids[0], 50, 70, 80])[-2:], **TOLERANCE)
     torch.testing.assert_close(logits[1], engine.score([*ids[2], 90])[-2:], **TOLERANCE)
     torch.testing.assert_close(logits[2, :1], engine.score(ids[0])[-1:], **TOLERANCE)
@@ -72,8 +72,8 @@ def test_a_nan_that_a_request_left_does_not_reach_the_next_one_in_its_row(pair):
         for layer in engine._cache.layers:
             layer.values[1] = torch.nan
     engine.place([ids[2], [5]], [1, 0])
-    engine.show(2, fixed=True)
-    logits = engine.extend(torch.tensor([[5], [ids[2][-1]]]), torch.tensor([1, 1]))
+    engine.show(2)
+    logits = engine.extend(torch.tensor([[5], [ids[2][-1]]]), torch.tensor([1, 1])).logits
     torch.testing.assert_close(logits[0], engine.score([5])[-1:], **TOLERANCE)
     torch.testing.assert_close(logits[1], engine.score(ids[2])[-1:], **TOLERANCE)
 
@@ -82,7 +82,7 @@ def test_equal_prompts_share_a_prefill_but_not_a_future(pair):
     engine, ids = started(pair, [PROMPTS[0], PROMPTS[1], PROMPTS[0]])
     last = [ids[b][-1] for b in range(3)]
     engine.extend(torch.tensor([[last[0], 50], [last[1], 60], [last[2], 70]]), torch.tensor([2, 2, 2]))
-    logits = engine.extend(torch.tensor([[80], [80], [80]]), torch.tensor([1, 1, 1]))
+    logits = engine.extend(torch.tensor([[80], [80], [80]]), torch.tensor([1, 1, 1])).logits
     for b, extra in enumerate((50, 60, 70)):
         torch.testing.assert_close(logits[b], engine.score([*ids[b], extra, 80])[-1:], **TOLERANCE)
 
@@ -90,13 +90,13 @@ def test_equal_prompts_share_a_prefill_but_not_a_future(pair):
 def test_a_count_of_zero_leaves_a_request_as_it_was(pair):
     engine, ids = started(pair, PROMPTS[:2])
     engine.extend(torch.tensor([[ids[0][-1], 50], [7, 7]]), torch.tensor([2, 0]))
-    logits = engine.extend(torch.tensor([[60], [ids[1][-1]]]), torch.tensor([1, 1]))
+    logits = engine.extend(torch.tensor([[60], [ids[1][-1]]]), torch.tensor([1, 1])).logits
     torch.testing.assert_close(logits[0], engine.score([*ids[0], 50, 60])[-1:], **TOLERANCE)
     torch.testing.assert_close(logits[1], engine.score(ids[1])[-1:], **TOLERANCE)
 
 
 def test_a_prompt_of_one_token(pair):
-    engine = Engine(pair.target, pair.vocab_size, "target")
+    engine = CachedModel(pair.target, pair.vocab_size, "target")
     engine.start([[0], [0, 5, 6]], 10)
-    logits = engine.extend(torch.tensor([[0], [6]]), torch.tensor([1, 1]))
+    logits = engine.extend(torch.tensor([[0], [6]]), torch.tensor([1, 1])).logits
     torch.testing.assert_close(logits[0], engine.score([0])[-1:], **TOLERANCE)

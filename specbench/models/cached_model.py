@@ -1,0 +1,311 @@
+"""A causal language model and its key-value cache, with a row for each request and a length of its own for each row.
+
+No token is computed twice: the cache holds every token that was fed, and ``truncate`` forgets the rejected ones of each
+request. Tokens may be fed as a tree, of which ``truncate`` keeps one path. Hidden states come with the logits if they
+are requested. A cached model knows nothing of drafts or sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64, Shaped
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from specbench import trees
+from specbench.batch import known_max
+from specbench.models import attention, rope
+from specbench.models.cache import RaggedCache
+from specbench.models.plain_attention import places, seen
+from specbench.models.row_cache import RowCache
+from specbench.models.sharding import Shards
+
+# Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+# Names a hidden state: "last" is what the output layer reads; k is what leaves layer k, from 1; 0 is the embeddings.
+Feature = Literal["last"] | int
+Features = dict[Feature, Shaped[Tensor, "B fed hidden"]]
+
+
+@dataclass(frozen=True)
+class ModelOutput:
+    """What a forward pass returns.
+
+    Attributes:
+        logits: after each token that was fed, without those of padding ids.
+        features: the requested hidden states of each token that was fed, by name, [B, n, hidden size].
+    """
+
+    logits: Float[Tensor, "B n V"]
+    features: Features
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Part of the logits, which ``extend`` returned alone before 0.2. Goes with the next release."""
+        return self.logits[index]
+
+
+def context_length(config: PreTrainedConfig) -> int:
+    """Returns the longest sequence that a model can hold; 2**31 if its configuration names none.
+
+    Sliding windows do not bound it (models/attention.py); rotary positions that change with the length do (rope.py).
+    """
+    longest = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return min([2**31, *rope.original_contexts(config), *([] if longest is None else [int(longest)])])
+
+
+def right_padded(sequences: Sequence[Sequence[int]], device: torch.device, filling: int = 0) -> Int64[Tensor, "B n"]:
+    """Returns token ids of different lengths as one tensor, padded with ``filling``; id 0 is in any vocabulary."""
+    longest = max(map(len, sequences))
+    filled = [[*sequence, *[filling] * (longest - len(sequence))] for sequence in sequences]
+    return torch.tensor(filled, dtype=torch.int64, device=device)
+
+
+class CachedModel(RowCache):
+    """One model and the cached tokens of the requests in the batch.
+
+    Args:
+        model: a decoder with attention in every layer, in eval mode. It runs the attention of models/attention.py from
+            here on, if it can.
+        vocab_size: ids that the tokenizer knows. A wider output layer is cut, so that no padding id is emitted.
+        name: what messages call it ("target", "draft").
+        dtype: of the logits; None is the model's.
+
+    Attributes:
+        lengths: cached tokens of each request in the leading rows, int64 [B] on the model's device; changed in place.
+        layout: see :class:`RowCache`.
+        shards: the ranks that the model is sharded over; None for a whole one. The cache has this rank's heads.
+        fixed_forward: what steps of fixed shapes call in place of ``model``, such as its compiled form; None for
+            ``model`` itself.
+    """
+
+    shards: Shards | None = None
+
+    def __init__(self, model: PreTrainedModel, vocab_size: int, name: str, dtype: torch.dtype | None = None):
+        self.model, self.vocab_size, self.name = model, vocab_size, name
+        self._dtype = dtype
+        self.device = model.device
+        self.shards = Shards.of(model)
+        self.context = context_length(model.config)
+        self._takes_places = attention.install(model)
+        rope.hold(model)
+        self._num_layers = int(model.config.get_text_config().num_hidden_layers)
+        self._cache = RaggedCache(self._num_layers)
+        self._reserved = (0, 0)
+        self.fixed_forward: Callable[..., Any] | None = None
+        self.layout = 0
+        self._lengths = torch.zeros(0, dtype=torch.int64, device=self.device)
+        self.show(0, 0)
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """See :class:`RowCache`."""
+        return (self.lengths,)
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens of a request that there is memory for."""
+        return self._cache.capacity
+
+    @torch.inference_mode()
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int, features: Sequence[Feature] = ()) -> Features:
+        """Forgets all requests and feeds these prompts, which may be none, to the leading rows; see :meth:`place`.
+
+        Args:
+            capacity: the longest sequence that will be extended to.
+            features: see :meth:`place`.
+        """
+        rows = len(prompts)
+        if rows > self._cache.rows or capacity > self._cache.capacity:
+            self._cache = RaggedCache(self._num_layers)  # frees the memory of the last one
+            self._grow(max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
+        self._lengths.zero_()
+        found = self.place(prompts, range(rows), features)
+        self.show(rows, max((len(prompt) - 1 for prompt in prompts), default=0))
+        return found
+
+    def reserve(self, rows: int, capacity: int) -> None:
+        """Allocates memory for at least so many requests and tokens, now and after any :meth:`start`."""
+        self._reserved = (max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
+        wanted = (max(rows, self._cache.rows), max(capacity, self._cache.capacity))
+        if wanted != (self._cache.rows, self._cache.capacity):
+            self._grow(*wanted)
+
+    def _grow(self, rows: int, capacity: int) -> None:
+        self._cache.grow(rows, capacity)
+        self._lengths = torch.nn.functional.pad(self._lengths[:rows], (0, rows - min(rows, len(self._lengths))))
+        self.lengths = self._lengths[: len(self.lengths)]
+        self.layout += 1
+
+    @torch.inference_mode()
+    def place(
+        self, prompts: Sequence[Sequence[int]], rows: Sequence[int], features: Sequence[Feature] = ()
+    ) -> Features:
+        """Feeds whole prompts, each of at least one token less than the capacity, to these rows.
+
+        The last token of a prompt is left for the first :meth:`extend`, so that decoding begins like any later step.
+        Equal prompts are computed once and shared.
+
+        Args:
+            features: the hidden states to return.
+
+        Returns:
+            The hidden states of each prompt's tokens but the last, right-padded.
+        """
+        if not prompts:
+            return {}
+        unique = list(dict.fromkeys(tuple(prompt[:-1]) for prompt in prompts))
+        index_of = {prompt: i for i, prompt in enumerate(unique)}
+        at = torch.tensor(list(rows), dtype=torch.int64, device=self.device)
+        lengths = [len(prompt) - 1 for prompt in prompts]
+        if any(unique):
+            source = torch.tensor([index_of[tuple(prompt[:-1])] for prompt in prompts], device=self.device)
+            fed = right_padded(unique, self.device)
+            self._cache.begin(at, source, fed.shape[1])
+            begin = torch.zeros(len(unique), dtype=torch.int64, device=self.device)
+            output = self._forward(fed, begin, self._following(begin, fed.shape[1]), features, last=True)
+            found: Features = {name: hidden[source] for name, hidden in output.features.items()}
+        else:
+            self._cache.clear(at)
+            found = self._no_features(len(prompts), features)
+        self._lengths[at] = torch.tensor(lengths, device=self.device)
+        self._longest = max(self._longest, *lengths)
+        return found
+
+    @torch.inference_mode()
+    def feed(
+        self,
+        pieces: Sequence[Sequence[int]],
+        rows: Sequence[int],
+        first: Sequence[int],
+        features: Sequence[Feature] = (),
+    ) -> Features:
+        """Feeds a piece of each prompt to its row; see :class:`RowCache`. Needs memory for the pieces alone.
+
+        Returns:
+            The hidden states of each piece, right-padded; see :meth:`place`.
+        """
+        begun = [row for row, place in zip(rows, first, strict=True) if place == 0]
+        at, begin, cleared = (
+            torch.tensor(list(numbers), dtype=torch.int64, device=self.device) for numbers in (rows, first, begun)
+        )
+        self._cache.clear(cleared)
+        if any(pieces):
+            fed = right_padded(pieces, self.device)
+            n = fed.shape[1]
+            written = self._following(begin, n)
+            self._cache.extend(written, max(first) + n, at)
+            found = self._forward(fed, begin, written, features, last=True).features
+        else:
+            found = self._no_features(len(pieces), features)
+        lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
+        self._lengths[at] = torch.tensor(lengths, device=self.device)
+        self._longest = max(self._longest, *lengths)
+        return found
+
+    def show(self, rows: int, longest: int | None = None) -> None:
+        """See :class:`RowCache`. Without ``longest`` attention reads the whole capacity at every step."""
+        self.lengths, self._fixed = self._lengths[:rows], longest is None
+        self._longest = 0 if longest is None else longest
+
+    @torch.inference_mode()
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """See :class:`RowCache`."""
+        if len(sources) > 0:
+            at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
+            self._lengths[to] = self._lengths[at]
+            self._cache.move(at, to)
+
+    @torch.inference_mode()
+    def extend(
+        self,
+        token_ids: Int64[Tensor, "B n"],
+        counts: Int64[Tensor, " B"],
+        ancestors: Bool[Tensor, "B n k"] | None = None,
+        features: Sequence[Feature] = (),
+    ) -> ModelOutput:
+        """Feeds ``counts[b]`` tokens to each request of the leading rows and returns the logits after each token.
+
+        Args:
+            token_ids: right-padded with any valid id; a count may be 0.
+            ancestors: if the tokens are part of a tree: which of its k tokens fed so far, these n as the last of them,
+                are on the path to each (:func:`specbench.trees.ancestors`). A token attends to the text before the tree
+                and to its path, and its position is by its depth. None for tokens that follow one another.
+            features: the hidden states to return.
+
+        Returns:
+            Logits and hidden states; rows at or beyond a request's count are meaningless.
+        """
+        n, capacity = token_ids.shape[1], self.capacity
+        written = self._following(self.lengths, n)
+        longest = capacity if self._fixed else known_max(self.lengths, self._longest)
+        self._cache.extend(written, min(longest + n, capacity))
+        output = self._forward(token_ids, self.lengths, written, features, ancestors, fixed=self._fixed)
+        self.lengths += counts
+        self._longest += n
+        return output
+
+    def _forward(
+        self,
+        token_ids: Int64[Tensor, "B n"],
+        lengths: Int64[Tensor, " B"],
+        positions: Int64[Tensor, "B n"],
+        features: Sequence[Feature],
+        ancestors: Bool[Tensor, "B n k"] | None = None,
+        fixed: bool = False,
+        last: bool = False,
+    ) -> ModelOutput:
+        """One pass over new tokens; ``last`` computes the logits of the last token alone."""
+        if ancestors is not None:
+            lengths = lengths + token_ids.shape[1] - ancestors.shape[2]  # where the tree begins
+            positions = lengths[:, None] + trees.depths(ancestors) - 1
+        at = places(lengths, positions, ancestors)
+        layers = {name: -1 if name == "last" else name for name in features}  # transformers counts like this too
+        wanted = {"output_hidden_states": list(layers.values())} if layers else {}
+        with sdpa_kernel(_ATTENTION):
+            output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(
+                input_ids=token_ids,
+                attention_mask=at if self._takes_places else seen(at, self._cache.visible, None)[:, None],
+                # Padding may lie beyond the context, where learned position embeddings have no row.
+                position_ids=positions.clamp(max=self.context - 1),
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1 if last else 0,
+                **wanted,
+            )
+        hidden: Features = {name: output.hidden_states[layer] for name, layer in layers.items()}
+        return ModelOutput(self._known(output.logits), hidden)
+
+    def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
+        """Returns the positions of n tokens after those that are cached."""
+        return lengths[:, None] + torch.arange(n, device=self.device)
+
+    def _known(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:
+        known = logits[..., : self.vocab_size]
+        return known if self._dtype is None else known.to(self._dtype)
+
+    def _no_features(self, rows: int, features: Sequence[Feature]) -> Features:
+        """The hidden states of no tokens."""
+        shape = (rows, 0, int(self.model.config.get_text_config().hidden_size))
+        return {name: torch.zeros(shape, dtype=self.model.dtype, device=self.device) for name in features}
+
+    @torch.inference_mode()
+    def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:
+        """See :class:`RowCache`. A path ends before its first token that was not fed."""
+        if path is not None:
+            root = lengths - (path >= 0).sum(dim=1)  # tokens before the tree
+            lengths = root + ((path >= 0) & (path < (self.lengths - root)[:, None])).sum(dim=1)
+            goal = self._following(root, path.shape[1])
+            self._cache.shift(torch.where(path < 0, goal, root[:, None] + path), goal)
+        torch.minimum(self.lengths, lengths, out=self.lengths)
+
+    @torch.inference_mode()
+    def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
+        """Returns the logits after every token of one sequence, in one pass without a cache; a reference for tests."""
+        ids = torch.tensor([list(token_ids)], device=self.device)
+        return self._known(self.model(input_ids=ids, use_cache=False).logits[0])
