@@ -39,7 +39,7 @@ def test_the_index_finds_what_the_whole_text_has(vocabulary, longest, shortest):
     tokens = torch.randint(vocabulary, (3, 400), generator=generator)
     index, rows = index_of(3, 400, longest, shortest), torch.arange(3)
     index.feed([tokens[0, :150].tolist(), tokens[1, :3].tolist(), []], range(3), [0, 0, 0])
-    lengths = index.known.clone()
+    lengths = index.lengths.clone()
     found = 0
     for _ in range(60):
         counts = torch.randint(0, 5, (3,), generator=generator)

@@ -7,7 +7,6 @@ import random
 
 import pytest
 import torch
-from tests.test_engine import PROMPTS, TOLERANCE
 
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.auto import AutoEngine
@@ -19,6 +18,7 @@ from specbench.models import CachedModel, Pair
 from specbench.types import Draft
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import come_and_go
+from tests.test_cached_model import PROMPTS, TOLERANCE
 from tests.test_engines import Keeps, logs
 from tests.toy import toy_decoder, toy_pair, toy_requests
 

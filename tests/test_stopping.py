@@ -15,7 +15,7 @@ from specbench.decoding.detokenize import TextStream
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.requests import Completion, Request, requests_of
-from specbench.decoding.step import FINITE, Line
+from specbench.decoding.step_result import FINITE, RequestStep
 from specbench.decoding.stopping import StopSearch
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ArgumentError, ConfigError
@@ -229,7 +229,7 @@ def test_a_stop_token_is_no_text_to_search():
     for included, shown in ((False, "a"), (True, "a>")):
         sampling = SamplingParams(stop=[">"], stop_token_ids=[2], include_stop_str_in_output=included)
         completion = Completion(Request("p", (1,), 0, sampling, 4), tokenizer=Pieces("<end>", "a", ">"))
-        _record(completion, Line(2, 1, 2, 2, STOPPED, FINITE, [1, 2, -1]), None, read=0.0)
+        _record(completion, RequestStep(2, 1, 2, 2, STOPPED, FINITE, [1, 2, -1]), None, read=0.0)
         assert (completion.token_ids, completion.stop_reason, completion.text) == ([1, 2], 2, shown)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tests.test_engine import PROMPTS, TOLERANCE, started
 
 from specbench import trees
 from specbench.decoding import Decoder, Request
@@ -18,6 +17,7 @@ from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.tree import TreeVerifier
 from tests.cases import bound
 from tests.markov_pair import MarkovModel, markov_pair
+from tests.test_cached_model import PROMPTS, TOLERANCE, started
 from tests.test_decoding import GREEDY, make_requests
 
 # Children 0 and 1 of the text, 2 and 3 of token 0, 4 of token 1, 5 of token 3.

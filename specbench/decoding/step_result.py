@@ -77,7 +77,7 @@ class StepReport:
 
     @staticmethod
     def unpacked(numbers: list[int], batch: int) -> StepReport:
-        """Returns what :meth:`StepResult.packed` holds, of a batch of so many rows."""
+        """Returns what :meth:`StepResult.packed` holds, of a batch of ``batch`` rows."""
         stamps, rest = numbers[: len(PHASES) + 1], numbers[len(PHASES) + 1 :]
         width = len(rest) // batch
         rows = [rest[i : i + width] for i in range(0, len(rest), width)]

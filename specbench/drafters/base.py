@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from jaxtyping import Int64
+import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from specbench.batch import Batch
@@ -41,6 +42,14 @@ class Observation:
     counts: Int64[Tensor, " n"]
     first: Int64[Tensor, " n"]
     features: Features
+
+    def after_last(self, feature: Feature, before: Float[Tensor, "n hidden"]) -> Float[Tensor, "n hidden"]:
+        """Returns the hidden state after each request's last token; that of ``before`` if it has no token here."""
+        states = self.features[feature]
+        if states.shape[1] == 0:
+            return before
+        rows = torch.arange(len(states), device=states.device)
+        return torch.where((self.counts > 0)[:, None], states[rows, (self.counts - 1).clamp(min=0)], before)
 
 
 class Drafter(OldHooks):

@@ -31,7 +31,7 @@ class NgramIndex(RowCache):
 
     Attributes:
         tokens: of the texts, as far as they were added, [rows, capacity].
-        known: the number of tokens of each text that were added, [rows].
+        lengths: the number of tokens of each text that were added, [rows].
         table: positions by row, size, bucket and way, [rows, sizes, buckets, WAYS]; -1 for a free way.
     """
 
@@ -50,7 +50,7 @@ class NgramIndex(RowCache):
         self._bits = max(capacity - 1, 1).bit_length()
         shape = (rows, len(self._sizes), 2**self._bits, WAYS)
         self.tokens = torch.zeros((rows, capacity), dtype=torch.int64, device=self._device)
-        self.known = torch.zeros(rows, dtype=torch.int64, device=self._device)
+        self.lengths = torch.zeros(rows, dtype=torch.int64, device=self._device)
         self.table = torch.full(shape, -1, dtype=torch.int32, device=self._device)
 
     @property
@@ -62,7 +62,7 @@ class NgramIndex(RowCache):
     @property
     def state(self) -> tuple[Tensor, ...]:
         """See :class:`specbench.models.RowCache`."""
-        return self.tokens, self.known, self.table
+        return self.tokens, self.lengths, self.table
 
     @torch.inference_mode()
     def reserve(self, rows: int, capacity: int) -> None:
@@ -70,7 +70,7 @@ class NgramIndex(RowCache):
         wanted = (max(rows, self.shape[0]), max(capacity, self.shape[1]))
         if wanted == self.shape:
             return
-        texts = [text[:known] for text, known in zip(self.tokens.tolist(), self.known.tolist(), strict=True)]
+        texts = [text[:length] for text, length in zip(self.tokens.tolist(), self.lengths.tolist(), strict=True)]
         self._allocate(*wanted)
         if texts:  # the number of buckets may have changed
             self.feed(texts, range(len(texts)), [0] * len(texts))
@@ -79,14 +79,14 @@ class NgramIndex(RowCache):
     @torch.inference_mode()
     def clear(self, rows: Int64[Tensor, " m"]) -> None:
         """Forgets the texts of these rows."""
-        self.known[rows] = 0
+        self.lengths[rows] = 0
         self.table[rows] = -1
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """See :class:`specbench.models.RowCache`."""
         at, to = self._tensor(sources), self._tensor(targets)
-        for part in (self.tokens, self.known, self.table):
+        for part in (self.tokens, self.lengths, self.table):
             part[to] = part[at]
 
     @torch.inference_mode()
@@ -97,7 +97,7 @@ class NgramIndex(RowCache):
         begun = [row for row, place in zip(rows, first, strict=True) if place == 0]
         at, start, counts = (self._tensor(numbers) for numbers in (rows, first, map(len, pieces)))
         self.clear(self._tensor(begun))
-        self.known[at] = start
+        self.lengths[at] = start
         if any(pieces):
             new = right_padded(pieces, self._device)
             for place in range(0, new.shape[1], PIECE):
@@ -115,24 +115,24 @@ class NgramIndex(RowCache):
         """
         capacity, sizes = self.tokens.shape[1], len(self._sizes)
         order = torch.arange(new.shape[1] + 1, device=self._device)
-        places = self.known[rows][:, None] + order  # of the m tokens, and the position behind them
+        places = self.lengths[rows][:, None] + order  # of the m tokens, and the position behind them
         start = (rows * capacity)[:, None]
         # Tokens that do not count are written too: no reader looks behind a text's end.
         written = start + places[:, :-1].clamp(max=capacity - 1)
         self.tokens.view(-1).scatter_(0, written.flatten(), new.flatten())
-        self.known.index_add_(0, rows, counts)
+        self.lengths.index_add_(0, rows, counts)
         grams = self._grams(start + places)
         buckets = self._buckets(rows, grams)
         ways = self.table.view(-1, WAYS)[buckets].long()
         stored = self._grams(start[:, :, None, None] + ways)
-        held = ((stored == grams[:, :, None, None]) | self._beyond[:, None]).all(dim=-1) & (ways >= 0)
+        matches = ((stored == grams[:, :, None, None]) | self._beyond[:, None]).all(dim=-1) & (ways >= 0)
         whole = places[:, :, None] >= self._sizes
         counted = whole & (order < counts[:, None])[:, :, None]
         before = (order[:, None] > order)[:, :, None]
         equal = ((grams[:, :, None, None] == grams[:, None, :, None]) | self._beyond).all(dim=-1)
         again = equal & before & counted[:, None]  # [B, m + 1, m + 1, sizes]: an equal n-gram came before
-        self._keep(places, buckets, ways, held, again, before, counted)
-        in_table = torch.where(held, ways, -1).amax(dim=-1)
+        self._keep(places, buckets, ways, matches, again, before, counted)
+        in_table = torch.where(matches, ways, -1).amax(dim=-1)
         among_new = torch.where(again, places[:, None, :, None], -1).amax(dim=2)
         latest = torch.where(whole, torch.maximum(in_table, among_new), -1)
         return latest.gather(1, counts[:, None, None].expand(-1, 1, sizes))[:, 0]
@@ -142,16 +142,16 @@ class NgramIndex(RowCache):
         places: Int64[Tensor, "B n"],
         buckets: Int64[Tensor, "B n sizes"],
         ways: Int64[Tensor, "B n sizes ways"],
-        held: Bool[Tensor, "B n sizes ways"],
+        matches: Bool[Tensor, "B n sizes ways"],
         again: Bool[Tensor, "B n n sizes"],
         before: Bool[Tensor, "n n 1"],
         counted: Bool[Tensor, "B n sizes"],
     ) -> None:
         """Writes the n-grams that count into the table: to the way of an equal n-gram, or else to the next free way."""
-        known, repeated = held.any(dim=-1), again.any(dim=2)
-        fresh = counted & ~known & ~repeated
+        stored, repeated = matches.any(dim=-1), again.any(dim=2)
+        fresh = counted & ~stored & ~repeated
         sharing = (buckets[:, :, None] == buckets[:, None]) & before & fresh[:, None]
-        way = torch.where(known, held.long().argmax(dim=-1), (ways >= 0).sum(dim=-1) + sharing.sum(dim=2))
+        way = torch.where(stored, matches.long().argmax(dim=-1), (ways >= 0).sum(dim=-1) + sharing.sum(dim=2))
         way = torch.where(repeated, way.gather(1, again.long().argmax(dim=2)), way)
         place = torch.where(counted & (way < WAYS), places[:, :, None], -1).int()
         goal = buckets * WAYS + way.clamp(max=WAYS - 1)

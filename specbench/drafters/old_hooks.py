@@ -87,10 +87,10 @@ class HookCache(RowCache):
         self._drafter = drafter
 
     @property
-    def layout(self) -> tuple[int, int]:  # ty: ignore[invalid-method-override]
-        """The drafter's own and that of its model."""
+    def layout(self) -> int:  # ty: ignore[incompatible-property-override]
+        """The sum of the drafter's own and that of its model, neither of which ever falls."""
         own = self._drafter.own
-        return self._drafter.layout, 0 if own is None else own.layout
+        return self._drafter.layout + (0 if own is None else own.layout)
 
     @property
     def state(self) -> tuple[Tensor, ...]:

@@ -67,7 +67,7 @@ class PromptLookupDrafter(Drafter):
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
         rows = torch.arange(len(batch), device=batch.lengths.device)
-        indexed = self._index.known[: len(batch)]
+        indexed = self._index.lengths[: len(batch)]
         pending = torch.where(batch.running, batch.lengths - indexed, 0)  # what the last step emitted
         new = batch.span(indexed, batch.at_most(pending, streams.width))
         places = self._index.append(rows, new, pending)

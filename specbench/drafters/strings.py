@@ -47,7 +47,7 @@ class TextCache(RowCache):
         self._texts: dict[int, Retokenized] = {}
 
     @property
-    def layout(self) -> int:  # ty: ignore[invalid-method-override]
+    def layout(self) -> int:  # ty: ignore[incompatible-property-override]
         """See :class:`specbench.models.RowCache`, as are the methods below."""
         return self.model.layout
 

@@ -1,9 +1,9 @@
-"""A key-value cache with one row a request, in which every request has its own length.
+"""A key-value cache with a row for each request, in which every request has its own length.
 
-transformers' caches hold one length for the whole batch, so requests that accept different numbers of tokens cannot
-stand side by side in them. Here a forward pass writes each request's keys at that request's own positions; rolling
-back a rejection is setting a length, since what lies beyond it is never attended to and is written over later. Memory
-stays where it is while requests come and go, so that a captured CUDA graph can go on using it.
+transformers' caches have one length for the whole batch, so they cannot hold requests that accept different numbers of
+tokens. Here a forward pass writes each request's keys at that request's own positions. A rejection is rolled back by
+setting a length: positions beyond it are never attended to, and are overwritten later. Memory stays where it is while
+requests come and go, so that a captured CUDA graph can go on using it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class RaggedLayer(CacheLayerMixin):
         *_: object,
         **__: object,
     ) -> tuple[Tensor, Tensor]:
-        """Writes as ``cache.begin`` or ``cache.extend`` said; returns what the coming attention may look at."""
+        """Writes at the positions of ``cache.begin`` or ``cache.extend``; returns the keys and values to attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
         cache = self._cache
-        if cache.source is not None:  # texts begin here: they see nothing but themselves
-            for kept, new in ((self.keys, key_states), (self.values, value_states)):
+        if cache.source is not None:  # texts begin here, and attend to themselves alone
+            for stored, new in ((self.keys, key_states), (self.values, value_states)):
                 n = min(new.shape[2], cache.capacity)
-                kept[cache.at_rows, :, :n] = new[cache.source, :, :n]
-                kept[cache.at_rows, :, n:] = 0
+                stored[cache.at_rows, :, :n] = new[cache.source, :, :n]
+                stored[cache.at_rows, :, n:] = 0
             return key_states, value_states
         self.keys[cache.at_rows, :, cache.write_at] = key_states.transpose(1, 2)
         self.values[cache.at_rows, :, cache.write_at] = value_states.transpose(1, 2)
@@ -67,17 +67,17 @@ class RaggedLayer(CacheLayerMixin):
 
 
 class RaggedCache(Cache):
-    """All layers, and where the coming forward pass writes.
+    """All layers, and the positions that the next forward pass writes.
 
     Args:
         num_layers: attention layers of the model.
 
     Attributes:
-        rows, capacity: requests, and positions of each, that there is memory for.
-        visible: how many leading positions the coming attention reads.
-        at_rows, write_at: where its keys are written.
-        read_rows: the rows that its attention reads, where texts are extended.
-        source: which fed row goes to each of ``at_rows``, where texts begin; None where they are extended.
+        rows, capacity: allocated requests, and positions of each.
+        visible: the number of leading positions that the next attention reads.
+        at_rows, write_at: the rows and positions that its keys are written to.
+        read_rows: the rows that its attention reads, if texts are extended.
+        source: the fed row of each of ``at_rows``, if texts begin; None if they are extended.
     """
 
     def __init__(self, num_layers: int):
@@ -89,45 +89,47 @@ class RaggedCache(Cache):
         super().__init__(layers=[RaggedLayer(self) for _ in range(num_layers)])
 
     def begin(self, rows: Int64[Tensor, " m"], source: Int64[Tensor, " m"], width: int) -> None:
-        """The next forward pass feeds whole prompts, ``width`` tokens each; row ``rows[i]`` keeps fed row source[i]."""
+        """Prepares a pass over whole prompts of ``width`` tokens; row ``rows[i]`` stores fed row ``source[i]``."""
         self.at_rows, self.source, self.visible = rows, source, width
 
     def extend(self, write_at: Int64[Tensor, "B n"], visible: int, rows: Int64[Tensor, " B"] | None = None) -> None:
-        """The next forward pass extends these rows, and its attention may read so many leading positions.
+        """Prepares a pass that extends these rows.
 
         Args:
-            rows: None for the leading ones, which are read where they are; others are copied to be read.
+            write_at: positions of the new tokens.
+            visible: leading positions that attention reads.
+            rows: None for the leading ones, which are read in place; others are copied to be read.
         """
         self.write_at, self.source, self.visible = write_at, None, visible
         self.read_rows = slice(len(write_at)) if rows is None else rows
         self.at_rows = (torch.arange(len(write_at), device=write_at.device) if rows is None else rows)[:, None]
 
     def grow(self, rows: int, capacity: int) -> None:
-        """Makes room for so many requests and positions; what is cached stays."""
+        """Allocates memory for numbers of requests and positions; cached tokens stay."""
         more = (0, 0, 0, capacity - self.capacity, 0, 0, 0, rows - self.rows)
         self.rows, self.capacity = rows, capacity
         for layer in self._written():
-            layer.keys, layer.values = (torch.nn.functional.pad(each, more) for each in (layer.keys, layer.values))
+            layer.keys, layer.values = (torch.nn.functional.pad(states, more) for states in (layer.keys, layer.values))
 
     def clear(self, rows: Int64[Tensor, " m"]) -> None:
-        """Sets rows to zero: what a NaN left there would reach even attention that gives it no weight."""
+        """Sets rows to zero: a NaN left there would reach even attention that gives it no weight."""
         for layer in self._written():
             layer.keys[rows] = 0
             layer.values[rows] = 0
 
     def move(self, sources: Int64[Tensor, " m"], targets: Int64[Tensor, " m"]) -> None:
-        """Writes the requests of some rows to others."""
+        """Copies the requests of some rows to others."""
         for layer in self._written():
             layer.keys[targets] = layer.keys[sources]
             layer.values[targets] = layer.values[sources]
 
     def shift(self, source: Int64[Tensor, "B n"], goal: Int64[Tensor, "B n"]) -> None:
-        """Copies what each of the leading rows holds at some positions to others; all is read before it is written."""
+        """Copies some positions of each leading row to others; all are read before any is written."""
         rows = torch.arange(len(source), device=source.device)[:, None]
         for layer in self._written():
-            for held in (layer.keys, layer.values):
-                held[rows, :, goal] = held[rows, :, source]
+            for states in (layer.keys, layer.values):
+                states[rows, :, goal] = states[rows, :, source]
 
     def _written(self) -> list[Any]:
-        """The layers that something was fed to."""
+        """Returns the layers that have cached tokens."""
         return [layer for layer in self.layers if isinstance(layer, RaggedLayer) and layer.is_initialized]

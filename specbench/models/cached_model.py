@@ -125,12 +125,12 @@ class CachedModel(RowCache):
             self._cache = RaggedCache(self._num_layers)  # frees the memory of the last one
             self._grow(max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
         self._lengths.zero_()
-        found = self.place(prompts, range(rows), features)
+        hidden = self.place(prompts, range(rows), features)
         self.show(rows, max((len(prompt) - 1 for prompt in prompts), default=0))
-        return found
+        return hidden
 
     def reserve(self, rows: int, capacity: int) -> None:
-        """Allocates memory for at least so many requests and tokens, now and after any :meth:`start`."""
+        """Allocates memory for at least these requests and tokens, now and after any :meth:`start`."""
         self._reserved = (max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
         wanted = (max(rows, self._cache.rows), max(capacity, self._cache.capacity))
         if wanted != (self._cache.rows, self._cache.capacity):
@@ -169,13 +169,13 @@ class CachedModel(RowCache):
             self._cache.begin(at, source, fed.shape[1])
             begin = torch.zeros(len(unique), dtype=torch.int64, device=self.device)
             output = self._forward(fed, begin, self._following(begin, fed.shape[1]), features, last=True)
-            found: Features = {name: hidden[source] for name, hidden in output.features.items()}
+            hidden: Features = {name: states[source] for name, states in output.features.items()}
         else:
             self._cache.clear(at)
-            found = self._no_features(len(prompts), features)
+            hidden = self._no_features(len(prompts), features)
         self._lengths[at] = torch.tensor(lengths, device=self.device)
         self._longest = max(self._longest, *lengths)
-        return found
+        return hidden
 
     @torch.inference_mode()
     def feed(
@@ -200,13 +200,13 @@ class CachedModel(RowCache):
             n = fed.shape[1]
             written = self._following(begin, n)
             self._cache.extend(written, max(first) + n, at)
-            found = self._forward(fed, begin, written, features, last=True).features
+            hidden = self._forward(fed, begin, written, features, last=True).features
         else:
-            found = self._no_features(len(pieces), features)
+            hidden = self._no_features(len(pieces), features)
         lengths = [place + len(piece) for place, piece in zip(first, pieces, strict=True)]
         self._lengths[at] = torch.tensor(lengths, device=self.device)
         self._longest = max(self._longest, *lengths)
-        return found
+        return hidden
 
     def show(self, rows: int, longest: int | None = None) -> None:
         """See :class:`RowCache`. Without ``longest`` attention reads the whole capacity at every step."""
@@ -279,15 +279,15 @@ class CachedModel(RowCache):
                 **wanted,
             )
         hidden: Features = {name: output.hidden_states[layer] for name, layer in layers.items()}
-        return ModelOutput(self._known(output.logits), hidden)
+        return ModelOutput(self._without_padding(output.logits), hidden)
 
     def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
         """Returns the positions of n tokens after those that are cached."""
         return lengths[:, None] + torch.arange(n, device=self.device)
 
-    def _known(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:
-        known = logits[..., : self.vocab_size]
-        return known if self._dtype is None else known.to(self._dtype)
+    def _without_padding(self, logits: Float[Tensor, "*n outputs"]) -> Float[Tensor, "*n V"]:
+        logits = logits[..., : self.vocab_size]
+        return logits if self._dtype is None else logits.to(self._dtype)
 
     def _no_features(self, rows: int, features: Sequence[Feature]) -> Features:
         """The hidden states of no tokens."""
@@ -308,4 +308,4 @@ class CachedModel(RowCache):
     def score(self, token_ids: Sequence[int]) -> Float[Tensor, "n V"]:
         """Returns the logits after every token of one sequence, in one pass without a cache; a reference for tests."""
         ids = torch.tensor([list(token_ids)], device=self.device)
-        return self._known(self.model(input_ids=ids, use_cache=False).logits[0])
+        return self._without_padding(self.model(input_ids=ids, use_cache=False).logits[0])

@@ -22,7 +22,7 @@ from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.checks import MOST_ROUNDS, check_count
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.detokenize import Tokenizer
-from specbench.decoding.step import PHASES as STEP_PHASES
+from specbench.decoding.step_result import PHASES as STEP_PHASES
 from specbench.errors import ConfigError
 from specbench.metrics.acceptance import (
     acceptance_columns,

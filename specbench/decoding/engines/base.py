@@ -140,7 +140,6 @@ class DecodingEngine:
         self._texts.lengths[rows] = self._tensor(pieces.fed) + 1  # the last token of a text is not fed
         self._texts.finished[rows] = self._tensor(finished)
 
-    @torch.inference_mode()
     def _place(self, prompts: Sequence[Sequence[int]], rows: Sequence[int], capacity: int | None = None) -> None:
         """Feeds whole prompts; with a capacity, the caches forget all earlier requests."""
         components, target = self.components, self.components.target
@@ -155,6 +154,7 @@ class DecodingEngine:
                     cache.place(prompts, rows) if capacity is None else cache.start(prompts, capacity)
                 self._observe([prompt[:-1] for prompt in prompts], rows, [0] * len(prompts), hidden)
 
+    @torch.inference_mode()
     def _observe(
         self, pieces: Sequence[Sequence[int]], rows: Sequence[int], first: Sequence[int], hidden: Features
     ) -> None:
