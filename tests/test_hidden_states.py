@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specbench.core.errors import ArgumentError
+from specbench.core.types import Draft
 from specbench.decoding import Decoder
 from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.eager import EagerEngine
@@ -20,13 +22,11 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.errors import ArgumentError
 from specbench.models import CachedModel, RowCache, cached_draft, load_pair
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.types import Draft
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier
-from specbench.workloads import load_prompts
 from tests.cases import come_and_go, decoder
 from tests.command_lines import ROOT
 from tests.families import CONFIGS, VOCABULARY, made

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from specbench.core.types import Draft
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, Engine, cached_draft, draft_engine
-from specbench.types import Draft
 from specbench.verifiers.tree import TreeVerifier
 from tests.cases import decoder
 from tests.test_engines import logs

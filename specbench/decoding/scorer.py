@@ -14,7 +14,6 @@ from torch import Tensor
 
 from specbench.models import CachedModel, right_padded
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
-from specbench.types import LogitRows
 
 
 @torch.inference_mode()

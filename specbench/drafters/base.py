@@ -11,15 +11,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from specbench.batch import Batch
-from specbench.config import called
-from specbench.draft_lengths import FIXED, LengthPolicy
+from specbench.core.conf import config_name
+from specbench.core.draft_lengths import FIXED, LengthPolicy
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
 from specbench.drafters.old_hooks import OldHooks
-from specbench.errors import ConfigError
 from specbench.models import CachedModel, Feature, Features, Pair, RowCache
-from specbench.rng import Streams
 from specbench.sampling import SamplingParams
-from specbench.types import Draft
+from specbench.sampling.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Drafter(OldHooks):
             ConfigError: the pair has no draft and the drafter needs one, or the target does not fit the settings.
         """
         if self.needs_draft_model and has_draft is False:
-            problem = f"drafter={called('drafter', self)} drafts with a model of its own"
+            problem = f"drafter={config_name('drafter', self)} drafts with a model of its own"
             remedy = "Give one, or use drafter=layer_skip or drafter=prompt_lookup, which need none."
             raise ConfigError("pair.draft", "null", problem, remedy)
 

@@ -1,4 +1,4 @@
-"""Ends the drafts of single requests while a batch is drafted, by a policy of specbench/draft_lengths.py.
+"""Ends the drafts of single requests while a batch is drafted, by a policy of specbench/core/draft_lengths.py.
 
 Counts are a tensor and change by masks, so that nothing waits for the device and a CUDA graph can hold them. Code that
 may read the device calls :func:`is_over`, and saves the passes of the draft model that no request needs.
@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.draft_lengths import LengthPolicy
-from specbench.types import LogitRows
+from specbench.core.draft_lengths import LengthPolicy
+from specbench.core.types import LogitRows
 
 
 def cut_before(policy: LengthPolicy, q: LogitRows, counts: Int64[Tensor, " B"], i: int) -> Int64[Tensor, " B"]:

@@ -21,14 +21,14 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench import trees
-from specbench.batch import Batch
-from specbench.checks import check_count
+from specbench.core import trees
+from specbench.core.checks import check_count
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
-from specbench.rng import Stream, Streams
 from specbench.sampling import draw
-from specbench.types import Draft, LogitRows
+from specbench.sampling.batch import Batch
 
 MOST_TOKENS = 63  # of one request's tree: attention takes 64, of which one is the text's last token
 
@@ -44,7 +44,7 @@ class TreeShape:
         first: the index of the first token of each level, then the number of tokens.
         starts: the same as a tensor.
         parents: of one request, as in Draft.
-        seen: the result of :func:`specbench.trees.ancestors`.
+        seen: the result of :func:`specbench.core.trees.ancestors`.
     """
 
     def __init__(self, branches: Sequence[int], device: torch.device | str = "cpu"):

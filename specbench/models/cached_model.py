@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench import trees
-from specbench.batch import known_max
+from specbench.core import trees
 from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 from specbench.models.row_cache import RowCache
 from specbench.models.sharding import Shards
+from specbench.sampling.batch import known_max
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -234,8 +234,8 @@ class CachedModel(RowCache):
         Args:
             token_ids: right-padded with any valid id; a count may be 0.
             ancestors: if the tokens are part of a tree: which of its k tokens fed so far, these n as the last of them,
-                are on the path to each (:func:`specbench.trees.ancestors`). A token attends to the text before the tree
-                and to its path, and its position is by its depth. None for tokens that follow one another.
+                are on the path to each (:func:`specbench.core.trees.ancestors`). A token attends to the text before the
+                tree and to its path, and its position is by its depth. None for tokens that follow one another.
             features: the hidden states to return.
 
         Returns:

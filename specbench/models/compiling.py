@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specbench import ranks
+from specbench.core.machine import ranks
 from specbench.kernels import dependent
 from specbench.models import joined, products, summed
 from specbench.models.cached_model import CachedModel

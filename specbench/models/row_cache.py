@@ -71,5 +71,5 @@ class RowCache:
 
         Args:
             path: if the draft was a tree, the indices of its accepted tokens, in order, then negative numbers
-                (:class:`specbench.types.Verification`). They end a text of ``lengths`` tokens.
+                (:class:`specbench.core.types.Verification`). They end a text of ``lengths`` tokens.
         """

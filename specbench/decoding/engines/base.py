@@ -9,16 +9,15 @@ from typing import ClassVar
 
 import torch
 
-from specbench.batch import FULL, RUNNING, STOPPED, Batch
-from specbench.checks import check_count
-from specbench.config import called
+from specbench.core.checks import check_count
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter, Observation
 from specbench.drafters.old_hooks import overrides
-from specbench.errors import ConfigError
 from specbench.models import Features, right_padded
 from specbench.verifiers import Verifier
 
@@ -73,7 +72,7 @@ class DecodingEngine:
         drafter = drafter or Drafter()
         by_hooks = overrides(drafter, "start", "place") and not overrides(drafter, "feed")
         if self.prompt_chunk is not None and (by_hooks or not drafter.takes_pieces):
-            problem = f"drafter={called('drafter', drafter)} takes prompts as a whole"
+            problem = f"drafter={config_name('drafter', drafter)} takes prompts as a whole"
             remedy = "Use engine.prompt_chunk=null, or another drafter."
             raise ConfigError("engine.prompt_chunk", self.prompt_chunk, problem, remedy)
         return self
