@@ -26,6 +26,7 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.exactness import tables
 from specbench.exactness.enumeration.laws import rule_error, rule_lengths
+from specbench.metrics import results
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.replay.renewal import replay
 from specbench.replay.survival import survival

@@ -12,6 +12,7 @@ from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import console
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
+from specbench.metrics.results import write_rows
 from specbench.models import CachedModel, Pair
 from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate

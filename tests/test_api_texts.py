@@ -20,6 +20,7 @@ from specbench.core.sampling_params import SamplingParams
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.metrics.results import RunRow, write_rows
 from specbench.models import CachedModel, Pair
 from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import RoundSettings

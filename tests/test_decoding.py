@@ -8,6 +8,7 @@ import torch
 from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Request
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
+from specbench.models import ModelOutput
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier

@@ -16,6 +16,7 @@ from specbench.decoding import Completion, Request
 from specbench.exactness import tables
 from specbench.exactness.texts.forks import BUG, NEAR_TIE, cause_of
 from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
+from specbench.metrics.results import write_rows
 from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext, Outcome, RunContext, greedy_divergence
 from specbench.protocols.eprocess import EprocessProtocol

@@ -18,6 +18,7 @@ from specbench.decoding.requests import Completion, Request, requests_of
 from specbench.decoding.step_result import FINITE, RequestStep
 from specbench.decoding.stopping import StopSearch
 from specbench.drafters.model import ModelDrafter
+from specbench.metrics.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.models import CachedModel
 from specbench.protocols.decode import text_row
 from specbench.sampling import SamplingParams

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from specbench.core.types import LogitRows
 from specbench.models import CachedModel, right_padded
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
 

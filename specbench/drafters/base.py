@@ -15,6 +15,7 @@ from specbench.core.conf import config_name
 from specbench.core.draft_lengths import FIXED, LengthPolicy
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
+from specbench.core.types import Draft
 from specbench.drafters.old_hooks import OldHooks
 from specbench.models import CachedModel, Feature, Features, Pair, RowCache
 from specbench.sampling import SamplingParams

@@ -21,6 +21,7 @@ from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
 from specbench.drafters.ngrams import NgramIndex
 from specbench.models import CachedModel, Pair
+from specbench.sampling.batch import Batch
 
 
 def lookup(

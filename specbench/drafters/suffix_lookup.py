@@ -27,6 +27,7 @@ from specbench.drafters.base import Drafter
 from specbench.drafters.prompt_lookup import check_per_match
 from specbench.drafters.suffixes import BOUNDARY, TextRows, Texts, most_frequent
 from specbench.models import CachedModel, Pair
+from specbench.sampling.batch import Batch
 
 
 class SuffixLookupDrafter(Drafter):

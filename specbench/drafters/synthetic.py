@@ -14,6 +14,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
 from specbench.models import CachedModel, Pair
+from specbench.sampling.batch import Batch
 
 
 class SyntheticDrafter(Drafter):

@@ -20,6 +20,7 @@ from specbench.core.machine.devices import synchronize
 from specbench.core.machine.files import reason
 from specbench.core.machine.progress import say, track
 from specbench.decoding import Decoder, Request
+from specbench.metrics.results import schema_of
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
 from specbench.protocols.model_context import ModelContext

@@ -23,6 +23,7 @@ from specbench.core.machine.devices import synchronize
 from specbench.core.machine.progress import track
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion, Decoder, Request
+from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import OWN_SAMPLES, Ignored

@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding.engines.base import DecodingEngine, ReadReport
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
