@@ -103,7 +103,7 @@ def test_old_hooks_are_called_and_draft_the_same(toy, engine):
 def test_old_trees_keep_their_paths(toy, engine):
     requests = toy_requests((9, 2, 5, 4))
     expected, found = (
-        logs(decoder(toy, 2, drafter=kind([2, 2]), verifier=TreeVerifier(), engine=engine).run(requests, at_once=3))
+        logs(decoder(toy, 2, drafter=kind([2]), verifier=TreeVerifier(), engine=engine).run(requests, at_once=3))
         for kind in (TreeDrafter, OwningTrees)
     )
     assert found == expected

@@ -70,7 +70,7 @@ def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine
     monkeypatch.setattr(
         target, "feed", lambda tokens, *rest: (events.append(sum(map(len, tokens))), feed(tokens, *rest))
     )
-    monkeypatch.setattr(target, "extend", lambda *fed: (events.append("step"), extend(*fed))[1])
+    monkeypatch.setattr(target, "extend", lambda *fed, **asked: (events.append("step"), extend(*fed, **asked))[1])
     completion = decoding.start([first])[0]
     assert set(events) <= set(range(CHUNK + 1))  # memory is needed for a piece alone
     decoding.step()

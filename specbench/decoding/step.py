@@ -84,8 +84,9 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     stamps.mark()
     verification = _verify(components.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
-    for cache in components.caches:  # the last token and the accepted ones stay; the next step feeds the emitted one
-        cache.truncate(batch.lengths + verification.num_accepted, verification.path)
+    kept = batch.lengths + verification.num_accepted  # the last token and the accepted ones; the emitted one is not fed
+    for cache in components.caches:
+        cache.truncate(kept, verification.path)
     if components.observer is not None:
         components.observer.observe(_observation(batch, draft, verification, hidden))
     return _commit(batch, draft, rows, verification, components, stamps)
@@ -111,11 +112,10 @@ def score(
     batch: Batch, draft: Draft, target: CachedModel, features: tuple[Feature, ...] = ()
 ) -> tuple[LogitRows, Features]:
     """Returns the target's distributions after the text and after every drafted token, and hidden states there."""
-    width = draft.max_draft_tokens
-    fed = _fed(batch, draft)
-    drafted = fed[:, 1:]
+    fed, width = _fed(batch, draft), draft.max_draft_tokens
     if draft.parents is None:
         output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
+        drafted = draft.token_ids.view(len(batch), width)
         return batch.rows(output.logits.flatten(0, 1), drafted), output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)

@@ -86,7 +86,7 @@ def _score_batch(
     samplings: Sequence[SamplingParams],
 ) -> list[dict[str, Tensor]]:
     found = []
-    both = (logits_along(engine, prompts, texts) for engine in (context.target, draft))
+    both = (logits_along(model, prompts, texts) for model in (context.target, draft))
     translation = context.pair.translation
     shared = None if translation is None else translation.shared.to(draft.device)
     for prompt, text, sampling, target_logits, draft_logits in zip(prompts, texts, samplings, *both, strict=True):

@@ -76,8 +76,8 @@ def after_whole_blocks(completion: Completion) -> list[bool]:
     return flags[: len(completion.token_ids)]
 
 
-def _scored(engine: CachedModel, completion: Completion, width: int | None = None) -> Shaped[Tensor, "n V"]:
-    return logits_along(engine, [completion.request.prompt], [completion.token_ids], width)[0]
+def _scored(model: CachedModel, completion: Completion, width: int | None = None) -> Shaped[Tensor, "n V"]:
+    return logits_along(model, [completion.request.prompt], [completion.token_ids], width)[0]
 
 
 def _rows(logits: Shaped[Tensor, "n V"], completion: Completion, sampling: SamplingParams | None = None) -> LogitRows:
