@@ -1,6 +1,6 @@
 """The methods by which drafters followed the batch before 0.2. They still run, and go with the release after it.
 
-In their place a drafter has ``caches``, whose methods bear the same names (models/row_cache.py): ``commit`` and
+In their place a drafter has ``caches``, whose methods have the same names (models/row_cache.py): ``commit`` and
 ``keep_path`` became ``truncate``, ``bound`` an argument of ``show``, ``own`` an element of ``caches``, and ``engine``
 is ``model``.
 """

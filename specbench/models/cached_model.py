@@ -78,7 +78,7 @@ class CachedModel(RowCache):
 
     Attributes:
         lengths: cached tokens of each request in the leading rows, int64 [B] on the model's device; changed in place.
-        layout: see :class:`RowCache`.
+        layout: see :class:`specbench.models.RowCache`.
         shards: the ranks that the model is sharded over; None for a whole one. The cache has this rank's heads.
         fixed_forward: what steps of fixed shapes call in place of ``model``, such as its compiled form; None for
             ``model`` itself.
@@ -104,7 +104,7 @@ class CachedModel(RowCache):
 
     @property
     def state(self) -> tuple[Tensor, ...]:
-        """See :class:`RowCache`."""
+        """See :class:`specbench.models.RowCache`."""
         return (self.lengths,)
 
     @property
@@ -185,7 +185,7 @@ class CachedModel(RowCache):
         first: Sequence[int],
         features: Sequence[Feature] = (),
     ) -> Features:
-        """Feeds a piece of each prompt to its row; see :class:`RowCache`. Needs memory for the pieces alone.
+        """Feeds a piece of each prompt to its row; see :class:`specbench.models.RowCache`. Needs memory for the pieces alone.
 
         Returns:
             The hidden states of each piece, right-padded; see :meth:`place`.
@@ -209,13 +209,13 @@ class CachedModel(RowCache):
         return hidden
 
     def show(self, rows: int, longest: int | None = None) -> None:
-        """See :class:`RowCache`. Without ``longest`` attention reads the whole capacity at every step."""
+        """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity at every step."""
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._longest = 0 if longest is None else longest
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """See :class:`RowCache`."""
+        """See :class:`specbench.models.RowCache`."""
         if len(sources) > 0:
             at, to = (torch.tensor(list(rows), dtype=torch.int64, device=self.device) for rows in (sources, targets))
             self._lengths[to] = self._lengths[at]
@@ -296,7 +296,7 @@ class CachedModel(RowCache):
 
     @torch.inference_mode()
     def truncate(self, lengths: Int64[Tensor, " B"], path: Int64[Tensor, "B depth"] | None = None) -> None:
-        """See :class:`RowCache`. A path ends before its first token that was not fed."""
+        """See :class:`specbench.models.RowCache`. A path ends before its first token that was not fed."""
         if path is not None:
             root = lengths - (path >= 0).sum(dim=1)  # tokens before the tree
             lengths = root + ((path >= 0) & (path < (self.lengths - root)[:, None])).sum(dim=1)
