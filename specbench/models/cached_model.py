@@ -185,7 +185,7 @@ class CachedModel(RowCache):
         first: Sequence[int],
         features: Sequence[Feature] = (),
     ) -> Features:
-        """Feeds a piece of each prompt to its row; see :class:`specbench.models.RowCache`. Needs memory for the pieces alone.
+        """See :class:`specbench.models.RowCache`. Needs memory for the pieces alone.
 
         Returns:
             The hidden states of each piece, right-padded; see :meth:`place`.
@@ -209,7 +209,7 @@ class CachedModel(RowCache):
         return hidden
 
     def show(self, rows: int, longest: int | None = None) -> None:
-        """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity at every step."""
+        """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity."""
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._longest = 0 if longest is None else longest
 
