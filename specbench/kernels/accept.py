@@ -48,22 +48,10 @@ def _logit(source, rows, x):
 
 
 @triton.jit
-def await_shaped(ws, request, shapers):
-    """Waits until all of so many programs have penalised and banned in a request's rows."""
-    done = tl.atomic_add(ws.shaped + request, 0, sem="acquire")
-    while done < shapers:
-        done = tl.atomic_add(ws.shaped + request, 0, sem="acquire")
+def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, vocabulary, KNOWN, TILE, TILES, GAMMA):
+    """Stores the sums of one chunk of a drafted row; returns how many chunks of the request were done before, or -1.
 
-
-@triton.jit
-def score(
-    p, block, ws, shapers, request, drafted, first, item, chunks, chunk, tiles, vocabulary,
-    KNOWN, TILE, TILES, GAMMA,
-):  # fmt: skip
-    """Leaves the sums of one chunk of a drafted row; returns how many chunks of the request were done before, or -1.
-
-    Of greedy rows it leaves the largest logits; of others whose normaliser is known nothing is needed. With ``shapers``
-    it waits for these programs first.
+    Of a greedy row it stores the largest logits; of others whose normaliser is known, nothing.
     """
     i = item // chunks
     before = tl.full((), -1, tl.int32)
@@ -74,8 +62,6 @@ def score(
         logits, mask = p.logits + row * p.stride, masks.mask_of(p, row)
         temperature = tl.load(p.temperature + row).to(tl.float64)
         x = drafted_ids(block, first + i, i < drafted, vocabulary)
-        if shapers is not None:
-            await_shaped(ws, request, shapers)
         # The drafted token's logit is rarely far below the largest, and spares looking for that.
         logit = _logit(p, row, x).to(tl.float32)
         if temperature == 0:
