@@ -103,6 +103,8 @@ def test_a_mask_of_draft_rows_is_applied_to_them(block):
     assert_agrees("block" if block else "token", (dataclasses.replace(draft, rows=q_dense), dense, streams), got)
     alone = FusedVerifier(block=block).verify(dataclasses.replace(draft, rows=q), dense, streams)
     assert torch.equal(alone.token_ids, got.token_ids), "a mask that the target does not have is the draft's own"
+    own = FusedVerifier(block=block).verify(dataclasses.replace(draft, rows=q), target, streams)
+    assert_agrees("block" if block else "token", (dataclasses.replace(draft, rows=q_dense), target, streams), own)
     one_hot = Draft(draft.token_ids, None, draft.num_draft_tokens, 2)
     assert_agrees(
         "block" if block else "token", (one_hot, dense, streams), FusedVerifier(block=block).verify(one_hot, p, streams)

@@ -15,6 +15,7 @@ from tests.kernel_cases import DEVICE, RULES, assert_agrees
 from tests.shaped_cases import EVERY, case_of
 
 pytestmark = pytest.mark.usefixtures("poison", "few_programs", "in_place")
+FIRST = torch.tensor([0], device=DEVICE)
 READERS = {
     "probs": LogitRows.probs,
     "prob": lambda rows: rows.prob(torch.arange(len(rows), device=DEVICE)),
@@ -22,6 +23,7 @@ READERS = {
     "argmax": lambda rows: rows.argmax,
     "finite": LogitRows.finite,
     "select": lambda rows: rows.select(torch.tensor([2, 0], device=DEVICE)).probs(),
+    "normaliser of select": lambda rows: torch.tensor(rows.select(FIRST).log_normalizer is None),
     "interleave": lambda rows: LogitRows.interleave([rows, rows]).probs(),
     "with_mask_applied": lambda rows: rows.with_mask_applied().logits,
     "kernel": lambda rows: torch.stack([
