@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import specbench
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Mask, Verification
 from specbench.kernels import launch, launch_rows, launch_shape
-from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample, where
 from specbench.sampling.shaped import shaped
-from specbench.types import Draft, LogitRows, Mask, Verification
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier

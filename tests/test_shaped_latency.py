@@ -15,11 +15,11 @@ from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timer import Captured, DeviceTimer
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
 from specbench.protocols.latency import LatencyProtocol
-from specbench.rng import Stream
 from specbench.sampling import SamplingParams, inverse_cdf, launches, where
-from specbench.types import Verification
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.by_definition import shaped_logits

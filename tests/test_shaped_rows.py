@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
+from specbench.core.types import BITS, Draft, LogitRows, Mask
 from specbench.kernels import launch, launch_rows, launch_shape, launch_tally
 from specbench.sampling import History, RowParams, logit_rows, where
-from specbench.types import BITS, Draft, LogitRows, Mask
 from specbench.verifiers.fused import FusedVerifier
 from tests.bad_launches import Guarded
 from tests.interpreter import watched

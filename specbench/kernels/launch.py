@@ -12,15 +12,15 @@ import triton
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
-from specbench import arguments
-from specbench.errors import ArgumentError
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels.emit import GROUP
 from specbench.kernels.layout import Block, DeviceMask, Rows
 from specbench.kernels.masks import MOST_TILES
 from specbench.kernels.verify import verify_kernel as _verify_kernel
 from specbench.kernels.workspace import Workspace
-from specbench.rng import Streams
-from specbench.types import Draft, LogitRows, Verification
 
 LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TILE = 2048  # logits a tile: fixed, since a row's sums must not depend on the batch
@@ -48,7 +48,7 @@ def verify(
     """Verifies a batch in one launch; see kernels/verify.py.
 
     It never waits for the device. So the values of ids, counts, positions, seeds and logits are not checked here, and
-    values that plain verifiers refuse (specbench/arguments.py) have a defined result instead. For any values the launch
+    values that plain verifiers refuse (core/arguments.py) have a defined result instead. For any values the launch
     ends, reads and writes only the tensors given, emits ids of the vocabulary or PADDING, and leaves the workspace
     ready for the next launch:
 

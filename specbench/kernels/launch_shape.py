@@ -8,11 +8,11 @@ import triton
 from jaxtyping import Float64, Int32, Int64, Shaped
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.types import BITS, Mask
 from specbench.kernels import shape as kernels
 from specbench.kernels.launch import check_logits, row_tiles, run
 from specbench.kernels.think import think_kernel as _think_kernel
-from specbench.types import BITS, Mask
 
 # A type checker would read the kernels' parameters as the launches'.
 shape_kernel: Any = kernels.shape_kernel

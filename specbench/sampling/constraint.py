@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Bool, Float, Int32
 from torch import Tensor
 
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.sampling_params import SamplingParams
+from specbench.core.types import BITS
 from specbench.sampling.history import History
 from specbench.sampling.structures import KEY, grammar_of, xgrammar
-from specbench.sampling_params import SamplingParams
-from specbench.types import BITS
 
 MOST_MATCHERS = 4096  # matchers that a constraint keeps
 

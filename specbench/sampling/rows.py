@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.sampling_params import NUMBERS, SamplingParams
+from specbench.core.types import LogitRows, Mask
 from specbench.sampling import where
 from specbench.sampling.history import History, Processor, TextCounts, host_processors
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import PENALISE, RESTRICT, THINK, Shaping
-from specbench.sampling_params import NUMBERS, SamplingParams
-from specbench.types import LogitRows, Mask
 
 Chain = tuple[Processor, ...]
 

@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
+from specbench.core.types import PADDING, Mask
 from specbench.sampling.history import History
 from specbench.sampling.shaping import BIAS, DELAY, FORBID, PENALISE, RESTRICT, THINK, Shaping
-from specbench.types import PADDING, Mask
 
 
 def shaped(logits: Shaped[Tensor, "n V"], shaping: Shaping, history: History) -> Shaped[Tensor, "n V"]:

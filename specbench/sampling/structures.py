@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from specbench.errors import ConfigError, NotInstalledError
+from specbench.core.errors import ConfigError, NotInstalledError
 
 KEY = "sampler.structured_outputs"
 # Keywords of JSON schemas that xgrammar 0.2 ignores, as trials show: texts could violate them.
