@@ -1,18 +1,18 @@
 """Verification of a ragged batch from raw logits to tokens in one launch, by the token rule or the block rule.
 
-Twins: specbench/verifiers/masked.py and block.py. The same streams give the same tokens, but where a uniform lies
-within rounding of a threshold.
+Twins: specbench/verifiers/masked.py and block.py. The same streams give the same tokens, unless a uniform lies within
+rounding of a threshold.
 
-One grid, two kinds of programs. A *scoring* program reads a chunk of a drafted row of the target and leaves its tiles'
-statistics; the last of a request (an atomic counts them) has the normalisers, makes the accept tests and publishes the
-outcome. An *emitting* program waits for that, reads a chunk of p and q of the row to draw from (block rule: of every
-drafted row) and leaves the residual masses of groups of 64 tokens; the last of a request picks a group by inverse CDF
-and reads only that again. The bonus row is read only where the whole draft was accepted.
+One grid has two kinds of programs. A *scoring* program reads a chunk of a draft token's target row and stores the
+statistics of its tiles. The last one of a request (an atomic counts them) computes the normalisers, makes the accept
+tests and publishes the outcome. An *emitting* program waits for the outcome, reads a chunk of p and q of the row to
+sample from (block rule: of every draft token's row) and stores the residual masses of groups of 64 tokens. The last one
+of a request picks a group by inverse CDF and reads only that group again. The bonus row is read only if the whole draft
+was accepted.
 
-Emitting programs come ``lag`` requests behind the scoring ones in the grid: they rarely wait, and find the target's row
-still in the L2 cache. Shaping ones come ``lead`` requests ahead, and leave in that cache what is read again. A program
-waits only for programs of a lower index, which the hardware starts first, so that none waits for one that has no place
-to run (CUB's decoupled look-back rests on the same order).
+Emitting programs come ``lag`` requests after the scoring ones in the grid: they rarely wait, and find the target's row
+still in the L2 cache. A program waits only for programs of a lower index, which the hardware starts first, so that it
+never waits for a program that cannot start (CUB's decoupled look-back relies on the same order).
 """
 
 import triton
