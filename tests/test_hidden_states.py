@@ -358,7 +358,7 @@ def test_a_step_with_a_head_reads_nothing_back(exact, guide, asked, kind):
         draft = decoding.components.drafter.propose(
             before, before.free_tokens(), step.streams_of(before.seeds, before.lengths, 3)
         )
-        rows, hidden = step.score(before, draft, decoding.components.target, ("last",))
+        rows, hidden = step.score(before, draft, decoding.components.target, features=("last",))
         verification = TreeVerifier().verify(draft, rows, step.streams_of(before.seeds, before.lengths, 5))
         with NoReading(), torch.inference_mode():
             decoding.components.drafter.observe(step._observation(before, draft, verification, hidden))

@@ -61,6 +61,11 @@ class StepComponents:
         observes = self.drafter is not None and type(self.drafter).observe is not Drafter.observe
         return self.drafter if observes else None
 
+    @cached_property
+    def reads_masks(self) -> bool:
+        """Whether the readers of the target's rows apply ``LogitRows.allowed``."""
+        return self.verifier is None or offers(self.verifier).takes_masks
+
     @property
     def features(self) -> tuple[Feature, ...]:
         """The hidden states of the target that the drafter observes."""
@@ -80,7 +85,7 @@ def step(batch: Batch, components: StepComponents) -> tuple[Batch, StepResult]:
     else:
         draft = padded(components.drafter.propose(batch, limits, streams))
     stamps.mark()
-    rows, hidden = score(batch, draft, components.target, components.features)
+    rows, hidden = score(batch, draft, components.target, components.reads_masks, components.features)
     stamps.mark()
     verification = _verify(components.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
@@ -109,14 +114,19 @@ def padded(draft: Draft) -> Draft:
 
 
 def score(
-    batch: Batch, draft: Draft, target: CachedModel, features: tuple[Feature, ...] = ()
+    batch: Batch, draft: Draft, target: CachedModel, masks: bool = False, features: tuple[Feature, ...] = ()
 ) -> tuple[LogitRows, Features]:
-    """Returns the target's distributions after the text and after every drafted token, and hidden states there."""
+    """Returns the target's distributions after the text and after every drafted token, and hidden states there.
+
+    Args:
+        masks: whether readers of the rows of a chain apply ``LogitRows.allowed``.
+        features: the hidden states to return.
+    """
     fed, width = _fed(batch, draft), draft.max_draft_tokens
     if draft.parents is None:
         output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
         drafted = draft.token_ids.view(len(batch), width)
-        return batch.rows(output.logits.flatten(0, 1), drafted), output.features
+        return batch.rows(output.logits.flatten(0, 1), drafted, masks=masks), output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
     output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
@@ -172,7 +182,7 @@ def _commit(
     nothing, bad = block & (emitted == PADDING), _bad(draft, rows)
     if components.target.shards is not None:
         drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
-        differ = components.target.shards.differing(rows.raw.unflatten(0, (len(batch), -1)), drafted, emitted)
+        differ = components.target.shards.differing(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
         bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     finished = torch.where(batch.running, ended, batch.finished)
@@ -186,15 +196,15 @@ def _commit(
 def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
     """Returns BAD_TARGET or BAD_DRAFT for each request with NaN or +inf in its logits, which are read once for that.
 
-    Rows that nothing was drawn from count too, and so do tokens that a mask bans, if they are still as the model gave
-    them. All -inf is no error: a grammar may have come to its end.
+    Rows from which nothing was sampled count too, and so do the logits of tokens that a mask bans. A row of -inf alone
+    is no error: a grammar may have come to its end.
     """
     counts, bad = draft.num_draft_tokens, torch.full_like(draft.num_draft_tokens, FINITE)
     for name, rows, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, target, 1)):
         width = draft.max_draft_tokens + more
         if rows is not None and width > 0:
             used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
-            finite = (_largest(rows.raw) < torch.inf).view(-1, width)
+            finite = (_largest(rows.logits) < torch.inf).view(-1, width)
             bad = torch.where((~finite & used).any(dim=1), name, bad)
     return bad
 

@@ -183,4 +183,7 @@ def _stacked(drawn_from: Sequence[LogitRows], batch: int) -> tuple[Tensor, ...]:
 
 def _joined(levels: Sequence[tuple[Tensor, ...]]) -> LogitRows:
     """Returns the rows of all levels; those of a request are consecutive."""
-    return LogitRows(*(torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*levels, strict=True)))
+    logits, temperature, cutoff, normalizer = (
+        torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*levels, strict=True)
+    )
+    return LogitRows(logits, temperature, cutoff, normalizer)
