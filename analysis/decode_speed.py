@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import results, winner
-from specbench.between import RULES
 from specbench.plots import decode as decode_plots
 from specbench.plots import engines as plots
 from specbench.reports import Code, Link, Picture, Report, Table
 from specbench.reports.cells import number, plain
 from specbench.reports.text import section
+from specbench.rules import rules_followed
 from specbench.varying import varying, with_sampling
 
 from .command import main
@@ -71,7 +71,7 @@ def build(run_dir: Path) -> Report:
         section("Figures", *_pictures(rows, others)),
         where_it_ran(rows),
     ]
-    rules = [RULES[each] for each in rows["verifier"] if each in RULES]
+    rules = rules_followed(rows["verifier"])
     title, data = "Speed of decoding by engine", {"table": rows, "baselines": others}
     warning = " ".join(filter(None, [synthetic(rows), weights(rows)]))
     return report_of(run_dir, "decode_speed", title, QUESTION, sections, rules, data, warning=warning)

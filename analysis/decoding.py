@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import winner
-from specbench.between import RULES, agreement, tokens_a_step
+from specbench.between import agreement, tokens_a_step
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.request_latency import STATISTICS
 from specbench.plots import decode as plots
@@ -17,6 +17,7 @@ from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, T
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.text import section
 from specbench.results import RESULT_SCHEMA
+from specbench.rules import rules_followed
 from specbench.sampling_params import NUMBERS
 from specbench.varying import as_text, asked, varying, with_sampling
 
@@ -207,7 +208,7 @@ def build_sweep(
     common = [axis, *varying(results, axis, "verifier")]
     answer = [
         *(fastest(results, axis), *tokens_a_step(run_dir, results, common), findings(results)),
-        *(winner.machine(results), repeats(results), exactness(results), agreement(results, axis)),
+        *(winner.machine(results), repeats(results), exactness(results), *agreement(results, axis)),
     ]
     shown = Table(
         "table",
@@ -227,9 +228,9 @@ def build_sweep(
         section("Figures", *pictures),
         where_it_ran(results),
     ]
-    rules = [RULES[each] for each in results["verifier"] if each in RULES]
     title = f"{axis.capitalize()} sweep"
     named, warning = headlines(results), synthetic(results)
+    rules = rules_followed(results["verifier"])
     return report_of(run_dir, name, title, question, sections, rules, headlines=named, warning=warning)
 
 

@@ -30,8 +30,8 @@ from specbench.exactness.enumeration.laws import rule_error, rule_lengths
 from specbench.models import Engine, Pair, load_pair
 from specbench.replay.renewal import replay
 from specbench.replay.survival import survival
+from specbench.rules.verifier import Verifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers import Verifier
 from specbench.workloads import load_prompts
 from tests.cases import FIXTURES, bound, in_float64
 from tests.markov_pair import markov_pair, sampled_texts, trace_of_tokens

@@ -9,9 +9,9 @@ from scipy import stats
 from torch import Tensor
 
 from specbench.rng import Stream, Streams
+from specbench.rules.verifier import Verifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
 from specbench.types import PADDING, Draft, LogitRows
-from specbench.verifiers import Verifier
 
 
 class MarkovPair:

@@ -14,8 +14,8 @@ from specbench.errors import ArgumentError, ModelError, SpecbenchError
 from specbench.exactness import suite
 from specbench.exactness.fixtures import small_fixtures
 from specbench.models import Pair
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.types import PADDING
-from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import ragged_case
 from tests.test_api import SMALL
 

@@ -23,10 +23,10 @@ from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import RoundSettings
 from specbench.provenance import request_seed
 from specbench.results import RunRow, write_rows
-from specbench.rules.token import TOKEN
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.runs.samplings import processors_text
 from specbench.sampling_params import SamplingParams
-from specbench.verifiers.block import BlockVerifier
 
 PROMPTS = ["def add(a, b):\n", "import os\nimport ", "class A"]
 

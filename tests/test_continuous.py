@@ -22,8 +22,8 @@ from specbench.protocols.decode import DecodeProtocol, headline
 from specbench.protocols.rounds import TimedRounds
 from specbench.reports.text import literal
 from specbench.results import STEPS, TEXTS, RunRow
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from specbench.winner import ONE_BATCH, fastest
 from tests.made_up_rows import frame, make_row
 from tests.test_decoding import make_requests

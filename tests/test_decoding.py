@@ -8,9 +8,9 @@ import torch
 from specbench.decoding import Request
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
 from specbench.errors import ConfigError, ModelError
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.naive import NaiveVerifier
 from specbench.workloads import load_prompts
 from tests.cases import decoder
 

@@ -25,10 +25,10 @@ from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError
 from specbench.replay.policies import Policy, draft_lengths, try_policy
 from specbench.rng import Streams
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import RowParams, SamplingParams
 from specbench.types import Draft, LogitRows
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder
 from tests.markov_pair import MarkovEngine, markov_pair, sampled_texts, trace_of_tokens
 from tests.test_decoding import GREEDY, make_requests, texts

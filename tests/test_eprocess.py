@@ -24,10 +24,10 @@ from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.text_evidence import evidence, rounding
 from specbench.rng import Streams
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import Verifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.types import Draft, LogitRows, Verification
-from specbench.verifiers import Verifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 
 SAMPLERS = [

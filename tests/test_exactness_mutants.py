@@ -16,9 +16,9 @@ from specbench.exactness.suite import examine
 from specbench.exactness.trials import run_trials
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rng import Stream
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 from specbench.types import Verification
-from specbench.verifiers import batched
 from tests.cases import CPU
 
 # A sound verifier is rejected with probability 1e-7 a test of this file; seeds are fixed.

@@ -10,8 +10,8 @@ from specbench.devices import choose_device
 from specbench.drafters.model import ModelDrafter
 from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, load_pair
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import load_prompts
 from tests.cases import bound
 from tests.checkpoints import edit_json, tiny, tokenizer

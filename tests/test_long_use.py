@@ -13,10 +13,10 @@ from specbench.exactness.long_use import LongUse, LongUseRow, long_use
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rng import Stream
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import Limits
 from specbench.types import Verification
-from specbench.verifiers.base import Limits
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import FIXTURES
 
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ import torch
 
 from specbench.kernels import launch, launch_rows, launch_shape
 from specbench.masked_rows import Mask, MaskedRows
+from specbench.rules.fused import FusedVerifier
 from specbench.sampling import RowParams, logit_rows, where
 from specbench.sampling.shaped import shaped
 from specbench.types import Draft, LogitRows
-from specbench.verifiers.fused import FusedVerifier
 from tests.interpreter import watched
 from tests.kernel_cases import DEVICE, GREEDY, RULES, WARM, Case, assert_agrees, step
 from tests.test_shaping import EACH, on_device, params, ragged

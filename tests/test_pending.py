@@ -10,9 +10,9 @@ from specbench.errors import ArgumentError
 from specbench.kernels import accept, launch, launch_rows, launch_shape, launch_tally, verify, workspace
 from specbench.masked_rows import MaskedRows
 from specbench.rng import Streams
+from specbench.rules.fused import FusedVerifier
 from specbench.sampling import History, SamplingParams, where, whole_rows
 from specbench.types import Draft, LogitRows
-from specbench.verifiers.fused import FusedVerifier
 from tests.bad_launches import Guarded
 from tests.cases import BASE
 from tests.interpreter import watched

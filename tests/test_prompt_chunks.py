@@ -15,8 +15,8 @@ from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
 from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.types import Draft
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import come_and_go
 from tests.test_engine import PROMPTS, TOLERANCE
 from tests.test_engines import Keeps, logs

@@ -12,8 +12,8 @@ from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.shapes import SHAPES
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from specbench.workloads import load_prompts
 from tests.cases import bound
 

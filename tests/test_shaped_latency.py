@@ -19,10 +19,10 @@ from specbench.errors import ConfigError
 from specbench.kernels import launch_shape
 from specbench.protocols.latency import LatencyProtocol
 from specbench.rng import Stream
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams, inverse_cdf, where
 from specbench.types import Verification
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.by_definition import shaped_logits
 from tests.cases import BASE, CPU
 from tests.kernel_cases import DEVICE

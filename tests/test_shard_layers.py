@@ -22,7 +22,7 @@ from specbench.errors import ConfigError
 from specbench.files import Source
 from specbench.models import Engine, joined, load_pair, sharding, summed
 from specbench.models.weights import load_weights
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from tests.cases import bound
 from tests.forked_ranks import on_ranks, returned
 from tests.test_decoding import make_requests

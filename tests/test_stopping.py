@@ -22,8 +22,8 @@ from specbench.errors import ArgumentError, ConfigError
 from specbench.models import Engine
 from specbench.protocols.decode import text_row
 from specbench.results import TEXT_SCHEMA, TEXTS, write_rows
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.test_decoding import GREEDY, make_requests, texts
 

@@ -18,9 +18,9 @@ from specbench.metrics.acceptance import position_rates
 from specbench.models import Engine, load_pair
 from specbench.results import STEPS
 from specbench.rng import Streams
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import History, RowParams, SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.tree import TreeVerifier
 from tests.kernel_cases import on_a_gpu
 from tests.test_decoding import GREEDY, make_requests, texts
 from tests.test_honest_rows import context, protocol_of

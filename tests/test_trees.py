@@ -13,8 +13,8 @@ from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, chil
 from specbench.exactness.enumeration.trees import without_replacement
 from specbench.models import Engine
 from specbench.rng import Streams
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.verifiers.tree import TreeVerifier
 from tests.cases import bound
 from tests.markov_pair import MarkovEngine, markov_pair
 from tests.test_decoding import GREEDY, make_requests

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from specbench.rules.cards import Card, floor_card
+from specbench.rules import RuleInfo, floor_info
 
 
 def floor_bytes(
-    rule: Card | str,
+    rule: RuleInfo | str,
     vocabulary: int,
     itemsize: int,
     num_draft_tokens: np.ndarray,
@@ -26,7 +26,7 @@ def floor_bytes(
         greedy: all requests have temperature 0.
         draft_probabilities: False where every draft is deterministic (q one-hot).
     """
-    drafted, rows_again = np.asarray(num_draft_tokens, dtype=np.int64), floor_card(rule).rows_again
+    drafted, rows_again = np.asarray(num_draft_tokens, dtype=np.int64), floor_info(rule).rows_again
     rejected = int((np.asarray(num_accepted) < drafted).sum())
     rows = int(drafted.sum()) + (len(drafted) - rejected)
     if not greedy and rows_again is not None:

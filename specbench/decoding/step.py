@@ -20,10 +20,9 @@ from specbench.decoding.stamps import Stamps
 from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.rng import Stream, Streams
+from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import sample, streams_of
 from specbench.types import PADDING, Draft, LogitRows, Verification
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: S
     if draft.max_draft_tokens == 0 or verifier is None:
         tokens = sample(rows, streams.uniform(Stream.EMIT)[:, 0])
         return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
-    if not offers(verifier).takes_padded:
+    if not capabilities(verifier).takes_padded:
         draft, rows = draft.compact(rows)
     return verifier.verify(draft, rows, streams)
 

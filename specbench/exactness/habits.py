@@ -26,8 +26,8 @@ from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
 from specbench.rng import Streams
 from specbench.rules.agreement import only
+from specbench.rules.verifier import Verifier
 from specbench.types import Draft, LogitRows, Verification
-from specbench.verifiers import Verifier
 
 SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (
     "another seed",

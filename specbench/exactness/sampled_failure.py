@@ -16,8 +16,8 @@ from specbench.exactness.trials import Trials
 from specbench.rng import Stream
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
+from specbench.rules.verifier import Verifier
 from specbench.types import PADDING, Verification
-from specbench.verifiers import Verifier
 
 DRAWN = "calls of D"  # in the place of a fixture
 _SHOWN = 8  # draft tokens of a request

@@ -16,9 +16,8 @@ from torch import Tensor
 from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
 from specbench.rng import Stream, Streams
+from specbench.rules.verifier import DraftSampler, Verifier
 from specbench.types import PADDING, Draft, LogitRows, Verification
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import DraftSampler
 
 _FEW = 8  # requests on which it shows whether arguments are altered
 

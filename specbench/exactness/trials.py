@@ -26,8 +26,8 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.strata import Seen, mean, together
+from specbench.rules.verifier import Verifier
 from specbench.sampling_params import SamplingParams
-from specbench.verifiers import Verifier
 
 ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
 _LOOKED_AT = 24  # calls on which a rule that is not registered is looked at first

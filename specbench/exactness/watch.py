@@ -20,9 +20,8 @@ from specbench.errors import ArgumentError, SpecbenchError
 from specbench.rng import Stream, Streams
 from specbench.rules.agreement import only
 from specbench.rules.rule import Rule
+from specbench.rules.verifier import Verifier, capabilities
 from specbench.types import Draft, LogitRows, Verification
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 _SLOW = "Raise protocol.call_seconds if it is only slow."
@@ -175,7 +174,7 @@ def check_pure(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitR
 
 def draft_sampler(verifier: Verifier, fixture: Inputs) -> Callable[..., Any] | None:
     """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults as verify's are; None if it has none."""
-    own = offers(verifier).draft_tokens
+    own = capabilities(verifier).draft_tokens
     if own is None:
         return None
 

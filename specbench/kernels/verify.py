@@ -1,6 +1,6 @@
 """Verification of a ragged batch from raw logits to tokens in one launch, by the token rule or the block rule.
 
-Twins: specbench/verifiers/masked.py and block.py. The same streams give the same tokens, but where a uniform lies
+Twins: masked.py of specbench/rules/token/ and block/. The same streams give the same tokens, but where a uniform lies
 within rounding of a threshold.
 
 One grid, two kinds of programs. A *scoring* program reads a chunk of a drafted row of the target and leaves its tiles'

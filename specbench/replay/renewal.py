@@ -21,7 +21,7 @@ from scipy.linalg import get_blas_funcs
 
 from specbench.replay.survival import replayed, survival
 from specbench.replay.trace import Trace
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
 
 CHUNK = 1 << 16  # tokens worked on at once: 35 MB at gamma 64
 
@@ -96,7 +96,7 @@ def _mean_and_variance(histogram: np.ndarray) -> tuple[float, float]:
     return mean, float((histogram * (emitted - mean) ** 2).sum() / total)
 
 
-def replay(trace: Trace, rule: Card | str, gammas: Sequence[int]) -> list[Replayed]:
+def replay(trace: Trace, rule: RuleInfo | str, gammas: Sequence[int]) -> list[Replayed]:
     """Every gamma from one trace, in the order given.
 
     Args:

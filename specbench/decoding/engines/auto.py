@@ -12,7 +12,7 @@ from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.progress import say
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 
 class AutoEngine(DecodingEngine):

@@ -18,7 +18,7 @@ from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
 from specbench.models import Engine
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 Follower = Engine | Drafter  # what keeps something in a row for each request
 Reading = Callable[[], Report]  # waits until the step is over

@@ -23,8 +23,7 @@ from specbench.decoding.step import Parts, Report
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError, ModelError
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
+from specbench.rules.verifier import Verifier, capabilities
 
 TRIALS = 2  # steps before one is captured, in which kernels are compiled and memory is taken
 BUFFERS = 2  # on the host: one is read while the other is written
@@ -54,7 +53,7 @@ class GraphEngine(StaticEngine):
             remedy = "Use engine=auto, or engine=static to see its steps elsewhere."
             raise ConfigError("engine", self.name, f"CUDA graphs need a GPU, and device is {device}", remedy)
         if verifier is not None:
-            offered = offers(verifier)
+            offered = capabilities(verifier)
             if not offered.takes_padded or not offered.limits.capturable:
                 problem = f"verifier={called('verifier', verifier)} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")

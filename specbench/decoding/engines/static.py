@@ -21,7 +21,7 @@ from specbench.decoding.step import Parts, Report, step
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory
 _STOPS = 8  # likewise the ids that end a text

@@ -19,7 +19,7 @@ from specbench.exactness.suite import examine
 from specbench.exactness.trials import Configured
 from specbench.journal import Journal
 from specbench.provenance import environment
-from specbench.rules import known
+from specbench.rules.rule import rule_name
 from specbench.sampling_params import SamplingParams
 
 CONFIGURED_VOCABULARY = 32_003  # of the calls under the conditions of a run
@@ -89,7 +89,7 @@ class Question:
         """The certificate that follows from what ``examine`` found."""
         certificate = certify(
             verifier=self.name,
-            rule=known.name_of(self.verifier),
+            rule=rule_name(self.verifier),
             declared_lossless=getattr(self.verifier, "lossless", None) is True,
             evidence=evidence,
             suite=self.suite,

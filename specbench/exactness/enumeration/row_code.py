@@ -13,8 +13,8 @@ from specbench.exactness.enumeration.row_edges import Rows
 from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.rng import Stream, Streams
+from specbench.rules.verifier import Verifier
 from specbench.types import PADDING, Draft, LogitRows
-from specbench.verifiers import Verifier
 
 _CELLS = {"cpu": 2**17}  # probabilities of a batch; on a CPU they stay in its cache
 _CELLS_ELSEWHERE = 2**25

@@ -22,8 +22,8 @@ from specbench.exactness.streams import GivenStreams
 from specbench.rng import Stream
 from specbench.rules.law import node_law
 from specbench.rules.rule import Rule
+from specbench.rules.verifier import Verifier
 from specbench.types import Draft, LogitRows, Verification
-from specbench.verifiers import Verifier
 
 # What the next child of a token is drawn from: q, and the children drawn before it -> a distribution.
 Drawing = Callable[[Tensor, Sequence[int]], Tensor]

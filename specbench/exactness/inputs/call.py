@@ -12,8 +12,8 @@ from torch import Tensor
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.distribution import Stratum
 from specbench.rng import Streams
+from specbench.rules.verifier import DraftSampler, capabilities
 from specbench.types import Draft, LogitRows
-from specbench.verifiers.base import DraftSampler, offers
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Takes:
     @staticmethod
     def of(verifier: object) -> Takes:
         """By the attributes that a verifier has."""
-        own = offers(verifier)
+        own = capabilities(verifier)
         return Takes(own.takes_padded, own.limits.ragged, own.limits.empty, own.draft_tokens)
 
     @property

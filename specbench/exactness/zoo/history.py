@@ -15,8 +15,8 @@ from torch import Tensor
 
 from specbench.exactness.fixtures.history import PENALTY
 from specbench.exactness.zoo.base import TokenSteps
+from specbench.rules import batched
 from specbench.types import Draft, LogitRows
-from specbench.verifiers import batched
 
 
 def _first_rows(draft: Draft) -> Int64[Tensor, " m"]:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.rng import Stream
+from specbench.rules import batched
 from specbench.types import Draft
-from specbench.verifiers import batched
 
 
 def refused(draft: Draft, num_accepted: Int64[Tensor, " B"], vocabulary: int) -> Float64[Tensor, "B V"]:

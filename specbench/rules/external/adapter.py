@@ -28,8 +28,8 @@ from torch import Tensor
 from specbench import arguments
 from specbench.errors import ArgumentError, NotInstalledError
 from specbench.rng import Stream, Streams, philox
+from specbench.rules.verifier import Limits
 from specbench.types import PADDING, Draft, LogitRows
-from specbench.verifiers.base import Limits
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class ExternalVerifier:
     Attributes:
         rule: the library's name: its randomness is its own, so it agrees with no other verifier token for token.
         lossless: what its project claims.
-        limits, interpreted: see :class:`specbench.verifiers.base.Offers`.
+        limits, interpreted: see :class:`specbench.rules.verifier.Capabilities`.
     """
 
     rule: str

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from specbench import arguments
 from specbench.rng import Stream, Streams
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 from specbench.types import Draft, LogitRows, Verification
-from specbench.verifiers import batched
 
 
 def accepted_mask(draft: Draft, target: LogitRows, streams: Streams) -> Bool[Tensor, "B gamma"]:
@@ -34,7 +34,7 @@ class MaskedVerifier:
     takes_padded = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         num_accepted = accepted_mask(draft, target, streams).sum(dim=1)
         weights = batched.residual(*batched.next_rows(draft, target, num_accepted))

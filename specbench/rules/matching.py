@@ -13,9 +13,9 @@ from torch import Tensor
 
 from specbench import arguments
 from specbench.rng import Stream, Streams
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 from specbench.types import Draft, LogitRows, Verification
-from specbench.verifiers import batched
 
 
 class MatchingVerifier:
@@ -32,7 +32,7 @@ class MatchingVerifier:
         self.rule = "coupled" if coupled else "sample_match"
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`; the target's token i is drawn with offset i of the stream."""
+        """See :class:`specbench.rules.verifier.Verifier`; the target's token i is drawn with offset i of the stream."""
         arguments.check(draft, target, streams)
         own = self._own_tokens(draft, target, streams)
         same = own[batched.target_row_of(draft)] == draft.token_ids

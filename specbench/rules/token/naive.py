@@ -15,9 +15,9 @@ from torch import Tensor
 
 from specbench import arguments
 from specbench.rng import Stream, Streams
+from specbench.rules.verifier import Limits
 from specbench.sampling import inverse_cdf
 from specbench.types import PADDING, Draft, LogitRows, Verification
-from specbench.verifiers.base import Limits
 
 
 def verify_one(
@@ -56,7 +56,7 @@ class NaiveVerifier:
     limits = Limits(capturable=False)
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         p_rows = target.probs()
         q_rows = draft.probs(p_rows.shape[1])

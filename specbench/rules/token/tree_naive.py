@@ -25,9 +25,9 @@ from torch import Tensor
 
 from specbench import arguments
 from specbench.rng import Stream, Streams
+from specbench.rules.verifier import Limits
 from specbench.sampling import inverse_cdf
 from specbench.types import PADDING, Draft, LogitRows, Verification
-from specbench.verifiers.base import Limits
 
 
 def verify_one(
@@ -72,7 +72,7 @@ class NaiveTreeVerifier:
     takes_trees = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
         arguments.check(draft, target, streams, trees=True)
         p_rows = target.probs()
         q_rows = draft.probs(p_rows.shape[1])

@@ -24,9 +24,9 @@ from torch import Tensor
 from specbench import arguments
 from specbench.errors import ConfigError
 from specbench.rng import Stream, Streams
+from specbench.rules import batched
 from specbench.sampling import sample
 from specbench.types import Draft, LogitRows, Verification
-from specbench.verifiers import batched
 
 
 class SyntheticVerifier:
@@ -56,7 +56,7 @@ class SyntheticVerifier:
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         width = draft.max_draft_tokens
         rates = self._table(width, draft.token_ids.device)[draft.num_draft_tokens]

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from specbench import arguments
 from specbench.rng import Stream, Streams
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
 from specbench.types import PADDING, Draft, LogitRows, Verification
-from specbench.verifiers import batched
 
 
 def parents_of(draft: Draft) -> Int64[Tensor, "B m"]:
@@ -36,7 +36,7 @@ class TreeVerifier:
     takes_trees = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
         arguments.check(draft, target, streams, trees=True)
         parents, u = parents_of(draft), streams.uniform(Stream.ACCEPT)
         tokens, places = batched.padded(draft.token_ids, draft, 0), torch.arange(draft.longest, device=parents.device)
