@@ -1,4 +1,4 @@
-"""The byte floor: what a verifier has to read; rules/cards.py says what that is for each rule."""
+"""The byte floor: the bytes that a verifier has to read; rules/info.py and the folders of rules define them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def floor_bytes(
     """The bytes that verifying one batch must read; see the module.
 
     Args:
-        rule: by its card or name; one that has no floor gets the token rule's.
+        rule: a RuleInfo, or its name; the token rule's floor stands for one that is not known.
         itemsize: bytes of one logit.
         num_draft_tokens, num_accepted: one number a request.
         greedy: all requests have temperature 0.

@@ -124,7 +124,7 @@ def check_attributes(verifier: object) -> None:
             raise VerifierFault("", f"{type(verifier).__name__} {found} {name}. Write {example} into the class.")
     if not callable(getattr(verifier, "verify", None)):
         problem = f"{type(verifier).__name__} has no method verify(draft, target, streams)."
-        raise VerifierFault("", f"{problem} See verifiers/base.py.")
+        raise VerifierFault("", f"{problem} See rules/verifier.py.")
 
 
 def verify(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitRows, streams: Streams) -> Verification:

@@ -100,17 +100,17 @@ def replay(trace: Trace, rule: RuleInfo | str, gammas: Sequence[int]) -> list[Re
     """Every gamma from one trace, in the order given.
 
     Args:
-        rule: its card, its name, or "argmax" or "bound" (see survival.py).
+        rule: its RuleInfo, its name, or "argmax" or "bound" (see survival.py).
         gammas: 0 (plain decoding) to 64.
 
     Raises:
         ArgumentError, ConfigError: as survival.
     """
-    card = replayed(rule)
+    info = replayed(rule)
     parts: list[list[Replayed]] = [[] for _ in gammas]
     for chunk in chunks(trace):
-        accepted = survival(chunk, card, max(gammas))
-        for place, part in enumerate(_replay_chunk(chunk, card.name, accepted, gammas)):
+        accepted = survival(chunk, info, max(gammas))
+        for place, part in enumerate(_replay_chunk(chunk, info.name, accepted, gammas)):
             parts[place].append(part)
     return [join(part) for part in parts]
 

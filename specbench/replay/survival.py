@@ -1,6 +1,6 @@
 """The probability, given the text, that a block which starts at a token accepts at least i tokens.
 
-rules/cards.py has it for each rule, from rho_j = p(x_j) / q(x_j) of the block's tokens x_1, x_2, ... (the text's own).
+rules/info.py derives it for each rule, from rho_j = p(x_j) / q(x_j) of the text's own tokens x_1, x_2, ...
 Two that are no rules of their own may stand in a rule's place:
 
     argmax   1 if x_1 ... x_i are the draft's most likely tokens, else 0: greedy drafting, whose q is one-hot; both
