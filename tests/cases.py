@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from specbench.benchmark.grid import CaseSpec
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.zoo.bugs import bugs, flawed
 from specbench.models import Engine, Pair
-from specbench.rng import Stream, Streams
 from specbench.rules.external.adapter import ExternalVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import Draft, LogitRows
 
 Amount = TypeVar("Amount")
 MIXED = [

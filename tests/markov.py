@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.rules.verifier import Verifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import PADDING, Draft, LogitRows
 
 
 class MarkovPair:

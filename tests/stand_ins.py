@@ -11,11 +11,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from specbench.rng import Streams
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.rules.external import adapter
 from specbench.rules.external.flashinfer import FlashinferVerifier
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.types import PADDING, Draft, LogitRows
 
 
 def plain_rows(logits: torch.Tensor, temperature: torch.Tensor | None = None) -> LogitRows:

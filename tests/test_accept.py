@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 import specbench
-from specbench.errors import ArgumentError, ModelError, SpecbenchError
+from specbench.core.errors import ArgumentError, ModelError, SpecbenchError
+from specbench.core.types import PADDING
 from specbench.exactness import suite
 from specbench.exactness.fixtures import small_fixtures
 from specbench.models import Pair
 from specbench.rules.token.naive import NaiveVerifier
-from specbench.types import PADDING
 from tests.cases import ragged_case
 from tests.test_api import SMALL
 

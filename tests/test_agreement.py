@@ -13,13 +13,14 @@ from specbench.benchmark.draws import drafts, streams_of
 from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.synthetic import make_case
 from specbench.benchmark.tables import AgreementRow
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.zoo.residual import TargetResidual
+from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext, agreement
 from specbench.protocols.agreement import AgreementProtocol
-from specbench.results import write_rows
-from specbench.rng import Stream, Streams
 from specbench.rules import batched
 from specbench.rules.agreement import classify, excess, only, well_formed
 from specbench.rules.block.masked import BlockVerifier, accepted_length, prefix_weights, residual_masses
@@ -27,7 +28,6 @@ from specbench.rules.rule import get_rule, rules_with_formulas
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
-from specbench.types import Draft, LogitRows, Verification
 from tests.cases import ragged_case
 
 RAGGED = [0, 4, 1, 0, 3, 2, 4, 0, 1, 2]

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from specbench import arguments
-from specbench.errors import ArgumentError
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch
-from specbench.rng import Streams
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.fused import FusedVerifier
 from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.rules.verifier import Verifier
-from specbench.types import Draft, LogitRows, Verification
 from tests.kernel_cases import DEVICE, Case, T, changed, on_a_gpu, step, to_meta
 
 Step = tuple[Draft, LogitRows, Streams]

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Request
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
-from specbench.errors import ConfigError, ModelError
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.workloads import load_prompts
 from tests.cases import decoder
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -11,8 +11,9 @@ import pytest
 import torch
 from transformers.generation import utils
 
-from specbench.errors import ArgumentError, ConfigError, NotInstalledError
-from specbench.rng import Streams
+from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.external import adapter
 from specbench.rules.external.flashinfer import FlashinferVerifier
 from specbench.rules.external.transformers import TransformersVerifier
@@ -20,7 +21,6 @@ from specbench.rules.external.vllm_v1 import VllmV1Verifier
 from specbench.rules.external.vllm_v2 import VllmV2Verifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.types import Draft, LogitRows, Verification
 from tests.cases import MIXED, missing_device, ragged_case
 from tests.markov import MarkovPair
 from tests.stand_ins import install_flashinfer, install_vllm_v1, install_vllm_v2

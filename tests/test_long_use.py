@@ -6,17 +6,17 @@ import threading
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
 from specbench.exactness import long_use as module
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.long_use import LongUse, LongUseRow, long_use
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rng import Stream
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Limits
-from specbench.types import Verification
 from tests.cases import FIXTURES
 
 CPU = torch.device("cpu")

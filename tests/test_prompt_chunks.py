@@ -8,15 +8,15 @@ import random
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.types import Draft
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.types import Draft
 from tests.cases import come_and_go
 from tests.test_engine import PROMPTS, TOLERANCE
 from tests.test_engines import Keeps, logs

@@ -12,13 +12,13 @@ import pytest
 
 import specbench
 from analysis import gamma_sweep, verifier_latency
-from specbench.errors import ArgumentError
-from specbench.plots import latency as plots
-from specbench.plots.looks import Look, looks
+from specbench.core.errors import ArgumentError
 from specbench.protocols.agreement import AgreementProtocol
 from specbench.replay.call import replay
 from specbench.reports import markdown
 from specbench.reports.latex import bibliography
+from specbench.reports.plots import latency as plots
+from specbench.reports.plots.looks import Look, looks
 from specbench.rules import RULES, Rule, RuleInfo, SeriesLook, info_of, register
 from specbench.rules.rule import get_rule, rule_of
 from specbench.runs.paper import paper
@@ -35,7 +35,7 @@ import math
 import numpy as np
 import torch
 
-from specbench.rng import Stream
+from specbench.core.rng import Stream
 from specbench.rules import TOKEN, Rule, SeriesLook, batched, register
 from specbench.rules.rule import ReferenceVerifier
 from specbench.sampling import inverse_cdf

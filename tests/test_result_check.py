@@ -10,13 +10,13 @@ import torch
 
 from specbench.benchmark.check import WrongResultError, check, check_again, cutoff_excess, expected_accepted
 from specbench.benchmark.synthetic import make_case
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules import batched
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
-from specbench.types import Draft, LogitRows, Verification
 from tests.cases import BASE, CPU, TRUNCATED
 
 

@@ -14,7 +14,9 @@ import torch
 
 import specbench
 from specbench.api.verifiers import FunctionVerifier
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
 from specbench.exactness.enumeration.laws import all_drafts, law_of, rule_error
 from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.inputs import STRATA
@@ -23,7 +25,6 @@ from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.trials import run_trials
 from specbench.replay.survival import survival
-from specbench.rng import Stream
 from specbench.rules import BLOCK, RULES, TOKEN, floor_info
 from specbench.rules.agreement import TOLERANCE, classify, excess
 from specbench.rules.external.transformers import TransformersVerifier
@@ -42,7 +43,6 @@ from specbench.rules.rule import (
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import Capabilities, Limits, Verifier, capabilities
 from specbench.sampling import SamplingParams, inverse_cdf
-from specbench.types import Verification
 from tests.cases import CPU, FIXTURES, FLAWED, every_fixture, ragged_case
 from tests.markov_pair import markov_pair, trace_of_tokens
 

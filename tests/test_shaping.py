@@ -16,15 +16,15 @@ from transformers import (
 
 import specbench
 from analysis import parameters
-from specbench.batch import Batch
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import rows_along
-from specbench.errors import ArgumentError, ConfigError
 from specbench.kernels import launch, launch_shape, launch_tally
 from specbench.models.generate import obstacle
 from specbench.protocols.prechecks import check_no_history
 from specbench.replay.asked import check_sampler
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows, resolve, where
+from specbench.sampling.batch import Batch
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
 from tests.by_definition import EACH, MIX, THOUGHTS, params, shaped_logits, spelled

@@ -6,19 +6,19 @@ import dataclasses
 import pytest
 import torch
 
-from specbench import batch as batches
-from specbench.batch import FULL, RUNNING, STOPPED, Batch
+from specbench.core.rng import Stream
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.decoding import Decoder, step
 from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import Engine, load_pair
-from specbench.rng import Stream
 from specbench.rules import batched
 from specbench.rules.fused import FusedVerifier
 from specbench.rules.token.masked import MaskedVerifier, accepted_mask
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
-from specbench.types import Draft, LogitRows, Verification
+from specbench.sampling import batch as batches
+from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
 from tests.cases import decoder
 from tests.kernel_cases import on_a_gpu
 from tests.no_reading import NoReading

@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.decoding import check_fit
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.synthetic import SyntheticDrafter
-from specbench.errors import ConfigError
-from specbench.rng import Streams
 from specbench.rules.synthetic import SyntheticVerifier, rate_for
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.verifier import capabilities
-from specbench.types import Draft, LogitRows
 from tests.cases import decoder
 from tests.test_decoding import texts
 from tests.toy import toy_pair, toy_requests

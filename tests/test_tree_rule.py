@@ -7,7 +7,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft
 from specbench.exactness.enumeration import trees as enumeration
 from specbench.exactness.enumeration.trees import (
     all_siblings,
@@ -17,14 +19,12 @@ from specbench.exactness.enumeration.trees import (
     rule_error,
     without_replacement,
 )
-from specbench.rng import Stream, Streams
 from specbench.rules.rule import get_rule
 from specbench.rules.token import tree as tree_module
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.rules.token.tree_naive import NaiveTreeVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.types import PADDING, Draft
 from tests.cases import FIXTURES, ragged_case
 
 TOKEN = get_rule("token")

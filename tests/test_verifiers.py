@@ -12,14 +12,14 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import specbench
-from specbench.errors import ArgumentError, NotInstalledError
-from specbench.rng import Stream, Streams
+from specbench.core.errors import ArgumentError, NotInstalledError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.rules import RULES
 from specbench.rules.external.adapter import ExternalVerifier
 from specbench.rules.rule import ReferenceVerifier, rule_of
 from specbench.rules.verifier import capabilities
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import PADDING, Draft, LogitRows
 from tests.cases import MIXED, amount, missing_device, ragged_case
 from tests.test_accept import by_numpy, by_torch
 

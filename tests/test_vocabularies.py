@@ -14,6 +14,7 @@ import torch
 from scipy.stats import power_divergence
 
 from experiments.embedded_pair.other_vocabulary import in_bytes, in_pieces
+from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
@@ -21,7 +22,6 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.strings import StringsDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.errors import ConfigError, ModelError
 from specbench.exactness.enumeration.laws import all_drafts, completed, law_ends, law_of, target_joint
 from specbench.models import Engine, draft_engine, load_pair
 from specbench.models.vocabularies.retokenized import Retokenized
@@ -33,8 +33,8 @@ from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.workloads import load_prompts
 from tests.cases import CPU, FIXTURES, MIXED, bound, decoder
 from tests.checkpoints import tiny
 from tests.vocabularies import TEXTS, letter_pair, letters, relabelled

@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.types import LogitRows, Verification
 from specbench.exactness import watch
 from specbench.exactness.certificate import BROKEN, certify
 from specbench.exactness.settings import Settings
@@ -17,7 +18,6 @@ from specbench.exactness.suite import examine
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.types import LogitRows, Verification
 from tests.cases import CPU, FIXTURES
 
 SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, call_seconds=2)

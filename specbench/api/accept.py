@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench import arguments
-from specbench.errors import ArgumentError, SpecbenchError
-from specbench.rng import Stream, Streams
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError, SpecbenchError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules import RuleInfo
 from specbench.rules.verifier import Limits
-from specbench.types import PADDING, Draft, LogitRows, Verification
 
 AcceptFunction = Callable[..., tuple[Any, Any]]
 OWN_RULE = "own"

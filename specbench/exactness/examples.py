@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
+from specbench.core.types import PADDING
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.enumeration.injection import Point, ends_of, inject
 from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
@@ -21,11 +23,9 @@ from specbench.exactness.shown import MOST_COPIES, ShownRequest, smallest_batch
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
 from specbench.exactness.zoo.signature import likely_cause
-from specbench.rng import Stream
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier, capabilities
-from specbench.types import PADDING
 
 _FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wrong in the same way
 _EDGE = 1e-9  # of half a box: how far from its edge a point is put

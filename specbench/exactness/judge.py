@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.types import Verification
 from specbench.exactness import watch
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.inputs import Call
@@ -26,7 +27,6 @@ from specbench.rules.agreement import TOLERANCE, only, well_formed
 from specbench.rules.agreement import excess as rounding_excess
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
-from specbench.types import Verification
 
 CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
 _PURE_EVERY = 64  # calls, of which one looks whether the verifier alters its arguments

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Verification
 from specbench.exactness import watch
 from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
-from specbench.rng import Streams
 from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.rules.verifier import Verifier, capabilities
-from specbench.types import Verification
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other

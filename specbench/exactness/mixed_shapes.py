@@ -6,9 +6,9 @@ import random
 
 import torch
 
+from specbench.core.rng import Streams
 from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import BLOCKS, request_streams, uniforms
-from specbench.rng import Streams
 from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
 

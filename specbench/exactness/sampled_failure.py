@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specbench.core.rng import Stream
+from specbench.core.types import PADDING, Verification
 from specbench.exactness import watch
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.evidence import Failure
@@ -13,11 +15,9 @@ from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.judge import CONFIGURED_FIRST
 from specbench.exactness.trials import Trials
-from specbench.rng import Stream
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
-from specbench.types import PADDING, Verification
 
 DRAWN = "calls of D"  # in the place of a fixture
 _SHOWN = 8  # draft tokens of a request

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
-from specbench.rng import Stream, Streams
 from specbench.rules.verifier import DraftSampler, Verifier
-from specbench.types import PADDING, Draft, LogitRows, Verification
 
 _FEW = 8  # requests on which it shows whether arguments are altered
 

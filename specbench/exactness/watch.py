@@ -16,12 +16,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from specbench.errors import ArgumentError, SpecbenchError
-from specbench.rng import Stream, Streams
+from specbench.core.errors import ArgumentError, SpecbenchError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.agreement import only
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier, capabilities
-from specbench.types import Draft, LogitRows, Verification
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 _SLOW = "Raise protocol.call_seconds if it is only slow."

@@ -28,17 +28,17 @@ from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timed import there_and_back
 from specbench.benchmark.timer import Call, Captured, DeviceTimer, calls_by_host
-from specbench.checks import check_count
-from specbench.errors import ArgumentError, ConfigError
-from specbench.plots import latency as plots
-from specbench.progress import say
+from specbench.core.checks import check_count
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.machine.progress import say
+from specbench.core.types import Verification
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_processors
 from specbench.protocols.settings import check_timing
+from specbench.reports.plots import latency as plots
 from specbench.rules import floor_info
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import capabilities
-from specbench.types import Verification
 
 _POISON = -7  # no verifier writes it
 _NOT_OURS = "its engine penalises and bans in ways of its own, which are not measured"

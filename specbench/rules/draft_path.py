@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.types import Draft, LogitRows
 from specbench.rules import batched
-from specbench.types import Draft, LogitRows
 
 
 class DraftPath(ABC):

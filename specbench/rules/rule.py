@@ -18,15 +18,15 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench import arguments
-from specbench.errors import ArgumentError, ConfigError
-from specbench.rng import Stream, Streams
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules import batched
 from specbench.rules.draft_path import DraftPath, DraftPathBatch
 from specbench.rules.info import RULES, RuleInfo
 from specbench.rules.verifier import Verifier
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification
 
 # How the comparisons u_i < threshold_i decide: all tokens before the first i that fails are accepted (each token is
 # decided on alone), or all tokens up to the last i that succeeds (prefixes are accepted as wholes).

@@ -10,9 +10,9 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.rng import Streams
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.info import RuleInfo
-from specbench.types import Draft, LogitRows, Verification
 
 # A sampler that is itself under test: from true rows and uniforms, the tokens and the rows that it declares them to be
 # drawn from.
@@ -53,7 +53,7 @@ class Verifier(Protocol):
 
         Raises:
             ArgumentError: arguments that do not fit together, or values that no rule can handle; see
-                :func:`specbench.arguments.check`.
+                :func:`specbench.core.arguments.check`.
         """
         ...
 

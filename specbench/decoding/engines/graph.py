@@ -15,15 +15,15 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch
-from specbench.config import called
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import Parts, Report
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
-from specbench.errors import ConfigError, ModelError
 from specbench.rules.verifier import Verifier, capabilities
+from specbench.sampling.batch import Batch
 
 TRIALS = 2  # steps before one is captured, in which kernels are compiled and memory is taken
 BUFFERS = 2  # on the host: one is read while the other is written
@@ -55,7 +55,7 @@ class GraphEngine(StaticEngine):
         if verifier is not None:
             offered = capabilities(verifier)
             if not offered.takes_padded or not offered.limits.capturable:
-                problem = f"verifier={called('verifier', verifier)} has to read its drafts on the host"
+                problem = f"verifier={config_name('verifier', verifier)} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
         self._check_on_host(on_host)
         super().check(device, drafter, verifier, batch_size, on_host)

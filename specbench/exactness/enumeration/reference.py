@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Verification
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import Cdf
 from specbench.exactness.steps import Drawn, make_draft
 from specbench.exactness.streams import GivenStreams
-from specbench.rng import Stream, Streams
 from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.rule import Rule, rule_of
 from specbench.rules.verifier import Verifier, capabilities
-from specbench.types import PADDING, Verification
 
 _CELLS = 2**23  # probabilities held side by side
 

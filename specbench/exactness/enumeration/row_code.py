@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.exactness import watch
 from specbench.exactness.enumeration.row_edges import Rows
 from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.rng import Stream, Streams
 from specbench.rules.verifier import Verifier
-from specbench.types import PADDING, Draft, LogitRows
 
 _CELLS = {"cpu": 2**17}  # probabilities of a batch; on a CPU they stay in its cache
 _CELLS_ELSEWHERE = 2**25

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.distribution import Stratum
-from specbench.rng import Streams
 from specbench.rules.verifier import DraftSampler, capabilities
-from specbench.types import Draft, LogitRows
 
 
 @dataclass(frozen=True)

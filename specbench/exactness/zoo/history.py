@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from specbench.core.types import Draft, LogitRows
 from specbench.exactness.fixtures.history import PENALTY
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rules import batched
-from specbench.types import Draft, LogitRows
 
 
 def _first_rows(draft: Draft) -> Int64[Tensor, " m"]:

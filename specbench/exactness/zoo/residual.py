@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
+from specbench.core.types import Draft
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
-from specbench.rng import Stream
 from specbench.rules import batched
-from specbench.types import Draft
 
 
 def refused(draft: Draft, num_accepted: Int64[Tensor, " B"], vocabulary: int) -> Float64[Tensor, "B V"]:

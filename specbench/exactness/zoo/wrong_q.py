@@ -6,11 +6,11 @@ import dataclasses
 
 import torch
 
+from specbench.core.types import LogitRows
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import gumbel
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-from specbench.types import LogitRows
 
 
 def unprocessed(rows: LogitRows) -> LogitRows:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.rules import RULES
 
 OWN = """\

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.rules.block import BLOCK, masked
 from specbench.rules.draft_path import DraftPath
 from specbench.rules.rule import LAST_SUCCESS, Rule, positive_part
-from specbench.types import Draft, LogitRows
 
 
 def prefix_weights(path: DraftPath) -> Float64[Tensor, "m width"]:

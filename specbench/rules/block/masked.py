@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench import arguments
-from specbench.rng import Stream, Streams
+from specbench.core import arguments
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification
 
 
 def prefix_weights(draft: Draft, target: LogitRows) -> Float64[Tensor, "B gamma1"]:

@@ -27,9 +27,9 @@ from jaxtyping import Float32
 from torch import Tensor
 from transformers.generation import utils
 
-from specbench.rng import Streams
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules.external import adapter
-from specbench.types import PADDING, Draft, LogitRows, Verification
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from specbench.errors import ArgumentError, ConfigError
-from specbench.rng import Streams
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules.external import adapter
-from specbench.types import PADDING, Draft, LogitRows, Verification
 
 
 @dataclass(frozen=True)

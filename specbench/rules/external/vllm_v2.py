@@ -25,10 +25,10 @@ import torch
 from jaxtyping import Float32, Int32, Int64, Shaped
 from torch import Tensor
 
-from specbench.errors import ArgumentError
-from specbench.rng import Streams
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules.external import adapter
-from specbench.types import PADDING, Draft, LogitRows, Verification
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.rules import batched
 from specbench.rules.draft_path import DraftPath
 from specbench.rules.rule import Rule
 from specbench.rules.token import TOKEN
 from specbench.rules.token.masked import MaskedVerifier
-from specbench.types import Draft, LogitRows
 
 
 def thresholds(path: DraftPath) -> Float64[Tensor, "m gamma"]:
