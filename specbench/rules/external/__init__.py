@@ -1,1 +1,1 @@
-"""Other projects' verifiers, fed through their own functions: baselines in speed, subjects in exactness."""
+"""Adapters of other projects' verifiers: baselines of speed, and subjects of exactness tests."""

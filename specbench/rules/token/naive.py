@@ -27,7 +27,7 @@ def verify_one(
     accept_u: list[float],
     emit_u: Float64[Tensor, " 1"],
 ) -> tuple[list[int], int]:
-    """The emitted tokens of one request and how many of them were drafted.
+    """Returns the emitted tokens of one request, and the number of accepted tokens.
 
     Args:
         drafted: g tokens, drafted[i] drawn from q[i].
