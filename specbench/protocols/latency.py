@@ -203,7 +203,7 @@ class LatencyProtocol:
         cutoffs_known = rule_of(verifier).reference is None
 
         def call() -> Verification:
-            return verifier.verify(*case.inputs(cutoffs_known))
+            return verifier.verify(*case.inputs(cutoffs_known, capabilities(verifier).takes_masks))
 
         checked = check(verifier, case, call())
         captured = timer.capture(call, capturable=capabilities(verifier).limits.capturable)

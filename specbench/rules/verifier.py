@@ -87,6 +87,7 @@ class Capabilities:
             None if it has no kernels.
         takes_padded: whether it accepts drafts whose rows are padded (``Draft.padded``).
         takes_trees: whether it accepts drafts that are trees (``Draft.parents``), beside chains.
+        takes_masks: whether it applies ``LogitRows.allowed`` of the target. If not, banned tokens have logit -inf.
         synthetic: whether it accepts at given rates, whatever the target's distributions are, so that texts mean
             nothing.
         least_gamma: the lowest gamma with which it can reach its settings.
@@ -97,6 +98,7 @@ class Capabilities:
     interpreted: bool | None = None
     takes_padded: bool = False
     takes_trees: bool = False
+    takes_masks: bool = False
     synthetic: bool = False
     least_gamma: int = 0
     draft_tokens: DraftSampler | None = None
