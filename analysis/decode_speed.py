@@ -9,12 +9,12 @@ import pandas as pd
 
 from specbench.metrics import results
 from specbench.reports import Code, Link, Picture, Report, Table, winner
-from specbench.reports.between import RULES
 from specbench.reports.cells import number, plain
 from specbench.reports.plots import decode as decode_plots
 from specbench.reports.plots import engines as plots
 from specbench.reports.text import section
 from specbench.reports.varying import varying, with_sampling
+from specbench.rules import rules_followed
 
 from .command import main
 from .decoding import setting, synthetic, where_it_ran
@@ -71,7 +71,7 @@ def build(run_dir: Path) -> Report:
         section("Figures", *_pictures(rows, others)),
         where_it_ran(rows),
     ]
-    rules = [RULES[each] for each in rows["verifier"] if each in RULES]
+    rules = rules_followed(rows["verifier"])
     title, data = "Speed of decoding by engine", {"table": rows, "baselines": others}
     warning = " ".join(filter(None, [synthetic(rows), weights(rows)]))
     return report_of(run_dir, "decode_speed", title, QUESTION, sections, rules, data, warning=warning)

@@ -13,11 +13,12 @@ from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.request_latency import STATISTICS
 from specbench.metrics.results import RESULT_SCHEMA
 from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells, winner
-from specbench.reports.between import RULES, agreement, tokens_a_step
+from specbench.reports.between import agreement, tokens_a_step
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.plots import decode as plots
 from specbench.reports.text import section
 from specbench.reports.varying import as_text, asked, varying, with_sampling
+from specbench.rules import rules_followed
 
 from .categories import by_category, read_categories
 from .command import main
@@ -206,7 +207,7 @@ def build_sweep(
     common = [axis, *varying(results, axis, "verifier")]
     answer = [
         *(fastest(results, axis), *tokens_a_step(run_dir, results, common), findings(results)),
-        *(winner.machine(results), repeats(results), exactness(results), agreement(results, axis)),
+        *(winner.machine(results), repeats(results), exactness(results), *agreement(results, axis)),
     ]
     shown = Table(
         "table",
@@ -226,9 +227,9 @@ def build_sweep(
         section("Figures", *pictures),
         where_it_ran(results),
     ]
-    rules = [RULES[each] for each in results["verifier"] if each in RULES]
     title = f"{axis.capitalize()} sweep"
     named, warning = headlines(results), synthetic(results)
+    rules = rules_followed(results["verifier"])
     return report_of(run_dir, name, title, question, sections, rules, headlines=named, warning=warning)
 
 

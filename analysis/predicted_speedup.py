@@ -12,10 +12,10 @@ from scipy import stats
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.replay.cost.model import COST, fit
 from specbench.reports import Bullets, Link, Picture, Report, Strong, Table, Text
-from specbench.reports.between import RULES
 from specbench.reports.cells import few_units, interval
 from specbench.reports.plots import cost as plots
 from specbench.reports.text import join, section
+from specbench.rules import rules_followed
 
 from .command import main
 from .decoding import setting, where_it_ran
@@ -77,7 +77,7 @@ def build(run_dir: Path) -> Report:
         section("Figures", *_pictures(predicted, measured, costs, steady, setting(rows))),
         where_it_ran(rows),
     ]
-    rules = [RULES[each] for each in rows["verifier"] if each in RULES]
+    rules = rules_followed(rows["verifier"])
     return report_of(run_dir, "predicted_speedup", "Predicted against measured speedup", QUESTION, sections, rules)
 
 

@@ -19,7 +19,7 @@ from specbench.reports import Picture, Report, Strong, Table, Text
 from specbench.reports.cells import file_name, interval, number
 from specbench.reports.plots import replay as plots
 from specbench.reports.text import join, section
-from specbench.rules.cards import BLOCK, CARDS, TOKEN
+from specbench.rules import BLOCK, TOKEN, replayable
 
 from .command import main
 from .decoding import setting, where_it_ran
@@ -79,12 +79,12 @@ def policies(run_dir: Path, rows: pd.DataFrame) -> dict[str, tuple[pd.DataFrame,
     found = {}
     for temperature, jobs in rows.groupby("temperature"):
         trace, lines, words = read_trace(run_dir / str(jobs["job"].iloc[0]) / TRACE), [], []
-        for card in CARDS.values():
-            points = frontier(trace, card, FIXED)
-            lines += policy_rows(trace, card.name, points)
+        for info in replayable():
+            points = frontier(trace, info, FIXED)
+            lines += policy_rows(trace, info.name, points)
             for kind in ("probability", "entropy"):
                 if gain := gain_over_fixed(points, kind):
-                    words.append(f"{gain[0]:+.2f} ({card.title}, by {kind}, threshold {gain[1]:g})")
+                    words.append(f"{gain[0]:+.2f} ({info.title}, by {kind}, threshold {gain[1]:g})")
         text = f"Stopping early at T = {temperature:g}, tokens a step beyond a fixed gamma of equal draft, at best: "
         found[f"{temperature:g}"] = pd.DataFrame(lines), text + (", ".join(words) or "nothing to compare") + "."
     return found
@@ -98,8 +98,9 @@ def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
     for key, decoded in texts.groupby(["job", "rule"]):
         job, rule = key  # ty: ignore[not-iterable]
         gammas = sorted(decoded["gamma"].unique().tolist())
-        # A rule from outside of the tree was replayed by the run; here its name is all that is known of it.
-        independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if rule in CARDS else {}
+        # A rule that is not registered was replayed by the run; here its name is all that is known of it.
+        known = rule in [info.name for info in replayable()]
+        independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if known else {}
         for gamma in gammas:
             found = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
             about = {"rule": rule, "temperature": decoded["temperature"].iloc[0], "gamma": gamma}

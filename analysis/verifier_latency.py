@@ -17,7 +17,7 @@ from specbench.reports import Block, Bullets, Link, Paragraph, Picture, Report, 
 from specbench.reports.cells import NONE, interval, number, values
 from specbench.reports.plots import latency as plots
 from specbench.reports.text import section
-from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
+from specbench.rules import RULES, TOKEN, RuleInfo
 
 from . import shaping
 from .command import main
@@ -55,7 +55,6 @@ SPEED = "Time of each verifier over that of the reference in the same case: how 
 RATIOS = """\
 How many times longer than reading the bytes; the dashed line is the speed of a plain copy. Labels are what a case
 varies, and its number of requests."""
-REFERENCES = {BLOCK.name: "block_fused", TOKEN.name: "fused"}  # what others are compared with, where it ran
 
 
 def build(run_dir: Path) -> Report:
@@ -195,7 +194,8 @@ def _keys(rows: pd.DataFrame) -> list[tuple[str, int]]:
 def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
     """Time over the reference's, with intervals, a line a case and verifier.
 
-    The reference is the fused verifier of the rule where it ran, else the first of that rule.
+    The reference is the rule's `timing_baseline` if it was timed, else the first verifier of that rule. Verifiers of
+    rules that are not registered are compared with the token rule's.
     """
     samples = read_jobs(run_dir, LATENCY_SAMPLES)
     arrays: dict[tuple[int, int], np.ndarray] = {}
@@ -203,12 +203,12 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
         by_round = [each["microseconds"].to_numpy() for _, each in rows.groupby("round")]
         arrays[int(rows["job"].iloc[0]), int(rows["case"].iloc[0])] = np.stack(by_round)
     lines = []
-    for card in CARDS.values():
-        rows = timed[timed["rule"].map(floor_card) == card]  # others are compared with the token rule's
+    for info in RULES.values():
+        rows = timed[timed["rule"].map(_compared_with) == info]
         names = list(dict.fromkeys(rows["verifier"]))
         if len(names) < 2:
             continue
-        reference = REFERENCES[card.name] if REFERENCES[card.name] in names else names[0]
+        reference = info.timing_baseline if info.timing_baseline in names else names[0]
         of_rule = list(zip(_keys(rows), (row for _, row in rows.iterrows()), strict=True))
         base = {key: row for key, row in of_rule if row["verifier"] == reference}
         for key, row in of_rule:
@@ -227,6 +227,10 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
             )
     columns = ["variant", "batch_size", "verifier", "reference", "times", "times_low", "times_high", "comparable"]
     return pd.DataFrame(lines, columns=columns)
+
+
+def _compared_with(rule: str) -> RuleInfo:
+    return RULES.get(rule, TOKEN)
 
 
 def _samples(arrays: Mapping[tuple[int, int], np.ndarray], row: pd.Series) -> np.ndarray:
@@ -271,14 +275,15 @@ def remarks(timed: pd.DataFrame) -> list[Text]:
 
 def checks(timed: pd.DataFrame) -> str:
     """What the checks of the timed outcomes found."""
-    twins = timed[timed["rule"].isin(CARDS)]
+    with_law = [info.name for info in RULES.values() if info.has_law]
+    twins = timed[timed["rule"].isin(with_law)]
     text = ""
     if len(twins):
         text = (
             f"{twins['checked'].sum():.0f} verified requests were compared with their rule's plain twin token for "
             f"token: {twins['rounding'].sum():.0f} differ, which rounding at a threshold explains, and no other."
         )
-    others = list(dict.fromkeys(timed.loc[~timed["rule"].isin(CARDS), "verifier"]))
+    others = list(dict.fromkeys(timed.loc[~timed["rule"].isin(with_law), "verifier"]))
     if others:
         text += (
             f" Of other rules: {', '.join(others)}; each was compared so with its rule's reference if "

@@ -3,7 +3,7 @@
 From Python: ``verify`` a batch of your own logits, ``certify`` a function of your own (``from_accept`` makes a verifier
 of one that handles a single request), ``load_pair``, ``decode``, ``record`` and ``replay``. Everything is imported when
 it is first used, so that ``import specbench`` needs no PyTorch.
-The code begins at core/types.py; read verifiers/naive.py and decoding/step.py after it.
+The code begins at core/types.py; read rules/token/naive.py and decoding/step.py after it.
 """
 
 from __future__ import annotations

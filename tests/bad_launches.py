@@ -24,7 +24,7 @@ from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.kernels import launch
 from specbench.kernels.layout import Scratch
-from specbench.rules.known import KNOWN
+from specbench.rules.rule import get_rule
 from tests import interpreter
 from tests.kernel_cases import DEVICE, GREEDY, Case, assert_agrees, step
 
@@ -243,7 +243,7 @@ def run_one(bad: Launch, block: bool) -> None:
     assert ((got.token_ids >= PADDING) & (got.token_ids < given[1].logits.shape[1])).all(), "an id of no token"
     if bad.colder is None:
         with mock.patch.object(arguments, "check"):  # seeds and positions stay as they are
-            expected = KNOWN[rule].reference.verify(*as_read(given))
+            expected = get_rule(rule).reference.verify(*as_read(given))
         if bad.bad_request is not None:  # the twin's argmax of NaN is no token either
             expected.token_ids[bad.bad_request], expected.num_accepted[bad.bad_request] = PADDING, 0
         assert got.num_accepted.tolist() == expected.num_accepted.tolist(), "num_accepted"

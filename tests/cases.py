@@ -20,11 +20,10 @@ from specbench.drafters.model import ModelDrafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.zoo.bugs import bugs, flawed
 from specbench.models import CachedModel, Pair
+from specbench.rules.external.adapter import ExternalVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
-from specbench.verifiers.external.base import ExternalVerifier
-from specbench.verifiers.masked import MaskedVerifier
 
 Amount = TypeVar("Amount")
 MIXED = [
@@ -89,7 +88,7 @@ def missing_device(verifier: Verifier) -> str:
     """Why a verifier cannot take the suites' tensors, which are on the CPU; empty where it can."""
     if isinstance(verifier, ExternalVerifier) and verifier.limits.device not in (None, "cpu"):
         return f"{verifier.rule} runs on {verifier.limits.device} alone"
-    if offers(verifier).interpreted is False:
+    if capabilities(verifier).interpreted is False:
         return "its kernels are compiled for a GPU; test_kernels.py has them there"
     return ""
 
@@ -99,7 +98,7 @@ def amount(verifier: Verifier, full: Amount, interpreted: Amount) -> Amount:
 
     The interpreter takes milliseconds a program, however few numbers it works on.
     """
-    return interpreted if offers(verifier).interpreted else full
+    return interpreted if capabilities(verifier).interpreted else full
 
 
 def ragged_case(

@@ -445,7 +445,7 @@ GOOD_INPUT = [
     ),
 ]
 SWEEP = Case("sweep with a bad job", ("-m", *QUICK, *QUICK_CHECK, "gamma=-1,1"), (), True)
-CLASSES = "builtins.object,specbench.verifiers.naive.NaiveVerifier"
+CLASSES = "builtins.object,specbench.rules.token.naive.NaiveVerifier"
 BUG = Case("sweep with a bug", ("-m", *QUICK, *QUICK_CHECK, f"verifier._target_={CLASSES}"), (), True)
 JUDGED = Case(
     "verifier judged",

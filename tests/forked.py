@@ -22,10 +22,10 @@ from hydra.core.global_hydra import GlobalHydra
 import specbench.drafters.model
 import specbench.protocols.decode
 import specbench.reports.writing
+import specbench.rules.token.masked
 import specbench.runs.ending
 import specbench.runs.execute
 import specbench.runs.summary
-import specbench.verifiers.masked
 from specbench.__main__ import main
 from specbench.core.conf import CONF
 from specbench.runs import building

@@ -116,7 +116,7 @@ VALUES = (
         "builtins.print",
         "builtins.exec",
         "nope.Nope",
-        "specbench.verifiers.naive.NaiveVerifier",
+        "specbench.rules.token.naive.NaiveVerifier",
         "cuda",
         "cpu",
     ),

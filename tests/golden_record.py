@@ -30,9 +30,9 @@ from specbench.metrics import results
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.replay.renewal import replay
 from specbench.replay.survival import survival
+from specbench.rules.verifier import Verifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.verifiers import Verifier
 from tests.cases import FIXTURES, bound, in_float64
 from tests.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 

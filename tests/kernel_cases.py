@@ -10,7 +10,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch
 from specbench.rules.agreement import classify
-from specbench.rules.known import KNOWN
+from specbench.rules.rule import get_rule
 from specbench.sampling import RowParams, SamplingParams, draw, logit_rows
 from tests.cases import MIXED
 
@@ -97,7 +97,7 @@ def step(case: Case, seed: int, closeness: float = 0.7) -> tuple[Draft, LogitRow
 
 
 def assert_agrees(rule: str, arguments: tuple[Draft, LogitRows, Streams], got: Verification) -> None:
-    expected = KNOWN[rule].reference.verify(*arguments)
+    expected = get_rule(rule).reference.verify(*arguments)
     differences = classify(rule, *arguments, expected, got)
     assert len(differences.requests) == 0, f"requests {differences.requests.tolist()}, excess {differences.excess}"
     assert torch.equal(got.token_ids, expected.token_ids)

@@ -48,7 +48,7 @@ def _beside_basic(folder: Path, name: str, *settings: str) -> dict[str, object]:
 def lost(folder: Path) -> dict[str, object]:
     """A job that fails and one that takes its process with it, on two workers of Ray."""
     (folder / "mine.py").write_text(DEADLY)
-    bad = ("verifier._target_=specbench.verifiers.naive.NaiveVerifier,mine.Deadly", "gamma=1,99")
+    bad = ("verifier._target_=specbench.rules.token.naive.NaiveVerifier,mine.Deadly", "gamma=1,99")
     workers = ("hydra/launcher=ray", "hydra.launcher.workers=2", "verifier=naive")
     return asdict(_process(folder, *SWEEP, "share_machine=true", *bad, *workers))
 

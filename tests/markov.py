@@ -10,8 +10,8 @@ from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows
+from specbench.rules.verifier import Verifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.verifiers import Verifier
 
 
 class MarkovPair:

@@ -13,9 +13,9 @@ import torch
 
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows
-from specbench.verifiers.external import base
-from specbench.verifiers.external.flashinfer import FlashinferVerifier
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.external import adapter
+from specbench.rules.external.flashinfer import FlashinferVerifier
+from specbench.rules.token.masked import MaskedVerifier
 
 
 def plain_rows(logits: torch.Tensor, temperature: torch.Tensor | None = None) -> LogitRows:
@@ -123,4 +123,4 @@ def install_flashinfer(monkeypatch: pytest.MonkeyPatch, streams: Streams) -> Non
 
     modules = SimpleNamespace(softmax=softmax, chain_speculative_sampling=chain_speculative_sampling)
     install_modules(monkeypatch, {"flashinfer.sampling": modules})
-    monkeypatch.setattr(FlashinferVerifier, "limits", base.Limits(ragged=False, empty=False, batch_invariant=False))
+    monkeypatch.setattr(FlashinferVerifier, "limits", adapter.Limits(ragged=False, empty=False, batch_invariant=False))

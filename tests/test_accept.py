@@ -15,7 +15,7 @@ from specbench.core.types import PADDING
 from specbench.exactness import suite
 from specbench.exactness.fixtures import small_fixtures
 from specbench.models import Pair
-from specbench.verifiers.naive import NaiveVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from tests.cases import ragged_case
 from tests.test_api import SMALL
 

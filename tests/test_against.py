@@ -21,8 +21,8 @@ from specbench.protocols import against as module_against
 from specbench.protocols.against import against, check_ways, wrong_texts
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.rounds import Timed, timed_rounds
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 
 GREEDY = SamplingParams(temperature=0.0)
 TEXTS = ("def add(a, b):\n    return", "import os\nimport", "class Point:\n    def __init__(self, x, y):\n", "x =")

@@ -21,13 +21,13 @@ from specbench.exactness.zoo.residual import TargetResidual
 from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext, agreement
 from specbench.protocols.agreement import AgreementProtocol
+from specbench.rules import batched
 from specbench.rules.agreement import classify, excess, only, well_formed
-from specbench.rules.known import KNOWN
+from specbench.rules.block.masked import BlockVerifier, accepted_length, prefix_weights, residual_masses
+from specbench.rules.rule import get_rule, rules_with_formulas
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
-from specbench.verifiers import batched
-from specbench.verifiers.block import BlockVerifier, accepted_length, prefix_weights, residual_masses
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import ragged_case
 
 RAGGED = [0, 4, 1, 0, 3, 2, 4, 0, 1, 2]
@@ -48,7 +48,7 @@ def rounded(rows: LogitRows | None, error: float, seed: int) -> LogitRows | None
 def test_what_the_rule_emits_needs_no_error(rule, one_hot, counts):
     for seed in range(5):
         draft, target, streams = ragged_case(counts, 23, one_hot=one_hot, seed=seed)
-        outcome = KNOWN[rule].reference.verify(draft, target, streams)
+        outcome = get_rule(rule).reference.verify(draft, target, streams)
         assert (excess(rule, draft, target, streams, outcome) == 0).all()
         assert len(classify(rule, draft, target, streams, outcome, outcome).requests) == 0
 
@@ -60,9 +60,9 @@ def test_rounding_is_explained_by_its_own_size_and_not_by_less(rule, error):
     needed = []
     for seed in range(40):
         draft, target, streams = ragged_case([4] * 110, 23, params=[SamplingParams()], seed=seed)
-        first = KNOWN[rule].reference.verify(draft, target, streams)
+        first = get_rule(rule).reference.verify(draft, target, streams)
         off = Draft(draft.token_ids, rounded(draft.rows, error, seed), draft.num_draft_tokens, 4)
-        second = KNOWN[rule].reference.verify(off, rounded(target, error, seed + 1000), streams)
+        second = get_rule(rule).reference.verify(off, rounded(target, error, seed + 1000), streams)
         needed.append(classify(rule, draft, target, streams, first, second).excess)
     every = torch.cat(needed)
     assert len(every) > 5
@@ -160,7 +160,7 @@ def test_a_wrong_block_rule_is_not_rounding():
     wrong = 0
     for seed in range(10):
         draft, target, streams = ragged_case([4] * 30, 23, params=[SamplingParams()], seed=seed)
-        right = KNOWN["block"].reference.verify(draft, target, streams)
+        right = get_rule("block").reference.verify(draft, target, streams)
         wrong += len(classify("block", draft, target, streams, right, EarlyStop().verify(draft, target, streams)).wrong)
     assert wrong > 20
 
@@ -175,7 +175,7 @@ def test_only_takes_the_rows_of_its_requests():
 
 def test_arguments_are_checked():
     draft, target, streams = ragged_case([2, 1], 7)
-    right = KNOWN["token"].reference.verify(draft, target, streams)
+    right = get_rule("token").reference.verify(draft, target, streams)
     with pytest.raises(ArgumentError, match="rule: 'lenient'"):
         classify("lenient", draft, target, streams, right, right)
     with pytest.raises(ArgumentError, match="second: token_ids of shape"):
@@ -200,7 +200,7 @@ class SometimesOff:
         self.rule, self.share, self.lossless = rule, share, True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        right = KNOWN.get(self.rule, KNOWN["token"]).reference.verify(draft, target, streams)
+        right = rules_with_formulas().get(self.rule, get_rule("token")).reference.verify(draft, target, streams)
         off = streams.uniform(Stream.EMIT)[:, 0] < self.share
         token_ids = right.token_ids.clone()
         place = right.num_accepted[:, None]
@@ -220,7 +220,7 @@ def test_the_protocol_counts_differences_and_draws(rule):
     assert 0.02 < share < 0.09  # expected 0.05, standard error below 0.009
     assert row.wrong > 0.9 * row.differences
     assert row.share_low < row.share < row.share_high
-    row = only_row(protocol.run(context(KNOWN[rule].reference)))
+    row = only_row(protocol.run(context(get_rule(rule).reference)))
     assert (row.differences, row.share, row.share_low) == (0, 0, 0)
     assert 0 < row.share_high < 4 / 3000
 
@@ -274,8 +274,8 @@ def test_every_step_has_drafts_and_uniforms_of_its_own():
 def test_decisions_by_hand():
     draft, _, _ = ragged_case([3, 3, 0], 7)
     verified = Verification(torch.zeros(3, 4, dtype=torch.int64), torch.tensor([3, 1, 0]))
-    assert KNOWN["token"].num_decided(verified.num_accepted, draft.num_draft_tokens).tolist() == [3, 2, 0]
-    assert KNOWN["block"].num_decided(verified.num_accepted, draft.num_draft_tokens).tolist() == [3, 3, 0]
+    assert get_rule("token").num_decided(verified.num_accepted, draft.num_draft_tokens).tolist() == [3, 2, 0]
+    assert get_rule("block").num_decided(verified.num_accepted, draft.num_draft_tokens).tolist() == [3, 3, 0]
 
 
 def test_a_verifier_without_a_twin_is_named():

@@ -20,13 +20,12 @@ from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.statistics import small
 from specbench.protocols.exactness import ExactnessProtocol
-from specbench.rules import known
-from specbench.rules.rule import Rule
-from specbench.rules.token import TOKEN
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import Rule, rule_of
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.choices import chosen, names
 from specbench.sampling import RowParams, logit_rows
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.command_lines import ROOT
 from tests.test_exactness_protocols import context as run_context
 
@@ -405,7 +404,7 @@ def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, ve
     first = specbench.certify(given, **arguments)
     names = {"specbench": specbench, "mine": mine, "verifier": given, "own_rule": arguments.get("rule")}
     assert eval(first.command, names).command == first.command
-    of_verifier = [(known.of(question.verifier).name, question.verifier.lossless) for question in asked]
+    of_verifier = [(rule_of(question.verifier).name, question.verifier.lossless) for question in asked]
     assert len(asked) == 2
     assert of_verifier[0] == of_verifier[1]
     assert len({str(dataclasses.replace(question, verifier=None)) for question in asked}) == 1

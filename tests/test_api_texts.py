@@ -24,9 +24,9 @@ from specbench.metrics.results import RunRow, write_rows
 from specbench.models import CachedModel, Pair
 from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import RoundSettings
-from specbench.rules.token import TOKEN
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.runs.samplings import processors_text
-from specbench.verifiers.block import BlockVerifier
 
 PROMPTS = ["def add(a, b):\n", "import os\nimport ", "class A"]
 

@@ -16,12 +16,12 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch
-from specbench.verifiers import Verifier
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.matching import MatchingVerifier
-from specbench.verifiers.naive import NaiveVerifier
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.matching import MatchingVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
+from specbench.rules.verifier import Verifier
 from tests.kernel_cases import DEVICE, Case, T, changed, on_a_gpu, step, to_meta
 
 Step = tuple[Draft, LogitRows, Streams]

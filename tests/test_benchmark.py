@@ -18,10 +18,10 @@ from specbench.benchmark.timer import DeviceTimer, calls_by_host
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream
 from specbench.metrics.latency import median, ratio_of_medians
+from specbench.rules import batched
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import BASE, CPU, TRUNCATED
 
 # --- The byte floor, counted by hand: V = 100, 2 bytes; in units of a row, 200 bytes ---

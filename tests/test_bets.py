@@ -9,7 +9,7 @@ from specbench.exactness.inputs.expected import CallPath
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import CELLS, NUMBERS, ORDERS, CellCounts, smooth, token_cells, transforms
 from specbench.exactness.zoo import accept
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from tests.cases import CPU
 
 pytestmark = pytest.mark.usefixtures("unchecked")

@@ -23,8 +23,8 @@ from specbench.protocols.decode import DecodeProtocol, headline
 from specbench.protocols.rounds import TimedRounds
 from specbench.reports.text import literal
 from specbench.reports.winner import ONE_BATCH, fastest
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.made_up_rows import frame, make_row
 from tests.test_decoding import make_requests
 

@@ -11,8 +11,8 @@ from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext
 from specbench.protocols.cost import CostProtocol
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.test_decoding import make_requests
 
 STEPS, PROMPT = 1, 20

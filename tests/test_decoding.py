@@ -9,10 +9,10 @@ from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Request
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
 from specbench.models import ModelOutput
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import decoder
 
 GREEDY = SamplingParams(temperature=0.0)

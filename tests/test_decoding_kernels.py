@@ -5,9 +5,9 @@ import pytest
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, load_pair
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams, where
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.kernel_cases import DEVICE
 

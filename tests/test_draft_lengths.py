@@ -25,10 +25,10 @@ from specbench.drafters import draft_name, lengths, model
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.replay.policies import Policy, draft_lengths, try_policy
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import RowParams, SamplingParams
 from specbench.sampling.batch import RUNNING, Batch
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder
 from tests.markov_pair import MarkovModel, markov_pair, sampled_texts, trace_of_tokens
 from tests.test_decoding import GREEDY, make_requests, texts

@@ -13,11 +13,11 @@ from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.synthetic import SyntheticDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, load_pair
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.synthetic import SyntheticVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import SamplingParams, resolve
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.synthetic import SyntheticVerifier
-from specbench.verifiers.tree import TreeVerifier
 from tests.cases import MIXED
 from tests.kernel_cases import on_a_gpu
 from tests.test_decoding import make_requests

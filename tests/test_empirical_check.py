@@ -7,8 +7,8 @@ from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel
 from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
 from specbench.protocols.model_context import ModelContext
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.test_decoding import make_requests
 

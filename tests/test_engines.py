@@ -19,10 +19,10 @@ from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import CachedModel, ModelOutput
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import bound, come_and_go
 from tests.test_decoding import make_requests, texts
 

@@ -15,9 +15,9 @@ from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import CachedModel, load_pair
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.kernel_cases import on_a_gpu
 from tests.test_decoding import make_requests

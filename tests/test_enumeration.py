@@ -25,11 +25,10 @@ from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.steps import draw, table_rows, verified
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo import residual
-from specbench.rules import known
-from specbench.rules.known import KNOWN
-from specbench.rules.token import TOKEN
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import rule_of, rules_with_formulas
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES, every_fixture
 
 # --- Fixtures and enumeration ---
@@ -58,7 +57,7 @@ def test_fixtures_hold_what_they_promise():
 
 
 @every_fixture
-@pytest.mark.parametrize("rule", KNOWN)
+@pytest.mark.parametrize("rule", rules_with_formulas())
 def test_rules_are_lossless_by_enumeration(fixture, rule):
     assert rule_error(rule, fixture) <= 1e-12
 
@@ -69,7 +68,7 @@ def test_joints_are_distributions(fixture):
     assert joint.sum() == pytest.approx(1, abs=1e-12)
     drafts = all_drafts(fixture, fixture.gamma)
     assert drafts.weight.sum() == pytest.approx(1, abs=1e-12)
-    for rule in KNOWN.values():
+    for rule in rules_with_formulas().values():
         assert law_of(rule, drafts).length.sum(1).numpy() == pytest.approx(1, abs=1e-12)
 
 
@@ -90,7 +89,10 @@ def test_enumeration_sees_a_wrong_residual():
 
 def test_block_verification_accepts_more_than_token_verification():
     for fixture in FIXTURES.values():
-        means = [float((rule_lengths(rule, fixture)[-1] * torch.arange(fixture.gamma + 1)).sum()) for rule in KNOWN]
+        means = [
+            float((rule_lengths(rule, fixture)[-1] * torch.arange(fixture.gamma + 1)).sum())
+            for rule in rules_with_formulas()
+        ]
         assert means[1] >= means[0] - 1e-12
 
 
@@ -128,7 +130,7 @@ def test_the_reference_is_the_rule(verifier):
     for fixture in (*small_fixtures(), greedy_fixture()):
         streams = request_streams(5, 0, 600 if fixture.gamma < 60 else 60, fixture.gamma + 1, CPU)
         drawn = draw(verifier, fixture, streams)
-        got, wanted = verified(verifier, fixture, drawn, streams), expected(known.of(verifier), fixture, drawn, streams)
+        got, wanted = verified(verifier, fixture, drawn, streams), expected(rule_of(verifier), fixture, drawn, streams)
         assert torch.equal(got.verification.token_ids, wanted.token_ids), fixture.name
         assert torch.equal(got.verification.num_accepted, wanted.num_accepted)
 
@@ -137,6 +139,6 @@ def test_the_reference_of_one_rule_is_not_that_of_the_other():
     fixture = FIXTURES["deep"]
     streams = request_streams(5, 0, 600, fixture.gamma + 1, CPU)
     drawn = draw(MaskedVerifier(), fixture, streams)
-    token, block = (expected(rule, fixture, drawn, streams) for rule in KNOWN.values())
+    token, block = (expected(rule, fixture, drawn, streams) for rule in rules_with_formulas().values())
     assert not torch.equal(token.num_accepted, block.num_accepted)
     assert (block.num_accepted.double().mean() > token.num_accepted.double().mean()).item()

@@ -25,9 +25,9 @@ from specbench.models import CachedModel, ModelOutput, Pair
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.text_evidence import evidence, rounding
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import Verifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.verifiers import Verifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 
 SAMPLERS = [

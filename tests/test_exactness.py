@@ -28,13 +28,13 @@ from specbench.exactness.zoo import accept, bonus, residual, state
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card, flawed
 from specbench.exactness.zoo.elsewhere import elsewhere
-from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE
-from specbench.rules.block import BLOCK
-from specbench.rules.token import TOKEN
+from specbench.rules.block.formulas import RULE as BLOCK
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import rule_of
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.sweeper import with_every_bug
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES, FLAWED, amount
 from tests.test_verifiers import VERIFIERS as INSTALLED
 
@@ -77,12 +77,12 @@ def test_lossless_verifiers_pass_the_suite(name, request):
         if bound.method != COUNTED:
             assert bound.located < 1e-12
             assert bound.differing == bound.rounding
-        if known.of(verifier).has_law and FIXTURES.get(bound.fixture) is not None:
+        if rule_of(verifier).has_law and FIXTURES.get(bound.fixture) is not None:
             assert bound.rule_error is not None
             assert bound.rule_error < 1e-12
     assert all(not row.structural for row in evidence.inputs)
     assert evidence.long_use is None or altered(evidence.long_use) == 0
-    if known.of(verifier).has_law:
+    if rule_of(verifier).has_law:
         assert not any(habit.differing for habit in evidence.habits)
 
 

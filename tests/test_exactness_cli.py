@@ -7,9 +7,9 @@ import pytest
 
 from specbench.exactness.zoo.bonus import PreviousRowBonus
 from specbench.metrics.results import read_results
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.job import component_name
 from specbench.runs.overrides import spelled_out
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cli_cases import AS_SLOW_CODE, Case
 from tests.command_lines import Ended, once, read_all, run_all, untracked
 

@@ -17,8 +17,8 @@ from specbench.exactness.settings import SUITES, Settings
 from specbench.exactness.suite import examine
 from specbench.exactness.trials import run_trials
 from specbench.exactness.zoo.base import TokenSteps
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched
 from tests.cases import CPU
 
 # A sound verifier is rejected with probability 1e-7 a test of this file; seeds are fixed.

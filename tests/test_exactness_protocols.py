@@ -23,9 +23,9 @@ from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.greedy_divergence import triage
 from specbench.reports.plots import exactness as plots
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 
 ZOO = (tables.SENSITIVITY, tables.ELSEWHERE, tables.BOUNDS, tables.BIAS)  # what the zoo's report is made of

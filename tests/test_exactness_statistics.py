@@ -29,10 +29,10 @@ from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, LAST_P
 from specbench.exactness.texts import eprocess
 from specbench.exactness.zoo import residual
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rules.token import TOKEN
+from specbench.rules.matching import MatchingVerifier
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.matching import MatchingVerifier
 from tests.cases import CPU, FIXTURES
 
 # --- Tests, power, bounds ---

@@ -14,13 +14,13 @@ from transformers.generation import utils
 from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.rules.external import adapter
+from specbench.rules.external.flashinfer import FlashinferVerifier
+from specbench.rules.external.transformers import TransformersVerifier
+from specbench.rules.external.vllm_v1 import VllmV1Verifier
+from specbench.rules.external.vllm_v2 import VllmV2Verifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.external import base
-from specbench.verifiers.external.flashinfer import FlashinferVerifier
-from specbench.verifiers.external.transformers import TransformersVerifier
-from specbench.verifiers.external.vllm_v1 import VllmV1Verifier
-from specbench.verifiers.external.vllm_v2 import VllmV2Verifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import MIXED, missing_device, ragged_case
 from tests.markov import MarkovPair
 from tests.stand_ins import install_flashinfer, install_vllm_v1, install_vllm_v2
@@ -194,7 +194,7 @@ def test_the_global_generator_is_left_alone_and_does_not_matter():
 
 def test_the_global_generator_is_restored_after_an_error():
     def draw_and_fail() -> None:
-        with base.private_generator(torch.device("cpu"), 5):
+        with adapter.private_generator(torch.device("cpu"), 5):
             raise ZeroDivisionError(torch.rand(3))
 
     state = torch.get_rng_state()
@@ -207,7 +207,7 @@ def test_the_global_generator_has_one_user_at_a_time():
     meeting = Meeting()
 
     def draw() -> None:
-        with base.private_generator(torch.device("cpu"), 5):
+        with adapter.private_generator(torch.device("cpu"), 5):
             meeting.visit()
 
     in_two_threads(draw)
@@ -218,7 +218,7 @@ def test_library_seeds_differ_by_request_and_position():
     """1,000 seeds of 63 bits: two that are equal by chance would be a matter of 5e-14."""
     requests = torch.arange(100).repeat(10)
     streams = Streams(requests, torch.arange(10).repeat_interleave(100), 1)
-    seeds = base.library_seeds(streams)
+    seeds = adapter.library_seeds(streams)
     assert len(seeds.unique()) == 1000
     assert (seeds >= 0).all()
     # Not the words that the first drafted token was drawn by, which the libraries' Philox would meet again.
@@ -230,7 +230,7 @@ def test_library_seeds_differ_by_request_and_position():
 
 def test_memo_follows_its_tensors():
     made = []
-    memo: base.Memo[int] = base.Memo()
+    memo: adapter.Memo[int] = adapter.Memo()
     tensor, other = torch.zeros(2), torch.zeros(2)
 
     def make() -> int:

@@ -24,8 +24,8 @@ from specbench.exactness.habits import (
 )
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import SeedOfFirstRow
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import FIXTURES
 
 COUPLED = ["ragged", "mixed"]

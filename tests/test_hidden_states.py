@@ -23,10 +23,10 @@ from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, RowCache, cached_draft, load_pair
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.tree import TreeVerifier
 from tests.cases import come_and_go, decoder
 from tests.command_lines import ROOT
 from tests.families import CONFIGS, VOCABULARY, made

@@ -23,7 +23,7 @@ from specbench.exactness.fixtures.history import (
 )
 from specbench.exactness.probes import Probe
 from specbench.exactness.zoo.bugs import flawed
-from specbench.rules.token import TOKEN
+from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import History
 from tests.cases import FIXTURES
 

@@ -22,8 +22,8 @@ from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext, RunContext
 from specbench.protocols.record import record
 from specbench.protocols.settings import unused
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 
 PROTOCOLS = sorted(path.stem for path in (CONF / "protocol").glob("*.yaml"))
 SAMPLING = SamplingParams(temperature=0.9)  # known by its identity: what was made in its place is another object

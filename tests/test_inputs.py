@@ -18,15 +18,16 @@ from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import law_error, same_in_batch
 from specbench.exactness.inputs.rows import Dense, cutoffs
 from specbench.exactness.trials import run_trials
-from specbench.rules import block, token
-from specbench.rules.block import BLOCK
+from specbench.rules.block import formulas as block
+from specbench.rules.block.formulas import RULE as BLOCK
+from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.rule import LAST_SUCCESS, Rule
-from specbench.rules.token import TOKEN
+from specbench.rules.token import formulas as token
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import RowParams, SamplingParams
 from specbench.sampling.rows import sorted_cutoffs
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import CPU
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -308,7 +309,7 @@ def test_a_path_is_read_from_padded_drafts_and_dense_ones_alike():
         p, q = (torch.where(torch.arange(path.tokens.shape[1]) < call.counts[:, None], each, 1.0)
                 for each in (path.drafted_p, path.drafted_q))  # fmt: skip
         draft, target = call.draft.compact(call.target)
-        from specbench.verifiers import batched
+        from specbench.rules import batched
 
         wanted_p, wanted_q = batched.drafted_probs(draft, target)
         torch.testing.assert_close(p, batched.padded(wanted_p, draft, 1.0), rtol=1e-9, atol=1e-300)

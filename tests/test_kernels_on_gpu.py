@@ -8,9 +8,9 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.kernels import launch
-from specbench.rules import known
 from specbench.rules.agreement import classify
-from specbench.verifiers.fused import FusedVerifier
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.rule import rule_of
 from tests.kernel_cases import CASES, GREEDY, RULES, WARM, Case, on_a_gpu, step
 
 pytestmark = pytest.mark.usefixtures("poison", "few_programs")
@@ -23,7 +23,7 @@ def test_a_batch_larger_than_a_gpu_holds_at_once(block):
     generator = torch.Generator().manual_seed(0)
     counts = torch.randint(0, 5, (1500,), generator=generator).tolist()
     verifier, arguments = FusedVerifier(block=block), step(Case(counts, 4099, "", [WARM, GREEDY]), 0)
-    expected = known.of(verifier).reference.verify(*arguments)
+    expected = rule_of(verifier).reference.verify(*arguments)
     for _ in range(3):
         differences = classify(verifier.rule, *arguments, expected, verifier.verify(*arguments))
         assert len(differences.wrong) == 0

@@ -21,7 +21,7 @@ GRID = "protocol.grid=[{batch_size:[1,2]},{sampler:[truncated,greedy,one_hot]},{
 FEW = ("protocol.vocabulary=97", "protocol.rounds=2", "protocol.replays=3", "protocol.host_calls=1", "batch_size=2")
 SMALL = (*FEW, GRID, "protocol.cpu_logits=1000000", OFF)
 VERIFIERS = "verifier=masked,block"
-MASKED, ABSENT = "specbench.verifiers.masked.MaskedVerifier", "tests.test_latency_cli.AbsentVerifier"
+MASKED, ABSENT = "specbench.rules.token.masked.MaskedVerifier", "tests.test_latency_cli.AbsentVerifier"
 BROKEN = ("verifier._target_=tests.test_result_check.Broken", "+verifier.mistake=one token off")
 LINES = {
     "latency": ("+exp=verifier_latency", *SMALL, VERIFIERS, "device=cpu"),

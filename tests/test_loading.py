@@ -10,9 +10,9 @@ from specbench.core.machine.devices import choose_device
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, load_pair
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.checkpoints import edit_json, tiny, tokenizer
 from tests.threads import Meeting, in_two_threads

@@ -13,11 +13,11 @@ from specbench.exactness.enumeration.row import ASSUMPTION, LocatedRow, locate_r
 from specbench.exactness.enumeration.row_edges import fresh_rows
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
-from specbench.rules import cards, known
-from specbench.rules.rule import Rule, positive_part
+from specbench.rules import TOKEN
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import Rule, get_rule, positive_part, rule_of
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 
 CPU = torch.device("cpu")
 VOCABULARY, SEED = 211, 4
@@ -25,7 +25,7 @@ VOCABULARY, SEED = 211, 4
 
 def located(verifier, vocabulary: int = VOCABULARY, seconds: float = 0, **options) -> LocatedRow:
     with torch.inference_mode():
-        found = locate_row(verifier, known.of(verifier), vocabulary, SEED, CPU, seconds, **options)
+        found = locate_row(verifier, rule_of(verifier), vocabulary, SEED, CPU, seconds, **options)
     assert found is not None
     return found
 
@@ -92,8 +92,8 @@ def test_a_rule_of_ones_own_that_is_biased_is_measured_against_the_target():
         left = positive_part(p, q)
         return torch.where(left < 1e-3, 0.0, left)
 
-    card = dataclasses.replace(cards.TOKEN, name="dropped")
-    own = Rule.of(card, thresholds=known.KNOWN["token"].thresholds, residual=dropped)
+    info = dataclasses.replace(TOKEN, name="dropped")
+    own = Rule.of(info, thresholds=get_rule("token").thresholds, residual=dropped)
 
     class Follows(DroppedResidual):
         rule = own
@@ -280,7 +280,7 @@ def test_what_does_not_draw_from_the_streams_is_not_located():
             return super().verify(draft, target, Streams(streams.seeds, streams.positions, streams.width))
 
     with torch.inference_mode():
-        assert locate_row(FromSeeds(), known.KNOWN["token"], VOCABULARY, SEED, CPU, 0) is None
+        assert locate_row(FromSeeds(), get_rule("token"), VOCABULARY, SEED, CPU, 0) is None
         assert locate_row(TokenSteps(), Rule(name="unknown", title="unknown"), VOCABULARY, SEED, CPU, 0) is None
 
 

@@ -23,13 +23,13 @@ from specbench.exactness.zoo import accept, residual, signature, wrong_q
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card
 from specbench.exactness.zoo.signature import likely_cause
-from specbench.rules import known
-from specbench.rules.token import TOKEN
+from specbench.rules import batched
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.matching import MatchingVerifier
+from specbench.rules.rule import rule_of
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.matching import MatchingVerifier
 from tests.cases import CPU, FIXTURES, FLAWED
 
 
@@ -205,7 +205,7 @@ def test_a_division_by_a_uniform_is_no_proof():
 def wrong_points(verifier, name: str, count: int = 2) -> list[Point]:
     fixture = FIXTURES[name]
     given = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    wanted = expected_of(known.of(verifier), fixture, count, given)
+    wanted = expected_of(rule_of(verifier), fixture, count, given)
     differ = (inject(verifier, fixture, given, count).visible != wanted).any(dim=1)
     return [Point(fixture, count, given[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
 

@@ -14,9 +14,9 @@ from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.long_use import LongUse, LongUseRow, long_use
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.verifiers.base import Limits
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import Limits
 from tests.cases import FIXTURES
 
 CPU = torch.device("cpu")

@@ -14,12 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from specbench.reports.plots import cost, decode, drafters, engines, evidence, exactness, latency, replay
-from specbench.reports.plots.looks import DASHED, KNOWN, MARKERS, in_order, looks
+from specbench.reports.plots.looks import DASHED, MARKERS, in_order, looks, named_looks
 from specbench.reports.plots.style import Page, drawn_for, panels, style, width
 from tests.made_up_rows import estimates, frame, make_row
 from tests.test_latency_analysis import make_case
 
-VERIFIERS = [*(name for name in KNOWN if name not in ("token", "argmax")), "mine", "my/other", "flawed/argmax_bonus"]
+NAMED = named_looks()
+VERIFIERS = ["masked", "naive", "block", "fused", "block_fused", "tree"]  # first, since some figures take only a few
+VERIFIERS += [name for name in NAMED if name not in (*VERIFIERS, "token", "argmax")]
+VERIFIERS += ["mine", "my/other", "flawed/argmax_bonus"]
 POINTS = [*VERIFIERS[:12], "mine"]  # as many as there are markers, for figures without lines
 PAPER = Page(width=3.3, font="STIXGeneral", mathtext="stix", filled=True)
 
@@ -139,7 +142,7 @@ def test_looks_depend_on_names_and_not_on_their_order() -> None:
     names = [*VERIFIERS, *(f"mine/{i}" for i in range(20))]
     assert looks(names) == looks(reversed(names))
     assert looks(["mine"])["mine"] == looks(["masked", "mine"])["mine"]
-    assert looks(["masked, gamma 2", "block"])["masked, gamma 2"] == KNOWN["masked"]
+    assert looks(["masked, gamma 2", "block"])["masked, gamma 2"] == NAMED["masked"]
 
 
 def test_settings_of_one_verifier_differ_in_more_than_the_marker() -> None:
@@ -147,7 +150,7 @@ def test_settings_of_one_verifier_differ_in_more_than_the_marker() -> None:
     given = looks(names)
     for verifier in ("masked", "block"):
         own = [look for name, look in given.items() if name.startswith(verifier)]
-        assert {look.colour for look in own} == {KNOWN[verifier].colour}
+        assert {look.colour for look in own} == {NAMED[verifier].colour}
         assert len({look.dashes for look in own}) == len({look.marker for look in own}) == 3
     assert looks(["flawed/a", "flawed/b"])["flawed/b"].dashes == DASHED  # whatever else is there
 

@@ -10,11 +10,11 @@ import specbench
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Mask, Verification
 from specbench.kernels import launch, launch_rows, launch_shape
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample, where
 from specbench.sampling.shaped import shaped
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.interpreter import watched
 from tests.kernel_cases import DEVICE, GREEDY, RULES, WARM, Case, assert_agrees, step
 from tests.test_shaping import EACH, on_device, params, ragged

@@ -10,7 +10,7 @@ from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, Engine, cached_draft, draft_engine
-from specbench.verifiers.tree import TreeVerifier
+from specbench.rules.token.tree import TreeVerifier
 from tests.cases import decoder
 from tests.test_engines import logs
 from tests.toy import toy_pair, toy_requests

@@ -19,8 +19,8 @@ from specbench.protocols.model_context import ModelContext
 from specbench.protocols.prechecks import check_fixed_lengths, check_survival
 from specbench.protocols.scoring import score_texts
 from specbench.protocols.text_evidence import evidence
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder
 from tests.test_decoding import GREEDY, make_requests, texts
 

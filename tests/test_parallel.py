@@ -21,8 +21,8 @@ from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, load_pair, sharding
 from specbench.models.random_weights import RandomModel
 from specbench.models.weights import load_weights
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.tree import TreeVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from tests import families
 from tests.cases import bound
 from tests.forked_ranks import on_ranks, returned

@@ -23,8 +23,8 @@ from specbench.decoding.engines.compiled import SUMS, CompiledEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, Pair, load_pair
+from specbench.rules.fused import FusedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.fused import FusedVerifier
 from tests.command_lines import ROOT, clean_environment
 
 SMALL = ("random:llama-1b", "random:llama-1b")

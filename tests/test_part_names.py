@@ -6,9 +6,9 @@ from specbench.core.conf import config_name
 from specbench.drafters import Drafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TopTreeDrafter
-from specbench.verifiers.external.transformers import TransformersVerifier
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.external.transformers import TransformersVerifier
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 
 
 class Own(Drafter):

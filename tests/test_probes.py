@@ -18,7 +18,7 @@ from specbench.exactness.settings import Settings
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rules.token import TOKEN
+from specbench.rules.token.formulas import RULE as TOKEN
 from specbench.sampling import inverse_cdf
 from tests.cases import CPU, FIXTURES
 

@@ -15,9 +15,9 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import CachedModel
 from specbench.protocols.scoring import columns_of
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import decoder
 from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 from tests.test_decoding import make_requests, texts

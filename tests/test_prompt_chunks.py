@@ -16,7 +16,7 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
 from specbench.models import CachedModel, Pair
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from tests.cases import come_and_go
 from tests.test_cached_model import PROMPTS, TOLERANCE
 from tests.test_engines import Keeps, logs

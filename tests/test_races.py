@@ -8,8 +8,8 @@ from triton.runtime.interpreter import InterpreterError
 
 from specbench.core.types import Draft
 from specbench.kernels import launch, launch_tally
+from specbench.rules.fused import FusedVerifier
 from specbench.sampling import where
-from specbench.verifiers.fused import FusedVerifier
 from tests.kernel_cases import CASES, RULES, assert_agrees, step
 from tests.races import PAGE, no_races
 from tests.shaped_cases import EVERY, case_of

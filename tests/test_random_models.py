@@ -12,9 +12,9 @@ from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.shapes import SHAPES
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 
 PUBLISHED = {  # weights, as the models' own pages and safetensors count them

@@ -13,8 +13,8 @@ from specbench.models import CachedModel, Pair
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.record import record, repeated
 from specbench.protocols.scoring import columns_of, score_texts
+from specbench.rules.block.masked import BlockVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.block import BlockVerifier
 from tests.cases import bound
 from tests.test_decoding import make_requests
 

@@ -17,9 +17,9 @@ from specbench.replay.simulate import simulate
 from specbench.replay.summary import replay_rows
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair, trace_of_tokens
 
 VERIFIERS = {"token": MaskedVerifier, "block": BlockVerifier}

@@ -12,11 +12,11 @@ from specbench.benchmark.check import WrongResultError, check, check_again, cuto
 from specbench.benchmark.synthetic import make_case
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.rules import batched
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
-from specbench.verifiers import batched
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import BASE, CPU, TRUNCATED
 
 

@@ -14,8 +14,8 @@ from specbench.models import threads
 from specbench.protocols import rounds as module
 from specbench.protocols.decode import repeat_failure
 from specbench.protocols.rounds import RoundSettings, Timed, timed_rounds
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 
 BATCHES = [[Request(f"{i}", (0,), 100 + i, SamplingParams(), 12)] for i in range(6)]

@@ -25,19 +25,24 @@ from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.trials import run_trials
 from specbench.replay.survival import survival
-from specbench.rules import known
+from specbench.rules import BLOCK, RULES, TOKEN, floor_info
 from specbench.rules.agreement import TOLERANCE, classify, excess
-from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
+from specbench.rules.external.transformers import TransformersVerifier
+from specbench.rules.fused import FusedVerifier
 from specbench.rules.law import emitted
-from specbench.rules.reference import ReferenceVerifier
-from specbench.rules.rule import LAST_SUCCESS, Rule
+from specbench.rules.matching import MatchingVerifier
+from specbench.rules.rule import (
+    LAST_SUCCESS,
+    ReferenceVerifier,
+    Rule,
+    get_rule,
+    rule_name,
+    rule_of,
+    rules_with_formulas,
+)
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import Capabilities, Limits, Verifier, capabilities
 from specbench.sampling import SamplingParams, inverse_cdf
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import Limits, Offers, offers
-from specbench.verifiers.external.transformers import TransformersVerifier
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.matching import MatchingVerifier
 from tests.cases import CPU, FIXTURES, FLAWED, every_fixture, ragged_case
 from tests.markov_pair import markov_pair, trace_of_tokens
 
@@ -63,8 +68,8 @@ BARE_BLOCK = Rule(
     name="bare block",
     title="bare block rule",
     guarantee="lossless",
-    thresholds=known.KNOWN["block"].thresholds,
-    prefix_weights=known.KNOWN["block"].prefix_weights,
+    thresholds=get_rule("block").thresholds,
+    prefix_weights=get_rule("block").prefix_weights,
     decides=LAST_SUCCESS,
 )
 RAGGED = [[3] * 12, [0, 4, 1, 0, 3, 2, 4, 0, 1, 2], [5], [0, 0], [17, 3]]
@@ -74,21 +79,21 @@ RAGGED = [[3] * 12, [0, 4, 1, 0, 3, 2, 4, 0, 1, 2], [5], [0, 0], [17, 3]]
 
 
 def test_a_verifier_names_its_rule_or_holds_it():
-    assert known.of(MaskedVerifier()) is known.KNOWN["token"]
-    assert known.of(ReferenceVerifier(LAZY)) is LAZY
-    sample_match = known.of(MatchingVerifier(coupled=False))
+    assert rule_of(MaskedVerifier()) is get_rule("token")
+    assert rule_of(ReferenceVerifier(LAZY)) is LAZY
+    sample_match = rule_of(MatchingVerifier(coupled=False))
     assert (sample_match.name, sample_match.has_law, sample_match.reference) == ("sample_match", False, None)
     function = SimpleNamespace(rule="token", lossless=True, verify=MaskedVerifier().verify)
     assert isinstance(function, Verifier)
-    assert known.of(function) is known.KNOWN["token"]
-    assert known.of(FunctionVerifier(MaskedVerifier().verify, LAZY, lossless=True)) is LAZY
-    assert known.name_of(object()) == "-"
+    assert rule_of(function) is get_rule("token")
+    assert rule_of(FunctionVerifier(MaskedVerifier().verify, LAZY, lossless=True)) is LAZY
+    assert rule_name(object()) == "-"
 
 
 def test_a_rule_may_not_have_the_name_of_another():
     other = Rule.of(TOKEN, thresholds=LENIENT.thresholds)
     with pytest.raises(ConfigError, match=r"verifier\.rule=token: another rule has this name\. Give your rule a name"):
-        known.of(ReferenceVerifier(other))
+        rule_of(ReferenceVerifier(other))
 
 
 def test_what_is_not_known_of_a_rule_is_asked_for_by_name():
@@ -103,35 +108,35 @@ def test_what_is_not_known_of_a_rule_is_asked_for_by_name():
         survival(trace_of_tokens(*markov_pair(3), [[0, 1]]), bare, 2)
     with pytest.raises(ArgumentError, match="rule=x: a reference without thresholds"):
         Rule(name="x", title="x", reference=MaskedVerifier())
-    assert floor_card(bare) is floor_card("vllm_v1") is TOKEN
-    assert floor_card("block") is BLOCK
+    assert floor_info(bare) is floor_info("vllm_v1") is TOKEN
+    assert floor_info("block") is BLOCK
 
 
-def test_what_a_verifier_offers_is_declared_with_defaults():
+def test_the_capabilities_of_a_verifier_have_defaults():
     class Plain:
         rule, lossless = "token", True
 
-    assert offers(Plain()) == Offers(Limits(), interpreted=None, takes_padded=False, draft_tokens=None)
-    assert offers(MaskedVerifier()).takes_padded
-    assert not offers(TransformersVerifier()).limits.capturable
-    assert offers(FusedVerifier()).interpreted is FusedVerifier.interpreted
+    assert capabilities(Plain()) == Capabilities(Limits(), interpreted=None, takes_padded=False, draft_tokens=None)
+    assert capabilities(MaskedVerifier()).takes_padded
+    assert not capabilities(TransformersVerifier()).limits.capturable
+    assert capabilities(FusedVerifier()).interpreted is FusedVerifier.interpreted
     drawing = FLAWED["flawed/shared_gumbel"]
-    assert offers(drawing).draft_tokens is not None
+    assert capabilities(drawing).draft_tokens is not None
     assert held_against(drawing) is None  # the formulas say nothing of drafts that it draws itself
-    assert held_against(MaskedVerifier()) is known.KNOWN["token"]
+    assert held_against(MaskedVerifier()) is get_rule("token")
 
 
-def test_cards_need_no_torch():
-    code = "import sys, specbench.rules.cards, specbench.replay.renewal; print('torch' in sys.modules)"
+def test_what_is_known_of_rules_needs_no_torch():
+    code = "import sys, specbench.rules, specbench.replay.renewal; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-def test_every_card_has_its_rule():
-    assert list(CARDS) == list(known.KNOWN)
-    for name, rule in known.KNOWN.items():
-        assert vars(rule).items() >= vars(CARDS[name]).items()
-        assert rule.paper
+def test_every_registered_rule_has_formulas_and_a_paper():
+    assert list(RULES) == list(rules_with_formulas())
+    for name, rule in rules_with_formulas().items():
+        assert vars(rule).items() >= vars(RULES[name]).items()
+        assert rule.papers
 
 
 # --- What follows from formulas alone ---
@@ -139,7 +144,7 @@ def test_every_card_has_its_rule():
 
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize("counts", RAGGED, ids=str)
-@pytest.mark.parametrize("rule", known.KNOWN.values(), ids=known.KNOWN)
+@pytest.mark.parametrize("rule", rules_with_formulas().values(), ids=rules_with_formulas())
 def test_code_made_of_the_formulas_emits_the_tokens_of_code_that_was_written(rule, counts, one_hot):
     for seed in range(5):
         given = ragged_case(counts, 23, one_hot=one_hot, seed=seed)
@@ -248,7 +253,7 @@ def test_what_a_rule_emits_follows_from_its_formulas():
     q = fixture.q
     p = fixture.p[: len(q)]
     assert (q == 0).any()
-    for rule in (LAZY, BARE_BLOCK, *known.KNOWN.values()):
+    for rule in (LAZY, BARE_BLOCK, *rules_with_formulas().values()):
         assert (emitted(rule, p, q) - p).abs().max() < 1e-12
     kept = torch.minimum(q, 1.5 * p)
     left = (p - q).clamp(min=0)

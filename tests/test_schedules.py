@@ -11,8 +11,8 @@ import torch
 from specbench.core.types import Draft, Verification
 from specbench.kernels import launch, launch_rows, launch_tally
 from specbench.kernels.launch_product import Tiles, counters, linear
+from specbench.rules.fused import FusedVerifier
 from specbench.sampling import RowParams, logit_rows, where
-from specbench.verifiers.fused import FusedVerifier
 from tests.bad_launches import Guarded
 from tests.kernel_cases import GREEDY, RULES, WARM, Case, assert_agrees, step
 from tests.races import no_races

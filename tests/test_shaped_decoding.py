@@ -17,11 +17,11 @@ from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter
 from specbench.kernels import launch
 from specbench.models import CachedModel
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import SamplingParams, resolve, where
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.tree import TreeVerifier
 from tests.by_definition import shaped_logits
 from tests.cases import bound, come_and_go, in_float64
 from tests.markov_pair import MarkovDrafter, MarkovModel, markov_pair

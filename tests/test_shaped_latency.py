@@ -19,9 +19,9 @@ from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.protocols.latency import LatencyProtocol
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams, inverse_cdf, launches, where
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier
 from tests.by_definition import shaped_logits
 from tests.cases import BASE, CPU
 from tests.kernel_cases import DEVICE

@@ -7,8 +7,8 @@ import torch
 
 from specbench.core.types import BITS, Draft, LogitRows, Mask
 from specbench.kernels import launch, launch_rows, launch_shape, launch_tally
+from specbench.rules.fused import FusedVerifier
 from specbench.sampling import History, RowParams, logit_rows, where
-from specbench.verifiers.fused import FusedVerifier
 from tests.bad_launches import Guarded
 from tests.interpreter import watched
 from tests.kernel_cases import DEVICE, RULES, assert_agrees

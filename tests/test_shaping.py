@@ -22,11 +22,11 @@ from specbench.kernels import launch, launch_shape, launch_tally
 from specbench.models.generate import obstacle
 from specbench.protocols.prechecks import check_no_history
 from specbench.replay.asked import check_sampler
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import History, RowParams, SamplingParams, launches, logit_rows, resolve, where
 from specbench.sampling.batch import Batch
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
-from specbench.verifiers.masked import MaskedVerifier
 from tests.by_definition import EACH, MIX, THOUGHTS, params, shaped_logits, spelled
 from tests.kernel_cases import DEVICE
 from tests.made_up_rows import make_row, said, write_run

@@ -22,7 +22,7 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.models import CachedModel, joined, load_pair, sharding, summed
 from specbench.models.weights import load_weights
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from tests.cases import bound
 from tests.forked_ranks import on_ranks, returned
 from tests.test_decoding import make_requests

@@ -10,8 +10,8 @@ from specbench.models import CachedModel
 from specbench.protocols import ModelContext, shared
 from specbench.protocols.record import recorded
 from specbench.protocols.shared import shared_fields
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.test_decoding import make_requests
 from tests.vocabularies import letter_pair

@@ -16,7 +16,7 @@ from specbench.exactness.trials import run_trials
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo import accept
 from specbench.rules.rule import Rule
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from tests.cases import CPU
 
 pytestmark = pytest.mark.usefixtures("unchecked")

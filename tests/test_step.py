@@ -13,12 +13,12 @@ from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import CachedModel, load_pair
+from specbench.rules import batched
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier, accepted_mask
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
 from specbench.sampling import batch as batches
 from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
-from specbench.verifiers import batched
-from specbench.verifiers.fused import FusedVerifier
-from specbench.verifiers.masked import MaskedVerifier, accepted_mask
 from tests.cases import decoder
 from tests.kernel_cases import on_a_gpu
 from tests.no_reading import NoReading

@@ -20,10 +20,10 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import resolve
 from specbench.sampling.shaping import Shaping
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.tree import TreeVerifier
 from tests.cases import MIXED
 from tests.test_decoding import make_requests
 

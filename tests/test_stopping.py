@@ -21,9 +21,9 @@ from specbench.drafters.model import ModelDrafter
 from specbench.metrics.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.models import CachedModel
 from specbench.protocols.decode import text_row
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sampling.batch import STOPPED
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.test_decoding import GREEDY, make_requests, texts
 

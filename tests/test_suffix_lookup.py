@@ -12,8 +12,8 @@ from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.suffixes import BOUNDARY, MOST, Texts, most_frequent
 from specbench.protocols.rounds import RoundSettings, timed_rounds
+from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder
 from tests.test_decoding import texts
 from tests.toy import toy_pair, toy_requests

@@ -11,9 +11,9 @@ from specbench.core.types import Draft, LogitRows
 from specbench.decoding import check_fit
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.synthetic import SyntheticDrafter
-from specbench.verifiers.base import offers
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.synthetic import SyntheticVerifier, rate_for
+from specbench.rules.synthetic import SyntheticVerifier, rate_for
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import capabilities
 from tests.cases import decoder
 from tests.test_decoding import texts
 from tests.toy import toy_pair, toy_requests
@@ -83,8 +83,8 @@ def test_no_stop_token_is_drafted(toy):
 
 def test_it_says_that_it_is_not_real():
     assert not SyntheticVerifier().lossless
-    assert offers(SyntheticVerifier()).synthetic
-    assert not offers(MaskedVerifier()).synthetic
+    assert capabilities(SyntheticVerifier()).synthetic
+    assert not capabilities(MaskedVerifier()).synthetic
 
 
 def test_what_does_not_fit_is_refused():

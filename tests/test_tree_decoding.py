@@ -17,10 +17,10 @@ from specbench.metrics import ratios
 from specbench.metrics.acceptance import position_rates
 from specbench.metrics.results import STEPS
 from specbench.models import CachedModel, load_pair
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import History, RowParams, SamplingParams
 from specbench.sampling.batch import RUNNING, Batch
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.tree import TreeVerifier
 from tests.kernel_cases import on_a_gpu
 from tests.test_decoding import GREEDY, make_requests, texts
 from tests.test_honest_rows import context, protocol_of

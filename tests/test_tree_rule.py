@@ -19,15 +19,15 @@ from specbench.exactness.enumeration.trees import (
     rule_error,
     without_replacement,
 )
-from specbench.rules.known import KNOWN
+from specbench.rules.rule import get_rule
+from specbench.rules.token import tree as tree_module
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
+from specbench.rules.token.tree_naive import NaiveTreeVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.verifiers import tree as tree_module
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.tree import TreeVerifier
-from specbench.verifiers.tree_naive import NaiveTreeVerifier
 from tests.cases import FIXTURES, ragged_case
 
-TOKEN = KNOWN["token"]
+TOKEN = get_rule("token")
 DRAWINGS = [without_replacement, independently, most_likely]
 every_drawing = pytest.mark.parametrize("drawing", DRAWINGS, ids=lambda each: each.__name__)
 SMALL = {
@@ -68,7 +68,7 @@ def test_formulas_that_are_not_lossless_are_found_out():
 
 def test_a_rule_of_chains_alone_has_no_law_of_trees():
     with pytest.raises(ArgumentError, match="rule=block: it is of chains alone"):
-        rule_error(KNOWN["block"], SMALL["chain"], [2, 1], independently)
+        rule_error(get_rule("block"), SMALL["chain"], [2, 1], independently)
 
 
 def test_siblings_without_replacement_differ_and_are_as_likely_as_they_should_be():

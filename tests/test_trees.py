@@ -13,8 +13,8 @@ from specbench.decoding import Decoder, Request
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, children
 from specbench.exactness.enumeration.trees import without_replacement
 from specbench.models import CachedModel
+from specbench.rules.token.tree import TreeVerifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.verifiers.tree import TreeVerifier
 from tests.cases import bound
 from tests.markov_pair import MarkovModel, markov_pair
 from tests.test_cached_model import PROMPTS, TOLERANCE, started

@@ -20,13 +20,13 @@ from specbench.exactness.strata import mean_at_most, most
 from specbench.exactness.trials import ALL, CONFIGURED, Configured, run_trials
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
-from specbench.rules import token
+from specbench.rules import batched
+from specbench.rules.matching import MatchingVerifier
 from specbench.rules.rule import Rule
+from specbench.rules.token import formulas as token
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
-from specbench.verifiers import batched
-from specbench.verifiers.base import Limits
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.matching import MatchingVerifier
 from tests.cases import CPU
 
 pytestmark = pytest.mark.usefixtures("unchecked")

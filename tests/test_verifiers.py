@@ -15,11 +15,11 @@ import specbench
 from specbench.core.errors import ArgumentError, NotInstalledError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows
+from specbench.rules import RULES
+from specbench.rules.external.adapter import ExternalVerifier
+from specbench.rules.rule import ReferenceVerifier, rule_of
+from specbench.rules.verifier import capabilities
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.verifiers.base import offers
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.external.base import ExternalVerifier
-from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import MIXED, amount, missing_device, ragged_case
 from tests.test_accept import by_numpy, by_torch
 
@@ -48,7 +48,6 @@ lossless = pytest.mark.parametrize(
     "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if v.lossless] + ABSENT
 )
 
-REFERENCES = {"token": NaiveVerifier(), "block": BlockVerifier()}
 REGIMES = {
     "uniform gamma": [3] * 12,
     "ragged with empty drafts": [0, 4, 1, 0, 3, 2, 4, 0, 1, 2],
@@ -63,18 +62,20 @@ REGIMES = {
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize("counts", REGIMES.values(), ids=REGIMES.keys())
 def test_agrees_with_its_rules_reference_token_for_token(verifier, counts, one_hot):
-    if verifier.rule not in REFERENCES:
+    rule = rule_of(verifier)
+    if rule.name not in RULES:
         pytest.skip("a rule of its own")
-    reference = REFERENCES[verifier.rule]
+    references = [rule.reference, ReferenceVerifier(rule)]  # the rule's own code, and code made of its formulas
     for seed in range(amount(verifier, 5, interpreted=1)):  # test_kernels.py has more of the interpreted
         draft, target, streams = ragged_case(counts, vocabulary=23, one_hot=one_hot, seed=seed)
-        expected, got = reference.verify(draft, target, streams), verifier.verify(draft, target, streams)
-        assert torch.equal(got.token_ids, expected.token_ids)
-        assert torch.equal(got.num_accepted, expected.num_accepted)
+        got = verifier.verify(draft, target, streams)
+        for expected in (reference.verify(draft, target, streams) for reference in references):
+            assert torch.equal(got.token_ids, expected.token_ids)
+            assert torch.equal(got.num_accepted, expected.num_accepted)
 
 
 @pytest.mark.parametrize(
-    "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if offers(v).takes_padded]
+    "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if capabilities(v).takes_padded]
 )
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize("counts", [[0, 4, 1, 3], [3, 3], [0, 2]], ids=repr)

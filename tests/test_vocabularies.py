@@ -27,14 +27,14 @@ from specbench.models import CachedModel, cached_draft, load_pair
 from specbench.models.vocabularies.retokenized import Retokenized
 from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
-from specbench.rules.block import BLOCK
-from specbench.rules.token import TOKEN
+from specbench.rules.block.formulas import RULE as BLOCK
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.matching import MatchingVerifier
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.matching import MatchingVerifier
-from specbench.verifiers.tree import TreeVerifier
 from tests.cases import CPU, FIXTURES, MIXED, bound, decoder
 from tests.checkpoints import tiny
 from tests.vocabularies import TEXTS, letter_pair, letters, relabelled

@@ -17,7 +17,7 @@ from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
-from specbench.verifiers.masked import MaskedVerifier
+from specbench.rules.token.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES
 
 SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, call_seconds=2)

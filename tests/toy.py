@@ -12,10 +12,10 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, Pair
-from specbench.verifiers.block import BlockVerifier
-from specbench.verifiers.masked import MaskedVerifier
-from specbench.verifiers.naive import NaiveVerifier
-from specbench.verifiers.tree import TreeVerifier
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
+from specbench.rules.token.tree import TreeVerifier
 from tests import families
 from tests.cases import MIXED
 

@@ -16,8 +16,8 @@ from specbench.core import arguments
 from specbench.core.errors import ArgumentError, SpecbenchError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
-from specbench.rules.cards import Card
-from specbench.verifiers.base import Limits
+from specbench.rules import RuleInfo
+from specbench.rules.verifier import Limits
 
 AcceptFunction = Callable[..., tuple[Any, Any]]
 OWN_RULE = "own"
@@ -26,7 +26,7 @@ _FORM = "accept(p, q, token_ids, uniforms) -> (num_accepted, token)"
 
 
 def from_accept(
-    function: AcceptFunction, *, rule: str | Card = OWN_RULE, lossless: bool = True, arrays: str = "numpy"
+    function: AcceptFunction, *, rule: str | RuleInfo = OWN_RULE, lossless: bool = True, arrays: str = "numpy"
 ) -> AcceptVerifier:
     """Makes a verifier of an accept function that handles one request.
 
@@ -87,14 +87,14 @@ class AcceptVerifier:
     """A verifier that calls an accept function once for each request; see :func:`specbench.from_accept`.
 
     Attributes:
-        rule, lossless: as in :class:`specbench.verifiers.Verifier`.
+        rule, lossless: as in :class:`specbench.rules.verifier.Verifier`.
         draws_by_itself: whether the function takes no uniforms, so that its random numbers are its own.
     """
 
     takes_padded = True
     limits = Limits(capturable=False)
 
-    def __init__(self, function: AcceptFunction, rule: str | Card, lossless: bool, numpy: bool):
+    def __init__(self, function: AcceptFunction, rule: str | RuleInfo, lossless: bool, numpy: bool):
         self.function, self.rule, self.lossless, self.numpy = function, rule, lossless, numpy
         self.draws_by_itself = _arguments(function) == 3
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -103,7 +103,7 @@ class AcceptVerifier:
         return f"from_accept({self.__name__}, rule={getattr(self.rule, 'name', self.rule)!r})"
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`.
+        """See :class:`specbench.rules.verifier.Verifier`.
 
         Raises:
             ArgumentError: arguments that do not fit together.

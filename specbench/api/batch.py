@@ -17,8 +17,8 @@ from specbench.core.errors import ArgumentError
 from specbench.core.machine.provenance import request_seed
 from specbench.core.rng import MAX_SEED, Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.rules.verifier import Verifier
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.verifiers import Verifier
 
 # What arguments.check calls the parts of a step, and the argument that each of them was made from.
 _ARGUMENTS = {
@@ -70,7 +70,7 @@ def verify(
         sampling: how the requests sample, one for all or one a request. None is temperature 1, nothing cut off.
         draft_sampling: how the drafts were sampled, if it was otherwise.
         verifier: a name of conf/verifier, such as "masked", "block", "fused" or "external/transformers"; or an object
-            with ``verify(draft, target, streams)`` (:class:`specbench.verifiers.Verifier`).
+            with ``verify(draft, target, streams)`` (:class:`specbench.rules.verifier.Verifier`).
 
     Returns:
         Verification: ``token_ids`` int64 [B, largest n_b + 1] (the accepted tokens, one more, then -1) and

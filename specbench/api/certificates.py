@@ -19,10 +19,10 @@ from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.settings import settings_of
-from specbench.rules import known
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
+from specbench.rules.rule import rules_with_formulas
+from specbench.rules.verifier import Verifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers import Verifier
 
 _NOTHING = object()  # the default of a setting, which always stands in the call
 
@@ -33,7 +33,7 @@ def certify(
     verifier: str | Verifier | VerifyFunction,
     suite: str = "quick",
     *,
-    rule: str | Card | None = None,
+    rule: str | RuleInfo | None = None,
     lossless: bool | None = None,
     takes_padded: bool | None = None,
     sampling: SamplingParams | None = None,
@@ -116,7 +116,10 @@ def certify(
 
 
 def _examined(
-    verifier: str | Verifier | VerifyFunction, rule: str | Card | None, lossless: bool | None, takes_padded: bool | None
+    verifier: str | Verifier | VerifyFunction,
+    rule: str | RuleInfo | None,
+    lossless: bool | None,
+    takes_padded: bool | None,
 ) -> Verifier:
     """What is examined; an object is taken as it is, since its certificate says what it lacks."""
     function = not isinstance(verifier, str | type) and not hasattr(verifier, "verify") and callable(verifier)
@@ -156,6 +159,6 @@ def _source(value: Any) -> str:
         given = {name: each for name, each in set_.items() if each != getattr(SamplingParams(), name)}
         given = {name: dict(each) if name == "logit_bias" else each for name, each in given.items()}
         return f"specbench.SamplingParams({', '.join(f'{name}={each!r}' for name, each in given.items())})"
-    if isinstance(value, Card):
-        return repr(value.name) if known.KNOWN.get(value.name) is value else re.sub(r"\W", "_", value.name)
+    if isinstance(value, RuleInfo):
+        return repr(value.name) if rules_with_formulas().get(value.name) is value else re.sub(r"\W", "_", value.name)
     return repr(plain_number(value))

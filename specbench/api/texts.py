@@ -31,9 +31,9 @@ from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
 from specbench.protocols.scoring import score_texts
 from specbench.replay.trace import Trace
+from specbench.rules.verifier import Verifier
 from specbench.runs.choices import chosen
 from specbench.sampling import Constraint, SamplingParams, on_host
-from specbench.verifiers import Verifier
 
 _GROUPS = {"sampler.": "sampling.", "protocol.": ""}
 _ROUNDS = RoundSettings(rounds=2, max_rounds=6, seconds=60)  # as protocol=decode

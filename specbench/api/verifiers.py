@@ -8,9 +8,9 @@ from typing import Any
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
+from specbench.rules.verifier import Verifier
 from specbench.runs.choices import chosen
-from specbench.verifiers import Verifier
 
 VerifyFunction = Callable[[Draft, LogitRows, Streams], Verification]
 
@@ -20,11 +20,11 @@ class FunctionVerifier:
 
     Args:
         function: called as ``function(draft, target, streams)``.
-        rule, lossless: see :class:`specbench.verifiers.Verifier`.
-        takes_padded: see :class:`specbench.verifiers.base.Offers`.
+        rule, lossless: see :class:`specbench.rules.verifier.Verifier`.
+        takes_padded: see :class:`specbench.rules.verifier.Capabilities`.
     """
 
-    def __init__(self, function: VerifyFunction, rule: str | Card, lossless: bool, takes_padded: bool = False):
+    def __init__(self, function: VerifyFunction, rule: str | RuleInfo, lossless: bool, takes_padded: bool = False):
         self.function, self.rule, self.lossless, self.takes_padded = function, rule, lossless, takes_padded
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Any:

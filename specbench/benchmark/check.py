@@ -18,11 +18,11 @@ from specbench.core.errors import SpecbenchError
 from specbench.core.rng import Streams
 from specbench.core.sampling_params import NUMBERS
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.rules import known
+from specbench.rules import batched
 from specbench.rules.agreement import TOLERANCE, classify, well_formed
-from specbench.rules.rule import Rule
+from specbench.rules.rule import Rule, rule_of
+from specbench.rules.verifier import Verifier
 from specbench.sampling import RowParams, logit_rows
-from specbench.verifiers import Verifier, batched
 
 _SIGMAS = 7.0  # of the number of accepted tokens: false alarm 3e-12 a case
 _SLACK = 0.02  # of the drafted tokens: libraries that round to bf16 on their way accept a little more or less
@@ -60,7 +60,7 @@ def check(verifier: Verifier, case: Case, outcome: Verification) -> Checked:
     draft, target, streams = case.shaped_before.inputs()
     if case.target_params.truncates:
         check_cutoffs(case, target)
-    rule = known.of(verifier)
+    rule = rule_of(verifier)
     if rule.reference is not None:
         rounding = _against_reference(rule, rule.reference, draft, target, streams, outcome)
         copy = Verification(outcome.token_ids.clone(), outcome.num_accepted.clone())

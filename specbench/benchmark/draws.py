@@ -23,11 +23,10 @@ from specbench.benchmark.synthetic import POSITIONS, Case, make_case
 from specbench.benchmark.tables import DifferenceRow
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.rules import known
 from specbench.rules.agreement import classify
-from specbench.rules.rule import Rule
+from specbench.rules.rule import Rule, rule_of
+from specbench.rules.verifier import Verifier
 from specbench.sampling import logit_rows
-from specbench.verifiers import Verifier
 
 _AT_ONCE = 128  # draft rows whose dense cumulative sums are held side by side
 
@@ -67,7 +66,7 @@ def count_draws(
         steps: verifications of each request from the same logits.
         advance: is told how many draws were made since it was told last.
     """
-    rule, counts = known.of(verifier), Counts()
+    rule, counts = rule_of(verifier), Counts()
     while counts.draws < draws:
         before = counts.draws
         case = make_case(spec, seed, counts.logits, device)

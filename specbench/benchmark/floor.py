@@ -1,14 +1,14 @@
-"""The byte floor: what a verifier has to read; rules/cards.py says what that is for each rule."""
+"""The byte floor: the bytes that a verifier has to read; rules/info.py and the folders of rules define them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from specbench.rules.cards import Card, floor_card
+from specbench.rules import RuleInfo, floor_info
 
 
 def floor_bytes(
-    rule: Card | str,
+    rule: RuleInfo | str,
     vocabulary: int,
     itemsize: int,
     num_draft_tokens: np.ndarray,
@@ -20,13 +20,13 @@ def floor_bytes(
     """The bytes that verifying one batch must read; see the module.
 
     Args:
-        rule: by its card or name; one that has no floor gets the token rule's.
+        rule: a RuleInfo, or its name; the token rule's floor stands for one that is not known.
         itemsize: bytes of one logit.
         num_draft_tokens, num_accepted: one number a request.
         greedy: all requests have temperature 0.
         draft_probabilities: False where every draft is deterministic (q one-hot).
     """
-    drafted, rows_again = np.asarray(num_draft_tokens, dtype=np.int64), floor_card(rule).rows_again
+    drafted, rows_again = np.asarray(num_draft_tokens, dtype=np.int64), floor_info(rule).rows_again
     rejected = int((np.asarray(num_accepted) < drafted).sum())
     rows = int(drafted.sum()) + (len(drafted) - rejected)
     if not greedy and rows_again is not None:

@@ -13,7 +13,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _CORE = ("types", "rng", "trees", "errors", "arguments", "checks", "draft_lengths", "sampling_params", "rounding")
-MOVED = {name: f"core.{name}" for name in _CORE} | {
+_VERIFIERS = ("batched", "fused", "matching", "synthetic", "external")
+MOVED = {
+    **{name: f"core.{name}" for name in _CORE},
     "batch": "sampling.batch",
     "between": "reports.between",
     "config": "runs.config",
@@ -21,28 +23,58 @@ MOVED = {name: f"core.{name}" for name in _CORE} | {
     "journal": "core.machine.journal",
     "plots": "reports.plots",
     "results": "metrics.results",
+    "rules.along": "rules.draft_path",
+    "rules.cards": "rules",
     "varying": "reports.varying",
+    "verifiers": "rules",
+    "verifiers.base": "rules.verifier",
+    "verifiers.block": "rules.block.masked",
+    "verifiers.external.base": "rules.external.adapter",
+    **{f"verifiers.{name}": f"rules.{name}" for name in _VERIFIERS},
+    **{f"verifiers.{name}": f"rules.token.{name}" for name in ("naive", "masked", "tree", "tree_naive")},
     "winner": "reports.winner",
 }
+# Names of moved modules, by the module that has them now.
+RENAMED = {
+    "rules": {"CARDS": "RULES", "Card": "RuleInfo", "card_of": "info_of", "floor_card": "floor_info"},
+    "rules.draft_path": {"Along": "DraftPath", "AlongBatch": "DraftPathBatch", "AlongTables": "DraftPathTables"},
+    "rules.verifier": {"Offers": "Capabilities", "offers": "capabilities"},
+}
+
+
+def moved_to(old: str) -> str | None:
+    """The new name of a module; None if neither it nor a package that it was in has moved."""
+    parts = old.split(".")
+    for count in range(len(parts), 0, -1):
+        if new := MOVED.get(".".join(parts[:count])):
+            return ".".join([new, *parts[count:]])
+    return None
 
 
 class _OldNames(MetaPathFinder, Loader):
     """Finds ``specbench.OLD`` and ``specbench.OLD.anything`` for the names in MOVED."""
 
     def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
-        package, _, name = fullname.partition(".")
-        return ModuleSpec(fullname, self) if package == "specbench" and name.split(".")[0] in MOVED else None
+        package, _, old = fullname.partition(".")
+        return ModuleSpec(fullname, self) if package == "specbench" and moved_to(old) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        old = module.__name__
-        first, _, rest = old.removeprefix("specbench.").partition(".")
-        new = ".".join(filter(None, ("specbench", MOVED[first], rest)))
-        warnings.warn(f"{old} has moved: import {new}.", DeprecationWarning, stacklevel=2)
-        current = importlib.import_module(new)
+        old = module.__name__.removeprefix("specbench.")
+        new = moved_to(old)
+        warnings.warn(f"specbench.{old} has moved: import specbench.{new}.", DeprecationWarning, stacklevel=2)
+        current = importlib.import_module(f"specbench.{new}")
+        for name, renamed in RENAMED.get(str(new), {}).items():
+            setattr(current, name, getattr(current, renamed))
         if hasattr(current, "__path__"):  # a package: without a path of its own, its modules are looked for here too
-            vars(module).update(__path__=[], __getattr__=lambda name: getattr(current, name))
+
+            def attribute(name: str) -> object:
+                if f"{old}.{name}" in MOVED:
+                    return importlib.import_module(f"specbench.{old}.{name}")
+                return getattr(current, name)
+
+            vars(module).update(__path__=[], __getattr__=attribute)
         else:
-            sys.modules[old] = current
+            sys.modules[module.__name__] = current
 
 
 sys.meta_path.append(_OldNames())  # asked last: nothing has these names any more

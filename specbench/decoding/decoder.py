@@ -28,10 +28,9 @@ from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.models import CachedModel, right_padded
+from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import RowParams
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
 
 _FINISHED = {RUNNING: "", STOPPED: "stop", FULL: "length"}
 _MODELS = {BAD_TARGET: "target", BAD_DRAFT: "draft"}
@@ -44,14 +43,14 @@ def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
         ConfigError: trees for a verifier of chains, drafter settings that do not fit gamma, synthetic drafts for a
             verifier that is not synthetic, or a gamma too small for the verifier.
     """
-    if drafter.drafts_trees and not offers(verifier).takes_trees:
+    if drafter.drafts_trees and not capabilities(verifier).takes_trees:
         name = config_name("verifier", verifier)
         raise ConfigError("verifier", name, "takes chains alone, but the drafter drafts trees", "Use verifier=tree.")
-    if drafter.synthetic and not offers(verifier).synthetic:
+    if drafter.synthetic and not capabilities(verifier).synthetic:
         problem = "would reject nearly all drafts of a synthetic drafter, which are random tokens"
         name = config_name("verifier", verifier)
         raise ConfigError("verifier", name, problem, "Use verifier=synthetic, or another drafter.")
-    if 0 < gamma < (least := offers(verifier).least_gamma):
+    if 0 < gamma < (least := capabilities(verifier).least_gamma):
         problem = f"too few drafted tokens for what verifier={config_name('verifier', verifier)} is asked for"
         raise ConfigError("gamma", gamma, problem, f"Use gamma={least} or more.")
     return drafter.most_tokens(gamma)

@@ -23,10 +23,9 @@ from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, PHASES
 from specbench.drafters import Drafter, Observation
 from specbench.drafters.old_hooks import caches_of
 from specbench.models import CachedModel, Feature, Features, RowCache
+from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import sample, streams_of
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class StepComponents:
     @cached_property
     def reads_masks(self) -> bool:
         """Whether the readers of the target's rows apply ``LogitRows.allowed``."""
-        return self.verifier is None or offers(self.verifier).takes_masks
+        return self.verifier is None or capabilities(self.verifier).takes_masks
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -145,7 +144,7 @@ def _verify(verifier: Verifier | None, draft: Draft, rows: LogitRows, streams: S
     if draft.max_draft_tokens == 0 or verifier is None:
         tokens = sample(rows, streams.uniform(Stream.EMIT)[:, 0])
         return Verification(tokens[:, None], torch.zeros_like(draft.num_draft_tokens))
-    if not offers(verifier).takes_padded:
+    if not capabilities(verifier).takes_padded:
         draft, rows = draft.compact(rows)
     return verifier.verify(draft, rows, streams)
 

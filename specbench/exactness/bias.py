@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import JOINT, Evidence
-from specbench.rules.token import TOKEN
+from specbench.rules.token.formulas import RULE as TOKEN
 
 
 @dataclass(frozen=True)

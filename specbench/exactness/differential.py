@@ -16,10 +16,9 @@ from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, variant_of, verified
 from specbench.exactness.streams import COMPARED, request_streams
-from specbench.rules import known
 from specbench.rules.law import StepLaw
-from specbench.rules.rule import Rule
-from specbench.verifiers import Verifier
+from specbench.rules.rule import Rule, rule_of, rules_with_formulas
+from specbench.rules.verifier import Verifier
 
 ROUNDING = 1e-6  # a float32 computation places a threshold this well; a wrong rule misses it by more, almost always
 LARGEST = 4096  # requests in one batch
@@ -133,7 +132,7 @@ def compare(
         variants = variant_of(fixture, streams).tolist()
         for b in (one.visible != two.visible).any(dim=1).nonzero()[:, 0].tolist():
             variant = fixture.variant(variants[b])
-            comparison.divergences.append(explain(variant, rule or known.of(first), one, two, streams, b))
+            comparison.divergences.append(explain(variant, rule or rule_of(first), one, two, streams, b))
         comparison.requests += size
     return comparison
 
@@ -170,8 +169,8 @@ def followed_rule(
     Raises:
         VerifierFault: the verifier did what no verifier may.
     """
-    for rule in known.KNOWN.values():
-        if rule is known.of(verifier):
+    for rule in rules_with_formulas().values():
+        if rule is rule_of(verifier):
             continue
         requests = 0
         for comparison in _with_rule(verifier, rule, fixtures, seed, device):
@@ -188,7 +187,7 @@ def name_rule(
     verifier: Verifier, evidence: Evidence, fixtures: Sequence[Fixture], seed: int, device: torch.device
 ) -> None:
     """Fills ``fork`` and ``follows`` of the evidence of a verifier whose tokens are not those of the rule it names."""
-    evidence.fork = first_divergence(verifier, known.of(verifier), fixtures, seed, device)
+    evidence.fork = first_divergence(verifier, rule_of(verifier), fixtures, seed, device)
     followed = followed_rule(verifier, fixtures, seed, device)
     evidence.follows = None if followed is None else (followed[0].name, followed[1])
 

@@ -25,8 +25,7 @@ from specbench.exactness.steps import Steps
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
+from specbench.rules.verifier import Verifier, capabilities
 
 _FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wrong in the same way
 _EDGE = 1e-9  # of half a box: how far from its edge a point is put
@@ -271,7 +270,7 @@ def _of_law(verifier: Verifier, model: Model) -> Failure:
         f"drafts of {model.count} tokens, the step {tokens} (completed with the target's tokens): probability "
         f"{float(law[worst]):.9g} by the code's thresholds, {float(target[worst]):.9g} by the target"
     ]
-    if offers(verifier).draft_tokens is not None:
+    if capabilities(verifier).draft_tokens is not None:
         lines.append("it draws drafts by itself: look there first if no single request is wrong")
     return Failure(fixture.name, fixture.reason, tuple(lines))
 

@@ -27,7 +27,7 @@ from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
 from specbench.rules.agreement import only
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (
     "another seed",

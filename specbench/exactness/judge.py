@@ -23,10 +23,10 @@ from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.strata import Seen
-from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, only, well_formed
 from specbench.rules.agreement import excess as rounding_excess
-from specbench.verifiers import Verifier
+from specbench.rules.rule import rule_of, rules_with_formulas
+from specbench.rules.verifier import Verifier
 
 CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
 _PURE_EVERY = 64  # calls, of which one looks whether the verifier alters its arguments
@@ -72,8 +72,8 @@ class Judge:
 
     def __init__(self, verifier: Verifier):
         self.verifier, self.rule = verifier, held_against(verifier)
-        own = known.of(verifier)
-        self.own_rule = self.rule is not None and known.KNOWN.get(own.name) is not own
+        own = rule_of(verifier)
+        self.own_rule = self.rule is not None and rules_with_formulas().get(own.name) is not own
         self.counted = self.rule is None
         self._unexplained: dict[str, int] = {}
 

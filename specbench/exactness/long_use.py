@@ -27,8 +27,7 @@ from specbench.exactness.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
 from specbench.rules.agreement import TOLERANCE, excess, only
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
+from specbench.rules.verifier import Verifier, capabilities
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
 _EARLY = 32  # batches that may come from the first call on; the others join one after the other
@@ -210,7 +209,7 @@ class LongUse:
 
     def _prepared(self) -> list[_Batch]:
         """Batches of mixed shapes, of which the first are recorded; those that the verifier refuses are left out."""
-        limits, batches = offers(self.verifier).limits, []
+        limits, batches = capabilities(self.verifier).limits, []
         generator = torch.Generator().manual_seed(self.seed)
         for number in range(_SHAPES):
             fixture = mixed_shape(self._random, generator, limits).to(self.device)

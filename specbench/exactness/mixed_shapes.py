@@ -9,8 +9,8 @@ import torch
 from specbench.core.rng import Streams
 from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import BLOCKS, request_streams, uniforms
+from specbench.rules.verifier import Limits
 from specbench.sampling import SamplingParams
-from specbench.verifiers.base import Limits
 
 NAME = "long use"  # of each fixture
 MOST_GAMMA, MOST_REQUESTS, MOST_TOKENS = 8, 16, 64  # draft length, requests of a batch, vocabulary

@@ -34,9 +34,9 @@ from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
-from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, excess, only
-from specbench.verifiers import Verifier
+from specbench.rules.rule import rule_of
+from specbench.rules.verifier import Verifier
 
 LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
@@ -85,7 +85,7 @@ class Probe:
     def __init__(self, verifier: Verifier, fixture: Fixture, effort: float):
         self.verifier, self.fixture = verifier, fixture
         self.models: dict[tuple[int, int], Model] = {}
-        self.rule = known.of(verifier)
+        self.rule = rule_of(verifier)
         self.method = COUNTED if held_against(verifier) is None else RULE
         if effort and fixture.enumerable:
             self._locate(effort)

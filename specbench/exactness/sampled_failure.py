@@ -17,7 +17,7 @@ from specbench.exactness.judge import CONFIGURED_FIRST
 from specbench.exactness.trials import Trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 DRAWN = "calls of D"  # in the place of a fixture
 _SHOWN = 8  # draft tokens of a request

@@ -14,7 +14,7 @@ from specbench.exactness.enumeration.injection import Point
 from specbench.exactness.steps import Steps, make_draft, verified
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.watch import draft_sampler
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 MOST_COPIES = 4096  # in the largest batch that is tried
 

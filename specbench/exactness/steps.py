@@ -17,8 +17,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import DraftSampler
+from specbench.rules.verifier import DraftSampler, Verifier
 
 _FEW = 8  # requests on which it shows whether arguments are altered
 

@@ -47,7 +47,7 @@ from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
 from specbench.exactness.trials import ALL, Configured, Trials, run_trials
 from specbench.rules.agreement import TOLERANCE
-from specbench.verifiers.base import offers
+from specbench.rules.verifier import capabilities
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, 0.6))  # share of the draws, share of the false alarm
 AGAIN, AT_LAST = 0.05, 0.22  # likewise, of the looks at models made anew, and of the one at everything
@@ -134,7 +134,7 @@ class _Examination:
     def run(self, configured: Configured | None) -> None:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
         self.report("what its tokens depend on, and where its thresholds are")
-        if self.settings.use_calls and not offers(self.verifier).interpreted:
+        if self.settings.use_calls and not capabilities(self.verifier).interpreted:
             self.use = LongUse.begin(self.verifier, self.fixtures, self.seed, self.device)
         injectable = self._injectable()
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]

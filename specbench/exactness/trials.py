@@ -27,7 +27,7 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.strata import Seen, mean, together
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"
 _LOOKED_AT = 24  # calls on which a rule that is not registered is looked at first

@@ -21,8 +21,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.agreement import only
 from specbench.rules.rule import Rule
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
+from specbench.rules.verifier import Verifier, capabilities
 
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 _SLOW = "Raise protocol.call_seconds if it is only slow."
@@ -125,7 +124,7 @@ def check_attributes(verifier: object) -> None:
             raise VerifierFault("", f"{type(verifier).__name__} {found} {name}. Write {example} into the class.")
     if not callable(getattr(verifier, "verify", None)):
         problem = f"{type(verifier).__name__} has no method verify(draft, target, streams)."
-        raise VerifierFault("", f"{problem} See verifiers/base.py.")
+        raise VerifierFault("", f"{problem} See rules/verifier.py.")
 
 
 def verify(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
@@ -175,7 +174,7 @@ def check_pure(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitR
 
 def draft_sampler(verifier: Verifier, fixture: Inputs) -> Callable[..., Any] | None:
     """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults as verify's are; None if it has none."""
-    own = offers(verifier).draft_tokens
+    own = capabilities(verifier).draft_tokens
     if own is None:
         return None
 

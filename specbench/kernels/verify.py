@@ -1,7 +1,7 @@
 """Verification of a ragged batch from raw logits to tokens in one launch, by the token rule or the block rule.
 
-Twins: specbench/verifiers/masked.py and block.py. The same streams give the same tokens, unless a uniform lies within
-rounding of a threshold.
+Twins: masked.py of specbench/rules/token/ and block/. The same streams give the same tokens, unless a uniform lies
+within rounding of a threshold.
 
 One grid has two kinds of programs. A *scoring* program reads a chunk of a draft token's target row and stores the
 statistics of its tiles. The last one of a request (an atomic counts them) computes the normalisers, makes the accept

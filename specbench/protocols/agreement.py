@@ -31,9 +31,9 @@ from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
-from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE
-from specbench.verifiers import Verifier
+from specbench.rules.rule import rule_of, rules_with_formulas
+from specbench.rules.verifier import Verifier
 
 LISTED = 1000  # differences that are written down, and divergences of a fixture
 SAID_EVERY = 10.0  # seconds between two lines of progress
@@ -97,15 +97,15 @@ class AgreementProtocol:
         )
 
     def _other(self, context: RunContext) -> Verifier:
-        rule = known.of(context.verifier)
+        rule = rule_of(context.verifier)
         other = self.other or rule.reference
         if other is None:
             raise ConfigError(
                 "verifier",
                 context.verifier_name,
                 f"its rule {rule.name!r} has no twin that draws the same tokens",
-                f"Choose one of rule {' or '.join(known.KNOWN)}, give it a Rule with thresholds, or name another "
-                "verifier: +verifier@protocol.other=NAME.",
+                f"Choose one of rule {' or '.join(rules_with_formulas())}, give it a Rule with thresholds, or name "
+                "another verifier: +verifier@protocol.other=NAME.",
             )
         return other
 
@@ -184,7 +184,7 @@ def _name(verifier: Verifier) -> str:
 
 
 def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: Counts, seconds: float) -> AgreementRow:
-    rule, found = known.of(context.verifier), len(counts.differences)
+    rule, found = rule_of(context.verifier), len(counts.differences)
     explained = [each.excess for each in counts.differences if each.rounding and each.excess is not None]
     interval = stats.binomtest(found, counts.draws).proportion_ci(CONFIDENCE, "exact")
     return AgreementRow(

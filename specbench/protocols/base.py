@@ -12,8 +12,8 @@ import torch
 from matplotlib.figure import Figure
 
 from specbench.core.machine.journal import Journal
+from specbench.rules.verifier import Verifier
 from specbench.sampling import SamplingParams
-from specbench.verifiers import Verifier
 
 if TYPE_CHECKING:  # drafters import transformers, which takes seconds, and most protocols need no model
     from specbench.drafters import Drafter

@@ -49,7 +49,7 @@ from specbench.protocols.shared import shared_fields
 from specbench.replay.trace import TRACE, Trace
 from specbench.reports.plots import decode as plots
 from specbench.reports.winner import disturbed
-from specbench.verifiers.base import offers
+from specbench.rules.verifier import capabilities
 
 BY_CATEGORY = "category"
 
@@ -137,7 +137,7 @@ class DecodeProtocol:
         if empirical:
             figures["empirical_against_target"] = plots.empirical_against_target(pd.DataFrame(empirical))
         return Outcome(
-            headline(measured, timed, offers(context.verifier).synthetic),
+            headline(measured, timed, capabilities(context.verifier).synthetic),
             measured,
             {
                 ROUNDS: Table(timed.table(), ROUND_SCHEMA),

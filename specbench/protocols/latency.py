@@ -36,9 +36,9 @@ from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_processors
 from specbench.protocols.settings import check_timing
 from specbench.reports.plots import latency as plots
-from specbench.rules import known
-from specbench.rules.cards import floor_card
-from specbench.verifiers.base import offers
+from specbench.rules import floor_info
+from specbench.rules.rule import rule_of
+from specbench.rules.verifier import capabilities
 
 _POISON = -7  # no verifier writes it
 _NOT_OURS = "its engine penalises and bans in ways of its own, which are not measured"
@@ -126,8 +126,8 @@ class LatencyProtocol:
         for number, each in there_and_back(measured, self.rounds, self.budget):
             if each.skipped is None:
                 self._one_round(context, timer, each, number)
-        if (rule := known.of(context.verifier)).rows_again is None:
-            say(f"  the byte floor is that of the {floor_card(rule).title}: none is known of the {rule.title}")
+        if (rule := rule_of(context.verifier)).rows_again is None:
+            say(f"  the byte floor is that of the {floor_info(rule).title}: none is known of the {rule.title}")
         timed = [each for each in measured if each.skipped is None]
         for reason, number in Counter(each.skipped for each in measured if each.skipped is not None).items():
             say(f"  skipped {number} of {len(measured)} cases: {reason}")
@@ -139,7 +139,7 @@ class LatencyProtocol:
             "verifier": context.verifier_name,
             "rule": rule.name,
             "device": str(context.device),
-            "comparable": not offers(context.verifier).interpreted,
+            "comparable": not capabilities(context.verifier).interpreted,
             "flush": self.flush,
             "empty_graph_us": empty,
             "copy_bandwidth": bandwidth,
@@ -161,7 +161,7 @@ class LatencyProtocol:
     def _why_not(self, spec: CaseSpec, context: RunContext) -> str | None:
         if context.device.type == "cpu" and spec.logits > self.cpu_logits:
             return f"more than protocol.cpu_logits={self.cpu_logits} logits, on a CPU"
-        if spec.sampling.shaping and known.of(context.verifier).reference is None:
+        if spec.sampling.shaping and rule_of(context.verifier).reference is None:
             return _NOT_OURS
         return None
 
@@ -180,7 +180,7 @@ class LatencyProtocol:
         checked, captured, call, times = self._replayed(context, timer, each, case)
         host_calls = calls_by_host(times, self.seconds, self.host_calls)
         floor = floor_bytes(
-            known.of(context.verifier),
+            rule_of(context.verifier),
             each.spec.vocabulary,
             case.target_logits.element_size(),
             case.num_draft_tokens.cpu().numpy(),
@@ -200,13 +200,13 @@ class LatencyProtocol:
         """What the check found, the call, and the microseconds of its replays; all of them checked."""
         verifier = context.verifier
         # Engines' own verifiers get the cutoffs: their engines search for them in other ways, which are not measured.
-        cutoffs_known = known.of(verifier).reference is None
+        cutoffs_known = rule_of(verifier).reference is None
 
         def call() -> Verification:
-            return verifier.verify(*case.inputs(cutoffs_known, offers(verifier).takes_masks))
+            return verifier.verify(*case.inputs(cutoffs_known, capabilities(verifier).takes_masks))
 
         checked = check(verifier, case, call())
-        captured = timer.capture(call, capturable=offers(verifier).limits.capturable)
+        captured = timer.capture(call, capturable=capabilities(verifier).limits.capturable)
         repeats = timer.repeats(captured, call, self.seconds, self.replays, case.restore)
         each.repeats = each.repeats or repeats
         times = timer.device_times(captured, call, each.repeats, case.restore)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
 from specbench.protocols.base import RunContext
-from specbench.rules import known
-from specbench.rules.cards import CARDS, Card
+from specbench.rules import RuleInfo, replayable
+from specbench.rules.rule import rule_of
 
 
 def check_draft_model(context: RunContext) -> None:
@@ -51,16 +51,18 @@ def check_no_processors(context: RunContext) -> None:
         raise ConfigError("sampler.processors", context.processors, "steps are made up, without texts", remedy)
 
 
-def check_survival(context: RunContext) -> Card:
-    """The card of the verifier's rule, whose survival in texts is known.
+def check_survival(context: RunContext) -> RuleInfo:
+    """The RuleInfo of the verifier's rule, whose survival in texts is known.
 
     Raises:
         ConfigError: a verifier of a rule that cannot be replayed, or a drafter of trees or of lengths of its own.
     """
     check_chains(context)
     check_fixed_lengths(context)
-    rule = known.of(context.verifier)
+    rule = rule_of(context.verifier)
     if rule.token_cost is None:
-        remedy = f"Use a verifier of rule {' or '.join(CARDS)}, or give its Rule a token_cost."
+        remedy = (
+            f"Use a verifier of rule {' or '.join(info.name for info in replayable())}, or give its Rule a token_cost."
+        )
         raise ConfigError("verifier", context.verifier_name, f"its rule, {rule.name}, has no replay", remedy)
     return rule

@@ -38,8 +38,8 @@ from specbench.replay.cost.steady import crossover, steady
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace
 from specbench.reports.plots import cost as plots
-from specbench.rules import known
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
+from specbench.rules.rule import rule_of
 
 PREDICTED, MEASURED, STEADY = "predicted.parquet", "measured.parquet", "steady.parquet"
 SPEEDUP = ("speedup", "speedup_low", "speedup_high")
@@ -143,7 +143,7 @@ class PredictProtocol:
         Raises:
             ConfigError: a drafter without a model; contexts of protocol.cost that leave no room for its steps.
         """
-        rule, size = known.of(context.verifier), context.batch_size
+        rule, size = rule_of(context.verifier), context.batch_size
         draft_model(context)  # fails before anything is timed
         costs = self.cost.measure(context)
         models = cost_models(pd.DataFrame(costs))
@@ -234,7 +234,7 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
 
 
 def full_batches(
-    trace: Trace, rule: Card, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
+    trace: Trace, rule: RuleInfo, gammas: Sequence[int], models: Sequence[CostModel], prompt: float
 ) -> list[dict[str, Any]]:
     """The columns of SteadyRow: powers of two up to 8 times the largest measured batch, a few gammas.
 

@@ -27,7 +27,7 @@ from specbench.protocols.scoring import draft_model, identity_of, score_texts, t
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of
 from specbench.reports.plots import replay as plots
-from specbench.rules.cards import CARDS
+from specbench.rules import replayable
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class RecordProtocol:
         """See :class:`specbench.protocols.base.MeasurementProtocol`."""
         kept = record(context, repeated(context, self.samples))
         trace = kept.trace
-        lengths = {card.title: replay(trace, card, [context.gamma])[0].acceptance_length for card in CARDS.values()}
+        lengths = {info.title: replay(trace, info, [context.gamma])[0].acceptance_length for info in replayable()}
         by_rule = ", ".join(f"{length:.2f} by the {title}" for title, length in lengths.items())
         return Outcome(
             f"{len(trace)} tokens recorded in {kept.seconds_sampling + kept.seconds_scoring:.1f} s; replayed at "

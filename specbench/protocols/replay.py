@@ -29,7 +29,7 @@ from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCH
 from specbench.replay.survival import ARGMAX
 from specbench.replay.trace import Trace
 from specbench.reports.plots import replay as plots
-from specbench.rules.cards import CARDS
+from specbench.rules import replayable
 
 DOCUMENT = "trace.json"
 
@@ -84,11 +84,11 @@ class ReplayProtocol:
         check_sampler(trace, context.sampling.numbers, self.path, context.processors, context.sampling.shaping_text)
         if doubt := warning(trace):
             say(f"{self.path}: {doubt}", style="yellow")
-        rules = [*CARDS.values(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]
+        rules = [*replayable(), *([ARGMAX] if "draft_argmax" in trace.columns else [])]
         rows = [row for rule in rules for row in replay_rows(trace, replay(trace, rule, self.gammas))]
         tried = [
             row
-            for rule in CARDS.values()
+            for rule in replayable()
             if self.policies
             for row in policy_rows(trace, rule.name, frontier(trace, rule, self.policies))
         ]

@@ -34,7 +34,7 @@ from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
 from specbench.reports.plots import replay as plots
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
 
 POINTS, TIMINGS = "points.parquet", "timings.parquet"
 
@@ -140,7 +140,7 @@ class ReplayCheckProtocol:
         )
 
     def _points(
-        self, context: ModelContext, rule: Card, gamma: int, own: Recorded, completions: Sequence[Completion]
+        self, context: ModelContext, rule: RuleInfo, gamma: int, own: Recorded, completions: Sequence[Completion]
     ) -> list[dict[str, Any]]:
         expected = replay(own.trace, rule, [gamma])[0]
         prompts = len(context.requests)

@@ -12,10 +12,10 @@ from specbench.replay.imports import read_any
 from specbench.replay.renewal import Replayed
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.replay.trace import Trace
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
 
 
-def replay(trace: Trace | str | Path, rule: Card | str, gammas: Sequence[int]) -> list[Replayed]:
+def replay(trace: Trace | str | Path, rule: RuleInfo | str, gammas: Sequence[int]) -> list[Replayed]:
     """What each gamma would have accepted of a trace's texts, in expectation and without a model.
 
     Args:

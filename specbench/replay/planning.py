@@ -38,7 +38,7 @@ from specbench.replay.simulate import simulated_steps
 from specbench.replay.summary import by_prompt, sums_by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
-from specbench.rules.cards import CARDS
+from specbench.rules import replayable
 
 PLAN = "plan.parquet"
 RUNS = 16  # drawn to find the accept/reject noise
@@ -145,7 +145,7 @@ def compare(first: Setting, second: Setting, alpha: float, power: float) -> dict
 def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> list[dict[str, Any]]:
     """Neighbouring gammas under each rule, and each two rules at each gamma."""
     chosen = sorted({gamma for gamma in gammas if gamma > 0})
-    settings = [[setting(trace, each) for each in replay(trace, card, chosen)] for card in CARDS.values()]
+    settings = [[setting(trace, each) for each in replay(trace, info, chosen)] for info in replayable()]
     pairs = [pair for of_rule in settings for pair in pairwise(of_rule)]
     pairs += [pair for first, second in combinations(settings, 2) for pair in zip(first, second, strict=True)]
     return [compare(first, second, alpha, power) for first, second in pairs]

@@ -17,7 +17,7 @@ from specbench.core.draft_lengths import LengthPolicy
 from specbench.replay.renewal import Replayed, block_starts, chunks, join, replay_survival
 from specbench.replay.survival import replayed, survival
 from specbench.replay.trace import Trace
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
 
 WEIGHT_LIMIT = 20.0
 PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -70,7 +70,7 @@ def draft_lengths(trace: Trace, policy: Policy) -> Int64[np.ndarray, " T"]:
     return lengths
 
 
-def try_policy(trace: Trace, rule: Card | str, policy: Policy) -> PolicyPoint:
+def try_policy(trace: Trace, rule: RuleInfo | str, policy: Policy) -> PolicyPoint:
     """What a policy drafts and what is accepted of it.
 
     Raises:
@@ -128,7 +128,7 @@ def gain_over_fixed(points: Sequence[PolicyPoint], kind: str) -> tuple[float, fl
     return max(gains) if gains else None
 
 
-def frontier(trace: Trace, rule: Card | str, gammas: Sequence[int]) -> list[PolicyPoint]:
+def frontier(trace: Trace, rule: RuleInfo | str, gammas: Sequence[int]) -> list[PolicyPoint]:
     """Fixed draft lengths, and policies over a range of thresholds that draft at most the largest of them."""
     largest = max(gammas)
     tried = [Policy("fixed", None, gamma) for gamma in gammas if gamma > 0]

@@ -21,7 +21,7 @@ from scipy.linalg import get_blas_funcs
 
 from specbench.replay.survival import replayed, survival
 from specbench.replay.trace import Trace
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
 
 CHUNK = 1 << 16  # tokens worked on at once: 35 MB at gamma 64
 
@@ -96,21 +96,21 @@ def _mean_and_variance(histogram: np.ndarray) -> tuple[float, float]:
     return mean, float((histogram * (emitted - mean) ** 2).sum() / total)
 
 
-def replay(trace: Trace, rule: Card | str, gammas: Sequence[int]) -> list[Replayed]:
+def replay(trace: Trace, rule: RuleInfo | str, gammas: Sequence[int]) -> list[Replayed]:
     """Every gamma from one trace, in the order given.
 
     Args:
-        rule: its card, its name, or "argmax" or "bound" (see survival.py).
+        rule: its RuleInfo, its name, or "argmax" or "bound" (see survival.py).
         gammas: 0 (plain decoding) to 64.
 
     Raises:
         ArgumentError, ConfigError: as survival.
     """
-    card = replayed(rule)
+    info = replayed(rule)
     parts: list[list[Replayed]] = [[] for _ in gammas]
     for chunk in chunks(trace):
-        accepted = survival(chunk, card, max(gammas))
-        for place, part in enumerate(_replay_chunk(chunk, card.name, accepted, gammas)):
+        accepted = survival(chunk, info, max(gammas))
+        for place, part in enumerate(_replay_chunk(chunk, info.name, accepted, gammas)):
             parts[place].append(part)
     return [join(part) for part in parts]
 

@@ -1,6 +1,6 @@
 """The probability, given the text, that a block which starts at a token accepts at least i tokens.
 
-rules/cards.py has it for each rule, from rho_j = p(x_j) / q(x_j) of the block's tokens x_1, x_2, ... (the text's own).
+rules/info.py derives it for each rule, from rho_j = p(x_j) / q(x_j) of the text's own tokens x_1, x_2, ...
 Two that are no rules of their own may stand in a rule's place:
 
     argmax   1 if x_1 ... x_i are the draft's most likely tokens, else 0: greedy drafting, whose q is one-hot; both
@@ -18,30 +18,30 @@ from jaxtyping import Float64, Int64
 
 from specbench.core.errors import ArgumentError
 from specbench.replay.trace import Trace
-from specbench.rules.cards import CARDS, Card, card_of
+from specbench.rules import RULES, RuleInfo, info_of
 
-ARGMAX = Card(name="argmax", title="greedy drafting", token_cost=lambda log_rho: log_rho)
-BOUND = Card(name="bound", title="upper bound", token_cost=lambda log_rho: log_rho)
+ARGMAX = RuleInfo(name="argmax", title="greedy drafting", token_cost=lambda log_rho: log_rho)
+BOUND = RuleInfo(name="bound", title="upper bound", token_cost=lambda log_rho: log_rho)
 LARGEST_GAMMA = 64
 
 
-def replayed(rule: Card | str) -> Card:
-    """The card of what is replayed.
+def replayed(rule: RuleInfo | str) -> RuleInfo:
+    """The RuleInfo of what is replayed.
 
     Raises:
         ArgumentError: a name that is not known, or a rule whose survival is not known.
     """
-    names = {**CARDS, ARGMAX.name: ARGMAX, BOUND.name: BOUND}
+    names = {**RULES, ARGMAX.name: ARGMAX, BOUND.name: BOUND}
     if isinstance(rule, str) and rule not in names:
         raise ArgumentError(f"rule={rule}: not one of {', '.join(names)}")
-    card = names[rule] if isinstance(rule, str) else card_of(rule)
-    if card.token_cost is None:
-        raise ArgumentError(f"rule={card.name}: its survival in texts is not known. Give the rule a token_cost.")
-    return card
+    info = names[rule] if isinstance(rule, str) else info_of(rule)
+    if info.token_cost is None:
+        raise ArgumentError(f"rule={info.name}: its survival in texts is not known. Give the rule a token_cost.")
+    return info
 
 
 def survival(
-    trace: Trace, rule: Card | str, gamma: int, stops: Int64[np.ndarray, " T"] | None = None
+    trace: Trace, rule: RuleInfo | str, gamma: int, stops: Int64[np.ndarray, " T"] | None = None
 ) -> Float64[np.ndarray, "T gamma1"]:
     """P(tau >= i | text) for i = 0, ..., gamma and a block that starts at each token.
 
@@ -50,23 +50,23 @@ def survival(
     be emitted.
 
     Args:
-        rule: its card, its name, or "argmax" or "bound".
+        rule: its RuleInfo, its name, or "argmax" or "bound".
         stops: the most tokens that a block starting at each token drafts (an adaptive policy); None: gamma.
 
     Raises:
         ArgumentError: a rule whose survival is not known, or gamma outside 0..64.
         ConfigError: rule argmax without the column draft_argmax.
     """
-    card = replayed(rule)
-    assert card.token_cost is not None
+    info = replayed(rule)
+    assert info.token_cost is not None
     if not 0 <= gamma <= LARGEST_GAMMA:
         raise ArgumentError(f"gamma={gamma}: outside 0..{LARGEST_GAMMA}")
-    if card is ARGMAX:
+    if info is ARGMAX:
         matches = trace.column("draft_argmax", "rule argmax").astype(float)
         log_rho = np.where(matches > 0, 0.0, np.inf)
     else:
         log_rho = trace.columns["log_p"].astype(float) - trace.columns["log_q"].astype(float)
-    cost, count = card.token_cost(log_rho), len(trace)
+    cost, count = info.token_cost(log_rho), len(trace)
     limit = trace.known
     if stops is not None:
         limit = np.minimum(limit, stops)
@@ -76,6 +76,6 @@ def survival(
     for i in range(1, min(gamma, count) + 1):
         # Where the block would run past its text, what is added belongs to another one, and the limit removes it.
         total[: count - i + 1] += cost[i - 1 :]
-        highest = np.maximum(total, 0.0 if card is BOUND else highest)
+        highest = np.maximum(total, 0.0 if info is BOUND else highest)
         out[:, i] = np.where(i <= limit, np.exp(-highest), 0.0)
     return out

@@ -24,12 +24,9 @@ from specbench.replay.trace import TRACE
 from specbench.reports import Code, Inline, Strong, Text
 from specbench.reports.cells import plain
 from specbench.reports.varying import asked, varying
-from specbench.rules.cards import BLOCK, CARDS, TOKEN
+from specbench.rules import RULES, TOKEN, replayable, rules_by_verifier
 
-# Implementations of token verification that read the same uniforms: they promise the same tokens, not just one law.
-SAME_TOKENS = frozenset({"naive", "masked", "fused"})
 DEFAULT = "temperature"  # the sampler of conf/config.yaml
-RULES = {**dict.fromkeys(SAME_TOKENS, TOKEN.name), **dict.fromkeys(("block", "block_fused"), BLOCK.name)}
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,8 @@ def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataF
         return
     totals = {job: totals_by_prompt(each) for job, each in steps.groupby("job")}
     named = results[results["job"].isin(list(totals)) & (results["gamma"] > 0)]
-    named = named.assign(rule=[RULES.get(name, name) for name in named["verifier"]])
+    rules = {verifier: info.name for verifier, info in rules_by_verifier().items()}
+    named = named.assign(rule=[rules.get(name, name) for name in named["verifier"]])
     for _, rows in named.groupby(list(settings), sort=False, dropna=False):
         first, *others = (row for _, row in _by_rule(rows).iterrows())
         for other in others:
@@ -136,7 +134,7 @@ def _remedy(unknown: Sequence[Comparison], run_dir: Path) -> tuple[Inline, ...]:
     """How to find out: by a replay of a trace, whose texts both rules then share; by more prompts if there is none."""
     first = unknown[0]
     path = run_dir / str(first.row["job"]) / TRACE
-    if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= set(CARDS):
+    if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= {info.name for info in replayable()}:
         return ("; more prompts would tell (", Code("workload.limit"), ")")
     sampling = asked(first.row)
     alike = [each for each in unknown if asked(each.row) == sampling]
@@ -152,11 +150,16 @@ def _remedy(unknown: Sequence[Comparison], run_dir: Path) -> tuple[Inline, ...]:
     return ("; ", Code(shlex.join(command)), " compares them on the same texts")
 
 
-def agreement(results: pd.DataFrame, axis: str) -> Text:
-    """Whether verifiers that promise the same tokens accepted the same; empty where fewer than two of them ran."""
-    family = results[results["verifier"].isin(SAME_TOKENS)]
+def agreement(results: pd.DataFrame, axis: str) -> list[Text]:
+    """For each rule, whether its verifiers accepted the same tokens; nothing for a rule of which fewer than two ran."""
+    settings = [axis, *varying(results, axis, "verifier")]
+    families = (results[results["verifier"].isin(list(info.verifiers))] for info in RULES.values())
+    return [text for family in families if (text := _agreement(family, axis, settings))]
+
+
+def _agreement(family: pd.DataFrame, axis: str, settings: Sequence[str]) -> Text:
     compared, differing = 0, []
-    for _, rows in family.groupby([axis, *varying(results, axis, "verifier")], sort=False, dropna=False):
+    for _, rows in family.groupby(list(settings), sort=False, dropna=False):
         if rows["verifier"].nunique() > 1:
             compared += 1
             if len({tuple(histogram) for histogram in rows["acceptance_histogram"]}) > 1:

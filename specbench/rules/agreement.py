@@ -1,14 +1,14 @@
-"""Two verifiers of one rule should emit the same tokens from the same streams. Where they do not: rounding, or a bug?
+"""Whether a difference between the outcomes of two verifiers of one rule comes of rounding or of a bug.
 
-Every decision compares two numbers: a uniform times q with p, a uniform with h of the block rule, a uniform times the
-total mass with a cumulative sum. An outcome that differs from the rule's own can be explained by rounding when some
-small relative error of p and q leads to it. ``excess`` is the size of the error that an outcome needs, in float64
-arithmetic of its own: 0 for what the rule emits exactly, 1e-7 or so for float32 at a threshold, inf where no error
-would do (a token that the target forbids, a token that was not drafted). A difference is rounding when both outcomes
-need at most ``TOLERANCE``; a larger one is a bug, in one or the other.
+Verifiers of one rule should emit the same tokens from the same streams. Every decision compares two numbers: a uniform
+times q with p, a uniform with h of the block rule, a uniform times the total mass with a cumulative sum. Rounding
+explains an outcome that differs from the rule's own if some small relative error of p and q leads to it. ``excess`` is
+the size of this error, computed in float64: 0 for the rule's own outcome, some 1e-7 for float32 at a threshold, inf if
+no error leads to it (a token that the target forbids, a token that was not drafted). A difference is rounding if both
+outcomes need at most ``TOLERANCE``. A larger one is a bug in one of the two.
 
-A rule may know best what an error of p and q does to its decisions (``Rule.decision_errors``); else the error is that
-of its thresholds. Words: p target, q draft, u the uniforms of Streams.
+``Rule.decision_errors`` says which error of p and q a rule's decisions need. Without it, the error is that of the
+rule's thresholds. Notation: p target, q draft, u the uniforms of Streams.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
-from specbench.rules.along import AlongBatch
-from specbench.rules.known import KNOWN, rule_of
-from specbench.rules.rule import LAST_SUCCESS, Rule
-from specbench.verifiers import batched
+from specbench.rules import batched
+from specbench.rules.draft_path import DraftPathBatch
+from specbench.rules.rule import LAST_SUCCESS, Rule, get_rule, rules_with_formulas
 
 TOLERANCE = 1e-5  # float32: exp() of a logit near 40 is off by 40 * 6e-8, and sums over a vocabulary add little to it
-_AT_ONCE = 16  # requests whose dense rows are held side by side
+_CHUNK = 16  # requests whose dense rows are in memory together
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,8 @@ class Differences:
 
     Attributes:
         requests: their indices.
-        excess: the larger relative error that either outcome needs; inf where none would do.
-        tolerance: up to which excess a difference counts as rounding.
+        excess: the larger of the relative errors that the two outcomes need; inf if no error leads to one of them.
+        tolerance: the largest excess that counts as rounding.
     """
 
     requests: Int64[Tensor, " m"]
@@ -53,7 +52,7 @@ class Differences:
 
     @property
     def wrong(self) -> Int64[Tensor, " k"]:
-        """The requests whose difference nothing explains."""
+        """The requests whose difference rounding does not explain."""
         return self.requests[~self.rounding]
 
 
@@ -69,15 +68,16 @@ def classify(
     """Compares two outcomes of one step, token for token. Waits for the device.
 
     Args:
-        rule: of both, or its name.
-        draft, target, streams: what both were given.
+        rule: the rule of both, or its name.
+        draft, target, streams: the arguments of both.
+        first, second: the outcomes.
 
     Raises:
-        ArgumentError: a rule whose formulas are not known, or outcomes of other shapes than the draft asks for.
+        ArgumentError: a rule whose formulas are not known, or an outcome whose shapes do not fit the draft.
     """
-    rule = rule_of(rule)
+    rule = get_rule(rule)
     if not rule.has_law:
-        known = ", ".join(KNOWN)
+        known = ", ".join(rules_with_formulas())
         raise ArgumentError(f"rule: {rule.name!r}; outcomes can be explained for {known}, and rules with thresholds")
     shape = (len(draft.num_draft_tokens), draft.max_draft_tokens + 1)
     for name, outcome in (("first", first), ("second", second)):
@@ -88,11 +88,11 @@ def classify(
     needed = [
         torch.maximum(
             *(
-                excess(rule, *only(chosen, draft, target, streams), _outcome(verification, chosen))
-                for verification in (first, second)
+                excess(rule, *only(chunk, draft, target, streams), _outcome(outcome, chunk))
+                for outcome in (first, second)
             )
         )
-        for chosen in requests.split(_AT_ONCE)
+        for chunk in requests.split(_CHUNK)
     ]
     none = torch.zeros(0, dtype=torch.float64, device=requests.device)
     return Differences(requests, torch.cat([none, *needed]), tolerance)
@@ -101,30 +101,31 @@ def classify(
 def excess(
     rule: Rule | str, draft: Draft, target: LogitRows, streams: Streams, outcome: Verification
 ) -> Float64[Tensor, " B"]:
-    """The relative error of p and q that each request's outcome needs to follow from the rule; see the module.
+    """The relative error of p and q from which the rule leads to each request's outcome; see the module.
 
     Args:
-        rule: one whose formulas are known, or its name.
+        rule: a rule whose formulas are known, or its name.
+        draft, target, streams: the arguments of the verifier.
     """
-    rule = rule_of(rule)
+    rule = get_rule(rule)
     form = well_formed(draft, target, outcome)
-    # What follows indexes by the outcome's numbers, so those of no sense are replaced first.
+    # Numbers out of range are replaced, because they are used as indices below.
     accepted = outcome.num_accepted.clamp(min=0).minimum(draft.num_draft_tokens)
     emitted = outcome.token_ids.gather(1, accepted[:, None])[:, 0].clamp(0, target.logits.shape[1] - 1)
-    along = AlongBatch(draft, target)
-    decide = rule.decision_errors or partial(_threshold_errors, rule, along)
+    path = DraftPathBatch(draft, target)
+    decide = rule.decision_errors or partial(_threshold_errors, rule, path)
     needed = decide(draft, target, streams, accepted)
     p, q = batched.next_rows(draft, target, accepted)
     weighted = p
     if rule.prefix_weights is not None:
-        pi = rule.prefix_weights(along).gather(1, accepted[:, None])
+        pi = rule.prefix_weights(path).gather(1, accepted[:, None])
         weighted = torch.where(accepted[:, None] < draft.num_draft_tokens[:, None], pi, 1.0) * p
-    # After a whole draft q is 0, and the bonus is drawn from p, whatever the residual is elsewhere.
+    # After a whole draft q is 0 and the bonus is drawn from p, whatever the residual.
     left = torch.where((accepted == draft.num_draft_tokens)[:, None], p, rule.residual(weighted, q))
     u = streams.uniform(Stream.EMIT)[:, :1]
     scale = (1 + accepted[:, None]) * weighted + q
     from_residual = _draw_excess(left, scale, u, emitted)
-    # Where little is left of the residual, rounding may leave nothing, and then the rule draws from p.
+    # Rounding may make a small residual vanish; the rule then draws from p.
     from_target = torch.maximum(_draw_excess(p, (1 + accepted[:, None]) * p, u, emitted), left.sum(dim=-1))
     apart = torch.where(left > 0, left, weighted - q)
     drawn = torch.minimum(torch.minimum(from_residual, from_target), _noise_excess(apart, scale, emitted))
@@ -167,25 +168,25 @@ def _outcome(outcome: Verification, requests: Int64[Tensor, " m"]) -> Verificati
 
 def _threshold_errors(
     rule: Rule,
-    along: AlongBatch,
+    path: DraftPathBatch,
     draft: Draft,
     target: LogitRows,
     streams: Streams,
     accepted: Int64[Tensor, " B"],
 ) -> Float64[Tensor, " B"]:
-    """The largest relative error of a threshold that so many accepted tokens need, for any rule."""
-    u, limits = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens], rule.limits(along)
+    """The largest relative error of a threshold that the accepted lengths need, for any rule."""
+    u, limits = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens], rule.limits(path)
     if draft.max_draft_tokens == 0:
         return u.new_zeros(len(accepted))
-    short = (u - limits) / torch.maximum(u, limits)  # by how much u is too large to pass
+    short = (u - limits) / torch.maximum(u, limits)  # relative distance by which u is too large to pass
     places, count = torch.arange(draft.max_draft_tokens, device=u.device), accepted[:, None]
     in_draft = places < draft.num_draft_tokens[:, None]
     if rule.decides == LAST_SUCCESS:
-        passed, refused = places == count - 1, (places >= count) & in_draft
+        passed, rejected = places == count - 1, (places >= count) & in_draft
     else:
-        passed, refused = places < count, (places == count) & in_draft
-    # u equal to the threshold is a refusal: passing there needs an error, if only the smallest one.
-    short = torch.where(short == 0, torch.finfo(torch.float64).eps, short) * passed - short * refused
+        passed, rejected = places < count, (places == count) & in_draft
+    # u equal to the threshold does not pass: passing needs an error, if only the smallest one.
+    short = torch.where(short == 0, torch.finfo(torch.float64).eps, short) * passed - short * rejected
     return short.clamp(min=0).amax(dim=1)
 
 
@@ -195,10 +196,10 @@ def _draw_excess(
     u: Float64[Tensor, "B 1"],
     emitted: Int64[Tensor, " B"],
 ) -> Float64[Tensor, " B"]:
-    """How far u times the total of the weights lies outside the emitted token's step of the cumulative sum.
+    """The distance of u times the total weight from the emitted token's step of the cumulative sum.
 
-    Relative to the sum of all p and q that the weights are made of (``scale``), whose errors the cumulative sums carry;
-    in the block rule p is multiplied by pi and carries the errors of the accepted tokens too.
+    It is relative to the sum of all p and q in the weights (``scale``), whose errors the cumulative sums carry. In the
+    block rule p is multiplied by pi, and carries the errors of the accepted tokens too.
     """
     cumulative = weights.cumsum(dim=-1)
     above = cumulative.gather(1, emitted[:, None])
@@ -212,13 +213,15 @@ def _draw_excess(
 def _noise_excess(
     apart: Float64[Tensor, "B V"], scale: Float64[Tensor, "B V"], emitted: Int64[Tensor, " B"]
 ) -> Float64[Tensor, " B"]:
-    """The error that leaves the emitted token alone in the residual, whatever u is.
+    """The error that leaves only the emitted token in the residual, whatever u is.
 
-    Where p is q but for rounding, what rounding leaves of the residual can be any token. Float32 kernels get there once
-    in some 1e7 tokens: p = q is refused only if u rounds to 1.
+    If p equals q but for rounding, the residual is rounding noise and may hold any token. Float32 kernels reach this
+    case about once in 1e7 tokens: p = q is rejected only if u rounds to 1.
 
     Args:
-        apart: the residual, and p - q where nothing is left of it.
+        apart: the residual, and p - q where the residual is 0.
+        scale: the sum of p and q in each weight.
+        emitted: the emitted tokens.
     """
     apart = torch.where(scale > 0, apart / torch.where(scale > 0, scale, 1.0), 0.0)
     own = -apart.gather(1, emitted[:, None])[:, 0]

@@ -1,14 +1,15 @@
-"""What a rule is: its card, and what it does in a step, as formulas of p and q along a draft.
+"""A rule with its formulas: what it does in a step, given p and q of the drafted tokens.
 
-The formulas give each request its own numbers, whatever stands beside it and however wide the batch is.
-
-A rule compares a uniform with a threshold for each drafted token, accepts so many tokens as its comparisons say, and
-draws one more: from the target after a whole draft, else from a residual. Its law over steps, what it emits for given
-uniforms, plain code that follows it and the explanation of a difference by rounding all follow from these formulas.
+A rule compares a uniform with a threshold for each drafted token. The comparisons decide how many tokens are accepted.
+One more token is drawn: from the target after a whole draft, else from a residual. The law of a step, the tokens for
+given uniforms, a plain verifier and the explanation of a difference by rounding all follow from these formulas. The
+result for a request does not depend on other requests, nor on the width of the batch.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,19 +18,21 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.core.errors import ArgumentError
-from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows
-from specbench.rules.along import Along
-from specbench.rules.cards import Card
-from specbench.rules.reference import ReferenceVerifier
-from specbench.verifiers import Verifier
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
+from specbench.rules import batched
+from specbench.rules.draft_path import DraftPath, DraftPathBatch
+from specbench.rules.info import RULES, RuleInfo
+from specbench.rules.verifier import Verifier
+from specbench.sampling import inverse_cdf
 
-# What the comparisons of u_i with the thresholds say: accepted is all before the first i that fails (each token answers
-# for itself), or all up to the last i that succeeds (prefixes are accepted as wholes).
+# How the comparisons u_i < threshold_i decide: all tokens before the first i that fails are accepted (each token is
+# decided on alone), or all tokens up to the last i that succeeds (prefixes are accepted as wholes).
 FIRST_REFUSAL, LAST_SUCCESS = "first refusal", "last success"
 Decides = Literal["first refusal", "last success"]
-ErrorsOf = Callable[[Draft, LogitRows, Streams, Tensor], Tensor]
+DecisionErrors = Callable[[Draft, LogitRows, Streams, Tensor], Tensor]
 
 
 def positive_part(p: Float64[Tensor, "m V"], q: Float64[Tensor, "m V"]) -> Float64[Tensor, "m V"]:
@@ -38,32 +41,31 @@ def positive_part(p: Float64[Tensor, "m V"], q: Float64[Tensor, "m V"]) -> Float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rule(Card):
-    """A rule; see :class:`specbench.rules.cards.Card` for what it is called and what it promises.
-
-    A rule of which no formulas are known has a card alone, and is None in all that follows.
+class Rule(RuleInfo):
+    """A :class:`specbench.rules.RuleInfo` with formulas. A rule without known formulas has None in all these fields.
 
     Attributes:
-        thresholds: of the drafts: [m, gamma], token i passes if u_i, the uniform ACCEPT at offset i, is below it.
-        decides: what the comparisons say together.
-        prefix_weights: of the drafts: [m, gamma + 1], what p is multiplied by in the residual after 0, 1, ... accepted
-            tokens; None for 1, and the residual then depends on the row alone.
-        residual: of the weighted p and q: [m, V], what the token after the accepted ones is drawn from by
-            ``inverse_cdf`` with the uniform EMIT at offset 0, unless all were accepted; not normalised. If it is 0
-            everywhere, which comes of rounding, the token is drawn from p, as it is after a whole draft.
-        decision_errors: of draft, target, streams and numbers of accepted tokens: [B], the least relative error of p
-            and q from which so many would have been accepted. None: the least relative error of the thresholds.
-        reference: plain code that follows the rule, in float64. None: it is made of the formulas.
+        thresholds: from a DraftPath: [m, gamma]. Token i passes if u_i is below threshold i; u_i is the uniform of
+            stream ACCEPT at offset i.
+        decides: how the comparisons decide together.
+        prefix_weights: from a DraftPath: [m, gamma + 1], the factors of p in the residual after 0, 1, ... accepted
+            tokens. None for 1: the residual then depends on the row alone.
+        residual: from the weighted p and from q: [m, V], not normalised. The token after the accepted ones is drawn
+            from it by ``inverse_cdf`` with the uniform of stream EMIT at offset 0, unless all were accepted. Where it
+            is 0 everywhere, which comes of rounding, the token is drawn from p, as after a whole draft.
+        decision_errors: from draft, target, streams and accepted lengths: [B], the least relative error of p and q
+            that leads to these lengths. None: the least relative error of the thresholds.
+        reference: plain code that follows the rule, in float64. None: a ReferenceVerifier.
 
     Raises:
         ArgumentError: a reference without thresholds.
     """
 
-    thresholds: Callable[[Along], Tensor] | None = None
+    thresholds: Callable[[DraftPath], Tensor] | None = None
     decides: Decides = FIRST_REFUSAL
-    prefix_weights: Callable[[Along], Tensor] | None = None
+    prefix_weights: Callable[[DraftPath], Tensor] | None = None
     residual: Callable[[Tensor, Tensor], Tensor] = positive_part
-    decision_errors: ErrorsOf | None = None
+    decision_errors: DecisionErrors | None = None
     reference: Verifier | None = None
 
     def __post_init__(self) -> None:
@@ -76,21 +78,16 @@ class Rule(Card):
             object.__setattr__(self, "reference", ReferenceVerifier(self))
 
     @classmethod
-    def of(cls, card: Card, **formulas: Any) -> Rule:
-        """A card's rule."""
-        return cls(**vars(card), **formulas)
+    def of(cls, info: RuleInfo, **formulas: Any) -> Rule:
+        """The rule of a RuleInfo, with formulas."""
+        return cls(**vars(info), **formulas)
 
     @property
     def has_law(self) -> bool:
         """Whether its formulas are known."""
         return self.thresholds is not None
 
-    @property
-    def lossless(self) -> bool:
-        """Whether it promises to be."""
-        return self.guarantee == "lossless"
-
-    def limits(self, along: Along) -> Float64[Tensor, "m gamma"]:
+    def limits(self, path: DraftPath) -> Float64[Tensor, "m gamma"]:
         """The thresholds, 0 behind each draft.
 
         Raises:
@@ -98,14 +95,14 @@ class Rule(Card):
         """
         if self.thresholds is None:
             raise ArgumentError(f"rule={self.name}: its formulas are not known here. Give it thresholds.")
-        thresholds = self.thresholds(along)
+        thresholds = self.thresholds(path)
         places = torch.arange(thresholds.shape[1], device=thresholds.device)
-        return torch.where(places < along.counts[:, None], thresholds, 0.0)
+        return torch.where(places < path.counts[:, None], thresholds, 0.0)
 
     def num_accepted(
         self, thresholds: Float64[Tensor, "m gamma"], u: Float64[Tensor, "m gamma"]
     ) -> Int64[Tensor, " m"]:
-        """How many tokens are accepted with some uniforms."""
+        """The accepted length of each draft for given uniforms."""
         passed = (u < thresholds).long()
         if self.decides == FIRST_REFUSAL or passed.shape[1] == 0:
             return passed.cumprod(dim=1).sum(dim=1)
@@ -114,21 +111,86 @@ class Rule(Card):
     def num_decided(
         self, num_accepted: Int64[Tensor, " B"], num_draft_tokens: Int64[Tensor, " B"]
     ) -> Int64[Tensor, " B"]:
-        """How many drafted tokens of each request a uniform decided on."""
+        """The number of drafted tokens of each request that a uniform decided on."""
         if self.decides == LAST_SUCCESS:
-            return num_draft_tokens  # it looks at all of them
+            return num_draft_tokens  # every comparison counts
         return torch.minimum(num_accepted + 1, num_draft_tokens)
 
     def deciding_offset(self, one: int, other: int) -> int:
-        """The comparison that went both ways if two outcomes accept different numbers of tokens."""
+        """The offset of the comparison that differs between two outcomes with these accepted lengths."""
         return max(one, other) - 1 if self.decides == LAST_SUCCESS else min(one, other)
 
-    def weights_after(self, along: Along, num_accepted: Int64[Tensor, " m"]) -> Float64[Tensor, "m V"]:
-        """What the token after the accepted ones is drawn from, not normalised."""
-        p, q = along.rows_after(num_accepted)
+    def weights_after(self, path: DraftPath, num_accepted: Int64[Tensor, " m"]) -> Float64[Tensor, "m V"]:
+        """The distribution of the token after the accepted ones, not normalised."""
+        p, q = path.rows_after(num_accepted)
         scaled = p
         if self.prefix_weights is not None:
-            scaled = self.prefix_weights(along).gather(1, num_accepted[:, None]) * p
+            scaled = self.prefix_weights(path).gather(1, num_accepted[:, None]) * p
         left = self.residual(scaled, q)
-        bonus = (num_accepted == along.counts)[:, None]
+        bonus = (num_accepted == path.counts)[:, None]
         return torch.where(bonus | ~(left.sum(dim=1, keepdim=True) > 0), p, left)
+
+
+class ReferenceVerifier:
+    """A verifier made of a rule's formulas: batched PyTorch in float64. Other verifiers of the rule are held to it.
+
+    Waits for the device once, to check its arguments.
+
+    Args:
+        rule: a rule whose formulas are known.
+    """
+
+    def __init__(self, rule: Rule):
+        self.rule, self.lossless = rule, rule.lossless
+
+    def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+        """See :class:`specbench.rules.verifier.Verifier`."""
+        arguments.check(draft, target, streams)
+        path = DraftPathBatch(draft, target)
+        u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]
+        num_accepted = self.rule.num_accepted(self.rule.limits(path), u)
+        weights = self.rule.weights_after(path, num_accepted)
+        return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
+
+
+def rule_of(verifier: Verifier) -> Rule:
+    """The rule that a verifier follows; see :func:`get_rule`."""
+    rule = verifier.rule
+    return get_rule(rule if isinstance(rule, RuleInfo) else str(rule))
+
+
+def rule_name(verifier: object) -> str:
+    """The name of a verifier's rule; "-" if the object has none."""
+    rule = getattr(verifier, "rule", "-")
+    return rule.name if isinstance(rule, RuleInfo) else str(rule)
+
+
+def get_rule(rule: RuleInfo | str) -> Rule:
+    """The rule of a name or of a RuleInfo, with its formulas; a Rule as it is.
+
+    A name that is not registered gives a rule without formulas. This is the rule of a verifier with randomness of its
+    own, such as another project's.
+
+    Raises:
+        ConfigError: another rule is registered by this name, so that their results could not be told apart.
+    """
+    if isinstance(rule, str):
+        return _with_formulas(RULES[rule]) if rule in RULES else Rule(name=rule, title=f"{rule} rule")
+    registered = RULES.get(rule.name, rule)
+    if rule is not registered and rule is not _with_formulas(registered):
+        raise ConfigError("verifier.rule", rule.name, "another rule has this name", "Give your rule a name of its own.")
+    return _with_formulas(rule)
+
+
+def rules_with_formulas() -> dict[str, Rule]:
+    """The registered rules whose formulas are known, by name."""
+    return {name: _with_formulas(info) for name, info in RULES.items() if info.has_law}
+
+
+def _with_formulas(info: RuleInfo) -> Rule:
+    return info if isinstance(info, Rule) else _imported(info)
+
+
+@functools.cache  # one Rule of each RuleInfo, since rules are compared by identity
+def _imported(info: RuleInfo) -> Rule:
+    return importlib.import_module(info.formulas).RULE if info.formulas else Rule.of(info)

@@ -26,6 +26,7 @@ from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
 from specbench.reports import tracking
 from specbench.reports.tracking import JobRun
+from specbench.rules.verifier import capabilities
 from specbench.runs import config as configuration
 from specbench.runs.choices import build
 from specbench.runs.config import Config
@@ -48,7 +49,6 @@ from specbench.runs.state import (
     written_state,
 )
 from specbench.runs.tracked import describe, job_run, track
-from specbench.verifiers.base import offers
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
 
@@ -188,7 +188,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     ignored = unused(protocol)
     check_conditions(job.asked, ignored, job.choices["protocol"])
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
-    if offers(verifier).interpreted:
+    if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
     context = RunContext(
         verifier=verifier,
@@ -268,7 +268,7 @@ def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mappi
         "sampling": json.dumps(resolved["sampler"]),
         "verifier": context.verifier_name,
         "lossless": bool(getattr(context.verifier, "lossless", False)),
-        "synthetic": offers(context.verifier).synthetic,
+        "synthetic": capabilities(context.verifier).synthetic,
         "parallel": config.parallel,
         "ranks": ranks.size(),
         "workload": workload_name(config.workload),

@@ -17,13 +17,13 @@ from specbench.reports import Report
 from specbench.reports.tracking import JobRun, Workspace, check_settings, is_tracked, log_sweep, tags_of, write_report
 from specbench.reports.tracking.reports import REPORT
 from specbench.reports.wandb import to_wandb
+from specbench.rules.verifier import capabilities
 from specbench.runs.config import Config
 from specbench.runs.job import HF, JobInfo, model_name
 from specbench.runs.plan import PlannedJob
 from specbench.runs.repeat import commands, varied
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
-from specbench.verifiers.base import offers
 
 
 def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
@@ -43,7 +43,7 @@ def describe(run: JobRun, job: JobInfo, context: Any, ignored: Container[str]) -
         context: the RunContext.
         ignored: keys that the protocol makes no use of, whose tags would mislead.
     """
-    from specbench.rules.known import name_of
+    from specbench.rules.rule import rule_name
 
     facts = {key: value for key, value in facts_of(job.choices, job.folder).items() if key not in ignored}
     words = []
@@ -54,9 +54,9 @@ def describe(run: JobRun, job: JobInfo, context: Any, ignored: Container[str]) -
     if "verifier" in facts:
         run.kind = facts["verifier"] = context.verifier_name
         with contextlib.suppress(Exception):  # attributes of a user's verifier that raise are the protocol's to find
-            facts["rule"] = name_of(context.verifier)
+            facts["rule"] = rule_name(context.verifier)
             lossless = bool(getattr(context.verifier, "lossless", False))
-            words = ["synthetic"] if offers(context.verifier).synthetic else []
+            words = ["synthetic"] if capabilities(context.verifier).synthetic else []
             words += ["lossless" if lossless else "flawed" if context.verifier_name.startswith("flawed/") else "lossy"]
     run.tags = tags_of(facts, *words)
 

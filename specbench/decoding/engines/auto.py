@@ -12,7 +12,7 @@ from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 
 class AutoEngine(DecodingEngine):

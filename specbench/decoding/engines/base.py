@@ -19,8 +19,8 @@ from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter, Observation
 from specbench.drafters.old_hooks import overrides
 from specbench.models import Features, right_padded
+from specbench.rules.verifier import Verifier
 from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
-from specbench.verifiers import Verifier
 
 ReadReport = Callable[[], StepReport]  # waits until the step is over
 

@@ -23,9 +23,8 @@ from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
+from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling.batch import Batch
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
 
 TRIALS = 2  # steps before a capture, which compile kernels and allocate memory
 BUFFERS = 2  # on the host: one is read while the other is written
@@ -55,7 +54,7 @@ class GraphEngine(StaticEngine):
             remedy = "Use engine=auto, or engine=static to see its steps elsewhere."
             raise ConfigError("engine", self.name, f"CUDA graphs need a GPU, and device is {device}", remedy)
         if verifier is not None:
-            offered = offers(verifier)
+            offered = capabilities(verifier)
             if not offered.takes_padded or not offered.limits.capturable:
                 problem = f"verifier={config_name('verifier', verifier)} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")

@@ -22,8 +22,8 @@ from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
 from specbench.drafters.old_hooks import overrides
+from specbench.rules.verifier import Verifier
 from specbench.sampling.batch import Batch
-from specbench.verifiers import Verifier
 
 _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory
 _STOPS = 8  # likewise the ids that end a text

@@ -20,7 +20,7 @@ from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.settings import Settings
 from specbench.exactness.suite import examine
 from specbench.exactness.trials import Configured
-from specbench.rules import known
+from specbench.rules.rule import rule_name
 
 CONFIGURED_VOCABULARY = 32_003  # of the calls under the conditions of a run
 _LEAST_VOCABULARY = 257  # of them, where large batches of long drafts leave no room for more
@@ -89,7 +89,7 @@ class Question:
         """The certificate that follows from what ``examine`` found."""
         certificate = certify(
             verifier=self.name,
-            rule=known.name_of(self.verifier),
+            rule=rule_name(self.verifier),
             declared_lossless=getattr(self.verifier, "lossless", None) is True,
             evidence=evidence,
             suite=self.suite,

@@ -16,7 +16,7 @@ from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, make_draft, verified
 from specbench.exactness.streams import GivenStreams
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 SMALLEST, LARGEST = 2.0**-53, 1 - 2.0**-53  # of the uniforms that a stream can yield
 _CHUNK = 2**16

@@ -14,10 +14,9 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.exactness.fixtures import Fixture
-from specbench.rules.along import AlongTables
-from specbench.rules.known import rule_of
+from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.law import StepLaw, step_law
-from specbench.rules.rule import Rule
+from specbench.rules.rule import Rule, get_rule
 
 _NOTHING = 1e-200  # probability of accepting a token, below which it is none
 Ends = list[Tensor]  # ends[i]: Float64 [V^(i + 1)], sequences in lexicographic order
@@ -89,7 +88,7 @@ def law_of(rule: Rule | str, drafts: Drafts) -> StepLaw:
     into = torch.arange(count * (places - 1)).view(count, places - 1)
     counts = torch.full((count,), places - 1)
     p, q = (rows.reshape(-1, vocabulary) for rows in (drafts.p, drafts.q))
-    return step_law(rule_of(rule), AlongTables(p, q, at, into, drafts.tokens, counts))
+    return step_law(get_rule(rule), DraftPathTables(p, q, at, into, drafts.tokens, counts))
 
 
 def prefixes(tokens: Int64[Tensor, "P n"], vocabulary: int) -> Int64[Tensor, "P lengths"]:

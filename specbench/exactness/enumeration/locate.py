@@ -22,9 +22,8 @@ from specbench.exactness.enumeration.model import MOST_BOXES, Axis, Boxes, Cuts,
 from specbench.exactness.enumeration.paths import Path, Tree
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps
-from specbench.rules import known
-from specbench.rules.rule import Rule
-from specbench.verifiers import Verifier
+from specbench.rules.rule import Rule, rule_of, rules_with_formulas
+from specbench.rules.verifier import Verifier
 
 SAME = 2e-14  # thresholds nearer to one another than this are one
 _BASES, _SCAN = 240, 33  # lines along each uniform, points on each
@@ -70,7 +69,7 @@ def relocate(verifier: Verifier, model: Model, given: Float64[Tensor, "s n width
 class _Search:
     def __init__(self, verifier: Verifier, fixture: Fixture, count: int, tree: Tree, seed: int, effort: float):
         self.verifier, self.fixture, self.count, self.tree = verifier, fixture, count, tree
-        self.rule = known.of(verifier)
+        self.rule = rule_of(verifier)
         self.width = fixture.gamma + 1
         self.most_boxes = effort * MOST_BOXES
         self.checks = max(64, int(effort * _CHECKS / len(tree.paths)))
@@ -235,7 +234,7 @@ def _hints(fixture: Fixture, path: Path, of_code: Rule) -> Cuts:
         own = row.cumsum(0)[:-1].tolist()
         edges[int(Stream.EMIT), i] = list(own)
         edges[int(Stream.DRAFT), i] = list(own)
-    for rule in dict.fromkeys([*known.KNOWN.values(), of_code]):
+    for rule in dict.fromkeys([*rules_with_formulas().values(), of_code]):
         if not rule.has_law:
             continue
         law = law_of(rule, drafts)

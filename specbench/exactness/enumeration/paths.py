@@ -11,7 +11,7 @@ from torch import Tensor
 from specbench.core.rng import Stream
 from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 _BISECTIONS = 50
 _MOST_PATHS = 1000

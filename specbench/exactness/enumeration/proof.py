@@ -27,8 +27,7 @@ from specbench.exactness.enumeration.locate import SAME
 from specbench.exactness.enumeration.model import Model
 from specbench.exactness.steps import follow, make_draft
 from specbench.exactness.streams import GivenStreams
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
+from specbench.rules.verifier import Verifier, capabilities
 
 # Operations that move elements about, or combine each with other numbers monotonously.
 _MOVES = {
@@ -124,7 +123,7 @@ def proved(verifier: Verifier, model: Model) -> bool:
     A margin of SAME on each side of each threshold is left out; the model's total variation has room for it.
     """
     fixture, count = dataclasses.replace(model.fixture, counts=(model.count,)), model.count
-    if offers(verifier).draft_tokens is not None:
+    if capabilities(verifier).draft_tokens is not None:
         return False
     boxes, device = model.grid.boxes(fixture.gamma + 1), fixture.p.device
     narrow = boxes.high - boxes.low <= 4 * SAME

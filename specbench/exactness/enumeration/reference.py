@@ -17,11 +17,9 @@ from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import Cdf
 from specbench.exactness.steps import Drawn, make_draft
 from specbench.exactness.streams import GivenStreams
-from specbench.rules import known
-from specbench.rules.along import AlongTables
-from specbench.rules.rule import Rule
-from specbench.verifiers import Verifier
-from specbench.verifiers.base import offers
+from specbench.rules.draft_path import DraftPathTables
+from specbench.rules.rule import Rule, rule_of
+from specbench.rules.verifier import Verifier, capabilities
 
 _CELLS = 2**23  # probabilities held side by side
 
@@ -31,8 +29,8 @@ def held_against(verifier: Verifier) -> Rule | None:
 
     None if its rule has no formulas here, or if it draws the drafts by itself, from distributions of its own.
     """
-    rule = known.of(verifier)
-    return rule if rule.has_law and offers(verifier).draft_tokens is None else None
+    rule = rule_of(verifier)
+    return rule if rule.has_law and capabilities(verifier).draft_tokens is None else None
 
 
 def expected(rule: Rule, fixture: Fixture, drawn: Drawn, streams: Streams) -> Verification:
@@ -72,7 +70,7 @@ def _expected(
 ) -> tuple[Int64[Tensor, "m width"], Int64[Tensor, " m"]]:
     tokens, rows, counts = drawn.tokens[chosen], drawn.rows[chosen], drawn.counts[chosen]
     gamma = tokens.shape[1]
-    along = AlongTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, counts)
+    along = DraftPathTables(fixture.p, fixture.q, rows, rows[:, :-1], tokens, counts)
     tau = rule.num_accepted(rule.limits(along), accept[:, :gamma])
     if rule.prefix_weights is None:  # the residual is the row's own: each is summed up once for all requests
         at = rows.gather(1, tau[:, None])[:, 0]

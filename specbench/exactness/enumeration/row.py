@@ -23,7 +23,7 @@ from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row_code import Code
 from specbench.exactness.enumeration.row_edges import ACCEPT, BONUS, RESIDUAL, Lines, Rows, fresh_rows, lines_of
 from specbench.rules.rule import Rule
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 ASSUMPTION = (
     "Between two probes that give the same token the code is taken to give this token throughout, and its draw after "

@@ -14,7 +14,7 @@ from specbench.exactness import watch
 from specbench.exactness.enumeration.row_edges import Rows
 from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 _CELLS = {"cpu": 2**17}  # probabilities of a batch; on a CPU they stay in its cache
 _CELLS_ELSEWHERE = 2**25

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from specbench.rules.along import AlongTables
+from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.rule import Rule
 
 ACCEPT, RESIDUAL, BONUS = range(3)  # kinds of lines: along the accept uniform, or along the emit uniform
@@ -82,9 +82,9 @@ def lines_of(rule: Rule, rows: Rows, seed: int) -> Lines | None:
     p, q, vocabulary = rows.p, rows.q, rows.p.shape[1]
     device, number = p.device, torch.arange(vocabulary, device=p.device)
 
-    def along(tokens: Int64[Tensor, " m"]) -> AlongTables:
+    def along(tokens: Int64[Tensor, " m"]) -> DraftPathTables:
         at = torch.tensor([[0, 1]], device=device).expand(len(tokens), 2)
-        return AlongTables(p, q, at, at[:, :1], tokens[:, None], torch.ones_like(tokens))
+        return DraftPathTables(p, q, at, at[:, :1], tokens[:, None], torch.ones_like(tokens))
 
     size = max(1, _CELLS // vocabulary)
     accept = torch.cat([rule.limits(along(part))[:, 0] for part in number.split(size)]).clamp(0, 1)

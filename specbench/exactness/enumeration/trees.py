@@ -23,7 +23,7 @@ from specbench.exactness.fixtures import Fixture
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.law import node_law
 from specbench.rules.rule import Rule
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 # What the next child of a token is drawn from: q, and the children drawn before it -> a distribution.
 Drawing = Callable[[Tensor, Sequence[int]], Tensor]

@@ -13,7 +13,7 @@ from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.distribution import Stratum
-from specbench.verifiers.base import DraftSampler, offers
+from specbench.rules.verifier import DraftSampler, capabilities
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Takes:
     @staticmethod
     def of(verifier: object) -> Takes:
         """By the attributes that a verifier has."""
-        own = offers(verifier)
+        own = capabilities(verifier)
         return Takes(own.takes_padded, own.limits.ragged, own.limits.empty, own.draft_tokens)
 
     @property

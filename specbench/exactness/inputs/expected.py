@@ -10,11 +10,11 @@ from specbench.core.rng import Stream
 from specbench.core.types import PADDING, Verification
 from specbench.exactness.inputs.call import Call
 from specbench.exactness.inputs.rows import first_above
-from specbench.rules.along import Along
+from specbench.rules.draft_path import DraftPath
 from specbench.rules.rule import Rule
 
 
-class CallPath(Along):
+class CallPath(DraftPath):
     """p and q along the drafts of a call; places behind a short draft have p = q = 1.
 
     Attributes:
@@ -41,7 +41,7 @@ class CallPath(Along):
             self.drafted_q = torch.where(own, _prob(call.q, self.q_row, self.tokens), 1.0)
 
     def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
-        """See :class:`Along`; q is 0 after a whole draft."""
+        """See :class:`DraftPath`; q is 0 after a whole draft."""
         num_tokens = num_tokens.minimum(self.counts)
         p, inside = self.call.p.probs(self.first_p + num_tokens), num_tokens < self.counts
         q = torch.zeros_like(p)

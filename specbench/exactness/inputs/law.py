@@ -30,7 +30,7 @@ from torch import Tensor
 
 from specbench.exactness.inputs.call import Call
 from specbench.rules.agreement import TOLERANCE
-from specbench.rules.along import Along, AlongTables
+from specbench.rules.draft_path import DraftPath, DraftPathTables
 from specbench.rules.rule import FIRST_REFUSAL, Rule
 
 LARGEST_DENSE = 2048  # tokens up to which a threshold may read whole rows of each of V alternatives
@@ -57,7 +57,7 @@ class LawError:
     vocabulary: int
 
 
-class _Alternatives(Along):
+class _Alternatives(DraftPath):
     """The path of one request with each token of the vocabulary at one place of it: V drafts."""
 
     def __init__(self, path: _Path, place: int):
@@ -75,7 +75,7 @@ class _Alternatives(Along):
         return self.path.p[place].expand(len(self.counts), -1), self.path.q[place].expand(len(self.counts), -1)
 
 
-class _Path(Along):
+class _Path(DraftPath):
     """One request's path as one draft."""
 
     def __init__(self, p: Float64[Tensor, "g1 V"], q: Float64[Tensor, "g V"], tokens: Int64[Tensor, " g"]):
@@ -85,7 +85,7 @@ class _Path(Along):
         self.drafted_q = q.gather(1, tokens[:, None])[None, :, 0]
 
     def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
-        """See :class:`Along`."""
+        """See :class:`DraftPath`."""
         place = int(num_tokens[0])
         q = self.q[place] if place < len(self.q) else torch.zeros_like(self.p[0])
         return self.p[place][None], q[None]
@@ -111,7 +111,7 @@ def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
     return LawError(max(sum(errors), siblings), errors[0], p.shape[1])
 
 
-def same_in_batch(rule: Rule, call: Call, batch: Along, request: int) -> bool:
+def same_in_batch(rule: Rule, call: Call, batch: DraftPath, request: int) -> bool:
     """Whether the formulas give a request the same in its batch as alone, but for rounding.
 
     :func:`law_error` judges a request alone, which says nothing of formulas that read other requests or the batch's
@@ -206,7 +206,7 @@ def _of_siblings(rule: Rule, path: _Path) -> float:
         second = _Path(torch.stack([rest, rest]), again[None], again.argmax()[None])
         limits = rule.limits(_Alternatives(second, 0))[:, 0]
     else:
-        along = AlongTables(rest[None], again[None], rows, rows[:, :1], tokens, torch.ones_like(tokens[:, 0]))
+        along = DraftPathTables(rest[None], again[None], rows, rows[:, :1], tokens, torch.ones_like(tokens[:, 0]))
         limits = rule.limits(along)[:, 0]
     accepted = torch.where(again > 0, again * limits.clamp(max=1), 0.0)
     left = rule.residual(rest[None], again[None])[0]

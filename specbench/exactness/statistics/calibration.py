@@ -17,7 +17,7 @@ from specbench.exactness.inputs import STRATA
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.trials import run_trials
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 FIRST_SEED = 1_000_000  # added to the run's, so that no draw of the suite is seen again
 BET_ON = tuple(each for each in STRATA if each.name in ("small", "large batches"))  # whose bets are made each time

@@ -14,7 +14,7 @@ from specbench.exactness.statistics.pit import PitTable, first_and_last
 from specbench.exactness.statistics.tests import GTest, pair_g_test
 from specbench.exactness.steps import Steps, verified_steps
 from specbench.exactness.streams import SERIAL, request_streams
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 LARGEST = {"cpu": 2**15, "cuda": 2**20}  # requests in one batch
 FIXTURES = ("chain", "idle")  # what couples accept tests shows on the first, what couples draws alone on the second

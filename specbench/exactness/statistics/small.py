@@ -14,8 +14,8 @@ from specbench.exactness.probes import Probe
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import check_pure, verified_steps
 from specbench.exactness.streams import COUNTED, request_streams
-from specbench.rules import known
-from specbench.verifiers import Verifier
+from specbench.rules.rule import rule_of
+from specbench.rules.verifier import Verifier
 
 SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have streams of their own, which cost more
 # Steps in one batch: what a CPU's cache holds, and where a kernel's scan of the batch's layout is still short.
@@ -45,7 +45,7 @@ class SmallTier:
         probes: dict[str, Probe] | None = None,
     ):
         self.verifier, self.device, self.evidence, self.seed = verifier, device, evidence, seed
-        self.tallies = {fixture.name: Tally(fixture, known.of(verifier)) for fixture in fixtures}
+        self.tallies = {fixture.name: Tally(fixture, rule_of(verifier)) for fixture in fixtures}
         self.probes = probes or {}
         self.drawn = 0
         self.chunk = chunk

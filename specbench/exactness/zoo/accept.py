@@ -6,7 +6,8 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
-from specbench.verifiers import batched, block
+from specbench.rules import batched
+from specbench.rules.block import masked as block
 
 
 class AcceptsEverything(TokenSteps):

@@ -9,8 +9,9 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.rules import batched
+from specbench.rules.block import masked as block
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched, block
 
 
 class TokenSteps:
@@ -20,7 +21,7 @@ class TokenSteps:
     lossless = False
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         draft, target, streams = self.read(draft, target, streams)
         p, q = self.drafted(draft, target)
@@ -83,7 +84,7 @@ class BlockSteps:
     lossless = False
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         weights = self.prefix_weights(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]

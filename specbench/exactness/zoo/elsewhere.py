@@ -14,7 +14,7 @@ from specbench.exactness.fixtures import Fixture, random_fixture
 from specbench.exactness.statistics.tests import node_g_test
 from specbench.exactness.steps import node_counts, verified_steps
 from specbench.exactness.streams import COMPARED, request_streams
-from specbench.verifiers import Verifier
+from specbench.rules.verifier import Verifier
 
 DRAWS = 100_000
 IMPROVEMENT = 20  # how much faster the distance to the target must fall than that to another distribution

@@ -16,7 +16,7 @@ from torch import Tensor
 from specbench.core.types import Draft, LogitRows
 from specbench.exactness.fixtures.history import PENALTY
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.verifiers import batched
+from specbench.rules import batched
 
 
 def _first_rows(draft: Draft) -> Int64[Tensor, " m"]:

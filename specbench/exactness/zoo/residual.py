@@ -9,7 +9,7 @@ from torch import Tensor
 from specbench.core.rng import Stream
 from specbench.core.types import Draft
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
-from specbench.verifiers import batched
+from specbench.rules import batched
 
 
 def refused(draft: Draft, num_accepted: Int64[Tensor, " B"], vocabulary: int) -> Float64[Tensor, "B V"]:

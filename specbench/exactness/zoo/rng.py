@@ -8,8 +8,8 @@ import torch
 
 from specbench.core.rng import Stream, philox, to_uniform
 from specbench.exactness.zoo.base import TokenSteps
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched
 
 
 class ReusedAcceptUniform(TokenSteps):

@@ -15,8 +15,8 @@ from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.bugs import bugs, card
-from specbench.rules import known
-from specbench.verifiers import Verifier
+from specbench.rules.rule import rule_of
+from specbench.rules.verifier import Verifier
 
 SAME = 0.98  # share of the requests on which a flawed verifier must emit the very same tokens; rounding has the rest
 _FEWEST = 10  # requests; of fewer nothing is concluded
@@ -59,7 +59,7 @@ def _agreement(
     for point in points:
         batches[point.fixture.name, point.count, point.fixture.params].append(point)
     same: dict[str, int] = dict.fromkeys(names, 0)
-    rule, held = known.of(verifier), 0
+    rule, held = rule_of(verifier), 0
     for batch in batches.values():
         fixture, count = batch[0].fixture, batch[0].count
         given = torch.stack([point.given for point in batch], dim=1)

@@ -9,8 +9,8 @@ import torch
 from specbench.core.types import LogitRows
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import gumbel
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched
 
 
 def unprocessed(rows: LogitRows) -> LogitRows:

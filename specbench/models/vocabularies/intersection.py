@@ -65,7 +65,7 @@ class IntersectionModel(CachedModel):
         self.show(0, 0)
 
     @property
-    def layout(self) -> int:
+    def layout(self) -> int:  # ty: ignore[incompatible-property-override]
         """See :class:`specbench.models.cached_model.CachedModel`."""
         return self._inner.layout + self._grown
 

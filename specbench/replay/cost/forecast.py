@@ -22,7 +22,7 @@ from specbench.replay.cost.model import CostModel, fit
 from specbench.replay.simulate import NOTHING, simulate
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
-from specbench.rules.cards import Card
+from specbench.rules import RuleInfo
 
 RUNS = 200
 
@@ -52,7 +52,7 @@ def cost_models(rows: pd.DataFrame) -> list[CostModel]:
 
 def forecast(
     trace: Trace,
-    rule: Card | str,
+    rule: RuleInfo | str,
     gamma: int,
     batch: int,
     models: Sequence[CostModel],

@@ -1,15 +1,14 @@
-"""BibTeX of the rules that were run, found by the arXiv numbers that their cards name."""
+"""BibTeX entries of the papers of rules, by the keys that their RuleInfo names."""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from specbench.core.errors import ArgumentError
-from specbench.rules.cards import CARDS, Card
+from specbench.rules import RULES
 
 OWN = """\
 @misc{{specbench,
@@ -19,25 +18,25 @@ OWN = """\
 }}
 """
 _ARXIV = re.compile(r"arXiv[ :](\d{4}\.\d{5})")
-_ENTRY = re.compile(r"@\w+\{(?P<key>\w+),\n.*?\n\}\n", re.DOTALL)
+_ENTRY = re.compile(r"@\w+\{(?P<key>[^,\s]+),\n.*?\n\}", re.DOTALL)
 
 
-@functools.cache
-def entries() -> dict[str, tuple[str, str]]:
-    """Key and text of each entry of references.bib, by arXiv number."""
+def entries() -> dict[str, str]:
+    """The entries of references.bib and of registered rules, by key."""
     text = (Path(__file__).parent / "references.bib").read_text(encoding="utf-8")
-    return {_ARXIV.findall(each.group())[0]: (each["key"], each.group()) for each in _ENTRY.finditer(text)}
+    texts = [text, *(info.bibtex for info in RULES.values())]
+    return {entry["key"]: f"{entry.group()}\n" for text in texts for entry in _ENTRY.finditer(text)}
 
 
 def bibliography(rules: Iterable[str], version: str) -> str:
-    """refs.bib: specbench, and the papers of some rules by name; rules without a card in this tree have none."""
+    """refs.bib: specbench, and the papers of rules by name. A name that is not registered adds nothing."""
     known = entries()
-    numbers = [number for rule in rules if rule in CARDS for number in _papers(CARDS[rule], with_trees=True)]
-    return "\n".join([OWN.format(version=version), *(known[number][1] for number in dict.fromkeys(numbers))])
+    cited = dict.fromkeys(key for rule in rules for key in keys(rule, with_trees=True))
+    return "\n".join([OWN.format(version=version), *(known[key] for key in cited)])
 
 
 def citation(rules: Iterable[str], version: str) -> str:
-    """CITATION.cff: specbench, with the papers of the rules as its references (https://citation-file-format.github.io)."""
+    """CITATION.cff: specbench, with the papers of rules as its references (https://citation-file-format.github.io)."""
     lines = [
         "cff-version: 1.2.0",
         "message: If you use what was measured here, please cite specbench and the papers of the rules.",
@@ -47,10 +46,9 @@ def citation(rules: Iterable[str], version: str) -> str:
         "  - name: the specbench authors",
         f"version: {version}",
     ]
-    papers = [number for rule in rules if rule in CARDS for number in _papers(CARDS[rule])]
     known = entries()
-    for i, number in enumerate(dict.fromkeys(papers)):
-        fields = dict(re.findall(r"^ *(\w+) += \{(.*)\},$", known[number][1], re.MULTILINE))
+    for i, key in enumerate(dict.fromkeys(key for rule in rules for key in keys(rule))):
+        fields = _fields(known[key])
         lines += [
             *(["references:"] if i == 0 else []),
             "  - type: article",
@@ -58,22 +56,33 @@ def citation(rules: Iterable[str], version: str) -> str:
         ]
         lines += [f"    year: {fields['year']}", "    authors:"]
         lines += [f"      - name: {name}" for name in fields["author"].split(" and ")]
-        lines += ["    identifiers:", "      - type: other", f"        value: arXiv:{number}"]
+        if number := _ARXIV.search(known[key]):
+            lines += ["    identifiers:", "      - type: other", f"        value: arXiv:{number[1]}"]
     return "\n".join(lines) + "\n"
 
 
-def keys(rule: str) -> list[str]:
-    """What to cite for a rule; nothing for one without a card in this tree.
+def keys(rule: str, with_trees: bool = False) -> list[str]:
+    """The BibTeX keys of a rule's papers; none for a name that is not registered.
 
     Raises:
-        ArgumentError: the card names a paper that references.bib lacks.
+        ArgumentError: the rule names a paper without an entry, or whose entry lacks what CITATION.cff needs.
     """
-    known = entries()
-    numbers = _papers(CARDS[rule]) if rule in CARDS else []
-    if missing := [number for number in numbers if number not in known]:
-        raise ArgumentError(f"rule={rule}: references.bib has no arXiv:{missing[0]}. Add its entry.")
-    return [known[number][0] for number in numbers]
+    if rule not in RULES:
+        return []
+    info, known = RULES[rule], entries()
+    named = [*info.papers, *(info.tree_papers if with_trees else ())]
+    for key in named:
+        if key not in known:
+            raise ArgumentError(
+                f"rule={rule}: papers has {key!r}, of which there is no BibTeX entry. Add it to the rule's `bibtex`."
+            )
+        if absent := [name for name in ("author", "title", "year") if name not in _fields(known[key])]:
+            raise ArgumentError(
+                f"rule={rule}: the BibTeX entry {key!r} has no field {absent[0]} on a line of its own, in braces. "
+                "Write one field a line."
+            )
+    return named
 
 
-def _papers(card: Card, with_trees: bool = False) -> list[str]:
-    return _ARXIV.findall(f"{card.paper} {card.on_trees}" if with_trees else card.paper)
+def _fields(entry: str) -> dict[str, str]:
+    return dict(re.findall(r"^ *(\w+) *= *\{(.*)\},?$", entry, re.MULTILINE))

@@ -10,7 +10,7 @@ from specbench.reports.latex.numbers import Numbers
 from specbench.reports.latex.text import block, words
 from specbench.reports.model import Picture, Report, Section, Table
 from specbench.reports.plots.style import Page
-from specbench.rules.cards import CARDS
+from specbench.rules import RULES
 
 MARK = "% Written by python -m specbench paper, which writes it again.\n"
 PREAMBLE = rf"""{MARK}% In the preamble of your document:
@@ -104,7 +104,7 @@ def _input(report: Report, shown: Table | Picture) -> str:
 
 def _cited(reports: Sequence[Report]) -> list[str]:
     rules = dict.fromkeys(rule for report in reports for rule in report.rules)
-    cited = [(CARDS[rule].title, ",".join(keys)) for rule in rules if (keys := bibliography.keys(rule))]
+    cited = [(RULES[rule].title, ",".join(keys)) for rule in rules if (keys := bibliography.keys(rule))]
     listed = " and ".join(rf"the {escape(title)}~\cite{{{papers}}}" for title, papers in cited)
     return [f"Verifiers follow {listed}."] if cited else []
 

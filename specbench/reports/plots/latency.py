@@ -8,11 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from specbench.reports.plots.looks import DASHDOT, DASHED, DOTTED, Look, looks
+from specbench.reports.plots.looks import DASHED, DOTTED, Dashes, Look, looks
 from specbench.reports.plots.style import GREY, INK, left_label, legend, panels, style
-from specbench.rules.cards import CARDS, floor_card
-
-FLOOR_LINES = (DASHED, DOTTED, DASHDOT)
+from specbench.rules import RULES, floor_info
 
 
 @style()
@@ -54,12 +52,17 @@ def _line(axes: Axes, line: pd.DataFrame, name: str, look: Look) -> None:
 
 
 def _floors(axes: Axes, chosen: pd.DataFrame) -> None:
-    for card, dashes in zip(CARDS.values(), FLOOR_LINES, strict=False):
-        of_rule = chosen[chosen["rule"].map(floor_card) == card]
+    for number, info in enumerate(RULES.values()):
+        of_rule = chosen[chosen["rule"].map(floor_info) == info]
         if of_rule.empty:
             continue
-        floor, label = of_rule.groupby("batch_size")["floor_us"].median(), f"byte floor, {card.title}"
-        axes.plot(floor.index, floor.to_numpy(), color=INK, linestyle=dashes, linewidth=0.9, label=label)
+        floor, label = of_rule.groupby("batch_size")["floor_us"].median(), f"byte floor, {info.title}"
+        axes.plot(floor.index, floor.to_numpy(), color=INK, linestyle=_floor_dashes(number), linewidth=0.9, label=label)
+
+
+def _floor_dashes(number: int) -> Dashes:
+    """The line of a rule's byte floor, by the rule's number: dashed, dotted, then a dash with 1, 2, 3, ... dots."""
+    return (DASHED, DOTTED)[number] if number < 2 else (0, (6.0, 2.0, *((1.0, 2.0) * (number - 1))))
 
 
 @style()

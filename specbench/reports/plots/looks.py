@@ -9,15 +9,22 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
+
+from specbench.core.errors import ArgumentError
+from specbench.rules import RULES
 
 # Okabe and Ito's colours (https://jfly.uni-koeln.de/color/), but for black and yellow, and some of Paul Tol's "muted".
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 INDIGO, WINE, OLIVE = "#332288", "#882255", "#999933"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INDIGO, WINE, OLIVE)
-OWN_COLOURS = ("#44AA99", "#CC6677", "#661100")  # of names that are not in the table: others of Tol's
+NAMED_COLOURS = {
+    "blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "purple": PURPLE, "orange": ORANGE, "sky": SKY,
+    "indigo": INDIGO, "wine": WINE, "olive": OLIVE,
+}  # fmt: skip
+COLOURS = tuple(NAMED_COLOURS.values())
+OWN_COLOURS = ("#44AA99", "#CC6677", "#661100")  # of names that are not in named_looks: others of Tol's
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "p", "h", "d", "*")
 HATCHES = ("", "////", "....", r"\\\\", "xxxx", "----", "++++", "||||", "oooo", "****", "//..", r"\\..", "--..")
 
@@ -59,23 +66,37 @@ class Look:
         return {"facecolor": self.colour, "hatch": HATCHES[MARKERS.index(self.marker)], "edgecolor": "white"}
 
 
-# Rules look like the verifier that is their reference.
-KNOWN = {
-    "masked": Look(BLUE, "o"),
-    "naive": Look(VERMILLION, "s"),
-    "block": Look(GREEN, "D"),
-    "fused": Look(ORANGE, "^"),
-    "block_fused": Look(PURPLE, "v"),
-    "tree": Look(SKY, "P"),
+# Series of no registered rule: other projects' verifiers, and greedy drafting in the place of a rule.
+OTHERS = {
     "external/vllm_v2": Look(INDIGO, "X"),
     "external/vllm_v1": Look(WINE, "<"),
     "external/vllm_v1_kept": Look(WINE, ">"),
     "external/flashinfer": Look(SKY, "p"),
     "external/flashinfer_kept": Look(SKY, "h"),
     "external/transformers": Look(OLIVE, "d"),
-    "token": Look(BLUE, "o"),
     "argmax": Look(PURPLE, "*"),
 }
+
+
+def named_looks() -> dict[str, Look]:
+    """The looks of registered rules, of their verifiers and of OTHERS, by name. A rule looks like its first verifier.
+
+    Raises:
+        ArgumentError: a verifier of a registered rule with a marker that is not one of MARKERS.
+    """
+    named: dict[str, Look] = {}
+    for info in RULES.values():
+        given = {**info.verifiers, **info.tree_verifiers}
+        for verifier, look in given.items():
+            if look.marker not in MARKERS:
+                raise ArgumentError(
+                    f"rule={info.name}: verifiers has the marker {look.marker!r} for {verifier!r}. "
+                    f"Use one of {' '.join(MARKERS)}."
+                )
+            named[verifier] = Look(NAMED_COLOURS.get(look.colour, look.colour), look.marker)
+        if given:
+            named[info.name] = named.get(info.name) or named[next(iter(given))]
+    return named | OTHERS
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -87,16 +108,16 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
             dashes of their own.
 
     Returns:
-        No two of a figure are alike, nor are their markers while there are enough. Names of the table have the same
-        look in every figure; the look of any other is chosen by its name, among those that the figure has left.
+        No two of a figure are alike, nor are their markers while there are enough. Names of ``named_looks`` have the
+        same look in every figure. The look of another name is chosen by the name, among those that the figure has left.
     """
-    every = list(dict.fromkeys(map(str, names)))
+    every, named = list(dict.fromkeys(map(str, names))), named_looks()
     given: dict[str, Look] = {}
     for name in every:
-        if name in KNOWN and KNOWN[name] not in given.values():  # a rule and its reference may stand side by side
-            given[name] = KNOWN[name]
+        if name in named and named[name] not in given.values():  # a rule and its first verifier may both be shown
+            given[name] = named[name]
     for name in sorted(set(every) - set(given)):
-        given[name] = _free(list(_candidates(name)), set(given.values()), name != _verifier(name))
+        given[name] = _free(list(_candidates(name, named)), set(given.values()), name != _verifier(name))
     return {name: given[name] for name in every}
 
 
@@ -108,12 +129,12 @@ def in_order(names: Iterable[object]) -> dict[Any, Look]:
     }
 
 
-def _candidates(name: str) -> Iterator[Look]:
+def _candidates(name: str, named: Mapping[str, Look]) -> Iterator[Look]:
     """Looks for a name that has none of its own, best first: its verifier's, then others of the same colour."""
     verifier = _verifier(name)
     start = zlib.crc32(verifier.encode())
     dashes = DASHED if verifier.startswith("flawed") else SOLID
-    home = KNOWN.get(verifier, Look(OWN_COLOURS[start % len(OWN_COLOURS)], MARKERS[start % len(MARKERS)], dashes))
+    home = named.get(verifier, Look(OWN_COLOURS[start % len(OWN_COLOURS)], MARKERS[start % len(MARKERS)], dashes))
     first = MARKERS.index(home.marker)
     for dashes, step in itertools.product(sorted(DASHES, key=lambda each: each != home.dashes), range(len(MARKERS))):
         yield Look(home.colour, MARKERS[(first + step) % len(MARKERS)], dashes)
@@ -124,8 +145,8 @@ def _verifier(name: str) -> str:
 
 
 def _free(every: Sequence[Look], used: Set[Look], is_setting: bool) -> Look:
-    """The first look whose marker nobody has, of a setting of a verifier also whose line; else the first that is no
-    one's; else, among hundreds, any."""
+    """The first look with an unused marker, for a setting of a verifier also with an unused line; failing that, the
+    first with an unused pair of marker and dashes; failing that, the first."""
     markers, pairs = {look.marker for look in used}, {(look.marker, look.dashes) for look in used}
     lines = {(look.colour, look.dashes) for look in used}
     unmarked = [look for look in every if look.marker not in markers]

@@ -14,14 +14,13 @@ from specbench.replay.survival import ARGMAX
 from specbench.reports.plots.decode import AXIS_LABELS
 from specbench.reports.plots.looks import BLUE, DASHED, Look, in_order, looks
 from specbench.reports.plots.style import GREY, INK, legend, panels, style
-from specbench.rules.cards import CARDS
-
-RULE_NAMES = {card.name: card.title for card in (*CARDS.values(), ARGMAX)}
+from specbench.rules import RULES
 
 
 def _title(rule: str) -> str:
-    """In words; rules that are not of this tree have their names alone."""
-    return RULE_NAMES.get(rule, f"{rule} rule")
+    """The title of a rule; of one that is not registered, its name."""
+    titles = {info.name: info.title for info in (*RULES.values(), ARGMAX)}
+    return titles.get(rule, f"{rule} rule")
 
 
 @style()

@@ -1,4 +1,4 @@
-"""p and q along drafts, as a rule reads them, wherever they come from: a batch, or the tables of a fixture."""
+"""p and q of drafted tokens, as the formulas of a rule read them: from a batch, or from tables of distributions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.core.types import Draft, LogitRows
-from specbench.verifiers import batched
+from specbench.rules import batched
 
 
-class Along(ABC):
-    """m drafts of up to gamma tokens.
+class DraftPath(ABC):
+    """p and q along m drafts of up to gamma tokens.
 
     Attributes:
-        counts: tokens of each draft. What stands at places behind them means nothing.
+        counts: the number of tokens of each draft. Values at offsets beyond it have no meaning.
         drafted_p, drafted_q: p and q of each drafted token.
     """
 
@@ -27,24 +27,25 @@ class Along(ABC):
 
     @cached_property
     def ratio(self) -> Float64[Tensor, "m gamma"]:
-        """p / q of each drafted token. Not finite where q is 0, which holds of no token that was drawn from q."""
+        """p / q of each drafted token. Not finite where q is 0, which is true of no token that was drawn from q."""
         return self.drafted_p / self.drafted_q
 
     @abstractmethod
     def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
-        """The distributions p and q after so many tokens of each draft.
+        """The distributions p and q after the first ``num_tokens`` tokens of each draft.
 
-        q means nothing after a whole draft, since nothing was drafted there.
+        q has no meaning after a whole draft, since nothing was drafted there.
         """
 
 
-class AlongTables(Along):
-    """Drafts that run through tables of distributions.
+class DraftPathTables(DraftPath):
+    """Drafts whose distributions are rows of tables.
 
     Args:
         p, q: the tables.
-        p_rows, q_rows: the row of each at every place of every draft.
-        tokens: drafted.
+        p_rows, q_rows: the row of each table at every offset of every draft.
+        tokens: the drafted tokens.
+        counts: the number of tokens of each draft.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class AlongTables(Along):
         self.drafted_p, self.drafted_q = p[p_rows[:, :-1], tokens], q[q_rows, tokens]
 
     def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
-        """See :class:`Along`."""
+        """See :class:`DraftPath`."""
         p = self.p[self.p_rows.gather(1, num_tokens[:, None])[:, 0]]
         gamma = self.q_rows.shape[1]
         if gamma == 0:
@@ -68,14 +69,14 @@ class AlongTables(Along):
         return p, self.q[self.q_rows.gather(1, num_tokens.clamp(max=gamma - 1)[:, None])[:, 0]]
 
 
-class AlongBatch(Along):
-    """The drafts of a batch, as verifiers get them; places behind a short draft have p = q = 1."""
+class DraftPathBatch(DraftPath):
+    """The drafts of a batch, as verifiers receive them; p = q = 1 at offsets beyond a short draft."""
 
     def __init__(self, draft: Draft, target: LogitRows):
         self.draft, self.target, self.counts = draft, target, draft.num_draft_tokens
         p, q = batched.drafted_probs(draft, target)
-        self.drafted_p, self.drafted_q = (batched.padded(each, draft, 1.0) for each in (p, q))
+        self.drafted_p, self.drafted_q = (batched.padded(values, draft, 1.0) for values in (p, q))
 
     def rows_after(self, num_tokens: Int64[Tensor, " m"]) -> tuple[Float64[Tensor, "m V"], Float64[Tensor, "m V"]]:
-        """See :class:`Along`; q is 0 after a whole draft."""
+        """See :class:`DraftPath`; q is 0 after a whole draft."""
         return batched.next_rows(self.draft, self.target, num_tokens.minimum(self.counts))

@@ -29,18 +29,18 @@ from transformers.generation import utils
 
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
-from specbench.verifiers.external import base
+from specbench.rules.external import adapter
 
 
 @dataclass(frozen=True)
 class _Batch:
     counts: list[int]
-    target: base.RowFacts
-    draft: base.RowFacts | None
+    target: adapter.RowFacts
+    draft: adapter.RowFacts | None
     seeds: list[int]
 
 
-class TransformersVerifier(base.ExternalVerifier):
+class TransformersVerifier(adapter.ExternalVerifier):
     """Adapter of transformers' ``_speculative_sampling``; each request is seeded by itself.
 
     Limits: waits for the device several times a request, so it is no subject for a CUDA graph. Greedy requests and
@@ -49,20 +49,20 @@ class TransformersVerifier(base.ExternalVerifier):
     """
 
     rule = "transformers"
-    limits = base.Limits(capturable=False)
+    limits = adapter.Limits(capturable=False)
 
     def __init__(self) -> None:
         parameters = inspect.signature(utils._speculative_sampling).parameters
         # Older releases of 5.x stop one short of a finished candidate; a verification step is never the last.
         self._options = {"is_done_candidate": False} if "is_done_candidate" in parameters else {}
-        self._batch: base.Memo[_Batch] = base.Memo()
+        self._batch: adapter.Memo[_Batch] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
-        sources = [draft.num_draft_tokens, streams.seeds, streams.positions, *base.RowFacts.sources(target)]
+        sources = [draft.num_draft_tokens, streams.seeds, streams.positions, *adapter.RowFacts.sources(target)]
         if draft.rows is not None:
-            sources += base.RowFacts.sources(draft.rows)
+            sources += adapter.RowFacts.sources(draft.rows)
         batch = self._batch(sources, lambda: _describe(draft, target, streams))
         shape = (len(batch.counts), draft.max_draft_tokens + 1)
         token_ids = torch.full(shape, PADDING, device=target.logits.device)
@@ -73,7 +73,7 @@ class TransformersVerifier(base.ExternalVerifier):
             emitted = self._one(draft, drafted, target, scored, batch, batch.seeds[request])
             token_ids[request, : emitted.shape[1]] = emitted[0]
             first += count
-        return Verification(token_ids, base.accepted_before(token_ids == PADDING))
+        return Verification(token_ids, adapter.accepted_before(token_ids == PADDING))
 
     def _one(self, draft: Draft, drafted: slice, target: LogitRows, scored: slice, batch: _Batch, seed: int) -> Tensor:
         """The emitted tokens [1, accepted + 1] of one request."""
@@ -82,18 +82,22 @@ class TransformersVerifier(base.ExternalVerifier):
         unprocessed = p_logits.clone()  # the library keeps one for output_logits, asked for or not
         _process(p_logits, unprocessed, target, batch.target, scored.start)
         if draft.rows is None or batch.draft is None:
-            q_logits = base.one_hot(candidate[0], p_logits.shape[-1]).log()[None]
+            q_logits = adapter.one_hot(candidate[0], p_logits.shape[-1]).log()[None]
         else:
             raw = draft.rows.logits[drafted].to(torch.float32, copy=True)[None]
             q_logits = torch.empty_like(raw)
             _process(q_logits, raw, draft.rows, batch.draft, drafted.start)
-        with base.private_generator(target.logits.device, seed):
+        with adapter.private_generator(target.logits.device, seed):
             emitted, _ = utils._speculative_sampling(candidate, q_logits, candidate.shape[1], p_logits, **self._options)
         return emitted
 
 
 def _process(
-    out: Float32[Tensor, "1 n V"], logits: Float32[Tensor, "1 n V"], rows: LogitRows, facts: base.RowFacts, first: int
+    out: Float32[Tensor, "1 n V"],
+    logits: Float32[Tensor, "1 n V"],
+    rows: LogitRows,
+    facts: adapter.RowFacts,
+    first: int,
 ) -> None:
     """Temperature and mask, one position after another, as ``_assisted_decoding`` runs its logits processors."""
     for i in range(logits.shape[1]):
@@ -111,7 +115,7 @@ def _process(
 def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
     return _Batch(
         counts=draft.num_draft_tokens.tolist(),
-        target=base.RowFacts.of(target),
-        draft=None if draft.rows is None else base.RowFacts.of(draft.rows),
-        seeds=base.library_seeds(streams).tolist(),
+        target=adapter.RowFacts.of(target),
+        draft=None if draft.rows is None else adapter.RowFacts.of(draft.rows),
+        seeds=adapter.library_seeds(streams).tolist(),
     )

@@ -1,4 +1,4 @@
-"""What batched PyTorch verifiers share: ragged rows as padded arrays, p and q of one row a request, the output."""
+"""Tensor operations that batched verifiers share: ragged rows as padded arrays, p and q of a request, the output."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from specbench.core.types import PADDING, Draft, LogitRows, Verification
 
 
 def offsets(draft: Draft) -> Int64[Tensor, " n"]:
-    """Each draft row's place in its block, from 0."""
+    """Returns the offset of each draft row in its block, from 0."""
     rows = torch.arange(len(draft.token_ids), device=draft.token_ids.device)
     return rows - draft.first_row[draft.request_of_row]
 
 
 def target_row_of(draft: Draft) -> Int64[Tensor, " n"]:
-    """The target row that scores each drafted token."""
+    """Returns the index of the target row that scores each drafted token."""
     requests = draft.request_of_row
     return torch.arange(len(requests), device=requests.device) + requests
 
 
 def padded(values: Shaped[Tensor, " n"], draft: Draft, fill: float | int | bool) -> Shaped[Tensor, "B gamma"]:
-    """Values of the draft rows by request and place in the block."""
+    """Returns values of the draft rows by request and offset; ``fill`` at offsets beyond a short draft."""
     shape = (len(draft.num_draft_tokens), draft.max_draft_tokens)
     out = torch.full(shape, fill, dtype=values.dtype, device=values.device)
     out[draft.request_of_row, offsets(draft)] = values
@@ -30,7 +30,7 @@ def padded(values: Shaped[Tensor, " n"], draft: Draft, fill: float | int | bool)
 
 
 def drafted_probs(draft: Draft, target: LogitRows) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
-    """p and q of every drafted token."""
+    """Returns p and q of every drafted token; q is 1 if drafts are deterministic."""
     p = target.select(target_row_of(draft)).prob(draft.token_ids)
     return p, torch.ones_like(p) if draft.rows is None else draft.rows.prob(draft.token_ids)
 
@@ -38,12 +38,12 @@ def drafted_probs(draft: Draft, target: LogitRows) -> tuple[Float64[Tensor, " n"
 def next_rows(
     draft: Draft, target: LogitRows, num_accepted: Int64[Tensor, " B"]
 ) -> tuple[Float64[Tensor, "B V"], Float64[Tensor, "B V"]]:
-    """Dense p and q after the accepted tokens of each request; q is 0 where all were accepted."""
+    """Returns dense p and q after the accepted tokens of each request; q is 0 if all were accepted."""
     batch = torch.arange(len(num_accepted), device=num_accepted.device)
     p = target.select(draft.first_row + batch + num_accepted).probs()
     if len(draft.token_ids) == 0:
         return p, torch.zeros_like(p)
-    # Where nothing was rejected the row read is some other request's, and is not used.
+    # If nothing was rejected this row belongs to another request, and is not used.
     row = (draft.first_row + num_accepted).clamp(max=len(draft.token_ids) - 1)
     if draft.rows is None:
         q = torch.zeros_like(p).scatter_(1, draft.token_ids[row][:, None], 1.0)
@@ -53,13 +53,13 @@ def next_rows(
 
 
 def residual(p: Float64[Tensor, "B V"], q: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
-    """max(p - q, 0), or p where nothing is left: zero mass comes only by rounding, where p equals q."""
+    """Returns max(p - q, 0), not normalised; p if this is 0 everywhere, which rounding causes where p equals q."""
     weights = (p - q).clamp(min=0)
     return torch.where(weights.sum(dim=-1, keepdim=True) == 0, p, weights)  # NaN stays, and cannot be drawn from
 
 
 def assemble(draft: Draft, num_accepted: Int64[Tensor, " B"], emitted: Int64[Tensor, " B"]) -> Verification:
-    """The accepted tokens, then the emitted one, then padding."""
+    """Returns the accepted tokens, then the emitted one, then padding."""
     token_ids = torch.full((len(emitted), draft.max_draft_tokens + 1), PADDING, device=emitted.device)
     token_ids[draft.request_of_row, offsets(draft)] = draft.token_ids
     columns = torch.arange(draft.max_draft_tokens + 1, device=emitted.device)

@@ -1,15 +1,4 @@
-"""Block verification: accepts a whole prefix at once, at least as long as token verification's on average.
-
-Sun et al., "Block verification accelerates speculative decoding" (arXiv 2403.10444). With rho_i = p(x_i) / q(x_i) for
-the drafted tokens x_1..x_g of a block:
-
-    pi_0 = 1,  pi_i = min(1, pi_(i-1) rho_i)
-    S_i  = sum_x max(pi_i p(x | x_1..x_i) - q(x | x_1..x_i), 0)
-    h_i  = S_i / (S_i + 1 - pi_i)  for i < g  (1 where that is 0/0),  h_g = pi_g
-    tau  = the largest i with u_i < h_i  (0 where there is none; a refused i does not end the search)
-
-Then tau tokens are accepted, and the next is drawn from max(pi_tau p - q, 0), or from p where tau = g.
-"""
+"""Block verification of a whole ragged batch as tensor operations; block/__init__.py defines pi, S, h and tau."""
 
 from __future__ import annotations
 
@@ -20,12 +9,12 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched
 
 
 def prefix_weights(draft: Draft, target: LogitRows) -> Float64[Tensor, "B gamma1"]:
-    """pi_0 ... pi_gamma of each block; what lies beyond a short draft is repeated from its end."""
+    """pi_0 ... pi_gamma of each block; a short draft repeats its last value."""
     p, q = batched.drafted_probs(draft, target)
     ratios = batched.padded(p / q, draft, 1.0)
     weights = [torch.ones_like(ratios[:, 0]) if draft.max_draft_tokens else ratios.new_ones(len(ratios))]
@@ -50,7 +39,7 @@ def residual_masses(
 def h_values(
     weights: Float64[Tensor, "B gamma1"], masses: Float64[Tensor, "B gamma"], num_draft_tokens: Int64[Tensor, " B"]
 ) -> tuple[Float64[Tensor, "B gamma"], Float64[Tensor, "B gamma"]]:
-    """h_1 ... h_gamma of each block, and what each was divided by: S_i + 1 - pi_i, and 1 at the block's end."""
+    """h_1 ... h_gamma of each block, and the denominators: S_i + 1 - pi_i, and 1 at the block's end."""
     lengths = torch.arange(1, weights.shape[1], device=weights.device)
     pi = weights[:, 1:]
     # S_gamma does not exist; the last h of every block is its pi.
@@ -82,7 +71,7 @@ class BlockVerifier:
     takes_padded = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
         arguments.check(draft, target, streams)
         weights = prefix_weights(draft, target)
         u = streams.uniform(Stream.ACCEPT)[:, : draft.max_draft_tokens]

@@ -26,19 +26,19 @@ from torch import Tensor
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.verifiers.external import base
+from specbench.rules.external import adapter
 
 
 @dataclass(frozen=True)
 class _Batch:
-    target: base.RowFacts
-    draft: base.RowFacts | None
+    target: adapter.RowFacts
+    draft: adapter.RowFacts | None
     token_ids: Int32[Tensor, "B gamma"]
     seeds: Int64[Tensor, " B"]
     offsets: Int64[Tensor, " one"]
 
 
-class FlashinferVerifier(base.ExternalVerifier):
+class FlashinferVerifier(adapter.ExternalVerifier):
     """Adapter of FlashInfer's chain_speculative_sampling; a seed for each request.
 
     Limits: CUDA alone; each request must draft the same number of tokens, at least one (ArgumentError); a request's
@@ -54,22 +54,22 @@ class FlashinferVerifier(base.ExternalVerifier):
     """
 
     rule = "flashinfer"
-    limits = base.Limits(device="cuda", ragged=False, empty=False, batch_invariant=False)
+    limits = adapter.Limits(device="cuda", ragged=False, empty=False, batch_invariant=False)
 
     def __init__(self, draft_probs: str = "computed") -> None:
         if draft_probs not in ("computed", "kept"):
             raise ConfigError("verifier.draft_probs", draft_probs, "unknown", "Use computed or kept.")
-        self._sampling = base.load("flashinfer.sampling", "external/flashinfer", "flashinfer")
+        self._sampling = adapter.load("flashinfer.sampling", "external/flashinfer", "flashinfer")
         self.draft_probs = draft_probs
-        self._batch: base.Memo[_Batch] = base.Memo()
-        self._kept: base.Memo[Tensor] = base.Memo()
+        self._batch: adapter.Memo[_Batch] = adapter.Memo()
+        self._kept: adapter.Memo[Tensor] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
-        sources = [draft.token_ids, streams.seeds, streams.positions, *base.RowFacts.sources(target)]
+        sources = [draft.token_ids, streams.seeds, streams.positions, *adapter.RowFacts.sources(target)]
         if draft.rows is not None:
-            sources += base.RowFacts.sources(draft.rows)
+            sources += adapter.RowFacts.sources(draft.rows)
         batch = self._batch(sources, lambda: _describe(draft, target, streams))
         requests, gamma = batch.token_ids.shape
         p = self._softmax(target, batch.target).unflatten(0, (requests, gamma + 1))
@@ -82,24 +82,24 @@ class FlashinferVerifier(base.ExternalVerifier):
     def _draft(self, draft: Draft, batch: _Batch, vocabulary: int) -> Float32[Tensor, "n V"]:
         rows, facts = draft.rows, batch.draft
         if rows is None or facts is None:
-            return base.one_hot(draft.token_ids, vocabulary)
+            return adapter.one_hot(draft.token_ids, vocabulary)
         if self.draft_probs == "computed":
             return self._softmax(rows, facts)
-        sources = [rows.logits, *base.RowFacts.sources(rows)]
+        sources = [rows.logits, *adapter.RowFacts.sources(rows)]
         return self._kept(sources, lambda: self._softmax(rows, facts))
 
-    def _softmax(self, rows: LogitRows, facts: base.RowFacts) -> Float32[Tensor, "n V"]:
-        probs = self._sampling.softmax(base.masked(rows, facts).contiguous(), temperature=facts.temperature)
-        return base.make_greedy_one_hot(probs, rows, facts)
+    def _softmax(self, rows: LogitRows, facts: adapter.RowFacts) -> Float32[Tensor, "n V"]:
+        probs = self._sampling.softmax(adapter.masked(rows, facts).contiguous(), temperature=facts.temperature)
+        return adapter.make_greedy_one_hot(probs, rows, facts)
 
 
 def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
     shape = (len(draft.num_draft_tokens), draft.max_draft_tokens)
     return _Batch(
-        target=base.RowFacts.of(target),
-        draft=None if draft.rows is None else base.RowFacts.of(draft.rows),
+        target=adapter.RowFacts.of(target),
+        draft=None if draft.rows is None else adapter.RowFacts.of(draft.rows),
         token_ids=draft.token_ids.int().view(shape),
         # The position is part of the seed, so every call may begin at offset 0 of its stream.
-        seeds=base.library_seeds(streams),
+        seeds=adapter.library_seeds(streams),
         offsets=torch.zeros(1, dtype=torch.int64, device=target.logits.device),
     )

@@ -16,8 +16,8 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
+from specbench.rules.verifier import Limits
 from specbench.sampling import inverse_cdf
-from specbench.verifiers.base import Limits
 
 
 def verify_one(
@@ -27,7 +27,7 @@ def verify_one(
     accept_u: list[float],
     emit_u: Float64[Tensor, " 1"],
 ) -> tuple[list[int], int]:
-    """The emitted tokens of one request and how many of them were drafted.
+    """Returns the emitted tokens of one request, and the number of accepted tokens.
 
     Args:
         drafted: g tokens, drafted[i] drawn from q[i].
@@ -56,7 +56,7 @@ class NaiveVerifier:
     limits = Limits(capturable=False)
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         p_rows = target.probs()
         q_rows = draft.probs(p_rows.shape[1])

@@ -29,7 +29,7 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
-from specbench.verifiers.external import base
+from specbench.rules.external import adapter
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class _Batch:
 
     spec_decode: Any | None
     sampling: Any
-    target: base.RowFacts
+    target: adapter.RowFacts
     seeds: list[int]
 
 
-class VllmV1Verifier(base.ExternalVerifier):
+class VllmV1Verifier(adapter.ExternalVerifier):
     """Adapter of vLLM's V1 RejectionSampler.
 
     Limits: with ``seeding="call"`` one generator, seeded from the first request's seed and position, serves the whole
@@ -67,59 +67,59 @@ class VllmV1Verifier(base.ExternalVerifier):
             raise ConfigError("verifier.seeding", seeding, "unknown", "Use call or request.")
         if draft_probs not in ("computed", "kept"):
             raise ConfigError("verifier.draft_probs", draft_probs, "unknown", "Use computed or kept.")
-        self._rejection = base.load("vllm.v1.sample.rejection_sampler", "external/vllm_v1", "vllm")
-        self._metadata = base.load("vllm.v1.sample.metadata", "external/vllm_v1", "vllm")
-        self._processors = base.load("vllm.v1.sample.logits_processor", "external/vllm_v1", "vllm")
-        self._spec_metadata = base.load("vllm.v1.spec_decode.metadata", "external/vllm_v1", "vllm")
-        self._sampler = base.load("vllm.v1.sample.sampler", "external/vllm_v1", "vllm").Sampler()
+        self._rejection = adapter.load("vllm.v1.sample.rejection_sampler", "external/vllm_v1", "vllm")
+        self._metadata = adapter.load("vllm.v1.sample.metadata", "external/vllm_v1", "vllm")
+        self._processors = adapter.load("vllm.v1.sample.logits_processor", "external/vllm_v1", "vllm")
+        self._spec_metadata = adapter.load("vllm.v1.spec_decode.metadata", "external/vllm_v1", "vllm")
+        self._sampler = adapter.load("vllm.v1.sample.sampler", "external/vllm_v1", "vllm").Sampler()
         self._rejection_sampler = self._rejection.RejectionSampler(self._sampler)
         self.seeding, self.draft_probs = seeding, draft_probs
         request = seeding == "request"
-        self.limits = base.Limits(base.triton_device(), batch_invariant=request, capturable=not request)
-        self.interpreted = base.triton_device() is None
-        self._batch: base.Memo[_Batch] = base.Memo()
-        self._draft_facts: base.Memo[base.RowFacts] = base.Memo()
-        self._kept: base.Memo[list[Tensor]] = base.Memo()
+        self.limits = adapter.Limits(adapter.triton_device(), batch_invariant=request, capturable=not request)
+        self.interpreted = adapter.triton_device() is None
+        self._batch: adapter.Memo[_Batch] = adapter.Memo()
+        self._draft_facts: adapter.Memo[adapter.RowFacts] = adapter.Memo()
+        self._kept: adapter.Memo[list[Tensor]] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
         most = self._rejection.MAX_SPEC_LEN
         if draft.max_draft_tokens > most:
             raise ArgumentError(f"draft.max_draft_tokens: {draft.max_draft_tokens}; vllm_v1 takes {most} at most")
         sources = [draft.token_ids, draft.num_draft_tokens, streams.seeds, streams.positions]
-        batch = self._batch(sources + base.RowFacts.sources(target), lambda: self._describe(draft, target, streams))
+        batch = self._batch(sources + adapter.RowFacts.sources(target), lambda: self._describe(draft, target, streams))
         device = target.logits.device
         if self.seeding == "request":
             for request, generator in batch.sampling.generators.items():
                 generator.manual_seed(batch.seeds[request])
-        logits = base.masked(target, batch.target)
-        with base.private_generator(device, batch.seeds[0]):
+        logits = adapter.masked(target, batch.target)
+        with adapter.private_generator(device, batch.seeds[0]):
             if batch.spec_decode is None:
                 token_ids = self._sampler(logits, batch.sampling).sampled_token_ids
             else:
                 q = self._probs(draft, batch)
                 output = self._rejection_sampler(batch.spec_decode, q, logits, batch.sampling)
                 token_ids = output.sampled_token_ids
-        token_ids = base.widened(token_ids, draft.max_draft_tokens + 1)
-        return Verification(token_ids, base.accepted_before(token_ids == PADDING))
+        token_ids = adapter.widened(token_ids, draft.max_draft_tokens + 1)
+        return Verification(token_ids, adapter.accepted_before(token_ids == PADDING))
 
     def _probs(self, draft: Draft, batch: _Batch) -> Float32[Tensor, "n V"] | None:
         rows = draft.rows
         if rows is None or batch.sampling.all_greedy:  # the library does not look at q then
             return None
-        facts = self._draft_facts(base.RowFacts.sources(rows), lambda: base.RowFacts.of(rows))
+        facts = self._draft_facts(adapter.RowFacts.sources(rows), lambda: adapter.RowFacts.of(rows))
         if self.draft_probs == "computed":
-            return base.softmax(rows, facts)
+            return adapter.softmax(rows, facts)
         counts = [count for count in batch.spec_decode.num_draft_tokens if count] if batch.spec_decode else []
-        sources = [rows.logits, draft.num_draft_tokens, *base.RowFacts.sources(rows)]
-        kept = self._kept(sources, lambda: list(base.softmax(rows, facts).split(counts)))
+        sources = [rows.logits, draft.num_draft_tokens, *adapter.RowFacts.sources(rows)]
+        kept = self._kept(sources, lambda: list(adapter.softmax(rows, facts).split(counts)))
         return torch.cat(kept)
 
     def _describe(self, draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
         device = target.logits.device
         counts = draft.num_draft_tokens.tolist()
-        facts = base.RowFacts.of(target)
+        facts = adapter.RowFacts.of(target)
         sampled = draft.num_draft_tokens + 1
         bonus = sampled.cumsum(0) - 1
         greedy = [facts.greedy[row] for row in bonus.tolist()]
@@ -157,4 +157,4 @@ class VllmV1Verifier(base.ExternalVerifier):
                 bonus_logits_indices=bonus.int(),
                 logits_indices=rows.int(),
             )
-        return _Batch(spec_decode, sampling, facts, base.library_seeds(streams).tolist())
+        return _Batch(spec_decode, sampling, facts, adapter.library_seeds(streams).tolist())

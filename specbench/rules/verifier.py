@@ -1,4 +1,4 @@
-"""What a verifier is, and what it may offer beyond that."""
+"""What a verifier is: the Verifier protocol, and its optional attributes with their defaults."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
-from specbench.rules.cards import Card
+from specbench.rules.info import RuleInfo
 
-# How a sampler that is itself under test draws: true rows and uniforms -> tokens, and the rows it says they are from.
+# A sampler that is itself under test: from true rows and uniforms, the tokens and the rows that it declares them to be
+# drawn from.
 DraftSampler = Callable[[LogitRows, Float64[Tensor, " n"]], tuple[Int64[Tensor, " n"], LogitRows]]
 
 
@@ -22,16 +23,15 @@ DraftSampler = Callable[[LogitRows, Float64[Tensor, " n"]], tuple[Int64[Tensor, 
 class Verifier(Protocol):
     """A pure function of the draft, the target's distributions and the random streams.
 
-    It may have the attributes of :class:`Offers` as well, and is read through :func:`offers`, which knows what holds
-    for one that does not.
+    It may have the attributes of :class:`Capabilities` as well. :func:`capabilities` reads them.
     """
 
     @property
-    def rule(self) -> str | Card:
-        """The sampling rule that it follows, by the name of one that specbench knows, or a Rule (rules/rule.py).
+    def rule(self) -> str | RuleInfo:
+        """The rule that it follows: the name of a registered rule, or a Rule of your own (rules/rule.py).
 
-        Verifiers of one rule emit the same tokens from the same streams, which the agreement tests hold them to; a
-        verifier with randomness of its own has a rule of its own, any other name. ``rules.known.of`` reads it.
+        Verifiers of one rule emit the same tokens from the same streams, which the agreement tests check. A verifier
+        with randomness of its own names a rule of its own, by any other name. ``rules.rule.rule_of`` reads it.
         """
         ...
 
@@ -39,7 +39,7 @@ class Verifier(Protocol):
     def lossless(self) -> bool:
         """Whether the emitted tokens are declared to be distributed exactly as the target's own.
 
-        The exactness tests hold a verifier to its word.
+        The exactness tests check this declaration.
         """
         ...
 
@@ -60,14 +60,14 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a verifier cannot do; ``verify`` raises ArgumentError for a batch that needs it.
+    """What a verifier cannot do. ``verify`` raises ArgumentError for a batch that needs it.
 
     Attributes:
         device: the only kind of device it runs on; None for any.
         ragged: requests may draft different numbers of tokens.
         empty: a request may draft no token.
-        batch_invariant: a request's tokens do not depend on the batch or its place there.
-        capturable: a call can be captured in a CUDA graph once it was made with the same tensors.
+        batch_invariant: a request's tokens do not depend on the batch or its position there.
+        capturable: a call can be captured in a CUDA graph after a first call with the same tensors.
     """
 
     device: str | None = None
@@ -78,19 +78,20 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Offers:
-    """What a verifier may have beside ``rule``, ``lossless`` and ``verify``, and what holds if it does not have it.
+class Capabilities:
+    """The optional attributes of a verifier, and the default of each.
 
     Attributes:
         limits: what it cannot do.
-        interpreted: whether its kernels run through an interpreter, for want of a GPU, so that its times say nothing;
+        interpreted: whether its kernels run through an interpreter, for want of a GPU, so that its times mean nothing;
             None if it has no kernels.
-        takes_padded: whether it takes drafts whose rows are padded (``Draft.padded``).
-        takes_trees: whether it takes drafts that are trees (``Draft.parents``), beside chains.
+        takes_padded: whether it accepts drafts whose rows are padded (``Draft.padded``).
+        takes_trees: whether it accepts drafts that are trees (``Draft.parents``), beside chains.
         takes_masks: whether it applies ``LogitRows.allowed`` of the target. If not, banned tokens have logit -inf.
-        synthetic: whether it accepts at rates that are given, whatever the target thinks: texts are then nobody's.
-        least_gamma: the gamma without which it cannot do what it was asked for.
-        draft_tokens: draws the drafts in place of the fixtures, for a sampler that is itself under test.
+        synthetic: whether it accepts at given rates, whatever the target's distributions are, so that texts mean
+            nothing.
+        least_gamma: the lowest gamma with which it can reach its settings.
+        draft_tokens: a sampler that is itself under test; it draws the drafts in place of the fixtures.
     """
 
     limits: Limits = Limits()
@@ -103,7 +104,7 @@ class Offers:
     draft_tokens: DraftSampler | None = None
 
 
-def offers(verifier: object) -> Offers:
-    """What a verifier offers, by the attributes that it has."""
-    names = [each.name for each in dataclasses.fields(Offers)]
-    return Offers(**{name: getattr(verifier, name) for name in names if hasattr(verifier, name)})
+def capabilities(verifier: object) -> Capabilities:
+    """The capabilities of a verifier: its attributes, and the defaults of those that it does not have."""
+    names = [field.name for field in dataclasses.fields(Capabilities)]
+    return Capabilities(**{name: getattr(verifier, name) for name in names if hasattr(verifier, name)})

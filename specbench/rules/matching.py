@@ -1,9 +1,9 @@
-"""Sample-match and coupled verification: the target draws its own token, and a drafted one stands where it is the same.
+"""Sample-match and coupled verification: the target draws a token, and a drafted token is accepted if it is the same.
 
-Whatever the draft is, every emitted token is the target's own draw, so both are lossless by construction: controls that
-any test of losslessness must let pass. With uniforms of its own a drafted token is accepted with probability sum p q.
-With the drafter's (coupled: the maximum of Gumbel noise in arXiv 2408.07978, the inverse distribution function here)
-the two draws agree far more often, although noise is shared, which biases every rule that tests p against q.
+Every emitted token is the target's own draw, whatever the draft is, so both are lossless by construction. They are
+controls: every test of losslessness must pass them. With its own uniforms the target accepts a drafted token with
+probability sum p q. With the drafter's uniforms (coupled: the maximum of Gumbel noise in arXiv 2408.07978, the inverse
+distribution function here) the two draws agree far more often. Shared noise would bias a rule that tests p against q.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched
 
 
 class MatchingVerifier:
@@ -32,7 +32,7 @@ class MatchingVerifier:
         self.rule = "coupled" if coupled else "sample_match"
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`; the target's token i is drawn with offset i of the stream."""
+        """See :class:`specbench.rules.verifier.Verifier`; the target's token i is drawn with offset i of the stream."""
         arguments.check(draft, target, streams)
         own = self._own_tokens(draft, target, streams)
         same = own[batched.target_row_of(draft)] == draft.token_ids

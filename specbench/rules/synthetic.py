@@ -1,13 +1,13 @@
-"""Acceptance by coin, at rates that are given: to study speed without a draft that would reach them. Not real.
+"""Acceptance at given rates, to study speed without a draft that reaches them. The texts mean nothing.
 
-A drafted token is accepted with the given probability, whatever it is and whatever the target thinks of it. Behind the
-accepted ones stands a token of the target's own. So a step does what a real one does and takes as long, while the text
-is nobody's: neither the target's nor the draft's, and a stop token may end it anywhere. Results say so in their column
-``synthetic``. vLLM's synthetic rejection sampling is the same idea.
+A drafted token is accepted with the given probability, whatever p and q are. The token after the accepted ones is drawn
+from the target. A step therefore does the work of a real one and takes as long, but the text follows neither the
+target's nor the draft's distribution, and a stop token may end it anywhere. Results have the column ``synthetic`` for
+this. vLLM's synthetic rejection sampling is the same idea.
 
-With the rate r, a block of n drafted tokens accepts r + r^2 + ... + r^n of them on average. An acceptance length L is
-reached by the rate at which this is L - 1, found for each block by its own n. A block of fewer than L - 1 tokens, as at
-the end of a text, is accepted whole.
+With the rate r, a block of n drafted tokens accepts r + r^2 + ... + r^n of them on average. An acceptance length L
+needs the rate at which this is L - 1, which is solved for each n. A block of fewer than L - 1 tokens, as at the end of
+a text, is accepted whole.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from specbench.core import arguments
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows, Verification
+from specbench.rules import batched
 from specbench.sampling import sample
-from specbench.verifiers import batched
 
 
 class SyntheticVerifier:
     """Batched PyTorch.
 
     Args:
-        acceptance_rate: the probability that a token is accepted if those before it are, 0 to 1; or a list of them by
-            place in the block, the last of which holds for all places behind it.
-        acceptance_length: in place of the rate, tokens a step on average: those accepted and the one behind them.
+        acceptance_rate: the probability, 0 to 1, that a token is accepted if all before it are; or a list of
+            probabilities by offset in the block, whose last one holds for all further offsets.
+        acceptance_length: in place of the rate, the mean number of tokens a step: the accepted ones and one more.
 
     Attributes:
-        least_gamma: tokens to draft a step, without which that length cannot be reached.
+        least_gamma: the lowest gamma that reaches this length.
     """
 
     rule = "synthetic"
@@ -56,7 +56,7 @@ class SyntheticVerifier:
         self._tables: dict[tuple[int, torch.device], Tensor] = {}
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         arguments.check(draft, target, streams)
         width = draft.max_draft_tokens
         rates = self._table(width, draft.token_ids.device)[draft.num_draft_tokens]
@@ -67,7 +67,7 @@ class SyntheticVerifier:
         return batched.assemble(draft, num_accepted, sample(rows, streams.uniform(Stream.EMIT)[:, 0]))
 
     def _table(self, width: int, device: torch.device) -> Float64[Tensor, "counts width"]:
-        """The rate at each place of a block, by the tokens of the block. Kept: to make it waits for a GPU."""
+        """Returns the rate at each offset, by the length of the block. Cached, because making it waits for a GPU."""
         if (width, device) not in self._tables:
             rows = [self._rates(count, width) for count in range(width + 1)]
             self._tables[width, device] = torch.tensor(rows, dtype=torch.float64, device=device)
@@ -81,7 +81,7 @@ class SyntheticVerifier:
 
 @functools.cache
 def rate_for(acceptance_length: float, count: int) -> float:
-    """The rate at which a block of ``count`` drafted tokens gives so many tokens on average; 1 if none is enough."""
+    """Returns the rate at which ``count`` drafted tokens give this mean number of tokens; 1 if no rate is enough."""
     if acceptance_length >= count + 1:
         return 1.0
     return float(brentq(lambda rate: math.fsum(rate**i for i in range(count + 1)) - acceptance_length, 0.0, 1.0))

@@ -28,15 +28,15 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
-from specbench.verifiers.external import base
+from specbench.rules.external import adapter
 
 
 @dataclass(frozen=True)
 class _Batch:
     """What the engine uploads of a batch ahead of the step."""
 
-    target: base.RowFacts
-    draft: base.RowFacts | None
+    target: adapter.RowFacts
+    draft: adapter.RowFacts | None
     slot: Int64[Tensor, " drafts"] | None
     temperature: Float32[Tensor, " B"]
     scales: bool
@@ -49,7 +49,7 @@ class _Batch:
     drafted: Int64[Tensor, " n"]
 
 
-class VllmV2Verifier(base.ExternalVerifier):
+class VllmV2Verifier(adapter.ExternalVerifier):
     """Adapter of vLLM's ``rejection_sample`` for model runner V2; per-request seeds.
 
     Limits: the draft must have the target's temperature (ArgumentError). Ragged drafts are copied into the engine's
@@ -68,20 +68,20 @@ class VllmV2Verifier(base.ExternalVerifier):
 
     def __init__(self, block: bool = False) -> None:
         package = "vllm.v1.worker.gpu"
-        self._utils = base.load(f"{package}.spec_decode.rejection_sampler_utils", "external/vllm_v2", "vllm")
-        self._gumbel = base.load(f"{package}.sample.gumbel", "external/vllm_v2", "vllm")
+        self._utils = adapter.load(f"{package}.spec_decode.rejection_sampler_utils", "external/vllm_v2", "vllm")
+        self._gumbel = adapter.load(f"{package}.sample.gumbel", "external/vllm_v2", "vllm")
         self.block, self.rule = block, "vllm_v2_block" if block else "vllm_v2"
-        self.limits = base.Limits(base.triton_device())
-        self.interpreted = base.triton_device() is None
-        self._batch: base.Memo[_Batch] = base.Memo()
+        self.limits = adapter.Limits(adapter.triton_device())
+        self.interpreted = adapter.triton_device() is None
+        self._batch: adapter.Memo[_Batch] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`."""
+        """See :class:`specbench.rules.verifier.Verifier`."""
         self.check(draft, target, streams)
         sources = [draft.token_ids, draft.num_draft_tokens, streams.seeds, streams.positions]
-        sources += base.RowFacts.sources(target)
+        sources += adapter.RowFacts.sources(target)
         if draft.rows is not None:
-            sources += base.RowFacts.sources(draft.rows)
+            sources += adapter.RowFacts.sources(draft.rows)
         batch = self._batch(sources, lambda: _describe(draft, target, streams))
         token_ids, num_emitted = self._utils.rejection_sample(
             self._processed(target, batch),
@@ -118,7 +118,7 @@ def _laid_out(draft: Draft, batch: _Batch) -> Shaped[Tensor, "B gamma V"] | None
     """The draft's logits in the engine's layout; a view where no request is shorter and no cutoff applies."""
     if draft.rows is None or batch.draft is None or len(draft.token_ids) == 0:
         return None
-    logits = base.masked(draft.rows, batch.draft)
+    logits = adapter.masked(draft.rows, batch.draft)
     shape = (len(batch.requests), draft.max_draft_tokens)
     if batch.slot is not None:
         logits = logits.new_zeros(shape[0] * shape[1], logits.shape[1]).index_copy_(0, batch.slot, logits)
@@ -142,12 +142,12 @@ def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
     drafted[place > 0] = draft.token_ids
     ragged = len(draft.token_ids) != batch_size * draft.max_draft_tokens
     return _Batch(
-        target=base.RowFacts.of(target),
-        draft=None if draft.rows is None else base.RowFacts.of(draft.rows),
+        target=adapter.RowFacts.of(target),
+        draft=None if draft.rows is None else adapter.RowFacts.of(draft.rows),
         slot=draft.request_of_row * draft.max_draft_tokens + place[place > 0] - 1 if ragged else None,
         temperature=temperature,
         scales=bool(((temperature != 0) & (temperature != 1)).any()),
-        seeds=base.library_seeds(streams),
+        seeds=adapter.library_seeds(streams),
         cu_num_logits=torch.cat([bonus.new_zeros(1), bonus + 1]).int(),
         requests=requests.int(),
         request_of_logit=request_of_logit.int(),

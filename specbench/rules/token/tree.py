@@ -1,8 +1,8 @@
 """Verification of trees as tensor operations: one pass over the drafted tokens, all requests side by side.
 
-The rule of tree_naive.py, which also says why it is lossless. A token stands behind its parent and behind its earlier
-siblings, so that one pass in the order of the rows tries every child in its turn. Chains are taken as well, with the
-tokens that the token rule emits.
+The rule of tree_naive.py, which also says why it is lossless. The rows of a draft have each token after its parent and
+after its earlier siblings, so one pass over them tries every child in its turn. Chains are accepted as well; their
+tokens are those of the token rule.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
+from specbench.rules import batched
 from specbench.sampling import inverse_cdf
-from specbench.verifiers import batched
 
 
 def parents_of(draft: Draft) -> Int64[Tensor, "B m"]:
-    """The parent of each drafted token by request, of a chain the token before it."""
+    """Returns the parent of each drafted token by request; in a chain, the token before it."""
     parents = batched.offsets(draft) - 1 if draft.parents is None else draft.parents
     return batched.padded(parents, draft, PADDING)
 
@@ -36,17 +36,17 @@ class TreeVerifier:
     takes_trees = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
         arguments.check(draft, target, streams, trees=True)
         parents, u = parents_of(draft), streams.uniform(Stream.ACCEPT)
         tokens, places = batched.padded(draft.token_ids, draft, 0), torch.arange(draft.longest, device=parents.device)
         first_target = draft.first_row + torch.arange(len(parents), device=parents.device)
         left = target.select(first_target).probs()
-        mass = torch.ones_like(left[:, 0])  # what is left of the target is left / mass
-        at = torch.full_like(draft.num_draft_tokens, -1)  # the token reached: the last of the path
+        mass = torch.ones_like(left[:, 0])  # the rest of the target's distribution is left / mass
+        at = torch.full_like(draft.num_draft_tokens, -1)  # the last token of the path; -1 for the text
         path = torch.full((len(parents), draft.longest), PADDING, device=parents.device)
         for i in range(draft.max_draft_tokens if len(draft.token_ids) else 0):
-            row = (draft.first_row + i).clamp(max=len(draft.token_ids) - 1)  # behind a short draft: not used
+            row = (draft.first_row + i).clamp(max=len(draft.token_ids) - 1)  # not used beyond a short draft
             token = tokens[:, i, None]
             one_hot = torch.zeros_like(left).scatter_(1, token, 1.0)
             q = one_hot if draft.rows is None else draft.rows.select(row).probs()

@@ -10,11 +10,11 @@ is at first the target's p. A refused child leaves
 
 to the next one. After the last child the token is drawn from r; after an accepted child without children, from its p.
 
-Why this is lossless: given its siblings, x is drawn from q_x and tested against r, so that whatever stands in the end,
-x or a draw from what is left, is distributed as r, by the token rule. So it is for the last child, and with it for
-each one before: what stands is distributed as the r of the first child, which is p. It does not matter how q_x depends
-on the siblings: children may be drawn independently (q_x is q), without replacement (q without the siblings), or be
-the most likely tokens (q_x is 1 at x, and x is accepted with the share that p(x) has of what is left).
+Why this is lossless: given its siblings, x is drawn from q_x and tested against r. By the token rule the result, x or a
+draw from the residual, is distributed as r. This holds for the last child, and with it for each one before: the result
+is distributed as the r of the first child, which is p. It does not matter how q_x depends on the siblings: children may
+be drawn independently (q_x is q), without replacement (q without the siblings), or be the most likely tokens (q_x is 1
+at x, and x is accepted with probability r(x)).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch import Tensor
 from specbench.core import arguments
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
+from specbench.rules.verifier import Limits
 from specbench.sampling import inverse_cdf
-from specbench.verifiers.base import Limits
 
 
 def verify_one(
@@ -38,11 +38,11 @@ def verify_one(
     accept_u: list[float],
     emit_u: Float64[Tensor, " 1"],
 ) -> tuple[list[int], int]:
-    """The path that one request accepts, as indices of drafted tokens, and the token after it.
+    """Returns the accepted path of one request, as indices of drafted tokens, and the token after it.
 
     Args:
         drafted: g tokens, drafted[i] drawn from q[i].
-        parents: which of them each follows; -1 for the text.
+        parents: the index of the token that each one follows; -1 for the text.
         q, p: dense distributions; p[0] is the target's after the text, p[i + 1] after drafted[i].
         accept_u: g uniforms in (0, 1).
         emit_u: one uniform for the token after the path.
@@ -72,7 +72,7 @@ class NaiveTreeVerifier:
     takes_trees = True
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
-        """See :class:`specbench.verifiers.Verifier`; drafted token i is tested with ACCEPT at offset i."""
+        """See :class:`specbench.rules.verifier.Verifier`; drafted token i is tested with ACCEPT at offset i."""
         arguments.check(draft, target, streams, trees=True)
         p_rows = target.probs()
         q_rows = draft.probs(p_rows.shape[1])

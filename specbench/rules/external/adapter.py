@@ -1,12 +1,12 @@
-"""What the adapters share: the package and its absence, declared limits, seeds, and what an engine knows on the host.
+"""The base class and helpers of adapters: loading the package, limits, seeds, facts that an engine has on the host.
 
-An adapter hands another project's own function the input that its engine would hand it, made from the same raw logits
-by the same work: fp32 copy, temperature, mask, softmax. Top-k, top-p and min-p arrive as a cutoff, so the mask is one
-comparison; the engines sort or search for it, and that part of their work is not included.
+An adapter gives another project's own function the input that its engine would give, made from the same raw logits by
+the same operations: fp32 copy, temperature, mask, softmax. Top-k, top-p and min-p arrive as a cutoff, so the mask is
+one comparison. The engines sort or search for the cutoff, and that part of their work is not included.
 
-Randomness is the library's own. Its seeds come from Streams through Philox in a stream that nothing in specbench draws
-from: two of the libraries use Philox with the request's seed as key themselves, and would otherwise share words with
-the uniforms that the drafts were drawn by.
+Randomness is the library's own. Its seeds are drawn from Streams through Philox, in a stream that nothing else in
+specbench uses: two of the libraries use Philox with the request's seed as key themselves, and would otherwise share
+words with the uniforms of the drafts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from specbench.core import arguments
 from specbench.core.errors import ArgumentError, NotInstalledError
 from specbench.core.rng import Stream, Streams, philox
 from specbench.core.types import PADDING, Draft, LogitRows
-from specbench.verifiers.base import Limits
+from specbench.rules.verifier import Limits
 
 T = TypeVar("T")
 
@@ -41,9 +41,9 @@ class ExternalVerifier:
     """Base of the adapters.
 
     Attributes:
-        rule: the library's name: its randomness is its own, so it agrees with no other verifier token for token.
-        lossless: what its project claims.
-        limits, interpreted: see :class:`specbench.verifiers.base.Offers`.
+        rule: the library's name. Its randomness is its own, so no other verifier emits the same tokens.
+        lossless: the claim of its project.
+        limits, interpreted: see :class:`specbench.rules.verifier.Capabilities`.
     """
 
     rule: str
@@ -54,7 +54,7 @@ class ExternalVerifier:
     def check(self, draft: Draft, target: LogitRows, streams: Streams) -> None:
         """Raises ArgumentError for shapes that do not fit and for a batch beyond the library's limits.
 
-        Reads no device data, so ids, counts, positions and seeds are not looked at: the engines do not either.
+        Reads no device data, and so checks no ids, counts, positions or seeds. The engines do not either.
         """
         arguments.check(draft, target, streams, values=False)
         device = target.logits.device.type
@@ -89,15 +89,15 @@ def load(module: str, verifier: str, extra: str) -> ModuleType:
 
 
 def triton_device() -> str | None:
-    """Where a library's Triton kernels run: on CUDA, or anywhere through Triton's interpreter."""
+    """Returns the device of a library's Triton kernels: "cuda", or None (any) with Triton's interpreter."""
     return None if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 
 
 class Memo(Generic[T]):
-    """The last value derived from some tensors, while these live and are not written to.
+    """Caches the last value derived from some tensors, until one of them is freed or written to.
 
-    Engines hold what they need of a batch on the host (how many tokens were drafted, which requests are greedy) and
-    upload it ahead of the step; reading it back from the device in every call would charge them for our types.
+    Engines have the facts of a batch on the host (draft lengths, greedy requests) and upload them ahead of the step.
+    Reading them back from the device in every call would charge the engines for our types.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Memo(Generic[T]):
         self._value: T | None = None
 
     def __call__(self, sources: list[Tensor], make: Callable[[], T]) -> T:
-        """The kept value if it came of the same tensors, else a new one."""
+        """Returns the cached value if it was derived from the same tensors, else a new one."""
         kept = len(sources) == len(self._sources) and all(
             ref() is tensor and not tensor.is_inference() and tensor._version == version
             for tensor, (ref, version) in zip(sources, self._sources, strict=True)
@@ -124,7 +124,7 @@ class Memo(Generic[T]):
 
 @dataclass(frozen=True)
 class RowFacts:
-    """What an engine knows of n rows before it has their logits.
+    """The facts about n rows that an engine has before their logits.
 
     Attributes:
         greedy: on the host, whether each row is greedy.
@@ -150,12 +150,12 @@ class RowFacts:
 
     @staticmethod
     def sources(rows: LogitRows) -> list[Tensor]:
-        """The tensors that the facts come of, for Memo."""
+        """Returns the tensors that the facts are derived from, for Memo."""
         return [rows.temperature, rows.cutoff]
 
 
 def masked(rows: LogitRows, facts: RowFacts) -> Shaped[Tensor, "n V"]:
-    """The logits with -inf for what the cutoff removes, in their dtype; the very tensor where nothing is removed."""
+    """Returns the logits with -inf below the cutoff, in their dtype; the same tensor if nothing is removed."""
     if not facts.truncated:
         return rows.logits
     return rows.logits.masked_fill(rows.logits < facts.cutoff[:, None], -torch.inf)
@@ -178,7 +178,7 @@ def make_greedy_one_hot(probs: Float32[Tensor, "n V"], rows: LogitRows, facts: R
 
 
 def one_hot(token_ids: Int64[Tensor, " n"], vocabulary: int) -> Float32[Tensor, "n V"]:
-    """q of a deterministic draft, for functions that know no other kind."""
+    """Returns q of a deterministic draft as dense rows."""
     zeros = torch.zeros(len(token_ids), vocabulary, device=token_ids.device)
     return zeros.scatter_(1, token_ids[:, None], 1.0)
 
@@ -218,11 +218,11 @@ def private_generator(device: torch.device, seed: int) -> Generator[None]:
 
 
 def accepted_before(is_padding: Bool[Tensor, "B width"]) -> Int64[Tensor, " B"]:
-    """How many tokens were accepted: all that were emitted but the last."""
+    """Returns the accepted lengths: all emitted tokens but the last are accepted."""
     return (~is_padding).sum(dim=1) - 1
 
 
 def widened(token_ids: Shaped[Tensor, "B emitted"], width: int) -> Int64[Tensor, "B width"]:
-    """As int64, padded on the right to ``width`` columns."""
+    """Returns token ids as int64, padded on the right to ``width`` columns."""
     missing = width - token_ids.shape[1]
     return torch.nn.functional.pad(token_ids.long(), (0, missing), value=PADDING)
