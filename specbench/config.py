@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.checks import LARGEST_COUNT
 from specbench.errors import ConfigError
-from specbench.sampling_params import LARGEST_LENGTH, LARGEST_SEED, LOGPROBS, SamplingParams
+from specbench.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams, yaml_schema
 
 _PACKAGED = Path(__file__).parent / "conf"  # in a wheel
 CONF = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).parent.parent / "conf"
@@ -45,34 +45,11 @@ class PairConfig:
     vocabularies: str = "same"
 
 
-@dataclass
-class SamplerConfig:
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    processors: list[Any] = field(default_factory=list)
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Any = None  # a mapping; OmegaConf cannot fill in one that is typed and None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] = field(default_factory=list)
-    min_tokens: int = 0
-    structured_outputs: Any = None  # a mapping; Hydra cannot put one in the place of a None that is typed so
-    stop: list[str] = field(default_factory=list)
-    stop_token_ids: list[int] = field(default_factory=list)
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    thinking_token_budget: int | None = None
-    max_tokens: int | None = None
-    n: int = 1
-    seed: int | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    logprobs_mode: str = LOGPROBS[0]
-    skip_special_tokens: bool = True
-    truncate_prompt_tokens: int | None = None
+if TYPE_CHECKING:
+    SamplerConfig = SamplingParams
+else:
+    SamplerConfig = yaml_schema()
+    SamplerConfig.__module__ = __name__  # so that a configuration can be pickled
 
 
 @dataclass
