@@ -16,6 +16,7 @@ import pandas as pd
 
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.intervals import CONFIDENCE
+from specbench.metrics.run_settings import distinguishing_columns, sampling_of
 from specbench.metrics.speed import batch_variance, half_width, parts
 from specbench.replay.trace import TRACE
 from specbench.reports import Code, Inline, Strong, Text
@@ -24,7 +25,6 @@ from specbench.results import STEPS, read_jobs
 from specbench.rounding import interval
 from specbench.rules.cards import BLOCK, CARDS, TOKEN
 from specbench.sampling_params import NUMBERS, SHAPING
-from specbench.varying import asked, varying
 
 # Implementations of token verification that read the same uniforms: they promise the same tokens, not just one law.
 SAME_TOKENS = frozenset({"naive", "masked", "fused"})
@@ -138,8 +138,8 @@ def _remedy(unknown: Sequence[Comparison], run_dir: Path) -> tuple[Inline, ...]:
     path = run_dir / str(first.row["job"]) / TRACE
     if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= set(CARDS):
         return ("; more prompts would tell (", Code("workload.limit"), ")")
-    sampling = asked(first.row)
-    alike = [each for each in unknown if asked(each.row) == sampling]
+    sampling = sampling_of(first.row)
+    alike = [each for each in unknown if sampling_of(each.row) == sampling]
     gammas = ",".join(dict.fromkeys(plain(each.row["gamma"]) for each in alike))
     numbers = {name: plain(first.row[name]) for name in NUMBERS if first.row["sampler"] != DEFAULT or name in sampling}
     shaped = {name: sampling[name] for name in SHAPING if isinstance(sampling.get(name), int | float)}  # as traces say
@@ -156,7 +156,7 @@ def agreement(results: pd.DataFrame, axis: str) -> Text:
     """Whether verifiers that promise the same tokens accepted the same; empty where fewer than two of them ran."""
     family = results[results["verifier"].isin(SAME_TOKENS)]
     compared, differing = 0, []
-    for _, rows in family.groupby([axis, *varying(results, axis, "verifier")], sort=False, dropna=False):
+    for _, rows in family.groupby([axis, *distinguishing_columns(results, axis, "verifier")], sort=False, dropna=False):
         if rows["verifier"].nunique() > 1:
             compared += 1
             if len({tuple(histogram) for histogram in rows["acceptance_histogram"]}) > 1:

@@ -28,6 +28,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("none", "tensor")
 AUTO = "auto"
 VOCABULARIES = ("same", "different")  # as models/loading.py knows them
+NAMED = {"named": True}  # of a field: its value is part of the group's name in rows, where it has no column
 _TARGET = re.compile(r"^_target_:\s*(\S+)", re.MULTILINE)
 
 
@@ -37,10 +38,10 @@ class PairConfig:
     target: str = MISSING
     draft: str | None = None
     draft_dtype: str | None = None
-    chat: bool | None = None
-    system: str | None = None
-    thinking: bool | None = None
-    thinking_tokens: list[str] | None = None
+    chat: bool | None = field(default=None, metadata=NAMED)
+    system: str | None = field(default=None, metadata=NAMED)
+    thinking: bool | None = field(default=None, metadata=NAMED)
+    thinking_tokens: list[str] | None = field(default=None, metadata=NAMED)
     download: bool = False
     vocabularies: str = "same"
 
@@ -112,7 +113,7 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
 
 
-def check_keys(given: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:
+def check_keys(given: Mapping[str, Any], schema: Any, prefix: str = "") -> None:
     """Raises ConfigError for a key outside the schema, which Hydra lets pass where it is added with a plus."""
     known: dict[str, Any] = {each.name: each.default_factory for each in fields(schema)}
     for key, value in given.items():
@@ -147,7 +148,7 @@ def check(given: Mapping[str, Any]) -> None:
     Args:
         given: what ``resolved`` returns.
     """
-    check_keys(given)
+    check_keys(given, Config)
     for key, low, high, remedy in (
         ("gamma", 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20."),
         ("batch_size", 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}."),

@@ -13,7 +13,8 @@ import pytest
 from specbench import __main__
 from specbench.config import SamplerConfig
 from specbench.errors import ConfigError
-from specbench.results import COLUMNS_OF, read_results
+from specbench.metrics.run_row import COLUMNS_OF
+from specbench.results import read_results
 from specbench.runs import listing
 from specbench.runs.choices import names
 from specbench.runs.commandline import GROUPS

@@ -20,6 +20,7 @@ from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
 from specbench.errors import ArgumentError
 from specbench.metrics.intervals import columns, ratio_of_sums
+from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import Engine, Pair
 from specbench.protocols.decode import in_groups, speed_fields
 from specbench.protocols.model_context import ModelContext
@@ -29,7 +30,6 @@ from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
 from specbench.protocols.scoring import score_texts
 from specbench.replay.trace import Trace
-from specbench.results import NO_DRAFT
 from specbench.runs.choices import chosen
 from specbench.sampling import Constraint, SamplingParams, on_host
 from specbench.sampling_params import LARGEST_SEED, processors_named

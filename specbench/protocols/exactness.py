@@ -27,11 +27,11 @@ from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.trials import CONFIGURED
 from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.exactness.zoo.sensitivity import sensitivity
+from specbench.metrics.run_row import emptied
 from specbench.plots import exactness as plots
 from specbench.progress import say
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
-from specbench.results import emptied
 from specbench.sampling_params import LARGEST_SEED
 
 JSON, PAGE = "certificate.json", "certificate.md"

@@ -13,6 +13,7 @@ from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
 from specbench.errors import ConfigError
+from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.sharding import check_installed
@@ -22,7 +23,6 @@ from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.settings import unused, unused_of_lines
 from specbench.provenance import request_seed
-from specbench.results import NO_DRAFT
 from specbench.runs.choices import build, explained
 from specbench.runs.conversations import all_turns
 from specbench.runs.samplings import all_samplings, own_sampling

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from specbench.config import PairConfig, WorkloadConfig
-from specbench.results import COLUMNS_OF, RESULT_SCHEMA
+from specbench.metrics.run_row import COLUMNS_OF, SETTINGS
+from specbench.metrics.run_settings import distinguishing_columns, sampling_of, with_settings
 from specbench.runs.job import component_name, pair_name, workload_name
 from specbench.runs.tracked import facts_of
-from specbench.varying import SETTINGS, asked, varying, with_sampling
 from tests.made_up_rows import frame, make_row
 
 
 def told(*changes: dict[str, Any]) -> list[str]:
-    return varying(with_sampling(frame([make_row(job=i, **each) for i, each in enumerate(changes)])))
+    return distinguishing_columns(with_settings(frame([make_row(job=i, **each) for i, each in enumerate(changes)])))
 
 
 def sampling(**given: Any) -> dict[str, str]:
@@ -38,16 +38,20 @@ def test_a_setting_in_which_rows_differ_is_told(column: str, values: tuple[Any, 
 
 
 def test_every_column_of_what_is_asked_for_is_told() -> None:
-    """A column of results.COLUMNS_OF is a setting, or a name or a count of what others say."""
-    left_out = {"sampler", "sampling", "lossless", "synthetic"}
-    assert {column for columns in COLUMNS_OF.values() for column in columns} - left_out <= set(SETTINGS)
-    assert set(SETTINGS) <= set(RESULT_SCHEMA.names)
+    """But for names, verdicts and copies of what others say."""
+    assert {name for name, each in SETTINGS.items() if not each.told} == {
+        "sampler",
+        "sampling",
+        "lossless",
+        "synthetic",
+    }
+    assert {column for columns in COLUMNS_OF.values() for column in columns} <= set(SETTINGS)
 
 
 def test_sampling_parameters_without_a_column_are_told() -> None:
     rows = [make_row(job=i, **sampling(thinking_token_budget=each)) for i, each in enumerate((None, 2, 8))]
-    rows = with_sampling(frame(rows))
-    assert varying(rows) == ["sampler.thinking_token_budget"]
+    rows = with_settings(frame(rows))
+    assert distinguishing_columns(rows) == ["sampler.thinking_token_budget"]
     assert rows["sampler.thinking_token_budget"].tolist() == ["", "2", "8"]
     assert told(sampling(seed=1), sampling(seed=2)) == ["sampler.seed"]  # which is not the run's
     assert told(sampling(stop=["a"]), sampling()) == ["sampler.stop"]
@@ -55,8 +59,8 @@ def test_sampling_parameters_without_a_column_are_told() -> None:
 
 def test_what_is_off_is_not_asked_for() -> None:
     row = frame([make_row(**sampling(stop=["a"], temperature=0.5))]).iloc[0]
-    assert asked(row) == {"stop": ["a"], "temperature": 0.5}
-    assert asked(frame([make_row()]).iloc[0]) == {}  # older than the column
+    assert sampling_of(row) == {"stop": ["a"], "temperature": 0.5}
+    assert sampling_of(frame([make_row()]).iloc[0]) == {}  # older than the column
 
 
 def test_what_follows_from_another_setting_is_not_told() -> None:
@@ -70,8 +74,8 @@ def test_what_follows_from_another_setting_is_not_told() -> None:
 def test_rows_that_settings_do_not_tell_apart_have_their_jobs_number() -> None:
     assert told({}, {}) == ["job"]
     assert told({"gamma": 2}, {"gamma": 4}, {"gamma": 4}) == ["gamma", "job"]
-    rows = with_sampling(frame([make_row(job=0, gamma=2), make_row(job=1, gamma=4)]))
-    assert varying(rows, "gamma", "verifier") == []
+    rows = with_settings(frame([make_row(job=0, gamma=2), make_row(job=1, gamma=4)]))
+    assert distinguishing_columns(rows, "gamma", "verifier") == []
     assert told({}) == []
 
 
