@@ -39,7 +39,7 @@ def test_a_setting_in_which_rows_differ_is_told(column: str, values: tuple[Any, 
 
 def test_every_column_of_what_is_asked_for_is_told() -> None:
     """But for names, verdicts and copies of what others say."""
-    assert {name for name, each in SETTINGS.items() if not each.told} == {
+    assert {name for name, each in SETTINGS.items() if not each.in_tables} == {
         "sampler",
         "sampling",
         "lossless",
@@ -140,3 +140,34 @@ def test_a_component_is_called_by_its_settings_as_a_command_line_gives_them() ->
     )
     assert component_name("drafter", "model", node, overrides) == "model[sampled=true,temperature=null]"
     assert component_name("drafter", "model", node, ["drafter.layers=1"]) == "model[layers=1]"
+
+
+def configured(**settings: Any) -> dict[str, str]:
+    """The columns of a row with these settings, as JSON."""
+    return {"config": json.dumps({"sampler": {}, "choices": {}, **settings})}
+
+
+def test_values_without_a_column_are_told_by_their_path() -> None:
+    rows = [
+        make_row(job=i, **configured(protocol={"check": {"draws": each}, "rounds": 3})) for i, each in enumerate((1, 2))
+    ]
+    rows = with_settings(frame(rows))
+    assert distinguishing_columns(rows) == ["protocol.check.draws"]
+    assert rows["protocol.check.draws"].tolist() == ["1", "2"]
+    assert "protocol.rounds" not in rows
+
+
+def test_values_that_follow_from_a_name_are_not_told() -> None:
+    one, other = configured(drafter={"lag": 1}), configured(drafter={"lag": 2})
+    assert told({**one, "drafter": "echo[lag=1]"}, {**other, "drafter": "echo[lag=2]"}) == ["drafter"]
+    assert told(one, other) == ["drafter.lag"]  # the file drafter/echo.yaml was edited in between
+
+
+def test_a_value_that_a_row_lacks_differs_from_one_that_it_has() -> None:
+    assert told(configured(engine={"depth": 1}), configured(engine={})) == ["engine.depth"]
+
+
+def test_rows_older_than_the_configuration_are_told_apart_by_their_columns() -> None:
+    assert told({}, configured(engine={"depth": 1}), {"gamma": 2}) == ["gamma", "job"]
+    old, new = {**sampling(stop=["a"])}, {**sampling(), **configured(engine={"depth": 1})}
+    assert told(old, new, {**new, **configured(engine={"depth": 2})}) == ["sampler.stop", "engine.depth"]

@@ -24,23 +24,23 @@ class Setting:
     Attributes:
         paths: of the values that the column stands for, such as "pair.target"; "pair" alone is a name for the values of
             that group that have no column of their own. Empty for what the machine decides.
-        copied: whether the column holds the value itself; others hold what a job made of it.
+        verbatim: whether the column holds the value itself; others hold what a job made of it.
         follows: the column from which its value follows, unless rows show that it does not.
-        told: whether tables show it where rows differ in it.
+        in_tables: whether tables show it where rows differ in it.
     """
 
     paths: tuple[str, ...]
-    copied: bool
+    verbatim: bool
     follows: str | None
-    told: bool
+    in_tables: bool
 
 
-def _setting(*paths: str, copied: bool = False, follows: str | None = None, told: bool = True) -> Any:
-    return dataclasses.field(default=None, metadata={"setting": Setting(paths, copied, follows, told)})
+def _setting(*paths: str, verbatim: bool = False, follows: str | None = None, in_tables: bool = True) -> Any:
+    return dataclasses.field(default=None, metadata={"setting": Setting(paths, verbatim, follows, in_tables)})
 
 
-def _copied(path: str, follows: str | None = None, told: bool = True) -> Any:
-    return _setting(path, copied=True, follows=follows, told=told)
+def _verbatim(path: str, follows: str | None = None, in_tables: bool = True) -> Any:
+    return _setting(path, verbatim=True, follows=follows, in_tables=in_tables)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,43 +63,42 @@ class RunRow:
 
     # Settings, in the order in which tables show those in which rows differ. None: the protocol makes no use of it
     # (OwnConditions of protocols/base.py), or the row is older than the column.
-    config: str | None = None  # the configuration, resolved, as JSON, and the choices of conf (runs/identity.py)
-    protocol: str = _copied("choices.protocol")
+    protocol: str = _verbatim("choices.protocol")
     pair: str | None = _setting("pair")
-    target: str | None = _copied("pair.target", follows="pair")
-    draft: str | None = _copied("pair.draft", follows="pair")  # "none": the pair has none
+    target: str | None = _verbatim("pair.target", follows="pair")
+    draft: str | None = _verbatim("pair.draft", follows="pair")  # "none": the pair has none
     drafter: str | None = _setting("drafter")
     draft_temperature: float | None = _setting("drafter.temperature")  # None: as the target's
     verifier: str | None = _setting("verifier")
-    lossless: bool | None = _setting("verifier", told=False)
+    lossless: bool | None = _setting("verifier", in_tables=False)
     # Accepted at rates that were given: speed means something, texts do not.
-    synthetic: bool | None = _setting("verifier", told=False)
+    synthetic: bool | None = _setting("verifier", in_tables=False)
     engine: str | None = _setting("engine")  # how steps were taken: eager, static, graph, compiled
     # Tokens of prompts fed between two steps, at most; None: whole prompts.
     prompt_chunk: int | None = _setting("engine.prompt_chunk")
-    sampler: str | None = _copied("choices.sampler", told=False)  # its parameters say what it does
-    temperature: float | None = _copied("sampler.temperature")
-    top_k: int | None = _copied("sampler.top_k")
-    top_p: float | None = _copied("sampler.top_p")
-    min_p: float | None = _copied("sampler.min_p")
-    presence_penalty: float | None = _copied("sampler.presence_penalty")
-    frequency_penalty: float | None = _copied("sampler.frequency_penalty")
-    repetition_penalty: float | None = _copied("sampler.repetition_penalty")
-    min_tokens: int | None = _copied("sampler.min_tokens")
+    sampler: str | None = _verbatim("choices.sampler", in_tables=False)  # its parameters say what it does
+    temperature: float | None = _verbatim("sampler.temperature")
+    top_k: int | None = _verbatim("sampler.top_k")
+    top_p: float | None = _verbatim("sampler.top_p")
+    min_p: float | None = _verbatim("sampler.min_p")
+    presence_penalty: float | None = _verbatim("sampler.presence_penalty")
+    frequency_penalty: float | None = _verbatim("sampler.frequency_penalty")
+    repetition_penalty: float | None = _verbatim("sampler.repetition_penalty")
+    min_tokens: int | None = _verbatim("sampler.min_tokens")
     # These three as JSON; empty if none is given.
     token_rules: str | None = _setting("sampler.logit_bias", "sampler.allowed_token_ids", "sampler.bad_words")
-    sampling: str | None = _copied("sampler", told=False)  # all sampling parameters, as JSON
+    sampling: str | None = _verbatim("sampler", in_tables=False)  # all sampling parameters, as JSON
     workload: str | None = _setting("workload")
     prompts: int | None = _setting("workload.limit", follows="workload")  # each turn of a conversation is one
     # Of them, how many have sampling parameters of their own beside the columns above.
     own_sampling: int | None = _setting("workload.parameters")
-    gamma: int | None = _copied("gamma")  # of prompts that have none of their own, and so is max_new_tokens
-    batch_size: int | None = _copied("batch_size")
+    gamma: int | None = _verbatim("gamma")  # of prompts that have none of their own, and so is max_new_tokens
+    batch_size: int | None = _verbatim("batch_size")
     # Requests timed as one, batch_size of them side by side; above that a continuous batch.
     group: int | None = _setting("protocol.group", follows="batch_size")
-    max_new_tokens: int | None = _copied("max_new_tokens")
-    seed: int | None = _copied("seed")
-    parallel: str | None = _copied("parallel")  # none, or tensor: the target in shards
+    max_new_tokens: int | None = _verbatim("max_new_tokens")
+    seed: int | None = _verbatim("seed")
+    parallel: str | None = _verbatim("parallel")  # none, or tensor: the target in shards
     # Processes that decoded together, a GPU each; the row is of rank 0.
     ranks: int | None = _setting("parallel", follows="parallel")
     device: str = _setting("device")
@@ -107,6 +106,9 @@ class RunRow:
     draft_dtype: str | None = _setting("pair.draft_dtype", follows="dtype")  # of its weights; None: no draft
     threads: int = _setting()
     hardware: str = _setting()
+    # All settings that determine the numbers, and the choices of conf, as JSON (runs/identity.py); None in rows older
+    # than this column.
+    config: str | None = None
 
     # Acceptance (metrics/acceptance.py)
     tokens: int | None = None
@@ -221,7 +223,7 @@ def copied_columns(config: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         config: what the column ``config`` holds (runs/identity.py).
     """
-    columns = {name: _value(config, *setting.paths) for name, setting in SETTINGS.items() if setting.copied}
+    columns = {name: _value(config, *setting.paths) for name, setting in SETTINGS.items() if setting.verbatim}
     sampling = SamplingParams.from_mapping({**config["sampler"], "processors": ()})
     return {**columns, "draft": columns["draft"] or NO_DRAFT, "token_rules": sampling.token_rules}
 

@@ -85,7 +85,7 @@ def as_text(value: Any) -> str:
 def _columns(rows: pd.DataFrame) -> dict[str, tuple[str, ...]]:
     """The columns that tables show, those of with_settings behind the others, and the values that each stands for."""
     added = dict.fromkeys(path for _, row in rows.iterrows() for path in _values(row) if path in rows)
-    return {name: each.paths for name, each in SETTINGS.items() if each.told} | {path: (path,) for path in added}
+    return {name: each.paths for name, each in SETTINGS.items() if each.in_tables} | {path: (path,) for path in added}
 
 
 def _values(row: pd.Series) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
 def _differs(rows: pd.DataFrame, name: str) -> bool:
     """Whether rows differ in a setting that does not follow from another, such as ``drafter.lag`` from ``drafter``."""
     key = name.partition(".")[0]
-    group = SETTINGS[name].follows if name in SETTINGS else key if key in SETTINGS and SETTINGS[key].told else None
+    group = SETTINGS[name].follows if name in SETTINGS else key if key in SETTINGS and SETTINGS[key].in_tables else None
     values = rows[name] if group is None else rows.groupby(group, dropna=False)[name]
     return bool(np.any(values.nunique(dropna=name not in SETTINGS) > 1))
 
