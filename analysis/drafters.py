@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import winner
-from specbench.between import tokens_a_step
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.plots.drafters import speedup_by_category
-from specbench.reports import Picture, Report, Table, Text
+from specbench.reports import Picture, Report, Table, Text, winner
+from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import interval, number, plain
+from specbench.reports.plots.drafters import speedup_by_category
 from specbench.reports.text import section
 
 from .categories import by_category, read_categories

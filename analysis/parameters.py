@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.core.sampling_params import DEFAULTS
 from specbench.metrics.run_row import COLUMNS_OF, COVERED, SETTINGS
 from specbench.metrics.run_settings import SAMPLER, as_text, distinguishing_columns, sampling_of
-from specbench.plots import parameters as plots
 from specbench.reports import Picture, Report, Table, Text
 from specbench.reports.cells import interval, number, plain
+from specbench.reports.plots import parameters as plots
 from specbench.reports.text import section
-from specbench.sampling_params import DEFAULTS
 
 from .command import main
 from .decoding import repeats, setting, where_it_ran

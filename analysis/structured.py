@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.metrics.results import TEXTS
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports import Report, Strong, Table, Text
 from specbench.reports.cells import NONE, interval, plain
 from specbench.reports.text import section
-from specbench.results import TEXTS
 
 from .command import main
 from .decoding import setting, where_it_ran

@@ -14,15 +14,15 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from specbench.config import CONF
+from specbench.core.conf import CONF
 from specbench.decoding import Request
 from specbench.drafters.model import ModelDrafter
+from specbench.metrics.results import write_rows
 from specbench.metrics.run_row import COLUMNS_OF, RunRow
 from specbench.models import Engine, Pair
 from specbench.protocols import ModelContext, RunContext
 from specbench.protocols.record import record
 from specbench.protocols.settings import unused
-from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 

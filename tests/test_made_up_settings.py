@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from specbench.metrics.results import read_results
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.results import read_results
 from specbench.runs.identity import identity
 from specbench.runs.plan import read_plan
 from tests.command_lines import clean_environment
@@ -31,7 +31,7 @@ class Deep(EagerEngine):
 MAIN = """\
 import dataclasses
 
-from specbench import config
+from specbench.runs import config
 
 config.Config = dataclasses.make_dataclass("Config", [("made_up", str, "a")], bases=(config.Config,))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from specbench.config import PairConfig, WorkloadConfig
 from specbench.metrics.run_row import COLUMNS_OF, SETTINGS
 from specbench.metrics.run_settings import distinguishing_columns, sampling_of, with_settings
+from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.job import component_name, pair_name, workload_name
 from specbench.runs.tracked import facts_of
 from tests.made_up_rows import frame, make_row

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
+from specbench.core.machine.progress import console, say
+from specbench.metrics.results import RESULT_SCHEMA
 from specbench.metrics.run_row import SETTINGS
-from specbench.progress import console, say
-from specbench.results import RESULT_SCHEMA
 from specbench.runs.summary import print_summary
 
 ODD = ["[red]a[/red] :smile:", "[/nothing]", "[bold", ":warning:b", "[link=x]c"]

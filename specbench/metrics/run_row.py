@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.sampling_params import SamplingParams
+from specbench.core.sampling_params import SamplingParams
 
 NO_DRAFT = "none"  # column draft, of a pair without one
 

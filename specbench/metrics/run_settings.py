@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from specbench.core.sampling_params import DEFAULTS, PLAIN_WORK
 from specbench.metrics.run_row import COVERED, SETTINGS
-from specbench.sampling_params import DEFAULTS, PLAIN_WORK
 
 SAMPLER = "sampler."  # before a parameter's name, since a sampler's seed is not the run's
 SPECULATION = ("drafter", "verifier", "gamma", "pair.draft", "pair.draft_dtype")  # what plain decoding does not read

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from specbench.config import called
-from specbench.errors import ConfigError
-from specbench.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import DEFAULTS, END, REQUEST, SHOWN, SamplingParams, in_groups
 
 # By field of SamplingParams, what to do instead.
 Ignored = Mapping[str, str]
@@ -46,5 +46,5 @@ def check_parameters(sampling: SamplingParams, protocol: Any) -> None:
         value = getattr(sampling, name)
         searched = name == "skip_special_tokens" and sampling.stop  # stop strings are looked for in the text as shown
         if value != DEFAULTS[name] and not searched:
-            problem = f"protocol={called('protocol', protocol)} would ignore it"
+            problem = f"protocol={config_name('protocol', protocol)} would ignore it"
             raise ConfigError(f"sampler.{name}", list(value) if isinstance(value, tuple) else value, problem, remedy)

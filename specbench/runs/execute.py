@@ -12,20 +12,22 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from specbench import config as configuration
-from specbench import ranks, tracking
-from specbench.config import Config
-from specbench.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
-from specbench.disk import WriteError, write_text
-from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
-from specbench.journal import Journal
+from specbench.core.errors import ConfigError, NotInstalledError, SpecbenchError
+from specbench.core.machine import ranks
+from specbench.core.machine.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
+from specbench.core.machine.disk import WriteError, write_text
+from specbench.core.machine.journal import Journal
+from specbench.core.machine.progress import name_job, say
+from specbench.core.machine.provenance import environment
 from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
-from specbench.progress import name_job, say
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
-from specbench.provenance import environment
+from specbench.reports import tracking
+from specbench.reports.tracking import JobRun
+from specbench.runs import config as configuration
 from specbench.runs.choices import build
+from specbench.runs.config import Config
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.identity import settings_of
@@ -46,7 +48,6 @@ from specbench.runs.state import (
     written_state,
 )
 from specbench.runs.tracked import describe, job_run, track
-from specbench.tracking import JobRun
 from specbench.verifiers.base import offers
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"
@@ -220,8 +221,8 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     outcome: Outcome = protocol.run(context)
 
     settings = _settings_columns(config, job, context, resolved, ignored)
-    # What was measured goes first: a replay's dtype is its trace's.
-    row = RunRow(**{"exp": job.exp, "job": job.number, **environment(device), **settings, **outcome.measured})
+    columns: dict[str, Any] = {"exp": job.exp, "job": job.number, **environment(device), **settings}
+    row = RunRow(**{**columns, **outcome.measured})  # a replay's dtype is its trace's
     try:
         if tracked is not None:
             write_tables(job.folder, row, outcome)

@@ -1,0 +1,171 @@
+"""The typed rows that a run leaves behind, written atomically as parquet.
+
+``results.parquet`` has one row a run; ``steps.parquet`` one line a verification and request; ``empirical.parquet`` one
+line a prefix and token of the empirical-against-target check; ``texts.parquet`` one line a decoded text; other
+protocols leave tables of their own. Each job writes its own, and the sweep's folder holds the collected
+``results.parquet`` of all its jobs: a copy for other programs. Whatever is said here of a sweep with jobs' folders is
+read from these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from specbench.core.errors import ConfigError
+from specbench.core.machine.disk import beside, read_json
+from specbench.metrics.run_row import RunRow
+
+RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
+CATEGORIES = "categories.parquet"  # protocols/categories.py
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One verification of one request; num_emitted < num_accepted + 1 only where an end of the text cut the block."""
+
+    prompt: str
+    step: int
+    num_draft_tokens: int
+    num_accepted: int
+    num_emitted: int
+    draft_depth: int  # tokens on the longest path of a tree; num_draft_tokens of a chain
+    category: str | None = None  # the workload's; empty if it has none, None in tables older than this column
+    conversation: str | None = None  # the prompt of its first turn, by which intervals are resampled
+    turn: int | None = None  # from 1
+
+
+@dataclass(frozen=True)
+class EmpiricalRow:
+    """A token at a prefix of the empirical-against-target check: the target's probability, and how often it came."""
+
+    prefix: str
+    token_id: int
+    token: str
+    prob: float
+    count: int
+    draws: int
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """One decoded text."""
+
+    prompt: str
+    text: str  # of the prompt
+    completion: str
+    tokens: int
+    finished: str  # "stop" or "length"
+    stop_reason: str | None = None  # the stop string, or in digits the id of stop_token_ids, that ended it
+    category: str | None = None  # these three as in StepRow
+    conversation: str | None = None
+    turn: int | None = None
+
+
+_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+
+def _arrow_type(annotation: object) -> pa.DataType:
+    if typing.get_origin(annotation) is list:
+        return pa.list_(_arrow_type(typing.get_args(annotation)[0]))
+    if typing.get_origin(annotation) is types.UnionType:
+        return _arrow_type(next(a for a in typing.get_args(annotation) if a is not type(None)))
+    return _ARROW[annotation]  # ty: ignore[invalid-argument-type]
+
+
+def schema_of(row: type) -> pa.Schema:
+    """The columns of a dataclass whose fields are str, int, float, bool, lists of these, or None beside one of them."""
+    return pa.schema([(name, _arrow_type(hint)) for name, hint in typing.get_type_hints(row).items()])
+
+
+RESULT_SCHEMA = schema_of(RunRow)
+STEP_SCHEMA = schema_of(StepRow)
+EMPIRICAL_SCHEMA = schema_of(EmpiricalRow)
+TEXT_SCHEMA = schema_of(TextRow)
+
+
+def write_atomically(path: Path, table: pa.Table) -> None:
+    """Writes a parquet file that is either whole or not there; a file already written is kept until the new one is."""
+    with beside(path) as temporary:
+        pq.write_table(table, temporary)
+
+
+def write_rows(path: Path, rows: Iterable[object] | pa.Table, schema: pa.Schema) -> None:
+    """Writes dataclass instances or dicts under a schema, or a table as it is.
+
+    Raises:
+        KeyError: a row without one of the columns.
+        pa.ArrowTypeError, pa.ArrowInvalid: a value that does not fit its column.
+    """
+    if isinstance(rows, pa.Table):
+        write_atomically(path, rows)
+        return
+    plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
+    columns = [_column([row[field.name] for row in plain], field) for field in schema]
+    write_atomically(path, pa.Table.from_arrays(columns, schema=schema))
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    # pyarrow would cut a float down to fit an integer column.
+    if pa.types.is_integer(field.type) and any(isinstance(value, float) for value in values):
+        raise pa.ArrowTypeError(f"column {field.name}: a float in a column of whole numbers")
+    return pa.array(values, type=field.type)
+
+
+def done_jobs(sweep: Path, name: str = RESULTS) -> list[Path]:
+    """The folders of the jobs that are done and left a table of that name, in their order."""
+    folders = [each.parent for each in sweep.glob(f"*/{name}") if each.parent.name.isdigit()]
+    folders.sort(key=lambda each: int(each.name))
+    states = ((folder, read_json(folder / "job.json")) for folder in folders)
+    # A job that was killed after its rows were written may lack what else it found, such as a verdict: it runs again.
+    return [folder for folder, state in states if state is None or state.get("status") == "done"]
+
+
+def read_rows(sweep: Path) -> pa.Table | None:
+    """The rows of a sweep: of its jobs, or the collected ones if it has no jobs' folders; None if there are none."""
+    folders = done_jobs(sweep)
+    paths = [folder / RESULTS for folder in folders] if folders else [sweep / RESULTS]
+    tables = [pq.read_table(path, schema=RESULT_SCHEMA) for path in paths if path.is_file()]
+    return pa.concat_tables(tables).sort_by("job") if tables else None
+
+
+def collect(sweep: Path) -> int:
+    """Gathers the results of all finished jobs of a sweep into its results.parquet; returns how many there are.
+
+    Raises:
+        WriteError: the sweep's folder cannot be written.
+    """
+    rows = read_rows(sweep)
+    if rows is not None and done_jobs(sweep):
+        write_atomically(sweep / RESULTS, rows)
+    return 0 if rows is None else len(rows)
+
+
+def read_results(sweep: Path) -> pd.DataFrame:
+    """The rows of a sweep.
+
+    Raises:
+        ConfigError: a folder without results.
+    """
+    rows = read_rows(sweep)
+    if rows is None:
+        raise ConfigError(
+            "RUN_DIR", sweep, "no results.parquet in it", "Give a folder of outputs/<exp>/<time>, after a run."
+        )
+    return rows.to_pandas()
+
+
+def read_jobs(sweep: Path, name: str) -> pd.DataFrame:
+    """A table that each job wrote (STEPS, EMPIRICAL, TEXTS), concatenated, with a column ``job``."""
+    folders = done_jobs(sweep, name)
+    frames = [pq.read_table(folder / name).to_pandas().assign(job=int(folder.name)) for folder in folders]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
