@@ -37,7 +37,8 @@ MOST_CONTINUATIONS = 1024
 LOGPROBS = ("raw_logprobs", "processed_logprobs")
 
 # Groups of parameters
-NUMBER = "number"  # temperature and truncation
+TEMPERATURE = "temperature"
+TRUNCATION = "truncation"  # a number by which unlikely tokens are removed
 PENALTY = "penalty"
 TOKEN_RULE = "token rule"  # names tokens that come more often, less often or never
 LIMIT = "limit"  # of tokens: what may come depends on how many there are
@@ -112,11 +113,13 @@ class SamplingParams:
     """
 
     temperature: float = _parameter(
-        1.0, NUMBER, number("[0, inf]", "Use 0 for greedy, or 0.001 and more: below it logits overflow.", least=1e-3)
+        1.0,
+        TEMPERATURE,
+        number("[0, inf]", "Use 0 for greedy, or 0.001 and more.", least=1e-3),
     )
-    top_k: int = _parameter(0, NUMBER, count_of_tokens)
-    top_p: float = _parameter(1.0, NUMBER, number("(0, 1]", "Use 1.0 for off."))
-    min_p: float = _parameter(0.0, NUMBER, number("[0, 1)", "Use 0.0 for off."))
+    top_k: int = _parameter(0, TRUNCATION, count_of_tokens)
+    top_p: float = _parameter(1.0, TRUNCATION, number("(0, 1]", "Use 1.0 for off."))
+    min_p: float = _parameter(0.0, TRUNCATION, number("[0, 1)", "Use 0.0 for off."))
     processors: Sequence[Callable[..., Any]] = _parameter(
         (), TEXT, sequence_of, schema=list[Any], bans=True, plain_work=True
     )
@@ -226,7 +229,7 @@ class SamplingParams:
     @property
     def truncates(self) -> bool:
         """Whether any token can be cut off, which is when a row needs a cutoff."""
-        return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+        return not self.greedy and any(getattr(self, name) != DEFAULTS[name] for name in TRUNCATIONS)
 
 
 _FIELDS = dataclasses.fields(SamplingParams)
@@ -240,7 +243,8 @@ def in_groups(*groups: str) -> tuple[str, ...]:
     return tuple(field.name for field in _FIELDS if field.metadata["group"] in groups)
 
 
-NUMBERS, PENALTIES, TOKEN_RULES = map(in_groups, (NUMBER, PENALTY, TOKEN_RULE))
+TRUNCATIONS, PENALTIES, TOKEN_RULES = map(in_groups, (TRUNCATION, PENALTY, TOKEN_RULE))
+NUMBERS = in_groups(TEMPERATURE, TRUNCATION)
 SHAPING = in_groups(PENALTY, TOKEN_RULE, LIMIT)
 
 

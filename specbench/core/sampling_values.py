@@ -28,7 +28,7 @@ def number(interval: str, remedy: str, least: float = 0.0) -> Check:
 
     Args:
         interval: which of them, as mathematics writes it, such as ``(0, 1]``.
-        least: the smallest that may be, 0 apart.
+        least: the smallest but for 0, with which logits do not overflow.
     """
     low, high = map(float, interval[1:-1].split(","))
 
@@ -40,7 +40,7 @@ def number(interval: str, remedy: str, least: float = 0.0) -> Check:
         if end or not low <= value <= high:
             raise wrong(name, value, f"outside {interval}", remedy)
         if 0 < value < least:
-            raise wrong(name, value, f"between 0 and {least}", remedy)
+            raise wrong(name, value, "so small that logits overflow", remedy)
         return value
 
     return check
@@ -61,11 +61,11 @@ def whole(low: int, high: int, optional: bool = True) -> Check:
 
 
 def count_of_tokens(name: str, value: object) -> int:
-    """top_k: a whole number, of which 0 and -1 switch it off. Raises ConfigError."""
+    """top_k: a whole number; 0 is off, and so is -1, which becomes 0. Raises ConfigError."""
     value = number("[-1, inf]", "Use a whole number; 0 or -1 is off.")(name, value)
     if value != int(value) or value > LARGEST_VOCABULARY:
         raise wrong(name, value, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
-    return int(value)
+    return max(0, int(value))
 
 
 def flag(name: str, value: object) -> bool:

@@ -98,8 +98,7 @@ class StringsDrafter(Drafter):
         return ids
 
     def _sampling(self, batch: Batch, streams: Streams) -> tuple[RowParams, Float64[Tensor, "B width"]]:
-        given = batch.params
-        params = RowParams(given.temperature, given.top_k, given.top_p, given.min_p, given.truncates)
+        params = dataclasses.replace(batch.params, chains=(), shaping=None)
         if not self.sampled:
             likeliest = torch.zeros_like(params.temperature)
             nothing = likeliest[:, None].expand(-1, streams.width)  # nothing is drawn
