@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from analysis import gamma_sweep
+from specbench.metrics.results import RESULTS, read_results
 from specbench.metrics.run_row import COLUMNS_OF, SETTINGS
 from specbench.metrics.run_settings import distinguishing_columns, sampling_of, with_settings
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.job import component_name, pair_name, workload_name
 from specbench.runs.tracked import facts_of
-from tests.made_up_rows import frame, make_row
+from tests.made_up_rows import frame, gamma_rows, make_row, said, write_run
 
 
 def told(*changes: dict[str, Any]) -> list[str]:
@@ -171,3 +174,16 @@ def test_rows_older_than_the_configuration_are_told_apart_by_their_columns() -> 
     assert told({}, configured(engine={"depth": 1}), {"gamma": 2}) == ["gamma", "job"]
     old, new = {**sampling(stop=["a"])}, {**sampling(), **configured(engine={"depth": 1})}
     assert told(old, new, {**new, **configured(engine={"depth": 2})}) == ["sampler.stop", "engine.depth"]
+
+
+def test_a_sweep_that_is_older_than_the_configuration_is_reported(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", gamma_rows())
+    for path in run.rglob(RESULTS):
+        pq.write_table(pq.read_table(path).drop_columns(["config", "sampling"]), path)
+    rows = with_settings(read_results(run))
+    assert rows["config"].isna().all()
+    assert distinguishing_columns(rows) == ["verifier", "gamma"]
+    page = said(gamma_sweep, run)
+    assert (
+        "The highest speedup is that of **gamma 3 with masked**" in page or "Fastest: **gamma 3 with masked**" in page
+    )
