@@ -196,8 +196,8 @@ class SamplingParams:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The numbers of temperature and truncation, by name; top_k is a whole number."""
-        return {name: type(DEFAULTS[name])(getattr(self, name)) for name in NUMBERS}
+        """The numbers that traces and latency.parquet have by name; top_k is a whole number."""
+        return {name: type(DEFAULTS[name])(getattr(self, name)) for name in RECORDED}
 
     @property
     def shaping(self) -> dict[str, Any]:
@@ -213,8 +213,10 @@ class SamplingParams:
 
     @property
     def shaping_text(self) -> str:
-        """``shaping`` as JSON; empty if nothing is asked."""
-        return json.dumps(self.shaping, sort_keys=True) if self.shaping else ""
+        """``shaping``, and truncations beside ``numbers`` that are not off, as JSON; empty if there are none."""
+        beside = {name: getattr(self, name) for name in TRUNCATIONS if name not in RECORDED}
+        named = self.shaping | {name: value for name, value in beside.items() if value != DEFAULTS[name]}
+        return json.dumps(named, sort_keys=True) if named else ""
 
     @property
     def structure(self) -> tuple[str, str] | None:
@@ -246,6 +248,8 @@ def in_groups(*groups: str) -> tuple[str, ...]:
 TRUNCATIONS, PENALTIES, TOKEN_RULES = map(in_groups, (TRUNCATION, PENALTY, TOKEN_RULE))
 NUMBERS = in_groups(TEMPERATURE, TRUNCATION)
 SHAPING = in_groups(PENALTY, TOKEN_RULE, LIMIT)
+# Of NUMBERS, those that the formats of traces and of latency.parquet have by name.
+RECORDED = ("temperature", "top_k", "top_p", "min_p")
 
 
 def yaml_schema() -> type:
