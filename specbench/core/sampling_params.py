@@ -115,7 +115,7 @@ class SamplingParams:
     temperature: float = _parameter(
         1.0,
         TEMPERATURE,
-        number("[0, inf]", "Use 0 for greedy, or 0.001 and more.", least=1e-3),
+        number("[0, inf)", "Use 0 for greedy, or 0.001 and more.", least=1e-3),
     )
     top_k: int = _parameter(0, TRUNCATION, count_of_tokens)
     top_p: float = _parameter(1.0, TRUNCATION, number("(0, 1]", "Use 1.0 for off."))
@@ -125,7 +125,7 @@ class SamplingParams:
     )
     presence_penalty: float = _parameter(0.0, PENALTY, number("[-2, 2]", "Use 0.0 for off."))
     frequency_penalty: float = _parameter(0.0, PENALTY, number("[-2, 2]", "Use 0.0 for off."))
-    repetition_penalty: float = _parameter(1.0, PENALTY, number("(0, inf]", "Use 1.0 for off."))
+    repetition_penalty: float = _parameter(1.0, PENALTY, number("(0, inf)", "Use 1.0 for off."))
     # Mappings are Any in the schema: OmegaConf cannot put one in the place of a None that is typed so.
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] | None = _parameter(
         None, TOKEN_RULE, biases_of, schema=Any

@@ -62,7 +62,7 @@ def whole(low: int, high: int, optional: bool = True) -> Check:
 
 def count_of_tokens(name: str, value: object) -> int:
     """top_k: a whole number; 0 is off, and so is -1, which becomes 0. Raises ConfigError."""
-    value = number("[-1, inf]", "Use a whole number; 0 or -1 is off.")(name, value)
+    value = number("[-1, inf)", "Use a whole number; 0 or -1 is off.")(name, value)
     if value != int(value) or value > LARGEST_VOCABULARY:
         raise wrong(name, value, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
     return max(0, int(value))
