@@ -18,6 +18,7 @@ from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.runs.identity import identity
 from specbench.runs.plan import read_plan
 from tests.command_lines import clean_environment
+from tests.made_up_rows import table_of
 
 ENGINE = """\
 from specbench.decoding import EagerEngine
@@ -90,8 +91,13 @@ def test_tables_are_told_apart_by_it(ended, sweep):
 
 
 def test_the_report_has_it(sweep):
-    page = (sweep / "report" / "report.md").read_text()
-    assert "engine.depth 2, made_up b" in page
+    lines = table_of(sweep / "report" / "report.md")
+    assert [(line["engine.depth"], line["made_up"]) for line in lines] == [
+        ("1", "a"),
+        ("1", "b"),
+        ("2", "a"),
+        ("2", "b"),
+    ]
 
 
 def test_a_changed_value_is_another_job(sweep):
