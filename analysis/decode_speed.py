@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.metrics import results
+from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Code, Link, Picture, Report, Table, winner
 from specbench.reports.cells import number, plain
 from specbench.reports.plots import decode as decode_plots
 from specbench.reports.plots import engines as plots
 from specbench.reports.text import section
-from specbench.reports.varying import varying, with_sampling
 from specbench.rules import rules_followed
 
 from .command import main
@@ -108,8 +108,8 @@ def floor_ms(row: pd.Series) -> float:
 
 def table(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """One line a run, and below those of each batch size one for each of transformers' decoders, as text."""
-    rows = with_sampling(rows)
-    settings = varying(rows, "batch_size", "engine", "gamma")
+    rows = with_settings(rows)
+    settings = distinguishing_columns(rows, "batch_size", "engine", "gamma")
     lines = []
     for group, beside in batches(rows, others):
         lines += [_line(row, settings) for _, row in group.iterrows()]

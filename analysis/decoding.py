@@ -12,12 +12,12 @@ from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.request_latency import STATISTICS
 from specbench.metrics.results import RESULT_SCHEMA
+from specbench.metrics.run_settings import as_text, distinguishing_columns, sampling_of, with_settings
 from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells, winner
 from specbench.reports.between import agreement, tokens_a_step
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.plots import decode as plots
 from specbench.reports.text import section
-from specbench.reports.varying import as_text, asked, varying, with_sampling
 from specbench.rules import rules_followed
 
 from .categories import by_category, read_categories
@@ -58,16 +58,16 @@ def read_run(run_dir: Path, axis: str) -> pd.DataFrame:
     Raises:
         ConfigError: a folder without results.
     """
-    results = with_sampling(read_rows(run_dir, axis, "verifier", "acceptance_histogram", "speedup"))
+    results = with_settings(read_rows(run_dir, axis, "verifier", "acceptance_histogram", "speedup"))
     results["series"] = results["verifier"]
-    for column in varying(results, axis, "verifier"):
+    for column in distinguishing_columns(results, axis, "verifier"):
         results["series"] += f", {column} " + results[column].map(plain)
     return results.sort_values([axis, "job"], kind="stable", ignore_index=True)
 
 
 def table(results: pd.DataFrame, axis: str) -> pd.DataFrame:
     """The rows of read_run as text, ready to be printed."""
-    settings = [axis, "verifier", *varying(results, axis, "verifier")]
+    settings = [axis, "verifier", *distinguishing_columns(results, axis, "verifier")]
     if not results["lossless"].all():
         settings.append("lossless")
     return pd.DataFrame(
@@ -147,7 +147,7 @@ def _of_lines(results: pd.DataFrame) -> str:
 
 def _further(results: pd.DataFrame) -> str:
     """The sampling parameters that any row asks for beside the four numbers, each with its values."""
-    every = [asked(row) for _, row in results.iterrows()]
+    every = [sampling_of(row) for _, row in results.iterrows()]
     names = sorted({name for each in every for name in each} - set(NUMBERS))
     told = [(name, dict.fromkeys(as_text(each.get(name)) or "off" for each in every)) for name in names]
     return "".join(f", {name} {', '.join(values)}" for name, values in told)
@@ -204,7 +204,7 @@ def build_sweep(
         ConfigError: a folder without results.
     """
     results = read_run(run_dir, axis)
-    common = [axis, *varying(results, axis, "verifier")]
+    common = [axis, *distinguishing_columns(results, axis, "verifier")]
     answer = [
         *(fastest(results, axis), *tokens_a_step(run_dir, results, common), findings(results)),
         *(winner.machine(results), repeats(results), exactness(results), *agreement(results, axis)),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Picture, Report, Table, Text, winner
 from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import interval, number, plain
 from specbench.reports.plots.drafters import speedup_by_category
 from specbench.reports.text import section
-from specbench.reports.varying import varying, with_sampling
 
 from .categories import by_category, read_categories
 from .command import main
@@ -40,8 +40,8 @@ def build(run_dir: Path) -> Report:
     """
     rows = read_rows(run_dir, "speedup", "drafted_per_step").sort_values(["temperature", "job"])
     everything = setting(rows)
-    told = with_sampling(rows)
-    beside = varying(told, *SETTINGS)  # in what else runs of this sweep differ
+    told = with_settings(rows)
+    beside = distinguishing_columns(told, *SETTINGS)  # in what else runs of this sweep differ
     told["series"] = [_series(row, beside) for _, row in told.iterrows()]
     parts = read_categories(run_dir, told, [*SETTINGS, *beside])
     named = parts if parts.empty else parts.assign(series=parts["job"].map(told.set_index("job")["series"]))

@@ -11,8 +11,8 @@ import pandas as pd
 from specbench.metrics import theory
 from specbench.metrics.acceptance import position_estimates
 from specbench.metrics.intervals import Estimate
+from specbench.metrics.ranking import ranking
 from specbench.metrics.results import STEPS
-from specbench.metrics.standing import standing
 from specbench.reports import Picture, Report
 from specbench.reports.cells import interval
 from specbench.reports.plots import decode as plots
@@ -65,7 +65,7 @@ def closed_form(results: pd.DataFrame) -> str:
 
 
 def _pictures(run_dir: Path, results: pd.DataFrame) -> Iterator[Picture]:
-    marked = standing(results).fastest if len(results) > 1 else None
+    marked = ranking(results).fastest if len(results) > 1 else None
     where = setting(results)
     figure = plots.speedup_against_gamma(results, marked)
     question = "At which gamma does speculation pay, and how much?"

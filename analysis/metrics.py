@@ -12,10 +12,10 @@ from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
 from specbench.metrics.ratios import StepLog
 from specbench.metrics.results import STEPS, read_jobs
+from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Bullets, Report, Section, Strong, Table, Text, markdown
 from specbench.reports.cells import plain
 from specbench.reports.text import section
-from specbench.reports.varying import varying, with_sampling
 
 from .folder import read_rows
 
@@ -31,10 +31,10 @@ def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
     Raises:
         ConfigError: none of its jobs left a step log.
     """
-    rows, steps = with_sampling(read_rows(run_dir)), read_jobs(run_dir, STEPS)
+    rows, steps = with_settings(read_rows(run_dir)), read_jobs(run_dir, STEPS)
     if steps.empty:
         raise ConfigError("RUN_DIR", run_dir, "no steps.parquet in its jobs", "Give a run of protocol=decode.")
-    settings = varying(rows, "job")
+    settings = distinguishing_columns(rows, "job")
     runs = []
     for _, row in rows[rows["job"].isin(steps["job"])].iterrows():
         name = ", ".join(f"{key} {plain(row[key])}" for key in settings) or f"job {row['job']}"

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.reports import Picture, Report, Table, Text, varying
+from specbench.core.sampling_params import DEFAULTS
+from specbench.metrics.run_row import COLUMNS_OF, COVERED, SETTINGS
+from specbench.metrics.run_settings import SAMPLER, as_text, distinguishing_columns, sampling_of
+from specbench.reports import Picture, Report, Table, Text
 from specbench.reports.cells import interval, number, plain
 from specbench.reports.plots import parameters as plots
 from specbench.reports.text import section
@@ -23,10 +26,8 @@ Truncations, penalties, bans and constraints change the target's distribution an
 position along the draft; a draft may have a temperature of its own. What does each do to the chance that a drafted
 token is accepted?"""
 BASE = "temperature"  # the sampler that asks for nothing else
-OFF = {
-    **{"top_k": 0, "top_p": 1, "min_p": 0, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1},
-    "min_tokens": 0,
-}
+# The parameters that have a column, and the values that switch them off.
+OFF = {name: DEFAULTS[name] for name, each in SETTINGS.items() if each.paths == (SAMPLER + name,) and name != BASE}
 STRUCTURE = "structured_outputs"
 NOTE = """\
 Overlap: mean of sum min(p, q) over the tokens emitted, the chance that one drafted token is accepted; acceptance rate:
@@ -72,8 +73,8 @@ def build(run_dir: Path) -> Report:
 
 def settings(results: pd.DataFrame) -> list[str]:
     """The columns in which rows differ, sampling apart: all of that is in what a row asks for."""
-    asks = {"sampler", "sampling", "draft_temperature", "token_rules", *varying.OWN_COLUMNS}
-    return [name for name in varying.varying(results, *asks.intersection(results)) if name != "job"]
+    columns = {"draft_temperature", *COLUMNS_OF["sampler"]}
+    return [name for name in distinguishing_columns(results, *columns.intersection(results)) if name != "job"]
 
 
 def labels(results: pd.DataFrame, beside: Sequence[str] = ()) -> list[str]:
@@ -86,14 +87,14 @@ def labels(results: pd.DataFrame, beside: Sequence[str] = ()) -> list[str]:
         own = "" if pd.isna(row["draft_temperature"]) else f", drafts at {row['draft_temperature']:g}"
         others = "".join(f", {name} {plain(row[name])}" for name in beside)
         named.append(f"{row['sampler']}{at}{own}{others}")
-    asks = [f"{name} ({asked(row)})" for name, (_, row) in zip(named, results.iterrows(), strict=True)]
+    asks = [f"{name} ({parameters_of(row)})" for name, (_, row) in zip(named, results.iterrows(), strict=True)]
     return [ask if named.count(name) > 1 else name for name, ask in zip(named, asks, strict=True)]
 
 
 def own_bases(results: pd.DataFrame) -> pd.Series:
     """Which rows ask for nothing but a temperature, which drafts share."""
     shared = results["draft_temperature"].isna() | (results["draft_temperature"] == results["temperature"])
-    alone = results.apply(lambda row: not set(varying.asked(row)) - {"temperature"}, axis=1)
+    alone = results.apply(lambda row: not set(sampling_of(row)) - {"temperature"}, axis=1)
     return (results["sampler"] == BASE) & shared & alone
 
 
@@ -103,7 +104,7 @@ def table(results: pd.DataFrame, beside: Sequence[str]) -> pd.DataFrame:
         [
             {
                 "sampler": row["sampler"],
-                "asks for": asked(row),
+                "asks for": parameters_of(row),
                 **{name: plain(row[name]) for name in beside},
                 **{name.replace("_", " "): interval(row, name) for name in ("overlap", "acceptance_rate")},
                 "acceptance length": interval(row, "acceptance_length"),
@@ -115,7 +116,7 @@ def table(results: pd.DataFrame, beside: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def asked(row: pd.Series) -> str:
+def parameters_of(row: pd.Series) -> str:
     """The parameters of a row that are not off."""
     numbers = {name: row[name] for name, off in OFF.items() if pd.notna(row[name]) and row[name] != off}
     words = [f"T={row['temperature']:g}", *(f"{name}={value:g}" for name, value in numbers.items())]
@@ -124,9 +125,9 @@ def asked(row: pd.Series) -> str:
     rules = json.loads(row["token_rules"]) if isinstance(row["token_rules"], str) and row["token_rules"] else {}
     words += [f"{name}={json.dumps(value)}" for name, value in rules.items()]
     words += [f"{kind}={text}" for kind, text in structure(row).items()]
-    told = {*varying.OWN_COLUMNS, STRUCTURE}
-    others = {name: value for name, value in varying.asked(row).items() if name not in told}
-    return " ".join([*words, *(f"{name}={varying.as_text(value)}" for name, value in others.items())])
+    told = {STRUCTURE, *(path.removeprefix(SAMPLER) for path in COVERED)}
+    others = {name: value for name, value in sampling_of(row).items() if name not in told}
+    return " ".join([*words, *(f"{name}={as_text(value)}" for name, value in others.items())])
 
 
 def structure(row: pd.Series) -> dict[str, str]:

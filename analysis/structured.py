@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.metrics.results import TEXTS
+from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports import Report, Strong, Table, Text
 from specbench.reports.cells import NONE, interval, plain
 from specbench.reports.text import section
-from specbench.reports.varying import SAMPLER, varying, with_sampling
 
 from .command import main
 from .decoding import setting, where_it_ran
@@ -83,15 +83,15 @@ def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _settings(rows: pd.DataFrame) -> list[str]:
-    """The columns by which rows of with_sampling are told apart. A sampler's name stands for its one structure."""
+    """The columns by which rows of with_settings are told apart. A sampler's name stands for its one structure."""
     first, wanted = ["sampler", "temperature", "gamma"], f"{SAMPLER}{STRUCTURE}"
     one = wanted in rows and rows.groupby("sampler")[wanted].nunique().max() == 1
-    return [*first, *varying(rows, *first, *([wanted] if one else []))]
+    return [*first, *distinguishing_columns(rows, *first, *([wanted] if one else []))]
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as text."""
-    rows = with_sampling(rows)
+    rows = with_settings(rows)
     settings = _settings(rows)
     return pd.DataFrame(
         [

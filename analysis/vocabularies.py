@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Strong, Table, Text
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.text import section
-from specbench.reports.varying import varying, with_sampling
 
 from .command import main
 from .decoding import setting, where_it_ran
@@ -39,14 +39,14 @@ def build(run_dir: Path) -> Report:
     rows = read_rows(run_dir, "draft", "drafter", "temperature", "acceptance_length")
     rows = rows.sort_values(["temperature", "job"], kind="stable", ignore_index=True)
     caption = f"Acceptance by draft and way of drafting. {setting(rows)}"
-    shown = Table("table", table(with_sampling(rows)), rows, caption, NOTE, left=("draft", "drafter"))
+    shown = Table("table", table(with_settings(rows)), rows, caption, NOTE, left=("draft", "drafter"))
     sections = [section("Result", *findings(rows)), section("Table", shown), where_it_ran(rows)]
     return report_of(run_dir, "vocabularies", "Different vocabularies", QUESTION, sections)
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of with_sampling as text."""
-    beside = varying(rows, *SETTINGS)
+    """The rows of with_settings as text."""
+    beside = distinguishing_columns(rows, *SETTINGS)
     return pd.DataFrame([_line(row, beside) for _, row in rows.iterrows()])
 
 

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
+from specbench.metrics.ranking import ranking, seen
 from specbench.metrics.results import RESULTS, read_results
-from specbench.metrics.standing import seen, standing
 from specbench.reports import winner
 from specbench.reports.text import literal
 from tests.command_lines import ROOT
@@ -54,7 +54,7 @@ def named(folder: Path) -> tuple[str | None, str]:
     """The setting that a sweep calls the fastest, or None; and all that it says, the machine included."""
     rows = read_results(folder)
     names = [f"gamma {row['gamma']} with {row['verifier']}" for _, row in rows.iterrows()]
-    found = standing(rows)
+    found = ranking(rows)
     loads = [f"{each.other_cores:.1f}" for each in seen(rows) if each.other_cores is not None]
     said = [
         f"other processes used {', '.join(loads)} cores in its runs, of {', '.join(map(str, rows['rounds']))} rounds;",

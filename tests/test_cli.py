@@ -12,7 +12,8 @@ import pytest
 
 from specbench import __main__
 from specbench.core.errors import ConfigError
-from specbench.metrics.results import COLUMNS_OF, read_results
+from specbench.metrics.results import read_results
+from specbench.metrics.run_row import COLUMNS_OF
 from specbench.runs import listing
 from specbench.runs.choices import names
 from specbench.runs.commandline import GROUPS

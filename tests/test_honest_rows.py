@@ -17,7 +17,8 @@ from omegaconf import OmegaConf
 from specbench.core.conf import CONF
 from specbench.decoding import Request
 from specbench.drafters.model import ModelDrafter
-from specbench.metrics.results import COLUMNS_OF, RunRow, write_rows
+from specbench.metrics.results import write_rows
+from specbench.metrics.run_row import COLUMNS_OF, RunRow
 from specbench.models import CachedModel, Pair
 from specbench.protocols import ModelContext, RunContext
 from specbench.protocols.record import record

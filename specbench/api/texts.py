@@ -21,7 +21,7 @@ from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
 from specbench.metrics.intervals import columns, ratio_of_sums
-from specbench.metrics.results import NO_DRAFT
+from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair
 from specbench.protocols.decode import in_groups, speed_fields
 from specbench.protocols.model_context import ModelContext

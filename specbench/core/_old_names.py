@@ -25,7 +25,7 @@ MOVED = {
     "results": "metrics.results",
     "rules.along": "rules.draft_path",
     "rules.cards": "rules",
-    "varying": "reports.varying",
+    "varying": "metrics.run_settings",
     "verifiers": "rules",
     "verifiers.base": "rules.verifier",
     "verifiers.block": "rules.block.masked",

@@ -1,6 +1,8 @@
 """Sampling parameters of one request, by the names that serving engines use, validated where they are made.
 
-Needs no PyTorch, which ``sampling`` does.
+Each parameter is one field of SamplingParams: its name, type, default, check and group. Hydra's schema of conf/sampler,
+the columns that show where runs differ, and what protocols refuse are derived from the fields. Needs no PyTorch, which
+``sampling`` does.
 """
 
 from __future__ import annotations
@@ -9,17 +11,22 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
-from specbench.core.checks import plain_number
 from specbench.core.sampling_values import (
-    LARGEST_VOCABULARY,
+    Check,
     biases_of,
-    check_number,
-    check_whole,
+    count_of_tokens,
+    flag,
     ids_of,
+    number,
+    one_of,
+    sequence_of,
+    some_ids_of,
+    stops_of,
     structure_of,
     texts_of,
+    whole,
     wrong,
 )
 
@@ -28,22 +35,34 @@ LARGEST_SEED = 2**63 - 1  # what rng.py takes
 MOST_LOGPROBS = 1000
 MOST_CONTINUATIONS = 1024
 LOGPROBS = ("raw_logprobs", "processed_logprobs")
-NUMBERS = ("temperature", "top_k", "top_p", "min_p")
-PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-TOKEN_RULES = ("logit_bias", "allowed_token_ids", "bad_words")
-SHAPING = (*PENALTIES, "min_tokens", *TOKEN_RULES, "thinking_token_budget")
-BANS = ("allowed_token_ids", "bad_words", "min_tokens", "structured_outputs", "processors")  # those that ban tokens
-_COUNTS = {  # the least and the most of what may be None
-    "min_tokens": (0, LARGEST_LENGTH),
-    "thinking_token_budget": (0, LARGEST_LENGTH),
-    "max_tokens": (1, LARGEST_LENGTH),
-    "n": (1, MOST_CONTINUATIONS),
-    "seed": (0, LARGEST_SEED),
-    "logprobs": (0, MOST_LOGPROBS),
-    "prompt_logprobs": (0, MOST_LOGPROBS),
-    "truncate_prompt_tokens": (1, LARGEST_LENGTH),
-}
-_NEEDED = ("min_tokens", "n")
+
+# Groups of parameters
+TEMPERATURE = "temperature"
+TRUNCATION = "truncation"  # a number by which unlikely tokens are removed
+PENALTY = "penalty"
+TOKEN_RULE = "token rule"  # names tokens that come more often, less often or never
+LIMIT = "limit"  # of tokens: what may come depends on how many there are
+TEXT = "text"  # what the text has to be, and processors
+END = "end"  # of a text
+REQUEST = "request"  # read when requests are made
+SHOWN = "shown"  # how a text is shown
+
+
+def _parameter(
+    default: Any, group: str, check: Check, schema: Any = None, bans: bool = False, plain_work: bool = False
+) -> Any:
+    """A field of SamplingParams.
+
+    Args:
+        default: which switches it off.
+        group: one of the above.
+        check: see sampling_values.py.
+        schema: its type in a yaml, where OmegaConf does not know the field's own.
+        bans: whether it can ban tokens.
+        plain_work: whether the time of plain decoding depends on it, by more than the texts that come of it.
+    """
+    metadata = {"group": group, "check": check, "schema": schema, "bans": bans, "plain_work": plain_work}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -93,56 +112,49 @@ class SamplingParams:
         ConfigError: a value outside its range, or two that contradict each other.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    processors: Sequence[Callable[..., Any]] = ()
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] | None = None
-    allowed_token_ids: Sequence[int] | None = None
-    bad_words: Sequence[str] = ()
-    min_tokens: int = 0
-    structured_outputs: Mapping[str, Any] | tuple[str, str] | None = None
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    thinking_token_budget: int | None = None
-    max_tokens: int | None = None
-    n: int = 1
-    seed: int | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    logprobs_mode: str = LOGPROBS[0]
-    skip_special_tokens: bool = True
-    truncate_prompt_tokens: int | None = None
+    temperature: float = _parameter(
+        1.0,
+        TEMPERATURE,
+        number("[0, inf)", "Use 0 for greedy, or 0.001 and more.", least=1e-3),
+    )
+    top_k: int = _parameter(0, TRUNCATION, count_of_tokens)
+    top_p: float = _parameter(1.0, TRUNCATION, number("(0, 1]", "Use 1.0 for off."))
+    min_p: float = _parameter(0.0, TRUNCATION, number("[0, 1)", "Use 0.0 for off."))
+    processors: Sequence[Callable[..., Any]] = _parameter(
+        (), TEXT, sequence_of, schema=list[Any], bans=True, plain_work=True
+    )
+    presence_penalty: float = _parameter(0.0, PENALTY, number("[-2, 2]", "Use 0.0 for off."))
+    frequency_penalty: float = _parameter(0.0, PENALTY, number("[-2, 2]", "Use 0.0 for off."))
+    repetition_penalty: float = _parameter(1.0, PENALTY, number("(0, inf)", "Use 1.0 for off."))
+    # Mappings are Any in the schema: OmegaConf cannot put one in the place of a None that is typed so.
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] | None = _parameter(
+        None, TOKEN_RULE, biases_of, schema=Any
+    )
+    allowed_token_ids: Sequence[int] | None = _parameter(
+        None, TOKEN_RULE, some_ids_of, schema=list[int] | None, bans=True
+    )
+    bad_words: Sequence[str] = _parameter((), TOKEN_RULE, texts_of, schema=list[str], bans=True)
+    min_tokens: int = _parameter(0, LIMIT, whole(0, LARGEST_LENGTH, optional=False), bans=True)
+    structured_outputs: Mapping[str, Any] | tuple[str, str] | None = _parameter(
+        None, TEXT, structure_of, schema=Any, bans=True, plain_work=True
+    )
+    stop: str | Sequence[str] = _parameter((), END, stops_of, schema=list[str])
+    stop_token_ids: Sequence[int] = _parameter((), END, ids_of, schema=list[int])
+    include_stop_str_in_output: bool = _parameter(False, SHOWN, flag)
+    ignore_eos: bool = _parameter(False, END, flag)
+    thinking_token_budget: int | None = _parameter(None, LIMIT, whole(0, LARGEST_LENGTH))
+    max_tokens: int | None = _parameter(None, END, whole(1, LARGEST_LENGTH), plain_work=True)
+    n: int = _parameter(1, REQUEST, whole(1, MOST_CONTINUATIONS, optional=False), plain_work=True)
+    seed: int | None = _parameter(None, REQUEST, whole(0, LARGEST_SEED))
+    logprobs: int | None = _parameter(None, SHOWN, whole(0, MOST_LOGPROBS))
+    prompt_logprobs: int | None = _parameter(None, SHOWN, whole(0, MOST_LOGPROBS))
+    logprobs_mode: str = _parameter(LOGPROBS[0], SHOWN, one_of(*LOGPROBS))
+    skip_special_tokens: bool = _parameter(True, SHOWN, flag)
+    truncate_prompt_tokens: int | None = _parameter(None, REQUEST, whole(1, LARGEST_LENGTH), plain_work=True)
 
     def __post_init__(self) -> None:
-        self._set("processors", tuple(self.processors))  # a list has no hash
-        for name in (*NUMBERS, *PENALTIES, *_COUNTS):
-            self._set(name, plain_number(getattr(self, name)))
-        for name in (*NUMBERS, *PENALTIES):
-            check_number(name, getattr(self, name))
-        self._check_distribution()
-        for name, (low, high) in _COUNTS.items():
-            check_whole(name, getattr(self, name), low, high, name not in _NEEDED)
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
-            if not isinstance(getattr(self, name), bool):
-                raise wrong(name, getattr(self, name), "neither true nor false", "Use true or false.")
-        self._set("stop", texts_of("stop", (self.stop,) if isinstance(self.stop, str) else self.stop))
-        self._set("bad_words", texts_of("bad_words", self.bad_words))
-        self._set("stop_token_ids", ids_of("stop_token_ids", self.stop_token_ids))
-        self._set("logit_bias", biases_of(self.logit_bias))
-        self._set("structured_outputs", structure_of(self.structured_outputs))
-        if self.allowed_token_ids is not None:
-            self._set("allowed_token_ids", ids_of("allowed_token_ids", self.allowed_token_ids))
-            if not self.allowed_token_ids:
-                raise wrong("allowed_token_ids", [], "no token may come", "Name ids, or leave it out.")
-        if self.logprobs_mode not in LOGPROBS:
-            raise wrong("logprobs_mode", self.logprobs_mode, "not known", f"Use {' or '.join(LOGPROBS)}.")
+        for field in _FIELDS:
+            object.__setattr__(self, field.name, field.metadata["check"](field.name, getattr(self, field.name)))
         if self.thinking_token_budget is not None and self.structured_outputs is not None:
             problem = "structured_outputs hold from the first token, and leave no place to think"
             raise wrong("thinking_token_budget", self.thinking_token_budget, problem, "Leave one of them out.")
@@ -160,32 +172,10 @@ class SamplingParams:
         Raises:
             ConfigError: a name that is not known, or a value outside its range.
         """
-        known = {each.name for each in dataclasses.fields(SamplingParams)}
         for name, value in given.items():
-            if name not in known:
-                raise wrong(name, value, "unknown parameter", f"Known are {', '.join(sorted(known))}.")
+            if name not in DEFAULTS:
+                raise wrong(name, value, "unknown parameter", f"Known are {', '.join(sorted(DEFAULTS))}.")
         return SamplingParams(**{**defaults, **{name: value for name, value in given.items() if value is not None}})
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
-    def _check_distribution(self) -> None:
-        if self.temperature < 0:
-            raise wrong("temperature", self.temperature, "below 0", "Use 0 for greedy, or a positive number.")
-        if 0 < self.temperature < 1e-3:
-            remedy = "Use 0 for greedy, or 0.001 and more."
-            raise wrong("temperature", self.temperature, "so small that logits overflow", remedy)
-        if self.top_k != int(self.top_k) or not -1 <= self.top_k <= LARGEST_VOCABULARY:
-            raise wrong("top_k", self.top_k, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
-        if not 0 < self.top_p <= 1:
-            raise wrong("top_p", self.top_p, "outside (0, 1]", "Use 1.0 for off.")
-        if not 0 <= self.min_p < 1:
-            raise wrong("min_p", self.min_p, "outside [0, 1)", "Use 0.0 for off.")
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not -2 <= getattr(self, name) <= 2:
-                raise wrong(name, getattr(self, name), "outside [-2, 2]", "Use 0.0 for off.")
-        if self.repetition_penalty <= 0:
-            raise wrong("repetition_penalty", self.repetition_penalty, "not above 0", "Use 1.0 for off.")
 
     def check_length(self, most: int) -> None:
         """Checks them against the length of a text.
@@ -206,19 +196,14 @@ class SamplingParams:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The four numbers of temperature and truncation, by name; top_k is a whole number."""
-        return {
-            "temperature": float(self.temperature),
-            "top_k": int(self.top_k),
-            "top_p": float(self.top_p),
-            "min_p": float(self.min_p),
-        }
+        """The numbers that traces and latency.parquet have by name; top_k is a whole number."""
+        return {name: type(DEFAULTS[name])(getattr(self, name)) for name in RECORDED}
 
     @property
     def shaping(self) -> dict[str, Any]:
         """Those of SHAPING that are not off, by name: what changes logits, most of it by the text before a position."""
-        asked = {name: getattr(self, name) for name in SHAPING if getattr(self, name) != getattr(SamplingParams, name)}
-        return {name: float(value) if name in PENALTIES else value for name, value in asked.items()}
+        changed = {name: getattr(self, name) for name in SHAPING if getattr(self, name) != DEFAULTS[name]}
+        return {name: float(value) if name in PENALTIES else value for name, value in changed.items()}
 
     @property
     def token_rules(self) -> str:
@@ -228,8 +213,10 @@ class SamplingParams:
 
     @property
     def shaping_text(self) -> str:
-        """``shaping`` as JSON; empty if nothing is asked."""
-        return json.dumps(self.shaping, sort_keys=True) if self.shaping else ""
+        """``shaping``, and truncations beside ``numbers`` that are not off, as JSON; empty if there are none."""
+        beside = {name: getattr(self, name) for name in TRUNCATIONS if name not in RECORDED}
+        named = self.shaping | {name: value for name, value in beside.items() if value != DEFAULTS[name]}
+        return json.dumps(named, sort_keys=True) if named else ""
 
     @property
     def structure(self) -> tuple[str, str] | None:
@@ -244,7 +231,34 @@ class SamplingParams:
     @property
     def truncates(self) -> bool:
         """Whether any token can be cut off, which is when a row needs a cutoff."""
-        return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+        return not self.greedy and any(getattr(self, name) != DEFAULTS[name] for name in TRUNCATIONS)
+
+
+_FIELDS = dataclasses.fields(SamplingParams)
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}  # which switch a parameter off
+BANS = tuple(field.name for field in _FIELDS if field.metadata["bans"])
+PLAIN_WORK = tuple(field.name for field in _FIELDS if field.metadata["plain_work"])
+
+
+def in_groups(*groups: str) -> tuple[str, ...]:
+    """The names of the parameters of some groups, in the order of the fields."""
+    return tuple(field.name for field in _FIELDS if field.metadata["group"] in groups)
+
+
+TRUNCATIONS, PENALTIES, TOKEN_RULES = map(in_groups, (TRUNCATION, PENALTY, TOKEN_RULE))
+NUMBERS = in_groups(TEMPERATURE, TRUNCATION)
+SHAPING = in_groups(PENALTY, TOKEN_RULE, LIMIT)
+# Of NUMBERS, those that the formats of traces and of latency.parquet have by name.
+RECORDED = ("temperature", "top_k", "top_p", "min_p")
+
+
+def yaml_schema() -> type:
+    """The parameters as a dataclass for OmegaConf: lists in the place of sequences."""
+    hints, fields = get_type_hints(SamplingParams), []
+    for field in _FIELDS:
+        default = dataclasses.field(default_factory=list) if field.default == () else field.default
+        fields.append((field.name, field.metadata["schema"] or hints[field.name], default))
+    return dataclasses.make_dataclass("SamplerConfig", fields)
 
 
 def processors_named(processors: Sequence[Any], params: SamplingParams) -> str:

@@ -1,10 +1,11 @@
-"""Values of sampling parameters as somebody gives them: checked, and brought into one form."""
+"""Checks of sampling parameters. Each takes a name and a value, and returns the value in its one form."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from specbench.core.checks import plain_number
 from specbench.core.errors import ConfigError
@@ -13,24 +14,94 @@ LARGEST_VOCABULARY = 2**31 - 1
 LARGEST_BIAS = 100.0  # of logit_bias, as OpenAI's interface has it
 STRUCTURES = ("json", "regex", "grammar", "choice")
 
+# Takes a parameter's name and value; returns the value in its one form, or raises ConfigError.
+Check = Callable[[str, Any], Any]
+
 
 def wrong(name: str, value: object, problem: str, remedy: str) -> ConfigError:
     """The error for a parameter, under its key in a configuration."""
     return ConfigError(f"sampler.{name}", value, problem, remedy)
 
 
-def check_number(name: str, value: object) -> None:
-    """Raises ConfigError for anything but a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise wrong(name, value, "not a finite number", "Give a number.")
+def number(interval: str, remedy: str, least: float = 0.0) -> Check:
+    """A check for finite numbers.
+
+    Args:
+        interval: which of them, as mathematics writes it, such as ``(0, 1]``.
+        least: the smallest but for 0, with which logits do not overflow.
+    """
+    low, high = map(float, interval[1:-1].split(","))
+
+    def check(name: str, value: object) -> float | int:
+        value = plain_number(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise wrong(name, value, "not a finite number", "Give a number.")
+        end = (interval[0] == "(" and value == low) or (interval[-1] == ")" and value == high)
+        if end or not low <= value <= high:
+            raise wrong(name, value, f"outside {interval}", remedy)
+        if 0 < value < least:
+            raise wrong(name, value, "so small that logits overflow", remedy)
+        return value
+
+    return check
 
 
-def check_whole(name: str, value: object, low: int, high: int, optional: bool) -> None:
-    """Raises ConfigError for anything but a whole number from ``low`` to ``high``, or None if it is optional."""
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise wrong(name, value, f"no whole number from {low} to {high}", "Change it, or leave it out.")
+def whole(low: int, high: int, optional: bool = True) -> Check:
+    """A check for whole numbers from ``low`` to ``high``, or None if it is optional."""
+
+    def check(name: str, value: object) -> int | None:
+        value = plain_number(value)
+        if value is None and optional:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise wrong(name, value, f"no whole number from {low} to {high}", "Change it, or leave it out.")
+        return value
+
+    return check
+
+
+def count_of_tokens(name: str, value: object) -> int:
+    """top_k: a whole number; 0 is off, and so is -1, which becomes 0. Raises ConfigError."""
+    value = number("[-1, inf)", "Use a whole number; 0 or -1 is off.")(name, value)
+    if value != int(value) or value > LARGEST_VOCABULARY:
+        raise wrong(name, value, "not a count of tokens", "Use a whole number; 0 or -1 is off.")
+    return max(0, int(value))
+
+
+def flag(name: str, value: object) -> bool:
+    """True or false. Raises ConfigError for anything else."""
+    if not isinstance(value, bool):
+        raise wrong(name, value, "neither true nor false", "Use true or false.")
+    return value
+
+
+def one_of(*choices: str) -> Check:
+    """A check for one of several words."""
+
+    def check(name: str, value: object) -> object:
+        if value not in choices:
+            raise wrong(name, value, "not known", f"Use {' or '.join(choices)}.")
+        return value
+
+    return check
+
+
+def stops_of(name: str, given: object) -> tuple[str, ...]:
+    """One text, or a list of them. Raises ConfigError."""
+    return texts_of(name, (given,) if isinstance(given, str) else given)
+
+
+def some_ids_of(name: str, given: object) -> tuple[int, ...] | None:
+    """At least one token id; None for any. Raises ConfigError."""
+    ids = None if given is None else ids_of(name, given)
+    if ids == ():
+        raise wrong(name, [], "no token may come", "Name ids, or leave it out.")
+    return ids
+
+
+def sequence_of(name: str, given: Iterable[object]) -> tuple[object, ...]:
+    """As a tuple, since a list has no hash."""
+    return tuple(given)
 
 
 def texts_of(name: str, given: object) -> tuple[str, ...]:
@@ -54,7 +125,7 @@ def ids_of(name: str, given: object) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def biases_of(given: object) -> tuple[tuple[int, float], ...] | None:
+def biases_of(name: str, given: object) -> tuple[tuple[int, float], ...] | None:
     """Ids and what is added to their logits, as sorted pairs; None for none. Raises ConfigError."""
     if given is None:
         return None
@@ -66,18 +137,18 @@ def biases_of(given: object) -> tuple[tuple[int, float], ...] | None:
         for key, bias in pairs:  # ty: ignore[not-iterable]
             token = int(key) if isinstance(key, str) else plain_number(key)  # keys of JSON are texts
             if token in found:
-                raise wrong("logit_bias", given, f"token {token} is named twice", "Leave one of them out.")
+                raise wrong(name, given, f"token {token} is named twice", "Leave one of them out.")
             found[token] = float(bias)
     except (TypeError, ValueError):
-        raise wrong("logit_bias", given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
-    ids_of("logit_bias", tuple(found))
+        raise wrong(name, given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
+    ids_of(name, tuple(found))
     for bias in found.values():
         if not abs(bias) <= LARGEST_BIAS:
-            raise wrong("logit_bias", given, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
+            raise wrong(name, given, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
     return tuple(sorted(found.items())) or None
 
 
-def structure_of(given: object) -> tuple[str, str] | None:
+def structure_of(name: str, given: object) -> tuple[str, str] | None:
     """The kind of a structure and its text, in JSON if it is a schema or a list; None for none. Raises ConfigError."""
     if given is None:
         return None
@@ -86,9 +157,9 @@ def structure_of(given: object) -> tuple[str, str] | None:
     kinds = [kind for kind in STRUCTURES if isinstance(given, Mapping) and given.get(kind) is not None]
     if not isinstance(given, Mapping) or len(kinds) != 1 or set(given) - set(STRUCTURES):
         remedy = f"Give one of {', '.join(STRUCTURES)}, such as {{regex: '[0-9]+'}}."
-        raise wrong("structured_outputs", given, "does not name one structure", remedy)
+        raise wrong(name, given, "does not name one structure", remedy)
     (kind,) = kinds
     asked = given[kind]
     if kind in ("regex", "grammar") and not isinstance(asked, str):
-        raise wrong("structured_outputs", given, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
+        raise wrong(name, given, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
     return kind, asked if isinstance(asked, str) else json.dumps(asked)

@@ -12,6 +12,7 @@ from torch import Tensor
 from specbench.core.draft_lengths import policy_of
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
+from specbench.core.sampling_params import DEFAULTS, TRUNCATIONS
 from specbench.core.types import Draft, LogitRows
 from specbench.drafters.base import Drafter
 from specbench.drafters.lengths import cut_before, cut_behind, is_over
@@ -51,8 +52,8 @@ class ModelDrafter(Drafter):
         """See :class:`specbench.drafters.Drafter`."""
         if self.temperature is None:
             return sampling
-        nothing_cut = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} if sampling.greedy else {}
-        return dataclasses.replace(sampling, temperature=self.temperature, **nothing_cut)
+        untruncated = {name: DEFAULTS[name] for name in TRUNCATIONS} if sampling.greedy else {}
+        return dataclasses.replace(sampling, temperature=self.temperature, **untruncated)
 
     def propose(self, batch: Batch, limits: Int64[Tensor, " B"], streams: Streams) -> Draft:
         """See :class:`specbench.drafters.Drafter`."""
@@ -92,14 +93,10 @@ class ModelDrafter(Drafter):
         if self.temperature is None:
             return batch
         params, random = batch.params, batch.params.temperature > 0
-        own = dataclasses.replace(
-            params,
-            temperature=torch.full_like(params.temperature, self.temperature),
-            # A greedy request is not truncated, whatever the others of its batch are.
-            top_k=torch.where(random, params.top_k, 0),
-            top_p=torch.where(random, params.top_p, 1),
-            min_p=torch.where(random, params.min_p, 0),
-        )
+        # A greedy request is not truncated, whatever the others of its batch are.
+        truncation = {name: torch.where(random, getattr(params, name), DEFAULTS[name]) for name in TRUNCATIONS}
+        temperature = torch.full_like(params.temperature, self.temperature)
+        own = dataclasses.replace(params, temperature=temperature, **truncation)
         return dataclasses.replace(batch, params=own)
 
     def _logits_after(self, batch: Batch) -> Float[Tensor, "B V"]:

@@ -143,8 +143,7 @@ class StringsDrafter(Drafter):
         return drafted
 
     def _sampling(self, batch: Batch, streams: Streams) -> tuple[RowParams, Float64[Tensor, "B width"]]:
-        target = batch.params
-        params = RowParams(target.temperature, target.top_k, target.top_p, target.min_p, target.truncates)
+        params = dataclasses.replace(batch.params, chains=(), shaping=None)
         if not self.sampled:
             likeliest = torch.zeros_like(params.temperature)
             unused = likeliest[:, None].expand(-1, streams.width)  # nothing is drawn

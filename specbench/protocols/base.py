@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from specbench.core.machine.journal import Journal
-from specbench.rules.verifier import Verifier
+from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import SamplingParams
 
 if TYPE_CHECKING:  # drafters import transformers, which takes seconds, and most protocols need no model
@@ -51,9 +51,14 @@ class RunContext:
     journal: Journal = field(default_factory=Journal)
 
     @property
-    def of_models(self) -> dict[str, Any]:
-        """Fields of results.RunRow that only a run with models fills."""
-        return {"engine": None, "prompt_chunk": None, "prompts": None, "own_sampling": None}
+    def columns(self) -> dict[str, Any]:
+        """Fields of results.RunRow that say what the configuration's parts came to."""
+        return {
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "verifier": self.verifier_name,
+            "lossless": bool(getattr(self.verifier, "lossless", False)),
+            "synthetic": capabilities(self.verifier).synthetic,
+        }
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,10 @@ class OwnConditions(Protocol):
     """A protocol that makes no use of some of the run's conditions, mostly since it has its own in their place.
 
     Attributes:
-        own_conditions: by key of the configuration (one of results.COLUMNS_OF), what a user should know or do instead.
-            Columns of these keys are empty in results.parquet, and a command line that gives one is refused, since it
-            would be ignored. None: the protocol itself looks at what the command line gives. Protocols without models
-            need not name the keys that only models have use for.
+        own_conditions: by key of the configuration (one of COLUMNS_OF in metrics/run_row.py), what a user should know
+            or do instead. Columns of these keys are empty in results.parquet, and a command line that gives one is
+            refused, since it would be ignored. None: the protocol itself looks at what the command line gives.
+            Protocols without models need not name the keys that only models have use for.
     """
 
     own_conditions: Conditions

@@ -29,7 +29,7 @@ from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.trials import CONFIGURED
 from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.exactness.zoo.sensitivity import sensitivity
-from specbench.metrics.results import emptied
+from specbench.metrics.run_row import emptied
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
 from specbench.reports.plots import exactness as plots

@@ -30,10 +30,12 @@ class ModelContext(RunContext):
     engine: DecodingEngine = field(default_factory=EagerEngine)
 
     @property
-    def of_models(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, Any]:
         """See RunContext."""
         own = [request for request in self.requests if request.sampling != self.sampling]
         return {
+            **super().columns,
+            "draft_temperature": self.drafter.temperature,
             "engine": self.engine.name,
             "prompt_chunk": self.engine.prompt_chunk,
             "prompts": _prompts(self.requests),

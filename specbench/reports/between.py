@@ -19,11 +19,11 @@ from specbench.core.sampling_params import NUMBERS, SHAPING
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.results import STEPS, read_jobs
+from specbench.metrics.run_settings import distinguishing_columns, sampling_of
 from specbench.metrics.speed import batch_variance, half_width, parts
 from specbench.replay.trace import TRACE
 from specbench.reports import Code, Inline, Strong, Text
 from specbench.reports.cells import plain
-from specbench.reports.varying import asked, varying
 from specbench.rules import RULES, TOKEN, replayable, rules_by_verifier
 
 DEFAULT = "temperature"  # the sampler of conf/config.yaml
@@ -136,8 +136,8 @@ def _remedy(unknown: Sequence[Comparison], run_dir: Path) -> tuple[Inline, ...]:
     path = run_dir / str(first.row["job"]) / TRACE
     if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= {info.name for info in replayable()}:
         return ("; more prompts would tell (", Code("workload.limit"), ")")
-    sampling = asked(first.row)
-    alike = [each for each in unknown if asked(each.row) == sampling]
+    sampling = sampling_of(first.row)
+    alike = [each for each in unknown if sampling_of(each.row) == sampling]
     gammas = ",".join(dict.fromkeys(plain(each.row["gamma"]) for each in alike))
     numbers = {name: plain(first.row[name]) for name in NUMBERS if first.row["sampler"] != DEFAULT or name in sampling}
     shaped = {name: sampling[name] for name in SHAPING if isinstance(sampling.get(name), int | float)}  # as traces say
@@ -152,7 +152,7 @@ def _remedy(unknown: Sequence[Comparison], run_dir: Path) -> tuple[Inline, ...]:
 
 def agreement(results: pd.DataFrame, axis: str) -> list[Text]:
     """For each rule, whether its verifiers accepted the same tokens; nothing for a rule of which fewer than two ran."""
-    settings = [axis, *varying(results, axis, "verifier")]
+    settings = [axis, *distinguishing_columns(results, axis, "verifier")]
     families = (results[results["verifier"].isin(list(info.verifiers))] for info in RULES.values())
     return [text for family in families if (text := _agreement(family, axis, settings))]
 

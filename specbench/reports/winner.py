@@ -8,7 +8,7 @@ import pandas as pd
 
 from specbench.core.rounding import interval
 from specbench.metrics.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
-from specbench.metrics.standing import Standing, plain_changed, seen, standing
+from specbench.metrics.ranking import Ranking, plain_changed, ranking, seen
 from specbench.reports.model import Strong, Text
 from specbench.reports.text import join
 
@@ -25,7 +25,7 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
         rows: of results.RunRow, one a setting.
         names: of the settings.
     """
-    found = standing(rows)
+    found = ranking(rows)
     row, low, high = rows.iloc[found.best], *(rows.iloc[found.best][f"speedup_{end}"] for end in ("low", "high"))
     measured = (
         f"{interval(row['speedup'], low, high)} times plain decoding, {row['tokens_per_second']:.1f} against "
@@ -43,7 +43,7 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
     return join(sentences)
 
 
-def _named(found: Standing, names: Sequence[str], measured: str) -> list[Text]:
+def _named(found: Ranking, names: Sequence[str], measured: str) -> list[Text]:
     name = names[found.best]
     if len(names) == 1:
         return [("Speedup of ", Strong(name), f": {measured}.")]

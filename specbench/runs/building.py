@@ -14,7 +14,7 @@ from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
-from specbench.metrics.results import NO_DRAFT
+from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.sharding import check_installed

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, MissingMandatoryValue, OmegaConf
@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.core.checks import LARGEST_COUNT
 from specbench.core.errors import ConfigError
-from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED, LOGPROBS, SamplingParams
+from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams, yaml_schema
 
 LARGEST_GAMMA = 64
 LARGEST_BATCH = 4096
@@ -25,6 +25,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("none", "tensor")
 AUTO = "auto"
 VOCABULARIES = ("same", "different")  # as models/loading.py knows them
+NAMED = {"named": True}  # of a field: its value is part of the group's name in rows, where it has no column
 
 
 @dataclass
@@ -33,42 +34,19 @@ class PairConfig:
     target: str = MISSING
     draft: str | None = None
     draft_dtype: str | None = None
-    chat: bool | None = None
-    system: str | None = None
-    thinking: bool | None = None
-    thinking_tokens: list[str] | None = None
+    chat: bool | None = field(default=None, metadata=NAMED)
+    system: str | None = field(default=None, metadata=NAMED)
+    thinking: bool | None = field(default=None, metadata=NAMED)
+    thinking_tokens: list[str] | None = field(default=None, metadata=NAMED)
     download: bool = False
     vocabularies: str = "same"
 
 
-@dataclass
-class SamplerConfig:
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    processors: list[Any] = field(default_factory=list)
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Any = None  # a mapping; OmegaConf cannot fill in one that is typed and None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] = field(default_factory=list)
-    min_tokens: int = 0
-    structured_outputs: Any = None  # a mapping; Hydra cannot put one in the place of a None that is typed so
-    stop: list[str] = field(default_factory=list)
-    stop_token_ids: list[int] = field(default_factory=list)
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    thinking_token_budget: int | None = None
-    max_tokens: int | None = None
-    n: int = 1
-    seed: int | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    logprobs_mode: str = LOGPROBS[0]
-    skip_special_tokens: bool = True
-    truncate_prompt_tokens: int | None = None
+if TYPE_CHECKING:
+    SamplerConfig = SamplingParams
+else:
+    SamplerConfig = yaml_schema()
+    SamplerConfig.__module__ = __name__  # so that a configuration can be pickled
 
 
 @dataclass
@@ -131,7 +109,7 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
 
 
-def check_keys(given: Mapping[str, Any], schema: Any = Config, prefix: str = "") -> None:
+def check_keys(given: Mapping[str, Any], schema: Any, prefix: str = "") -> None:
     """Raises ConfigError for a key outside the schema, which Hydra lets pass where it is added with a plus."""
     known: dict[str, Any] = {each.name: each.default_factory for each in fields(schema)}
     for key, value in given.items():
@@ -166,7 +144,7 @@ def check(given: Mapping[str, Any]) -> None:
     Args:
         given: what ``resolved`` returns.
     """
-    check_keys(given)
+    check_keys(given, Config)
     for key, low, high, remedy in (
         ("gamma", 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20."),
         ("batch_size", 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}."),

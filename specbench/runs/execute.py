@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,7 @@ from specbench.core.machine.disk import WriteError, write_text
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import name_job, say
 from specbench.core.machine.provenance import environment
-from specbench.core.sampling_params import PENALTIES
-from specbench.metrics import results
+from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
@@ -32,6 +31,7 @@ from specbench.runs.choices import build
 from specbench.runs.config import Config
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
+from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
 from specbench.runs.launchers import check_parallel
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
@@ -58,7 +58,7 @@ class Measured:
     """A job whose rows are written, and what its figures and its tracking are made of."""
 
     outcome: Outcome
-    row: results.RunRow
+    row: RunRow
 
 
 def run_job(config: Config) -> None:
@@ -201,7 +201,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         dtype=choose_dtype(config.dtype, device),
         title=job.label,
         command=job.command,
-        asked_pair=(config.pair.target, config.pair.draft or results.NO_DRAFT) if job.names_pair else None,
+        asked_pair=(config.pair.target, config.pair.draft or NO_DRAFT) if job.names_pair else None,
         folder=job.folder,
         journal=Journal(None if tracked is None else job.folder),
         processors=processors_text(resolved["sampler"]),
@@ -220,12 +220,9 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
             tracked.begin()
     outcome: Outcome = protocol.run(context)
 
-    known: dict[str, Any] = {
-        **environment(device),
-        **_identity(config, job, context, resolved),
-        **results.emptied(ignored),
-    }
-    row = results.RunRow(**{**known, **outcome.measured})  # a replay's dtype is its trace's
+    settings = _settings_columns(config, job, context, resolved, ignored)
+    columns: dict[str, Any] = {"exp": job.exp, "job": job.number, **environment(device), **settings}
+    row = RunRow(**{**columns, **outcome.measured})  # a replay's dtype is its trace's
     try:
         if tracked is not None:
             write_tables(job.folder, row, outcome)
@@ -247,34 +244,21 @@ def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
     return warnings
 
 
-def _identity(config: Config, job: JobInfo, context: RunContext, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The row's columns of what was asked for."""
-    draft_dtype = choose_dtype(config.pair.draft_dtype or config.dtype, context.device)
+def _settings_columns(
+    config: Config, job: JobInfo, context: RunContext, resolved: Mapping[str, Any], ignored: Collection[str]
+) -> dict[str, Any]:
+    """The row's columns of settings; those of ignored keys are empty."""
+    settings = settings_of(resolved, job.choices)
+    used = {key: value for key, value in settings.items() if key not in ignored}
+    of_draft = choose_dtype(config.pair.draft_dtype or config.dtype, context.device)
     return {
-        "exp": job.exp,
-        "job": job.number,
-        "protocol": job.choices["protocol"],
-        "dtype": str(context.dtype).removeprefix("torch."),
+        **copied_columns(settings),
+        "config": json.dumps(used, default=str),
         "pair": pair_name(config.pair),
-        "target": config.pair.target,
-        "draft": config.pair.draft or results.NO_DRAFT,
-        "draft_dtype": None if config.pair.draft is None else str(draft_dtype).removeprefix("torch."),
+        "draft_dtype": None if config.pair.draft is None else str(of_draft).removeprefix("torch."),
         "drafter": component_name("drafter", job.choices["drafter"], resolved["drafter"], job.overrides),
-        "draft_temperature": None if context.drafter is None else context.drafter.temperature,
-        "sampler": job.choices["sampler"],
-        **{name: value for name, value in context.sampling.numbers.items() if name in results.COLUMNS_OF["sampler"]},
-        **{name: getattr(context.sampling, name) for name in (*PENALTIES, "min_tokens")},
-        "token_rules": context.sampling.token_rules,
-        "sampling": json.dumps(resolved["sampler"]),
-        "verifier": context.verifier_name,
-        "lossless": bool(getattr(context.verifier, "lossless", False)),
-        "synthetic": capabilities(context.verifier).synthetic,
-        "parallel": config.parallel,
-        "ranks": ranks.size(),
         "workload": workload_name(config.workload),
-        "gamma": config.gamma,
-        "batch_size": config.batch_size,
-        "max_new_tokens": config.max_new_tokens,
-        "seed": config.seed,
-        **context.of_models,
+        "ranks": ranks.size(),
+        **context.columns,
+        **emptied(ignored),
     }

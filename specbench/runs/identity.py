@@ -8,25 +8,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specbench.metrics.run_settings import leaves
+
 # These change neither what is asked nor the numbers that answer it, other than times.
 APART = ("tracking", "threads", "share_machine")
-FILES = ("workload.path", "protocol.trace", "pair.target", "pair.draft")
+FILES = ("workload.path", "pair.target", "pair.draft")  # a file or a folder, if it is not the name of something else
+OPEN = ("drafter", "verifier", "engine", "protocol")  # groups with keys of a user's own, of which any may name a file
 SAMPLES, SAMPLE = 16, 4096  # of a large file: so many pieces of so many bytes
 
 
-def identity(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The name of a job, and what the files that it reads hold (a digest by configuration key).
+def settings_of(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that determine a job's numbers; its row has them in the column ``config``.
 
     Neither the job's place in its sweep, nor threads, nor tracking matters.
 
     Args:
         resolved: its configuration.
-        choices: of the configuration groups, by which rows name what ran.
+        choices: of the configuration groups, by which rows name what ran; returned under "choices".
     """
-    files = {key: digest(path) for key in FILES if (path := _path(resolved, key)) is not None}
-    asked = {key: value for key, value in resolved.items() if key not in APART}
-    named = {key: value for key, value in choices.items() if key not in (*APART, "exp")}
-    return _hash(json.dumps([asked, named, files], sort_keys=True, default=str).encode()), files
+    settings = {key: value for key, value in resolved.items() if key not in APART}
+    return {**settings, "choices": {key: value for key, value in choices.items() if key not in (*APART, "exp")}}
+
+
+def identity(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The name of a job, a digest of its settings, and what the files that it reads hold (a digest by key).
+
+    Args:
+        resolved, choices: see :func:`settings_of`.
+    """
+    settings = settings_of(resolved, choices)
+    named = settings.pop("choices")
+    paths = {key: _path(key, value) for key, value in leaves(settings)}
+    files = {key: digest(path) for key, path in paths.items() if path is not None}
+    return _hash(json.dumps([settings, named, files], sort_keys=True, default=str).encode()), files
 
 
 def digest(path: Path) -> str:
@@ -53,14 +67,13 @@ def digest(path: Path) -> str:
         return "unreadable"
 
 
-def _path(resolved: Mapping[str, Any], key: str) -> Path | None:
-    group, name = key.split(".")
-    value = (resolved.get(group) or {}).get(name)
-    if not isinstance(value, str):
+def _path(key: str, value: object) -> Path | None:
+    """The file or folder that a value names; None if it names none."""
+    if not isinstance(value, str) or (key not in FILES and key.partition(".")[0] not in OPEN):
         return None
     try:
         path = Path(value).expanduser()
-        return path if path.is_file() or path.is_dir() else None  # a fifo would wait for its writer
+        return path if path.is_file() or (key in FILES and path.is_dir()) else None  # a fifo would wait
     except (OSError, RuntimeError, ValueError):
         return None
 

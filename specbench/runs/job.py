@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -22,7 +23,6 @@ from specbench.runs.plan import read_plan
 
 HF = "hf"  # of conf/pair: any two models of a user's own
 FILE = "file"  # of conf/workload: any file of a user's own
-PROMPTED = ("chat", "system", "thinking", "thinking_tokens")  # of pair: what texts depend on, and no column has
 LONGEST_SYSTEM = 40  # characters of a system prompt that a name shows
 
 
@@ -104,13 +104,13 @@ def pair_name(pair: PairConfig) -> str:
     A pair of ``pair=hf`` is called by its target, ``SmolLM2-1.7B-Instruct``, since its yaml's name says nothing. The
     models and number formats have columns. A long text is cut, and a digest tells it from others that begin alike.
     """
-    asked = {name: getattr(pair, name) for name in PROMPTED}
+    named = {each.name: getattr(pair, each.name) for each in dataclasses.fields(PairConfig) if "named" in each.metadata}
     if pair.system is not None:
-        told = clipped(" ".join(pair.system.split()), LONGEST_SYSTEM)
+        short = clipped(" ".join(pair.system.split()), LONGEST_SYSTEM)
         digest = hashlib.sha256(pair.system.encode(errors="replace")).hexdigest()[:8]
-        asked["system"] = told if told == pair.system else f"{told} {digest}"
+        named["system"] = short if short == pair.system else f"{short} {digest}"
     name = model_name(pair.target) if pair.name == HF else pair.name
-    return _with(name, {name: value for name, value in asked.items() if value is not None})
+    return _with(name, {key: value for key, value in named.items() if value is not None})
 
 
 def model_name(target: str) -> str:

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from specbench.core.machine.progress import console, say
 from specbench.core.rounding import interval
+from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import plain
 from specbench.reports.text import literal
-from specbench.reports.varying import SAMPLER, varying, with_sampling
 from specbench.reports.winner import fastest, machine
 
 _LONGEST = 40  # characters of a parameter in a table's cell
@@ -28,7 +28,7 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
     """
     if categories.empty:
         return
-    rows = with_sampling(rows)
+    rows = with_settings(rows)
     shown = _told(rows)
     table = Table(title=Text("by category"))
     for name in [*shown, "category", "prompts", "texts", "tokens a step", "acceptance rate", "speedup"]:
@@ -68,7 +68,7 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     """
     # None among numbers makes them floats.
     chunks = ["whole" if pd.isna(each) else str(each).removesuffix(".0") for each in rows["prompt_chunk"]]
-    rows = with_sampling(rows).assign(prompt_chunk=chunks)
+    rows = with_settings(rows).assign(prompt_chunk=chunks)
     shown = _told(rows) or ["gamma", "verifier"]
     shared = [rows[name].iloc[0] for name in ("pair", "hardware") if rows[name].nunique() == 1]
     # Text as it is: in plain strings rich takes [red] for a colour.
@@ -88,16 +88,17 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
         table.add_row(*map(Text, cells))
     console.print(table)
     names = [", ".join(f"{name} {plain(row[name])}" for name in shown) for _, row in rows.iterrows()]
-    verdicts = [] if folder is None else tokens_a_step(folder, rows, varying(rows, "verifier") or ["gamma"])
+    settings = distinguishing_columns(rows, "verifier") or ["gamma"]
+    verdicts = [] if folder is None else tokens_a_step(folder, rows, settings)
     for text in (*([fastest(rows, names)] if len(rows) > 1 else []), *verdicts, machine(rows)):
         if text:
             say(literal(text))
 
 
 def _told(rows: pd.DataFrame) -> list[str]:
-    """The columns that tell rows of with_sampling apart; the sampler's name is short, so it is told as well, and in the
+    """The columns that tell rows of with_settings apart; the sampler's name is short, so it is told as well, and in the
     place of parameters that follow from it and would fill the screen, such as a schema. Reports have these."""
-    told = varying(rows)
+    told = distinguishing_columns(rows)
     if rows["sampler"].nunique() < 2:
         return told
     of_samplers = rows.groupby("sampler", dropna=False)

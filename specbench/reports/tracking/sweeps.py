@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from specbench.core.errors import SpecbenchError, TrackingError
 from specbench.metrics.results import RESULTS, read_rows
+from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports.tracking.jobs import JobRun
 from specbench.reports.tracking.panels import MOST_ROWS, plain
 from specbench.reports.tracking.settings import Workspace
-from specbench.reports.varying import varying, with_sampling
 
 SWEEP = "sweep"  # its job type
 MEASURED = ("speedup", "speedup_low", "speedup_high", "tokens_per_second", "acceptance_length", "acceptance_rate")
@@ -78,11 +78,11 @@ def log_sweep(
 
 def best_row(rows: pa.Table) -> dict[str, Any]:
     """The row of the highest speedup: what tells it from the others, and what it measured; empty if none has one."""
-    frame = with_sampling(rows.to_pandas())
+    frame = with_settings(rows.to_pandas())
     timed = frame[frame["speedup"].notna()]
     if timed.empty:
         return {}
-    row = timed.loc[timed["speedup"].idxmax(), list(dict.fromkeys(["job", *varying(frame), *MEASURED]))]
+    row = timed.loc[timed["speedup"].idxmax(), list(dict.fromkeys(["job", *distinguishing_columns(frame), *MEASURED]))]
     return json.loads(row.to_json())
 
 

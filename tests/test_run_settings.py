@@ -6,18 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from specbench.metrics.results import COLUMNS_OF, RESULT_SCHEMA
-from specbench.reports.varying import SETTINGS, asked, varying, with_sampling
+from analysis import gamma_sweep
+from specbench.metrics.results import RESULTS, read_results
+from specbench.metrics.run_row import COLUMNS_OF, SETTINGS
+from specbench.metrics.run_settings import distinguishing_columns, sampling_of, with_settings
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.job import component_name, pair_name, workload_name
 from specbench.runs.tracked import facts_of
-from tests.made_up_rows import frame, make_row
+from tests.made_up_rows import frame, gamma_rows, make_row, said, write_run
 
 
 def told(*changes: dict[str, Any]) -> list[str]:
-    return varying(with_sampling(frame([make_row(job=i, **each) for i, each in enumerate(changes)])))
+    return distinguishing_columns(with_settings(frame([make_row(job=i, **each) for i, each in enumerate(changes)])))
 
 
 def sampling(**given: Any) -> dict[str, str]:
@@ -38,16 +41,20 @@ def test_a_setting_in_which_rows_differ_is_told(column: str, values: tuple[Any, 
 
 
 def test_every_column_of_what_is_asked_for_is_told() -> None:
-    """A column of results.COLUMNS_OF is a setting, or a name or a count of what others say."""
-    left_out = {"sampler", "sampling", "lossless", "synthetic"}
-    assert {column for columns in COLUMNS_OF.values() for column in columns} - left_out <= set(SETTINGS)
-    assert set(SETTINGS) <= set(RESULT_SCHEMA.names)
+    """But for names, verdicts and copies of what others say."""
+    assert {name for name, each in SETTINGS.items() if not each.in_tables} == {
+        "sampler",
+        "sampling",
+        "lossless",
+        "synthetic",
+    }
+    assert {column for columns in COLUMNS_OF.values() for column in columns} <= set(SETTINGS)
 
 
 def test_sampling_parameters_without_a_column_are_told() -> None:
     rows = [make_row(job=i, **sampling(thinking_token_budget=each)) for i, each in enumerate((None, 2, 8))]
-    rows = with_sampling(frame(rows))
-    assert varying(rows) == ["sampler.thinking_token_budget"]
+    rows = with_settings(frame(rows))
+    assert distinguishing_columns(rows) == ["sampler.thinking_token_budget"]
     assert rows["sampler.thinking_token_budget"].tolist() == ["", "2", "8"]
     assert told(sampling(seed=1), sampling(seed=2)) == ["sampler.seed"]  # which is not the run's
     assert told(sampling(stop=["a"]), sampling()) == ["sampler.stop"]
@@ -55,8 +62,8 @@ def test_sampling_parameters_without_a_column_are_told() -> None:
 
 def test_what_is_off_is_not_asked_for() -> None:
     row = frame([make_row(**sampling(stop=["a"], temperature=0.5))]).iloc[0]
-    assert asked(row) == {"stop": ["a"], "temperature": 0.5}
-    assert asked(frame([make_row()]).iloc[0]) == {}  # older than the column
+    assert sampling_of(row) == {"stop": ["a"], "temperature": 0.5}
+    assert sampling_of(frame([make_row()]).iloc[0]) == {}  # older than the column
 
 
 def test_what_follows_from_another_setting_is_not_told() -> None:
@@ -70,8 +77,8 @@ def test_what_follows_from_another_setting_is_not_told() -> None:
 def test_rows_that_settings_do_not_tell_apart_have_their_jobs_number() -> None:
     assert told({}, {}) == ["job"]
     assert told({"gamma": 2}, {"gamma": 4}, {"gamma": 4}) == ["gamma", "job"]
-    rows = with_sampling(frame([make_row(job=0, gamma=2), make_row(job=1, gamma=4)]))
-    assert varying(rows, "gamma", "verifier") == []
+    rows = with_settings(frame([make_row(job=0, gamma=2), make_row(job=1, gamma=4)]))
+    assert distinguishing_columns(rows, "gamma", "verifier") == []
     assert told({}) == []
 
 
@@ -136,3 +143,47 @@ def test_a_component_is_called_by_its_settings_as_a_command_line_gives_them() ->
     )
     assert component_name("drafter", "model", node, overrides) == "model[sampled=true,temperature=null]"
     assert component_name("drafter", "model", node, ["drafter.layers=1"]) == "model[layers=1]"
+
+
+def configured(**settings: Any) -> dict[str, str]:
+    """The columns of a row with these settings, as JSON."""
+    return {"config": json.dumps({"sampler": {}, "choices": {}, **settings})}
+
+
+def test_values_without_a_column_are_told_by_their_path() -> None:
+    rows = [
+        make_row(job=i, **configured(protocol={"check": {"draws": each}, "rounds": 3})) for i, each in enumerate((1, 2))
+    ]
+    rows = with_settings(frame(rows))
+    assert distinguishing_columns(rows) == ["protocol.check.draws"]
+    assert rows["protocol.check.draws"].tolist() == ["1", "2"]
+    assert "protocol.rounds" not in rows
+
+
+def test_values_that_follow_from_a_name_are_not_told() -> None:
+    one, other = configured(drafter={"lag": 1}), configured(drafter={"lag": 2})
+    assert told({**one, "drafter": "echo[lag=1]"}, {**other, "drafter": "echo[lag=2]"}) == ["drafter"]
+    assert told(one, other) == ["drafter.lag"]  # the file drafter/echo.yaml was edited in between
+
+
+def test_a_value_that_a_row_lacks_differs_from_one_that_it_has() -> None:
+    assert told(configured(engine={"depth": 1}), configured(engine={})) == ["engine.depth"]
+
+
+def test_rows_older_than_the_configuration_are_told_apart_by_their_columns() -> None:
+    assert told({}, configured(engine={"depth": 1}), {"gamma": 2}) == ["gamma", "job"]
+    old, new = {**sampling(stop=["a"])}, {**sampling(), **configured(engine={"depth": 1})}
+    assert told(old, new, {**new, **configured(engine={"depth": 2})}) == ["sampler.stop", "engine.depth"]
+
+
+def test_a_sweep_that_is_older_than_the_configuration_is_reported(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", gamma_rows())
+    for path in run.rglob(RESULTS):
+        pq.write_table(pq.read_table(path).drop_columns(["config", "sampling"]), path)
+    rows = with_settings(read_results(run))
+    assert rows["config"].isna().all()
+    assert distinguishing_columns(rows) == ["verifier", "gamma"]
+    page = said(gamma_sweep, run)
+    assert (
+        "The highest speedup is that of **gamma 3 with masked**" in page or "Fastest: **gamma 3 with masked**" in page
+    )

@@ -20,7 +20,6 @@ A difference of log(speedup) has three sources of error, which are added:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,27 +29,16 @@ from scipy import stats
 
 from specbench.metrics.disturbance import Disturbance, is_disturbed
 from specbench.metrics.intervals import CONFIDENCE
+from specbench.metrics.run_settings import plain_work_columns, with_settings
 from specbench.metrics.speed import Variance, batch_variance, half_width, parts
 
 FALSE_NAME = 1 - CONFIDENCE  # how often a setting that is not the only fastest one may be called that
 CHANGED = 0.01  # the p-value below which plain decoding is said to have changed from run to run
 BATCHES = ("batch_tokens", "batch_seconds", "batch_plain_tokens", "batch_plain_seconds")
-# What plain decoding's speed depends on; most sampling parameters and seeds change its texts, but hardly its time a
-# token. Those in ASKED_WORK change what is done for one, or how many are fed and decoded.
-PLAIN_WORK = (
-    *("pair", "target", "engine", "prompt_chunk", "workload", "prompts", "batch_size", "group", "max_new_tokens"),
-    *("hardware", "device", "dtype", "threads"),
-)
-ASKED_WORK = ("processors", "structured_outputs", "truncate_prompt_tokens", "max_tokens", "n")
-# What its texts depend on. Texts of another file under the same name of a workload have other lengths.
-PLAIN_TEXTS = (
-    *("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("min_tokens", "token_rules", "sampling", "seed", "batch_plain_tokens"),
-)
 
 
 @dataclass(frozen=True)
-class Standing:
+class Ranking:
     """How the settings of a sweep compare; places are those of their rows.
 
     Attributes:
@@ -73,13 +61,13 @@ class Standing:
         return None if self.rivals or self.disturbed else self.best
 
 
-def standing(rows: pd.DataFrame) -> Standing:
+def ranking(rows: pd.DataFrame) -> Ranking:
     """Compares rows of results.RunRow, one a setting; see the module."""
     best = int(np.argmax(rows["speedup"].to_numpy(dtype=float)))
     settings = [_Setting.of(row) for _, row in rows.iterrows()]
     drift, tail = plain_drift(rows), FALSE_NAME / len(rows)
     others = [place for place in range(len(rows)) if place != best]
-    return Standing(
+    return Ranking(
         best,
         [place for place in others if not _slower(settings[place], settings[best], drift, tail)],
         [place for place, one in enumerate(settings) if one.pays(tail)],
@@ -95,26 +83,28 @@ def seen(rows: pd.DataFrame) -> list[Disturbance]:
 
 
 def plain_drift(rows: pd.DataFrame) -> Variance | None:
-    """The variance of log(plain tokens a second) over runs of the same work; None where no two have it."""
-    return _scatter(rows, PLAIN_WORK)
+    """The variance of log(plain tokens a second) over runs of the same plain work; None where no two have it."""
+    return _scatter(rows, texts=False)
 
 
 def plain_changed(rows: pd.DataFrame) -> bool:
     """Whether plain decoding of the same texts differs from run to run by more than rounds of single runs explain."""
     errors, rounds = (rows[name].astype(float) for name in ("plain_round_error", "rounds"))
     known = errors > 0
-    found = _scatter(rows[known], (*PLAIN_WORK, *PLAIN_TEXTS))
+    found = _scatter(rows[known], texts=True)
     if found is None:
         return False
     own = Variance(float((errors[known] ** 2).mean()), float((rounds[known] - 1).sum()))
     return bool(stats.f.sf(found.value / own.value, found.freedom, own.freedom) < CHANGED)
 
 
-def _scatter(rows: pd.DataFrame, same: Sequence[str]) -> Variance | None:
+def _scatter(rows: pd.DataFrame, texts: bool) -> Variance | None:
+    """The variance of log(plain tokens a second) within runs of the same plain work, or of the same plain texts."""
+    rows = with_settings(rows)
+    # Texts of another file under the same name of a workload have other lengths.
+    columns = [*plain_work_columns(rows, texts), *(["batch_plain_tokens"] if texts else [])]
     speeds = np.log(rows["plain_tokens_per_second"].astype(float))
-    # Rows of earlier sweeps lack some of these, all alike.
-    keys = [*(rows[name].map(_key) for name in same), rows["sampling"].map(_asked_work)]
-    works = speeds.groupby(keys, dropna=False)
+    works = speeds.groupby([rows[name].map(_key) for name in columns], dropna=False)
     freedom = len(speeds) - works.ngroups
     return Variance(float(((speeds - works.transform("mean")) ** 2).sum() / freedom), freedom) if freedom else None
 
@@ -122,12 +112,6 @@ def _scatter(rows: pd.DataFrame, same: Sequence[str]) -> Variance | None:
 def _key(value: object) -> str:
     """A cell as what rows are grouped by; lists, which pandas cannot group by, are arrays in rows that were read."""
     return str(list(value)) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else str(value)
-
-
-def _asked_work(sampling: object) -> str:
-    """What a row's sampling parameters, in JSON, say of ASKED_WORK; nothing, in rows older than the column."""
-    asked = json.loads(sampling) if isinstance(sampling, str) else {}
-    return json.dumps([asked.get(name) for name in ASKED_WORK], sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from specbench.metrics.disturbance import Disturbance
+from specbench.metrics.ranking import BATCHES, plain_changed, ranking
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.metrics.standing import BATCHES, plain_changed, standing
 from specbench.reports import Strong, winner
 from specbench.reports.text import literal
 from tests.made_up_rows import frame, make_row
@@ -55,7 +55,7 @@ def sweep(
 @pytest.mark.parametrize(("settings", "noise", "drift"), [(2, 0.02, 0.005), (12, 0.02, 0.02), (6, 0.1, 0.1)])
 def test_no_winner_is_named_among_equals(settings, noise, drift):
     """At most 5% of sweeps may; of 200, chance makes up to 9.7% of that (three standard deviations)."""
-    named = [standing(sweep(seed, [0.1] * settings, noise, drift)).fastest is not None for seed in range(200)]
+    named = [ranking(sweep(seed, [0.1] * settings, noise, drift)).fastest is not None for seed in range(200)]
     assert np.mean(named) <= 0.097
 
 
@@ -67,14 +67,14 @@ def test_equals_are_not_beaten_by_a_disturbance_in_the_run_of_one():
             rows.loc[2, name] *= 1.35
         rows.loc[2, "plain_tokens_per_second"] /= 1.35
         rows.at[2, "batch_plain_seconds"] = [1.35 * each for each in rows.at[2, "batch_plain_seconds"]]
-        found = standing(rows)
+        found = ranking(rows)
         assert (found.best, found.fastest) == (2, None)
         assert "The machine changed between runs" in winner.machine(rows)
 
 
 def test_a_winner_is_named_and_is_the_right_one():
     """1.65 times plain decoding beside 1.22 and less; prompts scatter by 15%, so that less would not show."""
-    found = [standing(sweep(seed, [0.1, 0.5, 0.2, 0.0, 0.1, 0.2])) for seed in range(40)]
+    found = [ranking(sweep(seed, [0.1, 0.5, 0.2, 0.0, 0.1, 0.2])) for seed in range(40)]
     assert {each.fastest for each in found} <= {1, None}
     assert np.mean([each.fastest == 1 for each in found]) >= 0.9
 
@@ -83,7 +83,7 @@ def test_the_fastest_is_among_those_that_are_not_ruled_out():
     """In 95% of sweeps; here in all but at most 6 of 60."""
     missed = 0
     for seed in range(60):
-        found = standing(sweep(seed, [0.1, 0.2, 0.25, 0.1]))
+        found = ranking(sweep(seed, [0.1, 0.2, 0.25, 0.1]))
         missed += 2 not in {found.best, *found.rivals}
     assert missed <= 6
 
@@ -96,22 +96,22 @@ def test_what_prompts_have_in_common_drops_out():
             rows.at[job, name] = rows.at[0, name]
         rows.at[job, "batch_seconds"] = [each / factor for each in rows.at[0, "batch_seconds"]]
         rows.loc[job, "speedup"] = rows.loc[0, "speedup"] * factor
-    assert standing(rows).fastest == 1
+    assert ranking(rows).fastest == 1
     rows.at[2, "batch_seconds"] = rows.at[2, "batch_seconds"][::-1]  # the same numbers, but no longer prompt by prompt
-    assert standing(rows).rivals == [2]
+    assert ranking(rows).rivals == [2]
 
 
 def test_what_rounds_scatter_counts():
     """The same batches in both runs: 1.30 beside 1.25 is a difference where rounds leave 0.2% open, and none at 5%."""
     for error, rivals in ((0.002, []), (0.05, [0])):
-        assert standing(frame([make_row(round_error=error), make_row(speedup=1.3, round_error=error)])).rivals == rivals
+        assert ranking(frame([make_row(round_error=error), make_row(speedup=1.3, round_error=error)])).rivals == rivals
 
 
 def test_faster_than_plain_decoding_is_a_claim_about_all_settings_together():
     """0 of 12 settings that gain nothing, in at least 90% of 60 sweeps (95% but for chance); all that gain 60%."""
-    false = [bool(standing(sweep(seed, [0.0] * 12)).pays) for seed in range(60)]
+    false = [bool(ranking(sweep(seed, [0.0] * 12)).pays) for seed in range(60)]
     assert np.mean(false) <= 0.1
-    assert standing(sweep(0, [0.5, 0.5])).pays == [0, 1]
+    assert ranking(sweep(0, [0.5, 0.5])).pays == [0, 1]
 
 
 def test_plain_decoding_that_changed():
@@ -146,9 +146,9 @@ def test_constrained_decoding_is_no_drift_of_the_machine():
     """Its masks take time on the host, so that plain decoding under a grammar is other work than without."""
     rows = sweep(0, [0.1] * 6, drift=0.0)
     rows.loc[3:, "plain_tokens_per_second"] /= 2
-    assert standing(rows).drift.value > 0.1
+    assert ranking(rows).drift.value > 0.1
     rows["sampling"] = [f'{{"temperature": {t}}}' for t in (0.5, 1, 1)] + ['{"structured_outputs": {"regex": "a"}}'] * 3
-    assert standing(rows).drift.value < 0.01
+    assert ranking(rows).drift.value < 0.01
 
 
 # --- What is said ---
@@ -232,5 +232,5 @@ def test_one_batch_says_nothing_of_other_settings(ends):
     assert "Nothing here is shown to be faster" in text
     old = dict.fromkeys((*BATCHES, "rounds", "round_error", "plain_round_error", "cores", "other_cores", "waited"))
     rows = frame([make_row(gamma=g, speedup=1.0 + g, **old) for g in (1, 2)])
-    assert standing(rows).rivals == [0]
+    assert ranking(rows).rivals == [0]
     assert winner.machine(rows) == ""
