@@ -118,8 +118,10 @@ def where_it_ran(results: pd.DataFrame) -> Section:
     """Hardware, versions and settings; what differs between rows is listed with all its values."""
     values = functools.partial(cells.values, results)
     timed = results["rounds"].notna().all()
+    why = "" if results["threads_reason"].isna().all() else f" ({values('threads_reason')})"
+    threads = f"{values('threads')} threads{why}"
     lines = [
-        f"hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {values('threads')} threads",
+        f"hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {threads}",
         f"versions: specbench {values('version')}, commit {values('commit')}; Python {values('python')}, "
         f"PyTorch {values('torch')}, transformers {values('transformers')}",
         f"pair {values('pair')}: target {values('target')}, draft {values('draft')}; drafter {values('drafter')}",

@@ -89,6 +89,7 @@ class RunRow:
     commit: str  # "-dirty" behind it where the tree had changes; an installed package has that of its build
     hardware: str
     threads: int
+    threads_reason: str | None = None  # why so many, with what was timed; None without a model and in older rows
     device: str
     dtype: str | None  # a replay has that of its trace
     python: str

@@ -20,6 +20,7 @@ class ModelContext(RunContext):
         drafter: bound to the pair.
         names: of the target and the draft, as they were asked for.
         engine: how steps are taken.
+        threads_reason: why PyTorch uses the number of CPU threads that it does.
     """
 
     pair: Pair
@@ -28,12 +29,14 @@ class ModelContext(RunContext):
     requests: Sequence[Request]
     names: tuple[str, str] = ("target", "draft")
     engine: DecodingEngine = field(default_factory=EagerEngine)
+    threads_reason: str | None = None
 
     @property
     def of_models(self) -> dict[str, Any]:
         """See RunContext."""
         own = [request for request in self.requests if request.sampling != self.sampling]
         return {
+            "threads_reason": self.threads_reason,
             "engine": self.engine.name,
             "prompt_chunk": self.engine.prompt_chunk,
             "prompts": _prompts(self.requests),
