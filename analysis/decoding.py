@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench import winner
-from specbench.between import RULES, agreement, tokens_a_step
+from specbench.between import RULES, agreement, prompts_of, tokens_a_step
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.request_latency import STATISTICS
 from specbench.plots import decode as plots
@@ -86,7 +86,8 @@ def latency(results: pd.DataFrame, settings: Sequence[str], where: str) -> list[
     ]
     caption = f"Latency of speculatively decoded requests, in milliseconds. {where}"
     shown = pd.DataFrame(lines)
-    return [section("Latency", Table("latency", shown, caption=caption, note=LATENCY_NOTE, left=("verifier",)))]
+    left = ("verifier", "drafter", "draft")
+    return [section("Latency", Table("latency", shown, caption=caption, note=LATENCY_NOTE, left=left))]
 
 
 def _measured(row: pd.Series) -> dict[str, str]:
@@ -207,9 +208,10 @@ def build_sweep(
     """
     results = read_run(run_dir, axis)
     common = [axis, *varying(results, axis, "verifier")]
+    few = cells.few_units({"prompts": prompts_of(run_dir, results)})
     answer = [
         *(fastest(results, axis), *tokens_a_step(run_dir, results, common), findings(results)),
-        *(winner.machine(results), repeats(results), exactness(results), agreement(results, axis)),
+        *(winner.machine(results), repeats(results), exactness(results), agreement(results, axis), few),
     ]
     shown = Table(
         "table",
@@ -225,7 +227,7 @@ def build_sweep(
         section("Result", *answer),
         section("Table", shown),
         *latency(results, settings, setting(results)),
-        *by_category(read_categories(run_dir, results, settings), settings, setting(results)),
+        *by_category(read_categories(run_dir, results, settings), results, settings, setting(results)),
         section("Figures", *pictures),
         where_it_ran(results),
     ]

@@ -10,7 +10,7 @@ from specbench.metrics.disturbance import OTHERS, WAITED, Disturbance, is_distur
 from specbench.metrics.standing import Standing, plain_changed, seen, standing
 from specbench.reports.model import Strong, Text
 from specbench.reports.text import join
-from specbench.rounding import interval
+from specbench.rounding import speedup
 
 ONE_BATCH = (
     "It was timed in one batch and has no interval: a smaller batch_size or protocol.group or more prompts give it one."
@@ -28,7 +28,7 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
     found = standing(rows)
     row, low, high = rows.iloc[found.best], *(rows.iloc[found.best][f"speedup_{end}"] for end in ("low", "high"))
     measured = (
-        f"{interval(row['speedup'], low, high)} times plain decoding, {row['tokens_per_second']:.1f} against "
+        f"{speedup(row['speedup'], low, high)} times plain decoding, {row['tokens_per_second']:.1f} against "
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
     )
     sentences = _named(found, names, measured)

@@ -47,7 +47,7 @@ from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Time
 from specbench.protocols.shared import shared_fields
 from specbench.replay.trace import TRACE, Trace
 from specbench.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
-from specbench.rounding import interval
+from specbench.rounding import speedup
 from specbench.verifiers.base import offers
 from specbench.winner import disturbed
 
@@ -189,8 +189,8 @@ def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]
 
 def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False) -> str:
     """The run in a line: acceptance, speedup, and what keeps the speedup or the texts from being trusted."""
-    speedup = interval(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
-    parts = [f"{measured['acceptance_length']:.2f} tokens a step, {speedup} times plain decoding"]
+    told = speedup(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
+    parts = [f"{measured['acceptance_length']:.2f} tokens a step, {told} times plain decoding"]
     if measured["speedup_low"] is None:
         parts.append("no interval, since all was timed in one batch")
     if synthetic:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.config import LARGEST_GAMMA, LARGEST_LENGTH, LARGEST_SEED
+from specbench.config import LARGEST_GAMMA, LARGEST_LENGTH, LARGEST_SEED, is_category
 from specbench.errors import ConfigError
 from specbench.files import LONGEST_NAME, Source, is_name, is_text, shown
 from specbench.workloads.columns import Columns
@@ -204,7 +204,7 @@ def _category(column: str | None, row: Row, source: Source) -> str:
     given = None if column is None else row.value.get(column)
     if given is None:
         return ""
-    if isinstance(given, bool | list | dict) or not is_name(str(given)):
+    if not is_category(given):
         problem = f"{row.place}: {column} {shown(given)} is no name of a category"
         raise source.wrong(problem, "Use a short text; workload.columns.category=null uses none.")
     return str(given)
