@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specbench.caches import CACHES, OF_PYTORCH, keep_outside_clean
+from specbench.core.machine.caches import CACHES, OF_PYTORCH, keep_outside_clean
 from tests.command_lines import NO_HOME
 
 OF_MATPLOTLIB = (".cache/matplotlib", ".config/matplotlib")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from specbench import rounding
+from specbench.core import rounding
 
 
 @pytest.mark.parametrize(

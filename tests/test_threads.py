@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench import results
+from specbench.metrics import results
 from specbench.models import Engine, Pair, threads
 from specbench.models.threads import Threads, choose_threads
 from tests.command_lines import clean_environment

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from specbench.config import CONF, ColumnsConfig, WorkloadConfig
-from specbench.errors import ConfigError
-from specbench.workloads import Prompt, Workload, load_workload, sources
-from specbench.workloads.prompts import PLACEHOLDERS
-from specbench.workloads.selection import shuffled
+from specbench.core.conf import CONF
+from specbench.core.errors import ConfigError
+from specbench.runs.config import ColumnsConfig, WorkloadConfig
+from specbench.runs.workloads import Prompt, Workload, load_workload, sources
+from specbench.runs.workloads.prompts import PLACEHOLDERS
+from specbench.runs.workloads.selection import shuffled
 from tests.command_lines import clean_environment
 
 ROWS = [

@@ -12,10 +12,10 @@ from statistics import median
 
 import torch
 
-from specbench import ranks
-from specbench.devices import PYTORCH_THREADS
+from specbench.core.machine import ranks
+from specbench.core.machine.devices import PYTORCH_THREADS
+from specbench.core.machine.progress import say
 from specbench.models.engine import Engine
-from specbench.progress import say
 
 SMALL_MODEL = 50_000_000  # parameters; such matrices gain little from a second thread on any machine
 MOST_TOKENS = 16  # of a timed pass
