@@ -15,6 +15,7 @@ import torch
 
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError, ModelError
+from specbench.core.machine import progress
 from specbench.core.sampling_params import BANS
 from specbench.core.types import PADDING
 from specbench.decoding.detokenize import Tokenizer
@@ -126,6 +127,10 @@ class Decoder:
         """
         width = at_once or max(len(requests), 1)
         completions, waiting = self.start(requests[:width]), requests[width:]
+
+        def tokens() -> int:
+            return sum(len(each.token_ids) for each in completions)
+
         while self._rows or waiting:
             if waiting and self.active < width:
                 room = width - self.active
@@ -133,6 +138,8 @@ class Decoder:
                 waiting = waiting[room:]
             if self._rows:
                 self.step()
+                progress.beat(tokens)
+        progress.count(tokens())
         return completions
 
     def start(self, requests: Sequence[Request]) -> list[Completion]:
