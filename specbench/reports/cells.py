@@ -59,4 +59,4 @@ def few_units(units: Mapping[str, int]) -> str:
         for name, count in units.items()
         if count < FEW
     ]
-    return f"Intervals over few units are too narrow: {'; '.join(few)}." if few else ""
+    return f"Intervals need more units: {'; '.join(few)}." if few else ""
