@@ -31,9 +31,7 @@ def convert(arguments: Sequence[str]) -> int:
 
     gguf.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
     named = f"pair=hf {typed('pair.target', str(asked.out))}"
-    say(
-        f"Checkpoint: {asked.out}. To use it: {named} pair.draft=..., or without a draft: {named} drafter=prompt_lookup"
-    )
+    say(f"Checkpoint: {asked.out}. To use it: {named} pair.draft=..., or alone: {named} drafter=prompt_lookup")
     return 0
 
 
