@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
+from rich.console import Console
 
 import specbench
 from specbench.core.machine import progress
@@ -82,3 +85,14 @@ def test_decoding_beats_between_its_steps(pair: Pair, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Decoder, "step", lambda self: (step(self), setattr(clock, "now", clock.now + 2)))
     specbench.decode(pair, ["import "], gamma=0, max_new_tokens=3)
     assert said == ["job 3: decoding, 0.5 tokens/s"] * 3
+
+
+def test_a_notebook_says_what_has_begun(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    list(progress.track(range(2), "decoding"))
+    progress.say_in_notebook("a certificate")
+    assert said == []
+    monkeypatch.setattr(progress, "console", Console(force_jupyter=True))
+    list(progress.track(range(2), "decoding"))
+    progress.say_in_notebook("a certificate")
+    assert said == ["job 3: decoding", "a certificate"]
+    assert inspect.signature(specbench.certify).parameters["report"].default is progress.say_in_notebook

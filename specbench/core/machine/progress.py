@@ -69,6 +69,7 @@ class _Lines:
 @contextmanager
 def _lines(label: str, total: int) -> Generator[_Lines]:
     lines = _Lines(label, total)
+    say_in_notebook(_named(label))
     _Current.lines.append(lines)
     try:
         yield lines
@@ -116,6 +117,12 @@ def progress(label: str, total: int) -> Generator[Callable[[int], None]]:
             lines.advance(done)
 
         yield advance
+
+
+def say_in_notebook(message: str) -> None:
+    """Prints a message in a notebook, where nothing else says that work has begun."""
+    if console.is_jupyter:
+        say(message)
 
 
 def say(message: str, style: str | None = None) -> None:
