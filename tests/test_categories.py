@@ -106,6 +106,8 @@ def test_speedups_of_all_categories_stand_side_by_side(run):
         ["4", "-", "1.25", "1.25 [1.20, 1.30]", "2.50 [2.31, 2.72]"],
     ]
     assert list(table) == ["gamma", "[red]", "(none)", "all", "tokens a step"]
+    write_rows(run / "1" / CATEGORIES, [make_category("[red]", 1.75)], CATEGORY_SCHEMA)
+    assert shown(run, ["gamma"], "speedups")["(none)"].tolist() == ["1.25", "-"]  # of a run without the category
     write_rows(run / "0" / CATEGORIES, [make_category("a", None), make_category("b", None)], CATEGORY_SCHEMA)
     write_rows(run / "1" / CATEGORIES, [make_category("a", None)], CATEGORY_SCHEMA)
     with pytest.raises(StopIteration):  # no speedup of any category is known
