@@ -17,12 +17,13 @@ from specbench.reports.text import section
 from specbench.rules import rules_followed
 
 from .command import main
-from .decoding import setting, synthetic, where_it_ran
+from .decoding import latency, setting, synthetic, where_it_ran
 from .folder import read_rows, report_of
 
 BASELINES = "baselines.parquet"
 ASSISTED = "transformers_assisted"
 RANDOM = "random:"
+SETTINGS = ("batch_size", "engine", "gamma")
 QUESTION = (
     """\
 A step of speculative decoding drafts gamma tokens, scores them in one pass of the target, and verifies them. How long
@@ -68,6 +69,7 @@ def build(run_dir: Path) -> Report:
     sections = [
         section("Result", *findings, texts(others)),
         section("Table", shown),
+        *latency(rows, [*SETTINGS, *distinguishing_columns(rows, *SETTINGS)], where),
         section("Figures", *_pictures(rows, others)),
         where_it_ran(rows),
     ]

@@ -14,7 +14,7 @@ from specbench.metrics.request_latency import STATISTICS
 from specbench.metrics.results import RESULT_SCHEMA
 from specbench.metrics.run_settings import as_text, distinguishing_columns, sampling_of, with_settings
 from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells, winner
-from specbench.reports.between import agreement, tokens_a_step
+from specbench.reports.between import agreement, prompts_of, tokens_a_step
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.plots import decode as plots
 from specbench.reports.text import section
@@ -86,7 +86,8 @@ def latency(results: pd.DataFrame, settings: Sequence[str], where: str) -> list[
     ]
     caption = f"Latency of speculatively decoded requests, in milliseconds. {where}"
     shown = pd.DataFrame(lines)
-    return [section("Latency", Table("latency", shown, caption=caption, note=LATENCY_NOTE, left=("verifier",)))]
+    left = ("verifier", "drafter", "draft")
+    return [section("Latency", Table("latency", shown, caption=caption, note=LATENCY_NOTE, left=left))]
 
 
 def _measured(row: pd.Series) -> dict[str, str]:
@@ -118,8 +119,10 @@ def where_it_ran(results: pd.DataFrame) -> Section:
     """Hardware, versions and settings; what differs between rows is listed with all its values."""
     values = functools.partial(cells.values, results)
     timed = results["rounds"].notna().all()
+    why = "" if results["threads_reason"].isna().all() else f" ({values('threads_reason')})"
+    threads = f"{values('threads')} threads{why}"
     lines = [
-        f"hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {values('threads')} threads",
+        f"hardware: {values('hardware')}; device {values('device')}, {values('dtype')}, {threads}",
         f"versions: specbench {values('version')}, commit {values('commit')}; Python {values('python')}, "
         f"PyTorch {values('torch')}, transformers {values('transformers')}",
         f"pair {values('pair')}: target {values('target')}, draft {values('draft')}; drafter {values('drafter')}",
@@ -205,9 +208,10 @@ def build_sweep(
     """
     results = read_run(run_dir, axis)
     common = [axis, *distinguishing_columns(results, axis, "verifier")]
+    few = cells.few_units({"prompts": prompts_of(run_dir, results)})
     answer = [
         *(fastest(results, axis), *tokens_a_step(run_dir, results, common), findings(results)),
-        *(winner.machine(results), repeats(results), exactness(results), *agreement(results, axis)),
+        *(winner.machine(results), repeats(results), exactness(results), *agreement(results, axis), few),
     ]
     shown = Table(
         "table",
@@ -223,7 +227,7 @@ def build_sweep(
         section("Result", *answer),
         section("Table", shown),
         *latency(results, settings, setting(results)),
-        *by_category(read_categories(run_dir, results, settings), settings, setting(results)),
+        *by_category(read_categories(run_dir, results, settings), results, settings, setting(results)),
         section("Figures", *pictures),
         where_it_ran(results),
     ]

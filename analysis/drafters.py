@@ -16,7 +16,7 @@ from specbench.reports.text import section
 
 from .categories import by_category, read_categories
 from .command import main
-from .decoding import repeats, setting, synthetic, where_it_ran
+from .decoding import latency, repeats, setting, synthetic, where_it_ran
 from .folder import read_rows, report_of
 
 QUESTION = """\
@@ -52,7 +52,8 @@ def build(run_dir: Path) -> Report:
     sections = [
         section("Result", *answer),
         section("Table", shown),
-        *by_category(parts, [*SETTINGS, *beside], everything),
+        *latency(told, [*SETTINGS, *beside], everything),
+        *by_category(parts, told, [*SETTINGS, *beside], everything),
         section("Figures", *_pictures(named, everything)),
         where_it_ran(rows),
     ]

@@ -17,7 +17,7 @@ from specbench.reports.plots import parameters as plots
 from specbench.reports.text import section
 
 from .command import main
-from .decoding import repeats, setting, where_it_ran
+from .decoding import latency, repeats, setting, where_it_ran
 from .drawn_tokens import exactness
 from .folder import read_rows, report_of
 
@@ -65,6 +65,7 @@ def build(run_dir: Path) -> Report:
     sections = [
         section("Result", *compared(results, beside), repeats(results), exactness(results), FIRST),
         section("Table", shown),
+        *latency(results, ["series"], setting(results)),
         section("Figures", picture),
         where_it_ran(results),
     ]

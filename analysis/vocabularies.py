@@ -13,7 +13,7 @@ from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.text import section
 
 from .command import main
-from .decoding import setting, where_it_ran
+from .decoding import latency, setting, where_it_ran
 from .folder import read_rows, report_of
 
 QUESTION = """\
@@ -39,8 +39,10 @@ def build(run_dir: Path) -> Report:
     rows = read_rows(run_dir, "draft", "drafter", "temperature", "acceptance_length")
     rows = rows.sort_values(["temperature", "job"], kind="stable", ignore_index=True)
     caption = f"Acceptance by draft and way of drafting. {setting(rows)}"
-    shown = Table("table", table(with_settings(rows)), rows, caption, NOTE, left=("draft", "drafter"))
-    sections = [section("Result", *findings(rows)), section("Table", shown), where_it_ran(rows)]
+    shown_rows, where = with_settings(rows), where_it_ran(rows)
+    shown = Table("table", table(shown_rows), rows, caption, NOTE, left=("draft", "drafter"))
+    times = latency(shown_rows, [*SETTINGS, *distinguishing_columns(shown_rows, *SETTINGS)], setting(rows))
+    sections = [section("Result", *findings(rows)), section("Table", shown), *times, where]
     return report_of(run_dir, "vocabularies", "Different vocabularies", QUESTION, sections)
 
 

@@ -65,7 +65,7 @@ _HOMES = {
 if not any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-caches.make_do_without_home()  # likewise before Triton and matplotlib are imported
+caches.keep_outside_clean()  # likewise before Triton and matplotlib are imported
 
 
 def __getattr__(name: str) -> object:

@@ -56,7 +56,10 @@ def report(arguments: list[str]) -> int:
     if len(folders) > 1 or folders[:1] in (["-h"], ["--help"]):
         print(REPORT)
         return 0 if len(folders) == 1 else 2
-    return tell(find_sweep(folders[0] if folders else LATEST), just_ran=False, publishing=PUBLISH in arguments)
+    folder = find_sweep(folders[0] if folders else LATEST)
+    if folders in ([], [LATEST]):
+        say(f"{folder}, which was begun last:")
+    return tell(folder, just_ran=False, publishing=PUBLISH in arguments)
 
 
 def pages(arguments: list[str]) -> int:

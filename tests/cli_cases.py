@@ -187,6 +187,11 @@ BAD_INPUT = [
     folder_case("folder without weights", ["config.json"], "no weights", "safetensors"),
     Case("folder of no user", (*HF, "pair.target='~nobody-here/x'"), ("pair.target=~nobody-here/x", "no such folder")),
     # The workload
+    Case("a pool that is no mapping", ("workload.pool=a",), ("workload.pool=a: no mapping of names", "{writing: mt")),
+    Case(
+        "a pool of lists", ("workload.pool={a: [b]}",), ("workload.pool={'a': ['b']}", "no mapping of names to names")
+    ),
+    Case("fewer than none of each", ("workload.per_category=-1",), ("workload.per_category=-1: below 0", "Use 0")),
     Case(
         "no file given",
         ("workload=file",),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import decoding, gamma_sweep, temperature_sweep
+from analysis import decode_speed, decoding, drafters, gamma_sweep, parameters, temperature_sweep, vocabularies
 from analysis.drawn_tokens import exactness, telling
 from specbench.core.errors import ConfigError
 from specbench.metrics import theory
@@ -361,12 +361,14 @@ def test_reports_load_no_model_library_and_no_window_system() -> None:
     assert not {"torch", "transformers", "hydra", "wandb", "matplotlib.pyplot"} & set(loaded)
 
 
-def test_latency_is_shown_where_rows_have_it(tmp_path):
+@pytest.mark.parametrize("module", [gamma_sweep, decode_speed, drafters, parameters, vocabularies])
+def test_latency_is_shown_where_rows_have_it(tmp_path, module):
     """Rows of an earlier version have none, and their report has no such section."""
     names = [f"{each}_{name}_ms" for name in ("ttft", "tpot") for each in ("mean", "p50", "p99")]
     values = {name: 10.0 + place for place, name in enumerate(names)}
-    page = said(gamma_sweep, write_run(tmp_path / "new", gamma_rows(**values)))
+    page = said(module, write_run(tmp_path / "new", gamma_rows(engine="eager", **values)))
     lines = table_of(page.split("## Latency")[1])
     assert {line["TTFT p99"] for line in lines} == {"12.00"}
     assert {line["TPOT mean"] for line in lines} == {"13.00"}
-    assert "## Latency" not in said(gamma_sweep, write_run(tmp_path / "old", gamma_rows()))
+    assert len({tuple(line.values()) for line in lines}) == len(gamma_rows())  # each row is told from the others
+    assert "## Latency" not in said(module, write_run(tmp_path / "old", gamma_rows(engine="eager")))

@@ -80,11 +80,12 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def shown(run: Path, settings: list[str]) -> pd.DataFrame:
-    """The table of a report on that run."""
-    rows = analysis.read_categories(run, frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))]), settings)
-    (section,) = analysis.by_category(rows, settings, "Setting.")
-    return next(part for part in section.blocks if hasattr(part, "shown")).shown
+def shown(run: Path, settings: list[str], name: str = "categories") -> pd.DataFrame:
+    """A table of a report on that run."""
+    results = frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))])
+    rows = analysis.read_categories(run, results, settings)
+    (section,) = analysis.by_category(rows, results, settings, "Setting.")
+    return next(part for part in section.blocks if getattr(part, "name", "") == name).shown
 
 
 def test_reports_have_a_line_a_run_and_category(run, tmp_path):
@@ -93,7 +94,31 @@ def test_reports_have_a_line_a_run_and_category(run, tmp_path):
         ["[red]", "2", "4", "2.50", "1.50"], ["[red]", "4", "4", "2.50", "-"],
         ["(none)", "2", "4", "2.50", "1.25"], ["(none)", "4", "4", "2.50", "1.25"],
     ]  # fmt: skip
-    assert analysis.by_category(analysis.read_categories(tmp_path, frame([make_row()]), []), [], "") == []
+    rows = frame([make_row()])
+    assert analysis.by_category(analysis.read_categories(tmp_path, rows, []), rows, [], "") == []
+
+
+def test_speedups_of_all_categories_stand_side_by_side(run):
+    """As in Spec-Bench's own table: a line a run, a column a category, and all of the workload."""
+    table = shown(run, ["gamma"], "speedups")
+    assert table.to_numpy().tolist() == [
+        ["2", "1.50", "1.25", "1.25 [1.20, 1.30]", "2.50 [2.31, 2.72]"],
+        ["4", "-", "1.25", "1.25 [1.20, 1.30]", "2.50 [2.31, 2.72]"],
+    ]
+    assert list(table) == ["gamma", "[red]", "(none)", "all", "tokens a step"]
+    write_rows(run / "1" / CATEGORIES, [make_category("[red]", 1.75)], CATEGORY_SCHEMA)
+    assert shown(run, ["gamma"], "speedups")["(none)"].tolist() == ["1.25", "-"]  # of a run without the category
+    write_rows(run / "0" / CATEGORIES, [make_category("a", None), make_category("b", None)], CATEGORY_SCHEMA)
+    write_rows(run / "1" / CATEGORIES, [make_category("a", None)], CATEGORY_SCHEMA)
+    with pytest.raises(StopIteration):  # no speedup of any category is known
+        shown(run, ["gamma"], "speedups")
+
+
+def test_few_prompts_of_a_category_are_said(run):
+    results = frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))])
+    rows = analysis.read_categories(run, results, ["gamma"])
+    (section,) = analysis.by_category(rows, results, ["gamma"], "")
+    assert "prompts of a category number 3, with which a nominal 95% holds about" in section.blocks[-1].text
 
 
 def test_a_table_of_an_earlier_version_lacks_a_column_and_is_shown(run):
@@ -114,6 +139,7 @@ def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
     assert "[red]" in said
     assert "protocol.group=category" in said
     assert "without an interval" not in said
+    assert "prompts of a category number 3" in said
     alone = dataclasses.asdict(make_category("b", 1.25)) | {"speedup_low": None, "speedup_high": None}
     summary.print_categories(rows, pd.DataFrame([alone]).assign(job=0))
     assert "A speedup without an interval is of one batch" in console.export_text()

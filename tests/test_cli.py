@@ -234,3 +234,16 @@ def test_a_path_that_the_locale_cannot_name_is_refused_before_anything_runs(tmp_
     assert got.returncode == 2
     assert b"Set LC_ALL=C.UTF-8" in got.stderr
     assert b"Set LC_ALL" not in ended(tmp_path).stderr
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_refused_before_anything_runs(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)
+    environment = clean_environment(tmp_path) | {"PYTHONUTF8": "1"}
+    for where, arguments in ((folder, ["report"]), (tmp_path, ["report", folder]), (folder, ["gamma=2"])):
+        command = [sys.executable, "-m", "specbench", *arguments]
+        done = subprocess.run(command, cwd=where, env=environment, capture_output=True, check=False)
+        assert done.returncode == 2
+        assert b"not UTF-8. Rename it, or work in another folder." in b" ".join(done.stderr.split())
+        assert b"caf\\udce9" in done.stderr
+    assert not os.listdir(folder)

@@ -80,6 +80,18 @@ def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, small):
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_replies_that_are_cut_before_a_later_turn_are_said(small, capfd):
+    prompts = [Prompt("a", "def f(x):\n", 1, further=("x",)), Prompt("b", "import os\n", 2, further=("y", "z"))]
+    (first, *_) = turns_of(small, [Prompt("a", "def f(x):\n", 1)])
+    turns_of(small, prompts)
+    said = capfd.readouterr().err
+    assert "3 of 3 replies that stand before a later turn were cut at their max_new_tokens" in said
+    stop = plain_decoder(small).run([first])[0].token_ids[2]
+    turns_of(dataclasses.replace(small, stop_ids=frozenset({stop})), [prompts[0]])
+    assert "were cut" not in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_what_stopped_a_reply_is_not_told(small):
     (first,) = turns_of(small, [Prompt("a", "def f(x):\n", 1)])
     stop = plain_decoder(small).run([first])[0].token_ids[2]

@@ -36,7 +36,8 @@ def folder(path, categories=("copy", "new"), gains=GAINS, **changes):
 
 def test_drafters_stand_beside_each_other_in_each_category(tmp_path):
     report = drafters.build(folder(tmp_path))
-    overall, parts = report.tables
+    overall, beside, parts = report.tables
+    assert beside.shown[["copy", "new"]].to_numpy().tolist() == [["2.00", "0.50"], ["0.90", "-"]]
     columns = ["category", "drafter", "tokens drafted", "acceptance rate", "acceptance length", "speedup"]
     assert parts.shown[columns].to_numpy().tolist() == [
         ["copy", "model", "4.00", "0.50", "4.00", "2.00"], ["copy", "prompt_lookup", "0.00", "-", "1.00", "0.90"],
@@ -48,6 +49,14 @@ def test_drafters_stand_beside_each_other_in_each_category(tmp_path):
     assert "highest acceptance lengths are those of model in copy (4.00" in text
     assert "nan" not in text.lower()
     assert "synthetic" not in text
+
+
+def test_latencies_are_shown_where_rows_have_them(tmp_path):
+    assert "Latency" not in [each.heading for each in drafters.build(folder(tmp_path / "none")).sections]
+    times = {f"{each}_{name}_ms": 2.5 for each in ("mean", "p50", "p99") for name in ("ttft", "tpot")}
+    report = drafters.build(folder(tmp_path / "timed", **times))
+    shown = next(each.shown for each in report.tables if each.name == "latency")
+    assert shown["TTFT mean"].tolist() == ["2.50", "2.50"]
 
 
 def test_without_times_there_is_no_figure(tmp_path):

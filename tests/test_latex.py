@@ -147,6 +147,15 @@ def test_two_numbers_of_one_name_are_refused() -> None:
         numbers.macro("a_b", "2")
 
 
+def test_an_uncertain_speedup_has_its_value_too():
+    numbers = Numbers()
+    numbers.headlines("one", {"Speedup": "1.10 (uncertain by a factor of 18)"})
+    lines = numbers.render().splitlines()
+    assert r"\def\specbenchSpeedupValue{\specbench{one/Speedup/value}}" in lines
+    assert r"\specbenchnumber{one/Speedup/value}{1.10}" in lines
+    assert not [line for line in lines if "Low" in line or "/low" in line]
+
+
 def test_short_names_are_the_first_experiment_s() -> None:
     numbers = Numbers()
     numbers.headlines("one", {"Speedup": "1.25 [1.2, 1.3]"})

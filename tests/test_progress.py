@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import inspect
 
+import pytest
+from rich.console import Console
+
+import specbench
 from specbench.core.machine import progress
+from specbench.decoding import Decoder
+from specbench.models import Pair
 
 
 class Clock:
@@ -51,3 +57,42 @@ def test_pieces_of_any_size_count(monkeypatch: pytest.MonkeyPatch, said: list[st
             clock.now += 40
             advance(done)
     assert said == ["job 3: 10% of comparing draws, 6 min left", "job 3: 40% of comparing draws, 2 min left"]
+
+
+def test_a_long_piece_is_told_of_while_it_lasts_with_its_speed(
+    monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    clock = Clock(monkeypatch)
+    for _ in progress.track(range(2), "decoding"):
+        for tokens in (10, 20, 30):
+            clock.now += 20
+            progress.beat(lambda tokens=tokens: tokens)
+        progress.count(30)
+    assert said == [
+        "job 3: decoding, 0.5 tokens/s",
+        "job 3: 50% of decoding, 80 s left, 0.5 tokens/s",
+        "job 3: 50% of decoding, 2 min left, 0.5 tokens/s",
+    ]
+    progress.beat(lambda: 1)  # no work is under way
+    assert not progress._Current.lines
+
+
+def test_decoding_beats_between_its_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    """One call of specbench.decode, whose steps take two seconds each."""
+    clock = Clock(monkeypatch)
+    step = Decoder.step
+    monkeypatch.setattr(progress, "LINE_SECONDS", 2)
+    monkeypatch.setattr(Decoder, "step", lambda self: (step(self), setattr(clock, "now", clock.now + 2)))
+    specbench.decode(pair, ["import "], gamma=0, max_new_tokens=3)
+    assert said == ["job 3: decoding, 0.5 tokens/s"] * 3
+
+
+def test_a_notebook_says_what_has_begun(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
+    list(progress.track(range(2), "decoding"))
+    progress.say_in_notebook("a certificate")
+    assert said == []
+    monkeypatch.setattr(progress, "console", Console(force_jupyter=True))
+    list(progress.track(range(2), "decoding"))
+    progress.say_in_notebook("a certificate")
+    assert said == ["job 3: decoding", "a certificate"]
+    assert inspect.signature(specbench.certify).parameters["report"].default is progress.say_in_notebook

@@ -73,7 +73,7 @@ def test_commands_compose(command):
     """Of a sweep the first job; launchers, which are plugins, are left out."""
     given = [each for each in shlex.split(command) if not each.startswith(("resume=", "hydra", "+hydra"))]
     prepared(given)
-    OmegaConf.to_container(composed(*(each if "[" in each else each.partition(",")[0] for each in given)))
+    OmegaConf.to_container(composed(*(each if {*"[{"} & {*each} else each.partition(",")[0] for each in given)))
 
 
 def test_commands_were_found():

@@ -10,7 +10,6 @@ import torch
 from specbench.core.errors import ConfigError
 from specbench.core.types import Verification
 from specbench.decoding import Decoder, Request
-from specbench.models import threads
 from specbench.protocols import rounds as module
 from specbench.protocols.decode import repeat_failure
 from specbench.protocols.rounds import RoundSettings, Timed, timed_rounds
@@ -141,11 +140,3 @@ def test_other_texts_are_an_error_where_they_cannot_be_rounding():
 def test_settings_that_cannot_be(settings, key):
     with pytest.raises(ConfigError, match=key):
         RoundSettings(*settings)
-
-
-def test_a_small_pair_gets_one_thread(pair, monkeypatch):
-    monkeypatch.setattr(threads, "PYTORCH_THREADS", 16)
-    assert pair.target.num_parameters() < 10_000_000
-    assert threads.default_threads(pair) == 1
-    monkeypatch.setattr(pair.target, "num_parameters", lambda: 1_000_000_000)
-    assert threads.default_threads(pair) == 16

@@ -311,6 +311,8 @@ def test_the_newest_sweep_is_found_with_and_without_links(tmp_path, monkeypatch)
     assert os.readlink("outputs/a/latest") == "1"
     assert find_sweep("latest") == Path("outputs/b/1")
     assert find_sweep("latest", "a") == Path("outputs/a/2")
+    with pytest.raises(ConfigError, match=r"or latest for the one that was begun last\.$"):
+        find_sweep("outputs/latest")
     with pytest.raises(ConfigError, match=r"no sweep under \./outputs/c\. Give the folder of one\.$"):
         find_sweep("latest", "c")
     monkeypatch.setattr(plans, "OUTPUTS", tmp_path / "elsewhere")

@@ -95,11 +95,22 @@ def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, 
     """Nothing else is raised, nothing is left but the job's own files, and it ends."""
     wandb(code)
     monkeypatch.setitem(process.LIMITS, "offline", 1)
+    monkeypatch.setattr(process, "_stalled", [])
     with pytest.raises(TrackingError, match=said) as raised:
         log(tmp_path / "job")
     assert "\n" not in str(raised.value)
     assert [path.name for path in (tmp_path / "job").iterdir()] == ["results.parquet"]
     assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_process_that_is_stopped_does_not_stall_every_job_for_long(wandb, tmp_path, monkeypatch):
+    wandb("def init(**_): os.kill(os.getpid(), 19)")  # SIGSTOP
+    monkeypatch.setitem(process.LIMITS, "offline", 2)
+    monkeypatch.setattr(process, "LATER", 1)
+    monkeypatch.setattr(process, "_stalled", [])
+    for name, limit in (("first", 2), ("second", 1), ("third", 1)):
+        with pytest.raises(TrackingError, match=f"did not end within {limit} s; further runs wait for 1 s"):
+            log(tmp_path / name)
 
 
 def test_errors_before_w_and_b_starts_are_tracking_errors_too(wandb, tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
+from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
 from specbench.runs.config import ColumnsConfig, WorkloadConfig
 from specbench.runs.workloads import Prompt, Workload, load_workload, sources
 from specbench.runs.workloads.prompts import PLACEHOLDERS
 from specbench.runs.workloads.selection import shuffled
+from tests.command_lines import clean_environment
 
 ROWS = [
     {"question_id": 7, "category": "math", "turns": ["one", "two"], "temperature": 0.5},
@@ -364,3 +369,51 @@ def test_what_stands_around_a_prompt_may_be_said_if_it_is_the_usual(tmp_path):
     chat = {"messages": CHAT, "add_special_tokens": False, "add_generation_prompt": None}
     assert only(tmp_path, chat).text == "p"
     assert only(tmp_path, {"prompt": "p", "add_special_tokens": False}, parameters=False).text == "p"
+
+
+def kinds(folder: Path, names: str, **settings: Any) -> list[tuple[str, str]]:
+    """Text and category of each prompt of a workload whose rows have these categories, a letter each."""
+    rows = [{"prompt": f"p{i}", "category": each} for i, each in enumerate(names)]
+    return [(each.text, each.category) for each in load(written(folder, *rows), **settings).prompts]
+
+
+def test_the_first_of_each_category_are_used(tmp_path):
+    assert kinds(tmp_path, "aabacb", per_category=2) == [
+        ("p0", "a"), ("p1", "a"), ("p2", "b"), ("p4", "c"), ("p5", "b"),
+    ]  # fmt: skip
+    assert kinds(tmp_path, "aabacb", per_category=1, limit=2) == [("p0", "a"), ("p2", "b")]
+    shuffled_first = kinds(tmp_path, "aabacb", per_category=1, shuffle=3)
+    assert sorted(name for _, name in shuffled_first) == ["a", "b", "c"]
+    assert shuffled_first == [each for each in kinds(tmp_path, "aabacb", shuffle=3) if each in shuffled_first]
+
+
+def test_pooled_categories_are_one_before_the_first_of_each_are_taken(tmp_path):
+    pool = {"a": "x", "b": "x"}
+    assert kinds(tmp_path, "abca", pool=pool) == [("p0", "x"), ("p1", "x"), ("p2", "c"), ("p3", "x")]
+    assert kinds(tmp_path, "abca", pool=pool, per_category=2) == [("p0", "x"), ("p1", "x"), ("p2", "c")]
+    assert kinds(tmp_path, "1b", pool={1: "x"}) == [("p0", "x"), ("p1", "b")]  # as Hydra reads a number
+
+
+def test_a_pool_that_names_no_category_is_said(tmp_path):
+    path = written(tmp_path, *ROWS)
+    assert "workload.pool names none of their categories" in load(path, pool={"maths": "x"}).description
+    assert "workload.pool" not in load(path, pool={"math": "x"}).description
+
+
+def test_spec_bench_has_the_categories_of_its_own_table():
+    pool = yaml.safe_load((CONF / "workload" / "spec_bench.yaml").read_text())["pool"]
+    ours = ["MT-Bench", "Translation", "Summarization", "QA", "Math", "RAG"]
+    assert list(dict.fromkeys(pool.values())) == ours
+    assert Counter(pool.values())["MT-Bench"] == 8  # of ten questions each, as in MT-Bench itself
+
+
+def test_a_missing_file_is_found_before_anything_heavy_is_imported(tmp_path):
+    code = "import sys; from specbench.__main__ import main\ntry: main()\nfinally: print(*sys.modules, sep=chr(10))"
+    command = [sys.executable, "-c", code, "workload=file", "workload.path=none.jsonl"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "workload.path=none.jsonl: cannot be read (no such file). Give a UTF-8 file" in ended.stderr
+    assert not {"torch", "transformers", "pyarrow", "pandas"} & set(ended.stdout.split())
+    assert not list(tmp_path.glob("outputs"))

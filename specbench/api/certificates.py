@@ -15,6 +15,7 @@ from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, v
 from specbench.core.checks import check_count, plain_number
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.devices import choose_device, choose_dtype
+from specbench.core.machine.progress import say_in_notebook
 from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question, fresh_seed
@@ -43,7 +44,7 @@ def certify(
     inputs_seed: int | None = None,
     device: str = "auto",
     dtype: str = "auto",
-    report: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = say_in_notebook,
     **settings: Any,
 ) -> Certificate:
     """Examines a verifier and says how far from the target's distribution a step of it can be.
@@ -68,7 +69,8 @@ def certify(
             records.
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: of their logits: "auto" (bfloat16 on a GPU, float32 on a CPU), "float32", "bfloat16", "float16".
-        report: is told what is being done, such as ``print``.
+        report: is told what is being done, such as ``print``; by default a line each in a notebook, and nothing
+            elsewhere.
         settings: fields of :class:`specbench.exactness.settings.Settings` in the place of the suite's own, such as
             ``draws=10_000`` or ``seconds=60``.
 

@@ -15,6 +15,7 @@ from specbench.api.prompts import Prompts, Seeds, encoded, gammas_of, listed, sa
 from specbench.api.verifiers import verifier_of
 from specbench.core.checks import check_count
 from specbench.core.errors import ArgumentError
+from specbench.core.machine.progress import progress
 from specbench.core.sampling_params import LARGEST_SEED, processors_named
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
@@ -112,7 +113,8 @@ def decode(
         plain = _decoder(pair, 0, made_verifier, made_drafter, made_engine, host)
         completions, measured = _compared(plain, decoder, requests, size)
     else:
-        timed = decode_timed(decoder, requests, size)
+        with progress("decoding", len(requests)):
+            timed = decode_timed(decoder, requests, size)
         completions = timed.completions
         measured = {"seconds": timed.seconds, "tokens_per_second": timed.tokens / timed.seconds}
     if overlap:

@@ -30,6 +30,13 @@ def interval(value: float, low: float | None, high: float | None, form: str = ".
     return f"{value:{form}} [{low:{form}}, {high:{form}}]" if known else f"{value:{form}}"
 
 
+def speedup(value: float, low: float | None, high: float | None) -> str:
+    """A speedup with its interval; in words if that reaches from less than half to more than double of it."""
+    if low is None or high is None or math.isnan(low) or not (0 < 2 * low < value < high / 2):
+        return interval(value, low, high)
+    return f"{value:.2f} (uncertain by a factor of {max(high / value, value / low):.2g})"
+
+
 def _digits(value: float | None, to_whole: Callable[[float], int]) -> str:
     if not value:
         return "-" if value is None else "0"

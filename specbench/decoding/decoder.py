@@ -16,6 +16,7 @@ import torch
 
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError, ModelError
+from specbench.core.machine import progress
 from specbench.core.machine.devices import synchronize
 from specbench.core.sampling_params import BANS
 from specbench.core.types import PADDING
@@ -128,6 +129,10 @@ class Decoder:
         """
         width = at_once or max(len(requests), 1)
         completions, waiting = self.start(requests[:width]), requests[width:]
+
+        def tokens() -> int:
+            return sum(len(each.token_ids) for each in completions)
+
         while self._rows or waiting:
             if waiting and self.active < width:
                 free = width - self.active
@@ -135,6 +140,8 @@ class Decoder:
                 waiting = waiting[free:]
             if self._rows:
                 self.step()
+                progress.beat(tokens)
+        progress.count(tokens())
         return completions
 
     def start(self, requests: Sequence[Request]) -> list[Completion]:

@@ -105,6 +105,7 @@ class RunRow:
     dtype: str | None = _setting("dtype")  # a replay has that of its trace
     draft_dtype: str | None = _setting("pair.draft_dtype", follows="dtype")  # of its weights; None: no draft
     threads: int = _setting()
+    threads_reason: str | None = None  # why so many, with what was timed; None without a model and in older rows
     hardware: str = _setting()
     # All settings that determine the numbers, and the choices of conf, as JSON (runs/identity.py); None in rows older
     # than this column.

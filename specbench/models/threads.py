@@ -1,17 +1,78 @@
-"""How many CPU threads a pair gets where nobody says."""
+"""How many CPU threads a run's models get, and why.
+
+More threads are not always faster: PyTorch's threads wait for one another at the end of each operation, so that on a
+busy machine all of them wait for the one whose core other work has.
+"""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from specbench.core.machine import ranks
 from specbench.core.machine.devices import PYTORCH_THREADS
-from specbench.models.loading import Pair
+from specbench.core.machine.progress import say
+from specbench.models.cached_model import CachedModel
 
-SMALL_MODEL = 50_000_000  # parameters
+SMALL_MODEL = 50_000_000  # parameters; such matrices gain little from a second thread on any machine
+MOST_TOKENS = 16  # of a timed pass
+PASSES = 5  # timed with each number of threads, after one that is not
+TIMED = "a pass over "  # what the reason begins with if passes were timed
 
 
-def default_threads(pair: Pair) -> int:
-    """PyTorch's default, but one for a small target.
+@dataclass(frozen=True)
+class Threads:
+    """The number of CPU threads of a run, and the reason for it."""
 
-    Its matrices gain little from a second thread, and where other work has the second core, each of its many short
-    products waits for that core: times grow tenfold, and differ from run to run.
+    count: int
+    reason: str
+
+
+def choose_threads(given: int, target: CachedModel, requests: int, width: int, found: Threads | None = None) -> Threads:
+    """Sets and returns how many threads PyTorch uses: the number given, else the faster of one and all.
+
+    A target under 50M parameters gets one thread. A larger one on a CPU is timed with one thread and with PyTorch's
+    default, in turns, on passes as wide as a step's.
+
+    Args:
+        given: by the user; 0 leaves the choice open.
+        target: gets no text, and is left without any.
+        requests, width: decoded side by side, and tokens of each in a step.
+        found: what timing has shown before.
     """
-    return 1 if pair.target.num_parameters() < SMALL_MODEL else PYTORCH_THREADS
+    if given:
+        chosen = Threads(given, "as given")
+    elif target.model.num_parameters() < SMALL_MODEL:
+        chosen = Threads(1, "one, since the target has under 50M parameters")
+    elif PYTORCH_THREADS == 1 or target.device.type != "cpu":
+        chosen = Threads(PYTORCH_THREADS, "PyTorch's default")
+    else:
+        width = min(width, MOST_TOKENS)
+        chosen = found or _faster(target, max(1, min(requests, MOST_TOKENS // width)), width)
+    torch.set_num_threads(chosen.count)
+    return chosen
+
+
+def _faster(target: CachedModel, rows: int, width: int) -> Threads:
+    seconds: dict[int, list[float]] = {1: [], PYTORCH_THREADS: []}
+    for number in range(PASSES + 1):
+        for threads in sorted(seconds, reverse=number % 2 == 1):
+            torch.set_num_threads(threads)
+            passed = _pass_seconds(target, rows, width)
+            seconds[threads] += [passed] if number else []
+    one, every = (1000 * median(each) for each in seconds.values())
+    took = f"{TIMED}{rows * width} tokens took {one:.0f} ms with one thread and {every:.0f} ms with {PYTORCH_THREADS}"
+    chosen = Threads(*ranks.led(lambda: (PYTORCH_THREADS if every < one else 1, took)))  # clocks differ
+    say(f"threads={chosen.count}: {chosen.reason}")
+    return chosen
+
+
+def _pass_seconds(target: CachedModel, rows: int, width: int) -> float:
+    fed = torch.zeros(rows, width, dtype=torch.int64, device=target.device)
+    target.start([[0]] * rows, width + 1)
+    started = time.perf_counter()
+    target.extend(fed, torch.full((rows,), width, device=target.device))
+    return time.perf_counter() - started

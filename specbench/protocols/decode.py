@@ -21,7 +21,7 @@ import torch
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.checks import MOST_ROUNDS, check_count
 from specbench.core.errors import ConfigError
-from specbench.core.rounding import interval
+from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step_result import PHASES as STEP_PHASES
@@ -189,8 +189,8 @@ def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]
 
 def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False) -> str:
     """The run in a line: acceptance, speedup, and what keeps the speedup or the texts from being trusted."""
-    speedup = interval(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
-    parts = [f"{measured['acceptance_length']:.2f} tokens a step, {speedup} times plain decoding"]
+    told = speedup(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
+    parts = [f"{measured['acceptance_length']:.2f} tokens a step, {told} times plain decoding"]
     if measured["speedup_low"] is None:
         parts.append("no interval, since all was timed in one batch")
     if synthetic:

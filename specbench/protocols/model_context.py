@@ -20,6 +20,7 @@ class ModelContext(RunContext):
         drafter: bound to the pair.
         names: of the target and the draft, as they were asked for.
         engine: how steps are taken.
+        threads_reason: why PyTorch uses the number of CPU threads that it does.
     """
 
     pair: Pair
@@ -28,6 +29,7 @@ class ModelContext(RunContext):
     requests: Sequence[Request]
     names: tuple[str, str] = ("target", "draft")
     engine: DecodingEngine = field(default_factory=EagerEngine)
+    threads_reason: str | None = None
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -36,6 +38,7 @@ class ModelContext(RunContext):
         return {
             **super().columns,
             "draft_temperature": self.drafter.temperature,
+            "threads_reason": self.threads_reason,
             "engine": self.engine.name,
             "prompt_chunk": self.engine.prompt_chunk,
             "prompts": _prompts(self.requests),

@@ -81,6 +81,19 @@ def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str])
     ]
 
 
+def prompts_of(run_dir: Path, results: pd.DataFrame) -> int:
+    """The fewest prompts that a run's intervals are over; a conversation is one.
+
+    Args:
+        run_dir: the sweep's folder.
+        results: rows of results.RunRow, whose turns are counted if there is no step log.
+    """
+    steps = read_jobs(run_dir, STEPS)
+    if steps.empty:
+        return int(results["prompts"].min())
+    return min(len(totals_by_prompt(each)) for _, each in steps.groupby("job"))
+
+
 def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataFrame) -> Iterator[Comparison]:
     if steps.empty:
         return

@@ -19,9 +19,14 @@ def number(value: Any, form: str = ".2f") -> str:
 
 
 def interval(row: pd.Series, name: str, form: str = ".2f") -> str:
-    """An estimate with its 95% interval: ``0.61 [0.58, 0.64]``; alone where there was one unit to resample."""
+    """An estimate with its 95% interval: ``0.61 [0.58, 0.64]``; alone where there was one unit to resample.
+
+    A speedup whose interval says nothing is said to be uncertain instead.
+    """
     value, low, high = (row[name + suffix] for suffix in ("", "_low", "_high"))
-    return NONE if pd.isna(value) else rounding.interval(value, low, high, form)
+    if pd.isna(value):
+        return NONE
+    return rounding.speedup(value, low, high) if name == "speedup" else rounding.interval(value, low, high, form)
 
 
 def plain(value: object) -> str:
@@ -54,4 +59,4 @@ def few_units(units: Mapping[str, int]) -> str:
         for name, count in units.items()
         if count < FEW
     ]
-    return f"Intervals over few units are too narrow: {'; '.join(few)}." if few else ""
+    return f"Intervals need more units: {'; '.join(few)}." if few else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from specbench.core.rounding import interval
+from specbench.core.rounding import speedup
 from specbench.metrics.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
 from specbench.metrics.ranking import Ranking, plain_changed, ranking, seen
 from specbench.reports.model import Strong, Text
@@ -28,7 +28,7 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
     found = ranking(rows)
     row, low, high = rows.iloc[found.best], *(rows.iloc[found.best][f"speedup_{end}"] for end in ("low", "high"))
     measured = (
-        f"{interval(row['speedup'], low, high)} times plain decoding, {row['tokens_per_second']:.1f} against "
+        f"{speedup(row['speedup'], low, high)} times plain decoding, {row['tokens_per_second']:.1f} against "
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
     )
     sentences = _named(found, names, measured)

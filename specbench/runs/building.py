@@ -9,16 +9,18 @@ from typing import Any
 import torch
 
 from specbench.core.errors import ConfigError
+from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter, draft_name
+from specbench.metrics.results import read_rows
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.sharding import check_installed
-from specbench.models.threads import default_threads
+from specbench.models.threads import TIMED, Threads, choose_threads
 from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.settings import unused, unused_of_lines
@@ -95,8 +97,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
     pair = loaded_pair(config, context.device, drafter)
-    torch.set_num_threads(config.threads or default_threads(pair))
     target = CachedModel(pair.target, pair.vocab_size, "target")
+    threads = _threads(context, config, target)
     bound = explained("drafter", drafter.bind, pair, target)
 
     sampling = context.sampling  # which lines of the workload change, before it is in ids of the vocabulary
@@ -114,7 +116,27 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         names=(config.pair.target, draft_name(drafter, config.pair.target, _named_draft(config))),
         pair=pair,
         target=target,
+        threads_reason=threads.reason,
         requests=all_turns(prompts, make, plain, config.batch_size),
+    )
+
+
+def _threads(context: RunContext, config: Config, target: CachedModel) -> Threads:
+    """Sets the run's threads: those that a job of its sweep has found to be faster, so that their times compare."""
+    found = ranks.led(lambda: None if config.threads else _threads_of_sweep(context, config.pair.target))
+    return choose_threads(config.threads, target, config.batch_size, config.gamma + 1, found and Threads(*found))
+
+
+def _threads_of_sweep(context: RunContext, target: str) -> tuple[int, str] | None:
+    rows = None if context.folder is None else read_rows(context.folder.parent)
+    here = (target, str(context.device), str(context.dtype).removeprefix("torch."))
+    return next(
+        (
+            (row["threads"], row["threads_reason"])
+            for row in ([] if rows is None else rows.to_pylist())
+            if (row["target"], row["device"], row["dtype"]) == here and (row["threads_reason"] or "").startswith(TIMED)
+        ),
+        None,
     )
 
 

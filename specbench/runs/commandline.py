@@ -113,13 +113,15 @@ def check_encoding(arguments: Sequence[str]) -> None:
     Tokenizers, safetensors and W&B take every path for UTF-8. A locale such as POSIX or Latin-1 reads it otherwise.
 
     Raises:
-        ConfigError: under such a locale, an argument, or a folder that every run uses, is not ASCII.
+        ConfigError: an argument, or a folder that every run uses, is not UTF-8; under such a locale, not ASCII.
     """
     encoding = sys.getfilesystemencoding()
-    if encoding.lower().replace("-", "") == "utf8":
-        return
     places = [*arguments, str(CONF), os.environ.get("TMPDIR", ""), os.getcwd()]
-    if odd := next((place for place in places if not place.isascii()), None):
+    if encoding.lower().replace("-", "") == "utf8":
+        folders = [place for place in places if "=" not in place]  # what keys hold is checked by ``prepared``
+        if odd := next((place for place in folders if not is_text(place)), None):
+            raise ConfigError("path", ascii(odd), "not UTF-8", "Rename it, or work in another folder.")
+    elif odd := next((place for place in places if not place.isascii()), None):
         problem = f"outside of ASCII, and Python takes paths for {encoding}, by the locale"
         raise ConfigError("path", ascii(odd), problem, "Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.")
 

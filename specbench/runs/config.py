@@ -5,6 +5,7 @@ Nothing here imports PyTorch, so that what is wrong with a command is said at on
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -16,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specbench.core.checks import LARGEST_COUNT
 from specbench.core.errors import ConfigError
+from specbench.core.machine.files import is_name, problem_of
 from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams, yaml_schema
 
 LARGEST_GAMMA = 64
@@ -24,6 +26,8 @@ MOST_THREADS = 1024
 DTYPES = ("float32", "bfloat16", "float16")
 PARALLEL = ("none", "tensor")
 AUTO = "auto"
+EMBEDDED = "embedded:"  # before the name of a workload's file of this package
+WORKLOAD_FILES = "Give a UTF-8 file of JSON lines, a parquet file, or the folder of a data set."
 VOCABULARIES = ("same", "different")  # as models/loading.py knows them
 NAMED = {"named": True}  # of a field: its value is part of the group's name in rows, where it has no column
 
@@ -68,6 +72,8 @@ class WorkloadConfig:
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)
     where: list[str] = field(default_factory=list)
     shuffle: int | None = None
+    pool: Any = None  # a mapping; Hydra puts null in the place of one that a yaml gives only if it is typed so
+    per_category: int = 0
     limit: int = 0
     parameters: bool = True
 
@@ -152,6 +158,7 @@ def check(given: Mapping[str, Any]) -> None:
         ("seed", 0, LARGEST_SEED, f"Use a whole number from 0 to {LARGEST_SEED}."),
         ("threads", 0, MOST_THREADS, "Use 0 to have it chosen."),
         ("workload.limit", 0, LARGEST_COUNT, "Use 0 for all prompts."),
+        ("workload.per_category", 0, LARGEST_COUNT, "Use 0 for all prompts of each category."),
         ("tracking.texts", 0, LARGEST_COUNT, "Use 0 for no texts."),
     ):
         group, _, name = key.rpartition(".")
@@ -159,9 +166,7 @@ def check(given: Mapping[str, Any]) -> None:
         if not low <= value <= high:
             problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
             raise ConfigError(key, value, problem, remedy)
-    if not 0 <= (given["workload"]["shuffle"] or 0) <= LARGEST_SEED:
-        remedy = f"Use null, or a whole number from 0 to {LARGEST_SEED}."
-        raise ConfigError("workload.shuffle", given["workload"]["shuffle"], "not a seed", remedy)
+    _check_workload(given["workload"])
     sampler, longest = given["sampler"], given["max_new_tokens"]
     SamplingParams.from_mapping({**sampler, "processors": ()}).check_length(longest)
     for processor in sampler["processors"]:
@@ -180,6 +185,25 @@ def check(given: Mapping[str, Any]) -> None:
     for group in ("drafter", "verifier", "engine", "protocol"):
         if not isinstance(given[group].get("_target_"), str):
             raise ConfigError(group, dict(given[group]), "no _target_", f"Choose one of conf/{group}/*.yaml.")
+
+
+def _check_workload(given: Mapping[str, Any]) -> None:
+    if not 0 <= (given["shuffle"] or 0) <= LARGEST_SEED:
+        remedy = f"Use null, or a whole number from 0 to {LARGEST_SEED}."
+        raise ConfigError("workload.shuffle", given["shuffle"], "not a seed", remedy)
+    pool = given["pool"]
+    if pool is not None and not (isinstance(pool, Mapping) and all(map(is_category, [*pool, *pool.values()]))):
+        remedy = "Use null, or categories by what they become: workload.pool={writing: mt-bench,coding: mt-bench}."
+        raise ConfigError("workload.pool", pool, "no mapping of names to names", remedy)
+    path = given["path"]
+    problem = None if path.startswith(EMBEDDED) else problem_of(os.path.expanduser(path))
+    if problem == "no such file":  # else a job would read it after it has imported PyTorch
+        raise ConfigError("workload.path", path, f"cannot be read ({problem})", WORKLOAD_FILES)
+
+
+def is_category(name: object) -> bool:
+    """Whether a value of a row or of the command line can name a category."""
+    return not isinstance(name, bool | list | Mapping) and name is not None and is_name(str(name))
 
 
 def _check_dtypes(given: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from specbench.core.machine.progress import track
+from specbench.core.machine.progress import say, track
 from specbench.decoding import Completion, Decoder, Request
 from specbench.runs.workloads import Prompt
 from specbench.sampling import SamplingParams
@@ -34,14 +34,20 @@ def all_turns(prompts: Sequence[Prompt], make: Make, plain: Callable[[], Decoder
     """
     turns = [[make([prompt])] for prompt in prompts]  # of each conversation, the requests of each of its turns
     going = {place: prompt for place, prompt in enumerate(prompts) if prompt.further}
-    decoder = plain() if going else None
+    decoder, cut, answered = plain() if going else None, 0, 0
     while decoder is not None and going:
         asked = [turns[place][-1][0] for place in going]  # of several continuations the first goes on
         replies = _replies(decoder, asked, batch_size)
-        going = {place: after(going[place], reply) for place, reply in zip(going, replies, strict=True)}
+        cut, answered = cut + sum(each.finished == "length" for each in replies), answered + len(replies)
+        going = {place: after(going[place], each.text) for place, each in zip(going, replies, strict=True)}
         for place, prompt in going.items():
             turns[place].append(make([prompt]))
         going = {place: prompt for place, prompt in going.items() if prompt.further}
+    if cut:
+        say(
+            f"{cut} of {answered} replies that stand before a later turn were cut at their max_new_tokens; "
+            "the conversation goes on behind what there is. A larger max_new_tokens cuts fewer."
+        )
     return [request for conversation in turns for turn in conversation for request in turn]
 
 
@@ -56,14 +62,14 @@ def after(prompt: Prompt, reply: str) -> Prompt:
     )
 
 
-def _replies(decoder: Decoder, requests: Sequence[Request], size: int) -> list[str]:
+def _replies(decoder: Decoder, requests: Sequence[Request], size: int) -> list[Completion]:
     """The target's reply to each request, without what stopped it."""
     shown = [dataclasses.replace(each, sampling=_as_shown(each.sampling)) for each in requests]
     decoder.reserve(shown, size)
     done: list[Completion] = []
     for i in track(range(0, len(shown), size), f"replies to turn {requests[0].turn}"):
         done += decoder.run(shown[i : i + size])
-    return [each.text for each in done]
+    return done
 
 
 def _as_shown(sampling: SamplingParams) -> SamplingParams:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.core.machine.progress import say
+from specbench.core.machine.progress import console, say
 from specbench.runs.config import DTYPES
 from specbench.runs.overrides import typed
 
@@ -23,11 +24,14 @@ def convert(arguments: Sequence[str]) -> int:
         ConfigError: see :func:`specbench.models.gguf.convert`.
     """
     asked = _parser().parse_args(arguments)
+    if not console.is_terminal:  # bars of transformers would fill a log
+        os.environ.setdefault("TQDM_DISABLE", "1")
     from specbench.core.machine.devices import DTYPES as OF_TORCH
     from specbench.models import gguf  # which imports PyTorch
 
     gguf.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
-    say(f"Checkpoint: {asked.out}. To use it: pair=hf {typed('pair.target', str(asked.out))} pair.draft=...")
+    named = f"pair=hf {typed('pair.target', str(asked.out))}"
+    say(f"Checkpoint: {asked.out}. To use it: {named} pair.draft=..., or alone: {named} drafter=prompt_lookup")
     return 0
 
 

@@ -128,6 +128,7 @@ def workload_name(workload: WorkloadConfig) -> str:
     """
     name = f"{workload.name}:{workload.path}" if workload.name == FILE else workload.name
     chosen = {"split": workload.split, "where": " ".join(workload.where) or None, "shuffle": workload.shuffle}
+    chosen["per_category"] = workload.per_category or None
     return _with(name, {key: value for key, value in chosen.items() if value is not None})
 
 

@@ -21,6 +21,7 @@ from specbench.runs.state import STATE, JobState, write_state
 
 PLAN, LOCK, LATEST = "plan.json", "plan.lock", "latest"
 OUTPUTS = Path("outputs")
+ONE = f"Give a folder of outputs/<exp>/<time>, or {LATEST} for the one that was begun last."
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def find_sweep(name: str, exp: str | None = None, key: str = "FOLDER") -> Path:
     """
     if name != LATEST:
         if not (Path(name) / PLAN).is_file():
-            raise ConfigError(key, name, "no sweep (no plan.json in it)", "Give a folder of outputs/<exp>/<time>.")
+            raise ConfigError(key, name, "no sweep (no plan.json in it)", ONE)
         if read_plan(Path(name)) is None:
             remedy = "Put it back from a copy, or start a new sweep; the rows of its jobs are in their folders."
             raise ConfigError(key, name, f"its {PLAN} is damaged", remedy)

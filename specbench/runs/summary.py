@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.core.machine.progress import console, say
-from specbench.core.rounding import interval
+from specbench.core.rounding import interval, speedup
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports.between import tokens_a_step
-from specbench.reports.cells import plain
+from specbench.reports.cells import few_units, plain
 from specbench.reports.text import literal
 from specbench.reports.winner import fastest, machine
 
@@ -41,10 +41,12 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
             f"{row['texts']}",
             interval(row["acceptance_length"], row["acceptance_length_low"], row["acceptance_length_high"]),
             "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
-            "-" if pd.isna(row["speedup"]) else interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
+            "-" if pd.isna(row["speedup"]) else speedup(row["speedup"], row["speedup_low"], row["speedup_high"]),
         )
         table.add_row(*map(Text, cells))
     console.print(table)
+    if few := few_units({"prompts of a category": int(categories["prompts"].min())}):
+        say(few)
     if categories["speedup"].isna().any():
         say(
             "No speedup where a batch held several categories: batch_size=1 or protocol.group=category keep them apart."
@@ -82,7 +84,7 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
             "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
             f"{row['tokens_per_second']:.0f}",
             f"{row['plain_tokens_per_second']:.0f}",
-            interval(row["speedup"], row["speedup_low"], row["speedup_high"]),
+            speedup(row["speedup"], row["speedup_low"], row["speedup_high"]),
             "-" if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
         )
         table.add_row(*map(Text, cells))

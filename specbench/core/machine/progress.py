@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
@@ -23,6 +23,7 @@ LINE_SECONDS = 30  # between two lines of progress outside a terminal
 
 class _Current:
     job = ""  # what progress begins with
+    lines: ClassVar[list[_Lines]] = []  # of the work under way; the last is the innermost
 
 
 def name_job(name: str) -> None:
@@ -35,21 +36,61 @@ def _named(label: str) -> str:
 
 
 class _Lines:
-    """Says at most every 30 s how far work is. Work that takes less is not mentioned, so that logs stay readable."""
+    """Says every 30 s how far work is. Work that takes less is not mentioned, so that logs stay readable."""
 
     def __init__(self, label: str, total: int):
-        self.label, self.total, self.done = label, total, 0
+        self.label, self.total, self.done, self.tokens = label, total, 0, 0
         self.started = self.said = time.monotonic()
 
     def advance(self, done: int) -> None:
         """Counts what was done."""
         self.done += done
+        if self.done < self.total:
+            self.tell(lambda: 0)
+
+    def tell(self, more: Callable[[], int]) -> None:
+        """Says a line if it is time to.
+
+        Args:
+            more: returns the tokens of what is not counted yet.
+        """
         now = time.monotonic()
-        if now - self.said < LINE_SECONDS or console.is_terminal or not self.done < self.total:
+        if now - self.said < LINE_SECONDS or console.is_terminal:
             return
-        self.said = now
-        left = (now - self.started) * (self.total - self.done) / self.done
-        say(_named(f"{self.done / self.total:.0%} of {self.label}, {_duration(left)} left"))
+        self.said, passed, tokens = now, now - self.started, self.tokens + more()
+        told = [f"{self.done / self.total:.0%} of {self.label}" if self.done else self.label]
+        if self.done:
+            told.append(f"{_duration(passed * (self.total - self.done) / self.done)} left")
+        if tokens:
+            told.append(f"{tokens / passed:.1f} tokens/s")
+        say(_named(", ".join(told)))
+
+
+@contextmanager
+def _lines(label: str, total: int) -> Generator[_Lines]:
+    lines = _Lines(label, total)
+    say_in_notebook(_named(label))
+    _Current.lines.append(lines)
+    try:
+        yield lines
+    finally:
+        _Current.lines.remove(lines)
+
+
+def beat(tokens: Callable[[], int]) -> None:
+    """Says how far the work under way is, if nothing was said for 30 s. Called between steps of decoding.
+
+    Args:
+        tokens: returns how many were decoded since the last ``count``.
+    """
+    if _Current.lines:
+        _Current.lines[-1].tell(tokens)
+
+
+def count(tokens: int) -> None:
+    """Counts decoded tokens, of which lines say how many a second there were."""
+    if _Current.lines:
+        _Current.lines[-1].tokens += tokens
 
 
 def _duration(seconds: float) -> str:
@@ -58,17 +99,17 @@ def _duration(seconds: float) -> str:
 
 def track(items: Sequence[Item], label: str) -> Iterator[Item]:
     """Yields the items; shows how many are done."""
-    lines = _Lines(label, len(items))
-    for item in rich_track(items, _named(label), console=console, transient=True, disable=not console.is_terminal):
-        yield item
-        lines.advance(1)
+    with _lines(label, len(items)) as lines:
+        for item in rich_track(items, _named(label), console=console, transient=True, disable=not console.is_terminal):
+            yield item
+            lines.advance(1)
 
 
 @contextmanager
 def progress(label: str, total: int) -> Generator[Callable[[int], None]]:
     """Progress of work that comes in pieces of no fixed size: call what it gives with how much was done."""
-    lines = _Lines(label, total)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    bars = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with _lines(label, total) as lines, bars as bar:
         task = bar.add_task(_named(label), total=total)
 
         def advance(done: int) -> None:
@@ -76,6 +117,12 @@ def progress(label: str, total: int) -> Generator[Callable[[int], None]]:
             lines.advance(done)
 
         yield advance
+
+
+def say_in_notebook(message: str) -> None:
+    """Prints a message in a notebook, where nothing else says that work has begun."""
+    if console.is_jupyter:
+        say(message)
 
 
 def say(message: str, style: str | None = None) -> None:

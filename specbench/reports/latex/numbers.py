@@ -26,7 +26,9 @@ DEFINITION = r"""% \specbench{NAME} prints a number of this file. It may stand i
   \fi}
 \def\specbenchnumber#1{\expandafter\def\csname specbench/#1\endcsname}"""
 NUMBER = re.compile(r"(?<![\w./+-])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w]|[./-]\d|,\d{3})")
-_INTERVAL = re.compile(r"(?P<value>[-+]?[\d.,e+-]+) \[(?P<low>[-+]?[\d.,e+-]+), (?P<high>[-+]?[\d.,e+-]+)\]")
+_INTERVAL = re.compile(
+    r"(?P<value>[-+]?[\d.,e+-]+) (?:\[(?P<low>[-+]?[\d.,e+-]+), (?P<high>[-+]?[\d.,e+-]+)\]|\(uncertain )"
+)  # core/rounding.py has both forms
 _MEASURED = re.compile(rf"{NUMBER.pattern}(?: \[{NUMBER.pattern}, {NUMBER.pattern}\])?")
 # What follows these is where something is written down.
 _CITED = re.compile(r"(?i)\b(?:arxiv|theorem|lemma|equation|algorithm|section|figure|table)[ :]$")
@@ -51,9 +53,8 @@ class Numbers:
         """
         key = name_of(name)
         self._define(key, text)
-        if interval := _INTERVAL.match(text):
-            for part, value in interval.groupdict().items():
-                self._define(f"{key}/{part}", value)
+        for part, value in _parts(text).items():
+            self._define(f"{key}/{part}", value)
         return rf"\specbench{{{key}}}"
 
     def in_text(self, text: str, place: str) -> str:
@@ -81,8 +82,8 @@ class Numbers:
         """
         for name, text in texts.items():
             macro = self.macro(f"{experiment}/{name}", text)
-            if self._short.setdefault(name, macro) == macro and _INTERVAL.match(text):
-                for part in ("value", "low", "high"):
+            if self._short.setdefault(name, macro) == macro:
+                for part in _parts(text):
                     self._short[f"{name}{part.capitalize()}"] = rf"\specbench{{{experiment}/{name}/{part}}}"
 
     def render(self) -> str:
@@ -103,6 +104,12 @@ class Typed(Numbers):
     def macro(self, name: str, text: str) -> str:
         """The number itself."""
         return escape(_MINUS.sub("\u2212", text))
+
+
+def _parts(text: str) -> dict[str, str]:
+    """The value of an interval and its ends; of a speedup that is told to be uncertain the value alone."""
+    found = _INTERVAL.match(text)
+    return {} if found is None else {part: value for part, value in found.groupdict().items() if value is not None}
 
 
 def name_of(words: str) -> str:

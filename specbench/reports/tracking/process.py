@@ -14,7 +14,9 @@ from typing import Any
 from specbench.core.errors import TrackingError
 
 LIMITS = {"offline": 300, "online": 900}  # seconds for one run; W&B itself would wait for a lost server for ever
+LATER = 60  # seconds for further runs, once W&B has not ended in time: its process may be stopped
 PROCESS = Path(__file__).with_name("wandb_process.py")
+_stalled: list[int | float] = []  # the limits that W&B has overrun in this process
 _left: list[subprocess.Popen[bytes]] = []  # they end by themselves; nobody waits for them
 
 
@@ -55,7 +57,7 @@ class Process:
         """Says the last message, and waits until all is done.
 
         Args:
-            limit: seconds, after which it is ended.
+            limit: seconds, after which it is ended; LATER if an earlier one was not done in time.
 
         Returns:
             what it said.
@@ -63,11 +65,13 @@ class Process:
         Raises:
             TrackingError: with what it said, or with its status.
         """
+        limit = min(limit, LATER) if _stalled else limit
         try:
             given = self.pending + (b"" if last is None else _line(last))
             said = self.process.communicate(given, timeout=limit)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired as error:
-            raise TrackingError(f"W&B did not end within {limit} s") from error
+            _stalled.append(limit)
+            raise TrackingError(f"W&B did not end within {limit} s; further runs wait for {LATER} s") from error
         finally:
             if self.process.poll() is None:
                 self.process.kill()

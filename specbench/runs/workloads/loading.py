@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from specbench.core.machine.files import Source, shown
-from specbench.runs.config import AUTO, WorkloadConfig
+from specbench.runs.config import AUTO, EMBEDDED, WORKLOAD_FILES, WorkloadConfig
 from specbench.runs.workloads.columns import KNOWN, Columns
 from specbench.runs.workloads.prompts import Prompt, prompt_of
 from specbench.runs.workloads.requests import FIELDS, unwrapped
-from specbench.runs.workloads.selection import Where, shuffled
+from specbench.runs.workloads.selection import Where, first_of_each, pooled, shuffled
 from specbench.runs.workloads.sources import Row, rows
 
-EMBEDDED = "embedded:"
 KEY = "workload.path"
 FORMAT = (
     'Each line must be a JSON object with a non-empty string "prompt", or "turns" or "messages"; workload.columns '
@@ -29,10 +28,11 @@ _MOST_NAMED = 16  # categories that are listed
 
 @dataclass(frozen=True)
 class Workload:
-    """The prompts of a run, and where they were read."""
+    """The prompts of a run, where they were read, and which categories were to be pooled."""
 
     path: str
     prompts: list[Prompt]
+    pool: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def description(self) -> str:
@@ -44,6 +44,8 @@ class Workload:
             named = [f"{name} {count}" for name, count in categories.items()]
             more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
             parts.append(f"categories: {', '.join([*named[:_MOST_NAMED], *more])}")
+        if self.pool and not categories.keys() & {*self.pool.values()}:
+            parts.append("workload.pool names none of their categories")
         turns = sum(bool(each.further) for each in self.prompts)
         own = sum(bool(each.sampling) or each.seed is not None for each in self.prompts)
         parts += [f"{turns} with further turns"] if turns else []
@@ -69,17 +71,21 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     path = settings.path
     embedded = path.startswith(EMBEDDED)
     place = Path(__file__).parent / path.removeprefix(EMBEDDED) if embedded else Path(os.path.expanduser(path))
-    source = Source(KEY, path, "Give a UTF-8 file of JSON lines, a parquet file, or the folder of a data set.")
+    source = Source(KEY, path, WORKLOAD_FILES)
     entries = Source(KEY, path, FORMAT)
     where = Where(settings.where)
     found = _prompts(
         where.kept(_requests(rows(place, source, entries, settings.split), settings, entries)), settings, entries
     )
+    pool = {str(category): str(name) for category, name in (settings.pool or {}).items()}
+    found = pooled(found, pool)
     prompts = found if settings.shuffle is None else iter(shuffled(list(found), settings.shuffle))
+    if settings.per_category:
+        prompts = first_of_each(prompts, settings.per_category)
     kept = list(islice(prompts, settings.limit or None))
     if not kept:
         raise where.nothing() if where.seen else entries.wrong("no prompts in the file")
-    return Workload(path, kept)
+    return Workload(path, kept, pool)
 
 
 def _requests(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import LONGEST_NAME, Source, is_name, is_text, shown
-from specbench.runs.config import LARGEST_GAMMA, LARGEST_LENGTH, LARGEST_SEED
+from specbench.runs.config import LARGEST_GAMMA, LARGEST_LENGTH, LARGEST_SEED, is_category
 from specbench.runs.workloads.columns import Columns
 from specbench.runs.workloads.requests import LENGTHS, own_parameters
 from specbench.runs.workloads.sources import Row
@@ -204,7 +204,7 @@ def _category(column: str | None, row: Row, source: Source) -> str:
     given = None if column is None else row.value.get(column)
     if given is None:
         return ""
-    if isinstance(given, bool | list | dict) or not is_name(str(given)):
+    if not is_category(given):
         problem = f"{row.place}: {column} {shown(given)} is no name of a category"
         raise source.wrong(problem, "Use a short text; workload.columns.category=null uses none.")
     return str(given)

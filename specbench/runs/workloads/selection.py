@@ -1,8 +1,10 @@
-"""Which rows of a workload are used: filters by column, and a shuffle that keeps the shares of the categories."""
+"""Which rows of a workload are used: filters by column, pooled categories, the first of each, and a shuffle."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +55,20 @@ class Where:
             for column, values in self.seen.items()
         ]
         return ConfigError(KEY, self.given, f"no row is kept ({'; '.join(held)})", "Choose among these values.")
+
+
+def pooled(prompts: Iterable[Prompt], pool: Mapping[str, str]) -> Iterator[Prompt]:
+    """Prompts with the category that theirs becomes, if the pool names it."""
+    return (dataclasses.replace(each, category=pool.get(each.category, each.category)) for each in prompts)
+
+
+def first_of_each(prompts: Iterable[Prompt], count: int) -> Iterator[Prompt]:
+    """The first ``count`` prompts of each category, in their order."""
+    seen: Counter[str] = Counter()
+    for prompt in prompts:
+        seen[prompt.category] += 1
+        if seen[prompt.category] <= count:
+            yield prompt
 
 
 def shuffled(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
