@@ -15,8 +15,9 @@ from specbench.exactness.certificate.words import headline
 from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, Row
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.sampled_failure import failure_of
+from specbench.exactness.statistics.bets import mean_at_most
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.strata import mean_at_most, most
+from specbench.exactness.strata import most
 from specbench.exactness.trials import ALL, CONFIGURED, Configured, run_trials
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps

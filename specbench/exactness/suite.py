@@ -20,7 +20,7 @@ from scipy import stats
 
 from specbench.errors import ArgumentError
 from specbench.exactness import watch
-from specbench.exactness.certificate.verdict import other_tokens
+from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.differential import name_rule
 from specbench.exactness.enumeration.injection import (
     Point,
@@ -39,6 +39,7 @@ from specbench.exactness.long_use import LongUse
 from specbench.exactness.probes import LOCATED, Probe, bound_of, uncontradicted
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.settings import Settings
+from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.small import SmallTier
@@ -196,12 +197,14 @@ class _Examination:
         """What only needs to be done once."""
         self.conclude()
         if self.evidence.fault is None:
-            self.evidence.bounds = uncontradicted(self._bounds(), self.evidence.rejected, self.evidence.habits)
-        if self.evidence.fault is None and other_tokens(self.evidence)[0]:
+            bounds = uncontradicted(self._bounds(), self.evidence.rejected, self.evidence.habits)
+            compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
+            self.evidence.bounds, self.evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
+        if self.evidence.fault is None and names_another_rule(self.evidence):
             asked = (self.verifier, self.evidence, self.fixtures, self.seed, self.device)
             with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
                 name_rule(*asked)
-        if self.evidence.fault is None and (self.rejected or other_tokens(self.evidence)[0]):
+        if self.evidence.fault is None and (self.rejected or names_another_rule(self.evidence)):
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
                 found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes)
                 self.evidence.failure = found or (

@@ -19,7 +19,9 @@ formulas. located: that of the code, if it does between its thresholds what it d
 was shown by running its operations over whole intervals. draws: requests with seeds of their own; differing: those that
 came out otherwise, rounding: how many of them rounding explains; explained: those that an earlier model had not
 foreseen. hidden: how much probability requests that come out otherwise can still have. tv: located + hidden, or
-what counts say if that is less, an upper bound on the bias a step; least: a lower bound, with the run's false alarm.
+what counts say if that is less, an upper bound on the bias a step. hidden and tv take requests to come out otherwise
+one by one, whatever their call; the sentence on calls above does not. structural: of those that differ, requests whose
+tokens are not those of the rule that it names, beyond rounding. least: a lower bound, with the run's false alarm.
 Where requests differ in their parameters, these are averages over them. A bias of up to {ROUNDING:g} counts as
 rounding."""
 _INPUTS = f"""\

@@ -7,12 +7,13 @@ from specbench.exactness.certificate.verdict import (
     BROKEN,
     LOSSLESS,
     MOST,
-    MOST_ON_INPUTS,
+    MOST_OF_CALLS,
     NOT_LOSSLESS,
     NOT_REJECTED,
     ROUNDING,
     Verdict,
     altered,
+    names_another_rule,
     other_tokens,
 )
 from specbench.exactness.evidence import ACCEPTANCE, HARD, LAW, Bound, Evidence, Row, StratumRow
@@ -36,7 +37,7 @@ def headline(verdict: Verdict, evidence: Evidence) -> str:
         return f"{LOSSLESS} up to {small} a step on {_tried(evidence)}, {drawn} over D"
     if verdict.kind == NOT_REJECTED and evidence.bounds:
         small, drawn = (most(tv) if tv is not None else "unknown" for tv in (verdict.tv, verdict.inputs_tv))
-        other = ", but its tokens are not those of the rule that it names" if other_tokens(evidence)[0] else ""
+        other = ", but its tokens are not those of the rule that it names" if names_another_rule(evidence) else ""
         return f"{NOT_REJECTED}{other}; TV at most {small} a step on {_tried(evidence)}, {drawn} over D"
     if verdict.located is not None:
         return f"{NOT_LOSSLESS}: TV {about(verdict.located.located)} a step on {verdict.located.fixture}"
@@ -65,7 +66,7 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
         return [f"No small fixture could be drawn on, so that nothing is known of it. {reasons}".strip()]
     return [
         f"No test rejected it, at a false alarm of {settings.false_alarm:g} for all of them together.",
-        *_bounds(evidence.bounds),
+        *_bounds(evidence),
         *_of_inputs(evidence),
         *_of_row(evidence),
         *_of_use(evidence),
@@ -111,15 +112,15 @@ def _how(row: Row, settings: Settings) -> str:
     return f"after {row.rejected_at or row.draws:,} requests ({seen})"
 
 
-def _bounds(bounds: list[Bound]) -> list[str]:
-    found = []
+def _bounds(evidence: Evidence) -> list[str]:
+    bounds, calls, found = evidence.bounds, evidence.calls, []
     located, rule, counted = ([each for each in bounds if each.method == name] for name in (LOCATED, RULE, COUNTED))
     if located:
         found.append(
             f"On {_fixtures(located)} its thresholds were located: the bias that they imply on these pairs is at most "
             f"{most(_largest(located, 'located'))} a step (total variation). In the {_requests(located)} it did "
-            f"{_otherwise(located)}, which leaves at most {most(_largest(located, 'hidden'))} for what may hide "
-            f"({SURE} on all together)."
+            f"{_otherwise(located)}, which leaves at most {most(_largest(located, 'hidden'))} for what may hide in "
+            f"requests that come out otherwise one by one ({SURE} on all together)."
         )
     if rule:
         found.append(
@@ -132,6 +133,13 @@ def _bounds(bounds: list[Bound]) -> list[str]:
             f"On {_fixtures(counted)} it could be held against nothing, since it draws by itself, in no order that "
             f"could be found, or too slowly to look for one: counts of the {_requests(counted)} show no bias, which "
             f"leaves at most {most(_largest(counted, 'tv'))} a step on them ({SURE} on all together)."
+        )
+    if calls is not None:
+        met = f"in {calls.differing:,} of them" if calls.differing else "in none of them"
+        found.append(
+            f"These requests came in {calls.calls:,} calls of 1 to {evidence.batch:,} requests, and {met} a request "
+            f"came out otherwise: of a call's requests, in the mean over these calls, at most {most(calls.code)} do, "
+            f"even if whole calls go wrong at a time ({SURE})."
         )
     return found
 
@@ -254,15 +262,7 @@ def _habits(evidence: Evidence) -> list[str]:
 
 
 def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
-    found = []
-    wrong, requests, where = other_tokens(evidence)
-    if wrong:
-        found += [
-            f"It emits other tokens than the rule that it names, in {wrong:,} of {requests:,} requests "
-            f"({', '.join(where)}), which rounding does not explain.",
-            *([evidence.fork] if evidence.fork else []),
-            _of_causes(evidence),
-        ]
+    found = _of_another_rule(evidence)
     other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
     if other:
         found.append(f"It does not accept as the rule does that it names (on {', '.join(other)}).")
@@ -288,9 +288,13 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
             f"The thresholds located on {largest.fixture!r} imply a bias of {about(largest.located)} a step, more than "
             f"the {ROUNDING:g} of rounding. What may hide could still make up for it; more requests will tell."
         )
-    for place, tv, limit in (("small fixtures", verdict.tv, MOST), ("D", verdict.inputs_tv, MOST_ON_INPUTS)):
+    of_requests = max((bound.tv for bound in evidence.bounds if bound.tv is not None), default=None)
+    limits = [("small fixtures", of_requests, MOST), ("D", verdict.inputs_tv, MOST_OF_CALLS)]
+    if evidence.calls is not None:
+        limits.append(("calls of small fixtures", verdict.tv, MOST_OF_CALLS))
+    for place, tv, limit in limits:
         if tv is not None and tv > limit:
-            remedy = "" if wrong else "; more requests that come out as foreseen lower it"
+            remedy = "" if names_another_rule(evidence) else "; more requests that come out as foreseen lower it"
             found.append(f"A bound above {limit:g} a step over {place} says too little for the word lossless{remedy}.")
     if any(row.calls and row.tv is None for row in evidence.inputs):
         found.append(
@@ -301,6 +305,25 @@ def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
         found.append(
             f"The time was up before all {' and all '.join(evidence.cut)} were made; bounds are of those made."
         )
+    return found
+
+
+def _of_another_rule(evidence: Evidence) -> list[str]:
+    """Where its tokens are not those of the rule that it names, and why they may be."""
+    found = []
+    wrong, requests, where = other_tokens(evidence)
+    if wrong:
+        found.append(
+            f"It emits other tokens than the rule that it names, in {wrong:,} of {requests:,} requests "
+            f"({', '.join(where)}), which rounding does not explain."
+        )
+    if evidence.row is not None and evidence.row.structural:
+        found.append(
+            f"On that pair of rows it does otherwise than the rule that it names in {evidence.row.structural:,} of the "
+            "intervals between edges, for longer than rounding explains."
+        )
+    if found:
+        found += [*([evidence.fork] if evidence.fork else []), _of_causes(evidence)]
     return found
 
 
@@ -352,7 +375,7 @@ def _otherwise(bounds: list[Bound]) -> str:
 
 
 def _by_counts(bounds: list[Bound]) -> str:
-    return "(by counts, where these say more) " if any(each.tv != each.hidden for each in bounds) else ""
+    return "(by counts, where these say more) " if any(each.by_counts for each in bounds) else ""
 
 
 def _but_for(rows: list[Bound]) -> str:
