@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.metrics.intervals import columns
+from specbench.metrics.results import CATEGORIES, read_jobs
 from specbench.reports import Link, Section, Table
 from specbench.reports.cells import interval, plain
 from specbench.reports.text import section
-from specbench.results import CATEGORIES, read_jobs
 
 NO_CATEGORY = "(none)"
 NOTE = (

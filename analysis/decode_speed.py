@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import results, winner
-from specbench.between import RULES
-from specbench.plots import decode as decode_plots
-from specbench.plots import engines as plots
-from specbench.reports import Code, Link, Picture, Report, Table
+from specbench.metrics import results
+from specbench.reports import Code, Link, Picture, Report, Table, winner
+from specbench.reports.between import RULES
 from specbench.reports.cells import number, plain
+from specbench.reports.plots import decode as decode_plots
+from specbench.reports.plots import engines as plots
 from specbench.reports.text import section
-from specbench.varying import varying, with_sampling
+from specbench.reports.varying import varying, with_sampling
 
 from .command import main
 from .decoding import setting, synthetic, where_it_ran

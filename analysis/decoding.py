@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import winner
-from specbench.between import RULES, agreement, tokens_a_step
+from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.request_latency import STATISTICS
-from specbench.plots import decode as plots
-from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells
+from specbench.metrics.results import RESULT_SCHEMA
+from specbench.reports import Bullets, Link, Picture, Report, Section, Strong, Table, Text, cells, winner
+from specbench.reports.between import RULES, agreement, tokens_a_step
 from specbench.reports.cells import NONE, interval, number, plain
+from specbench.reports.plots import decode as plots
 from specbench.reports.text import section
-from specbench.results import RESULT_SCHEMA
-from specbench.sampling_params import NUMBERS
-from specbench.varying import as_text, asked, varying, with_sampling
+from specbench.reports.varying import as_text, asked, varying, with_sampling
 
 from .categories import by_category, read_categories
 from .command import main
@@ -154,7 +153,7 @@ def _further(results: pd.DataFrame) -> str:
 
 
 def fastest(results: pd.DataFrame, axis: str) -> Text:
-    """The fastest setting, if the data show which it is; see specbench.winner."""
+    """The fastest setting, if the data show which it is; see specbench.reports.winner."""
     names = [f"{axis} {plain(row[axis])} with {row['series']}" for _, row in results.iterrows()]
     return winner.fastest(results, names)
 

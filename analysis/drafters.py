@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import winner
-from specbench.between import tokens_a_step
-from specbench.plots.drafters import speedup_by_category
-from specbench.reports import Picture, Report, Table, Text
+from specbench.reports import Picture, Report, Table, Text, winner
+from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import interval, number, plain
+from specbench.reports.plots.drafters import speedup_by_category
 from specbench.reports.text import section
-from specbench.varying import varying, with_sampling
+from specbench.reports.varying import varying, with_sampling
 
 from .categories import by_category, read_categories
 from .command import main

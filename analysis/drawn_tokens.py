@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.plots import decode as plots
+from specbench.metrics.results import EMPIRICAL, read_jobs
 from specbench.reports import Picture, cells
 from specbench.reports.cells import number, plain
-from specbench.results import EMPIRICAL, read_jobs
+from specbench.reports.plots import decode as plots
 
 ROUNDING = 1e-12  # of a sum of probabilities
 EMPIRICAL_CHECK = """\

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from specbench import rounding
-from specbench.errors import ConfigError
-from specbench.plots import evidence as plots
+from specbench.core import rounding
+from specbench.core.errors import ConfigError
 from specbench.reports import Picture, Report, Strong, Table, Text
 from specbench.reports.cells import NONE, file_name
+from specbench.reports.plots import evidence as plots
 from specbench.reports.text import join, section
 
 from .command import main

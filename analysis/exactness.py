@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.errors import ConfigError
-from specbench.plots import exactness as plots
+from specbench.core.errors import ConfigError
+from specbench.core.rounding import most
+from specbench.metrics.results import read_jobs
 from specbench.reports import Bullets, Picture, Report, Section, Strong, Table, Text
 from specbench.reports.cells import file_name
+from specbench.reports.plots import exactness as plots
 from specbench.reports.text import section
-from specbench.results import read_jobs
-from specbench.rounding import most
 
 from .command import main
 from .decoding import WHERE

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.errors import ConfigError
-from specbench.plots import exactness as plots
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import read_jobs
 from specbench.reports import Picture, Report, Table
+from specbench.reports.plots import exactness as plots
 from specbench.reports.text import section
-from specbench.results import read_jobs
 
 from .command import main
 from .folder import read_rows, report_of

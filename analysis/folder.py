@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from specbench import results
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.metrics import results
 from specbench.reports import Bullets, Code, Lines, Paragraph, Report, Section, Text
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep
 from specbench.runs.repeat import commands

@@ -11,11 +11,11 @@ import pandas as pd
 from specbench.metrics import theory
 from specbench.metrics.acceptance import position_estimates
 from specbench.metrics.intervals import Estimate
+from specbench.metrics.results import STEPS
 from specbench.metrics.standing import standing
-from specbench.plots import decode as plots
 from specbench.reports import Picture, Report
 from specbench.reports.cells import interval
-from specbench.results import STEPS
+from specbench.reports.plots import decode as plots
 
 from .decoding import build_sweep, main_sweep, setting
 

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from specbench.plots import evidence as plots
 from specbench.reports import Picture, Report, Strong, Table, Text
 from specbench.reports.cells import NONE
+from specbench.reports.plots import evidence as plots
 from specbench.reports.text import section
 
 from .command import main

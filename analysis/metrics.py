@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ConfigError, SpecbenchError
 from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics, opposite_rankings
 from specbench.metrics.ratios import StepLog
+from specbench.metrics.results import STEPS, read_jobs
 from specbench.reports import Bullets, Report, Section, Strong, Table, Text, markdown
 from specbench.reports.cells import plain
 from specbench.reports.text import section
-from specbench.results import STEPS, read_jobs
-from specbench.varying import varying, with_sampling
+from specbench.reports.varying import varying, with_sampling
 
 from .folder import read_rows
 

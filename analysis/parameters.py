@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import varying
-from specbench.plots import parameters as plots
-from specbench.reports import Picture, Report, Table, Text
+from specbench.reports import Picture, Report, Table, Text, varying
 from specbench.reports.cells import interval, number, plain
+from specbench.reports.plots import parameters as plots
 from specbench.reports.text import section
 
 from .command import main

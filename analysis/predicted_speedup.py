@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from specbench.between import RULES
-from specbench.cost.model import COST, fit
 from specbench.metrics.intervals import CONFIDENCE
-from specbench.plots import cost as plots
+from specbench.replay.cost.model import COST, fit
 from specbench.reports import Bullets, Link, Picture, Report, Strong, Table, Text
+from specbench.reports.between import RULES
 from specbench.reports.cells import few_units, interval
+from specbench.reports.plots import cost as plots
 from specbench.reports.text import join, section
 
 from .command import main

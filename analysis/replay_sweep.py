@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.plots import replay as plots
 from specbench.replay.agreement import Agreement, agreement, joint_p_value
 from specbench.replay.policies import frontier, gain_over_fixed
 from specbench.replay.renewal import replay
@@ -18,6 +17,7 @@ from specbench.replay.summary import REPLAY, by_prompt, policy_rows
 from specbench.replay.trace import TRACE, read_trace
 from specbench.reports import Picture, Report, Strong, Table, Text
 from specbench.reports.cells import file_name, interval, number
+from specbench.reports.plots import replay as plots
 from specbench.reports.text import join, section
 from specbench.rules.cards import BLOCK, CARDS, TOKEN
 

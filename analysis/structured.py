@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from specbench.metrics.results import TEXTS
 from specbench.reports import Report, Strong, Table, Text
 from specbench.reports.cells import NONE, interval, plain
 from specbench.reports.text import section
-from specbench.results import TEXTS
-from specbench.varying import SAMPLER, varying, with_sampling
+from specbench.reports.varying import SAMPLER, varying, with_sampling
 
 from .command import main
 from .decoding import setting, where_it_ran

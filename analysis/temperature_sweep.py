@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench.plots import decode as plots
 from specbench.reports import Picture, Report
 from specbench.reports.cells import interval
+from specbench.reports.plots import decode as plots
 
 from .decoding import build_sweep, main_sweep, setting
 

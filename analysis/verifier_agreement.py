@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import read_jobs
 from specbench.reports import Bullets, Link, Paragraph, Report, Section, Strong, Table, Text
 from specbench.reports.cells import NONE, number, values
 from specbench.reports.text import section
-from specbench.results import read_jobs
 
 from .command import main
 from .decoding import WHERE

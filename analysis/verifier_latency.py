@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SCHEMA
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.latency import ratio_of_medians
-from specbench.plots import latency as plots
+from specbench.metrics.results import read_jobs
 from specbench.reports import Block, Bullets, Link, Paragraph, Picture, Report, Section, Strong, Table, Text
 from specbench.reports.cells import NONE, interval, number, values
+from specbench.reports.plots import latency as plots
 from specbench.reports.text import section
-from specbench.results import read_jobs
 from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
 
 from . import shaping

@@ -10,7 +10,7 @@ import pandas as pd
 from specbench.reports import Report, Strong, Table, Text
 from specbench.reports.cells import NONE, interval, number, plain
 from specbench.reports.text import section
-from specbench.varying import varying, with_sampling
+from specbench.reports.varying import varying, with_sampling
 
 from .command import main
 from .decoding import setting, where_it_ran

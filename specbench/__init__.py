@@ -3,7 +3,7 @@
 From Python: ``verify`` a batch of your own logits, ``certify`` a function of your own (``from_accept`` makes a verifier
 of one that handles a single request), ``load_pair``, ``decode``, ``record`` and ``replay``. Everything is imported when
 it is first used, so that ``import specbench`` needs no PyTorch.
-The code begins at types.py; read verifiers/naive.py and decoding/step.py after it.
+The code begins at core/types.py; read verifiers/naive.py and decoding/step.py after it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from specbench import caches
+from specbench.core import _old_names  # noqa: F401  modules under the names that they had in 0.1.0
+from specbench.core.machine import caches
 
 if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from specbench.api.accept import from_accept
@@ -20,10 +21,10 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from specbench.api.certificates import certify
     from specbench.api.pairs import load_pair
     from specbench.api.texts import decode, record
+    from specbench.core.rng import Stream, Streams
+    from specbench.core.sampling_params import SamplingParams
+    from specbench.core.types import Draft, LogitRows, Verification
     from specbench.replay.call import replay
-    from specbench.rng import Stream, Streams
-    from specbench.sampling_params import SamplingParams
-    from specbench.types import Draft, LogitRows, Verification
 
 __version__ = "0.1.0"
 
@@ -45,12 +46,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Draft": "types",
-    "LogitRows": "types",
-    "SamplingParams": "sampling_params",
-    "Stream": "rng",
-    "Streams": "rng",
-    "Verification": "types",
+    "Draft": "core.types",
+    "LogitRows": "core.types",
+    "SamplingParams": "core.sampling_params",
+    "Stream": "core.rng",
+    "Streams": "core.rng",
+    "Verification": "core.types",
     "certify": "api.certificates",
     "decode": "api.texts",
     "from_accept": "api.accept",

@@ -18,11 +18,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench import __version__, config, ranks
-from specbench.config import CONF
-from specbench.errors import SpecbenchError
-from specbench.progress import console, say
-from specbench.runs import listing, plugins
+from specbench import __version__
+from specbench.core.conf import CONF
+from specbench.core.errors import SpecbenchError
+from specbench.core.machine import ranks
+from specbench.core.machine.progress import console, say
+from specbench.runs import config, listing, plugins
 from specbench.runs.commandline import check_encoding, explained, prepared
 from specbench.runs.plan import LATEST, find_sweep
 from specbench.runs.signals import Interrupted, held_back, interruptible

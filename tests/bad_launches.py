@@ -19,12 +19,12 @@ from unittest import mock
 
 import torch
 
-from specbench import arguments
+from specbench.core import arguments
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.kernels import launch
 from specbench.kernels.layout import Scratch
-from specbench.rng import Streams
 from specbench.rules.known import KNOWN
-from specbench.types import PADDING, Draft, LogitRows, Verification
 from tests import interpreter
 from tests.kernel_cases import DEVICE, GREEDY, Case, assert_agrees, step
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from specbench.benchmark.grid import CaseSpec
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.exactness.zoo.bugs import bugs, flawed
 from specbench.models import Engine, Pair
-from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import Draft, LogitRows
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 from specbench.verifiers.external.base import ExternalVerifier

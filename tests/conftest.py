@@ -219,8 +219,8 @@ def _seeded() -> None:
 @pytest.fixture
 def reading_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Widths as on a GPU, where the host reads no lengths and takes bounds."""
-    from specbench import batch
     from specbench.models import engine
+    from specbench.sampling import batch
 
     for module in (engine, batch):
         monkeypatch.setattr(module, "known_max", lambda values, bound: bound)

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from specbench import winner
+from specbench.metrics.results import RESULTS, read_results
 from specbench.metrics.standing import seen, standing
+from specbench.reports import winner
 from specbench.reports.text import literal
-from specbench.results import RESULTS, read_results
 from tests.command_lines import ROOT
 
 EXPERIMENT = "gamma_sweep"

@@ -27,8 +27,9 @@ import specbench.runs.execute
 import specbench.runs.summary
 import specbench.verifiers.masked
 from specbench.__main__ import main
-from specbench.config import CONF, register
+from specbench.core.conf import CONF
 from specbench.runs import building
+from specbench.runs.config import register
 
 BOX = {*"┏┃┡│└━"}  # of tables, which say nothing of what is asked here
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from specbench import results
+from specbench.metrics import results
 from tests.cli_cases import TRACE
 from tests.forked import Child
 

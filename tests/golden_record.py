@@ -19,7 +19,6 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from specbench import results
 from specbench.benchmark.floor import floor_bytes
 from specbench.decoding import Decoder, Request
 from specbench.drafters import Drafter
@@ -27,12 +26,13 @@ from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.exactness import tables
 from specbench.exactness.enumeration.laws import rule_error, rule_lengths
+from specbench.metrics import results
 from specbench.models import Engine, Pair, load_pair
 from specbench.replay.renewal import replay
 from specbench.replay.survival import survival
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
-from specbench.workloads import load_prompts
 from tests.cases import FIXTURES, bound, in_float64
 from tests.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 

@@ -6,12 +6,12 @@ from typing import TypeVar
 import pytest
 import torch
 
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch
-from specbench.rng import Stream, Streams
 from specbench.rules.agreement import classify
 from specbench.rules.known import KNOWN
 from specbench.sampling import RowParams, SamplingParams, draw, logit_rows
-from specbench.types import Draft, LogitRows, Verification
 from tests.cases import MIXED
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from specbench import results
+from specbench.metrics import results
 from specbench.metrics.intervals import Estimate
+from specbench.metrics.results import EMPIRICAL, EMPIRICAL_SCHEMA, RESULT_SCHEMA, RESULTS, RunRow, write_rows
 from specbench.protocols.categories import CATEGORY_SCHEMA, CategoryRow
 from specbench.reports import markdown
-from specbench.results import EMPIRICAL, EMPIRICAL_SCHEMA, RESULT_SCHEMA, RESULTS, RunRow, write_rows
 
 UNCHECKED = dict.fromkeys(("check_tv", "check_tv_noise", "check_tv_noise_q99", "check_p_value"))
 NO_OVERLAP = dict.fromkeys(("overlap", "overlap_low", "overlap_high"))

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import PADDING, Draft, LogitRows
 from specbench.verifiers import Verifier
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.batch import Batch
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.drafters import Drafter
 from specbench.models import Engine
 from specbench.replay.trace import Identity, Trace
-from specbench.rng import Stream, Streams
 from specbench.sampling import sample
-from specbench.types import Draft, LogitRows
+from specbench.sampling.batch import Batch
 
 IDENTITY = Identity("p", "q", {"temperature": 1.0, "top_k": 0.0, "top_p": 1.0, "min_p": 0.0}, "float64", "toy")
 

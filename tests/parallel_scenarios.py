@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from specbench.decoding import Decoder
-from specbench.results import read_results
+from specbench.metrics.results import read_results
 from specbench.runs import execute, parallel
 from specbench.runs.state import read_state
 from tests.forked import Child

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from specbench import results
+from specbench.metrics import results
 
 SWEEP = (
     *("+exp=smoke", "max_new_tokens=4", "workload.limit=2", "protocol.warmup=0", "tracking.mode=disabled"),

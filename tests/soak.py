@@ -26,8 +26,8 @@ from specbench.decoding import Decoder, EagerEngine, Request
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.models import Pair, load_pair
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import resolve
-from specbench.workloads import load_prompts
 from tests.cases import MIXED, in_float64
 from tests.test_drafters_on_gpu import WAYS, decoder
 from tests.test_engines import logs

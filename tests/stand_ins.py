@@ -11,8 +11,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from specbench.rng import Streams
-from specbench.types import PADDING, Draft, LogitRows
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.verifiers.external import base
 from specbench.verifiers.external.flashinfer import FlashinferVerifier
 from specbench.verifiers.masked import MaskedVerifier

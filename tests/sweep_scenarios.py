@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from specbench import results
+from specbench.metrics import results
 from specbench.runs import execute, status
 from specbench.runs.plan import read_plan
 from specbench.runs.state import Status

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from specbench.errors import TrackingError
+from specbench.core.errors import TrackingError
+from specbench.reports.tracking import JobRun
 from specbench.runs import execute
 from specbench.runs.state import Status
-from specbench.tracking import JobRun
 from tests.forked import run
 from tests.small_sweeps import ONE, TWO
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import specbench
-from specbench.errors import ArgumentError, ModelError, SpecbenchError
+from specbench.core.errors import ArgumentError, ModelError, SpecbenchError
+from specbench.core.types import PADDING
 from specbench.exactness import suite
 from specbench.exactness.fixtures import small_fixtures
 from specbench.models import Pair
-from specbench.types import PADDING
 from specbench.verifiers.naive import NaiveVerifier
 from tests.cases import ragged_case
 from tests.test_api import SMALL

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import console
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
+from specbench.metrics.results import write_rows
 from specbench.models import Engine, Pair
 from specbench.models import generate as module
 from specbench.models.generate import ASSISTED, PLAIN, STATIC, WAYS, generate
-from specbench.progress import console
 from specbench.protocols import ModelContext, decode
 from specbench.protocols import against as module_against
 from specbench.protocols.against import against, check_ways, wrong_texts
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.rounds import Timed, timed_rounds
-from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 

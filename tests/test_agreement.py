@@ -13,17 +13,17 @@ from specbench.benchmark.draws import drafts, streams_of
 from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.synthetic import make_case
 from specbench.benchmark.tables import AgreementRow
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.zoo.residual import TargetResidual
+from specbench.metrics.results import write_rows
 from specbench.protocols import Outcome, RunContext, agreement
 from specbench.protocols.agreement import AgreementProtocol
-from specbench.results import write_rows
-from specbench.rng import Stream, Streams
 from specbench.rules.agreement import classify, excess, only, well_formed
 from specbench.rules.known import KNOWN
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 from specbench.verifiers.block import BlockVerifier, accepted_length, prefix_weights, residual_masses
 from specbench.verifiers.masked import MaskedVerifier

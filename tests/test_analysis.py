@@ -18,12 +18,12 @@ import pytest
 
 from analysis import decoding, gamma_sweep, temperature_sweep
 from analysis.drawn_tokens import exactness, telling
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.metrics import theory
-from specbench.plots.style import style
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
 from specbench.reports import Section, markdown
+from specbench.reports.plots.style import style
 from specbench.reports.writing import write
-from specbench.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
 from tests.command_lines import ROOT
 from tests.made_up_rows import NO_OVERLAP, NO_RATE, UNCHECKED, frame, gamma_rows, make_row, said, table_of, write_run
 

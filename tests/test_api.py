@@ -15,7 +15,7 @@ import torch
 
 import specbench
 from specbench.api.naming import renamed
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.exactness.certificate.question import Question
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.statistics import small

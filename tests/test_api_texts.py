@@ -14,18 +14,18 @@ import torch
 
 import specbench
 from specbench.api import texts as api_texts
+from specbench.core.errors import ArgumentError, ConfigError, ModelError
+from specbench.core.machine.provenance import request_seed
+from specbench.core.sampling_params import SamplingParams
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.errors import ArgumentError, ConfigError, ModelError
+from specbench.metrics.results import RunRow, write_rows
 from specbench.models import Engine, Pair
 from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import RoundSettings
-from specbench.provenance import request_seed
-from specbench.results import RunRow, write_rows
 from specbench.rules.token import TOKEN
 from specbench.runs.samplings import processors_text
-from specbench.sampling_params import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 
 PROMPTS = ["def add(a, b):\n", "import os\nimport ", "class A"]

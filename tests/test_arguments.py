@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from specbench import arguments
-from specbench.errors import ArgumentError
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch
-from specbench.rng import Streams
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.fused import FusedVerifier

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.kernels import launch, launch_attention
 from specbench.kernels.launch_attention import attend, keys_per_split
 from specbench.models import plain_attention

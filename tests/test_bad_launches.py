@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.types import Verification
 from specbench.kernels import launch, launch_rows
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.types import Verification
 from tests import bad_launches
 from tests.command_lines import ROOT, clean_environment, once
 from tests.kernel_cases import DEVICE, RULES, Case, assert_agrees, changed, step, to_meta

@@ -15,9 +15,9 @@ from specbench.benchmark.grid import cases, samplers
 from specbench.benchmark.kernels_run import kernels_run
 from specbench.benchmark.synthetic import make_case
 from specbench.benchmark.timer import DeviceTimer, calls_by_host
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream
 from specbench.metrics.latency import median, ratio_of_medians
-from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
 from specbench.verifiers import batched
 from specbench.verifiers.masked import MaskedVerifier

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from analysis import decoding
-from specbench.between import tokens_a_step
+from specbench.core.machine.progress import console
 from specbench.metrics.acceptance import totals_by_prompt
-from specbench.progress import console
+from specbench.metrics.results import STEP_SCHEMA, STEPS, read_jobs, write_rows
 from specbench.replay.trace import TRACE
 from specbench.reports import markdown
-from specbench.results import STEP_SCHEMA, STEPS, read_jobs, write_rows
+from specbench.reports.between import tokens_a_step
 from specbench.runs.ending import tell
 from specbench.runs.plan import Plan, PlannedJob, write_plan
 from specbench.runs.state import JobState, Status, write_state

@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specbench.errors import SpecbenchError
+from specbench.core.errors import SpecbenchError
 from specbench.models import load_pair
 from specbench.models.loading import locate
 from tests.broken_checkpoints import Broken, broken_checkpoints, reasons

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from specbench.errors import ConfigError
-from specbench.files import Source
+from specbench.core.errors import ConfigError
+from specbench.core.machine.files import Source
 from specbench.replay.imports import read_any
-from specbench.workloads import load_prompts
+from specbench.runs.workloads import load_prompts
 from tests.broken_files import (
     PROMPTS,
     TRACE_LINES,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.caches import CACHES, make_do_without_home
+from specbench.core.machine.caches import CACHES, make_do_without_home
 from tests.command_lines import NO_HOME
 
 OURS = ("TRITON_CACHE_DIR", "MPLCONFIGDIR")

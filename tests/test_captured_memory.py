@@ -5,10 +5,10 @@ import weakref
 import pytest
 import torch
 
+from specbench.core.errors import ArgumentError
 from specbench.decoding.engines import graph
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
-from specbench.errors import ArgumentError
 from specbench.kernels import launch, launch_tally, workspace
 from specbench.sampling import SamplingParams
 from tests import kernel_cases

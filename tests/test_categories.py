@@ -12,18 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import categories as analysis
-from specbench import progress
+from specbench.core.machine import progress
 from specbench.decoding import Completion, Request, Step
 from specbench.metrics.acceptance import totals_by_prompt
 from specbench.metrics.disturbance import Disturbance
+from specbench.metrics.results import CATEGORIES, write_rows
 from specbench.metrics.speed import Rounds
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
 from specbench.protocols.decode import step_log
 from specbench.protocols.rounds import Timed, TimedRounds
-from specbench.results import CATEGORIES, write_rows
+from specbench.reports.tracking.panels import panels
 from specbench.runs import summary
 from specbench.sampling import SamplingParams
-from specbench.tracking.panels import panels
 from tests.made_up_rows import frame, make_category, make_row, write_run
 
 GREEDY = SamplingParams(temperature=0.0)

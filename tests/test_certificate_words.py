@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
 from specbench.exactness.enumeration.row import LocatedRow
@@ -19,7 +20,6 @@ from specbench.exactness.habits import EXCLUDED_BY
 from specbench.exactness.long_use import LongUseRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import CallBound
-from specbench.rounding import about, least, most
 
 SETTINGS = Settings()
 ROUNDING = 1e-5

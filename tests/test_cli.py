@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 
 from specbench import __main__
-from specbench.config import SamplerConfig
-from specbench.errors import ConfigError
-from specbench.results import COLUMNS_OF, read_results
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import COLUMNS_OF, read_results
 from specbench.runs import listing
 from specbench.runs.choices import names
 from specbench.runs.commandline import GROUPS
+from specbench.runs.config import SamplerConfig
 from specbench.runs.sweeper import Asked
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.workloads import load_prompts
 from tests.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, JUDGED, SWEEP
 from tests.command_lines import Ended, clean_environment, once, read_all, run_all, run_specbench, untracked
 

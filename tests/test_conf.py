@@ -11,14 +11,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from specbench import config, devices, rng
 from specbench.__main__ import CONF
+from specbench.core import rng
+from specbench.core.machine import devices
 from specbench.drafters import Drafter
 from specbench.models import loading
-from specbench.runs import plugins
+from specbench.runs import config, plugins
 from specbench.runs.overrides import spelled_out
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
-from specbench.workloads import load_prompts
 
 ROOT = CONF.parent
 EXPERIMENTS = sorted(path.stem for path in (CONF / "exp").glob("*.yaml"))

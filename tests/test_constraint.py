@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import specbench
+from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.decoding import Completion, Decoder
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.graph import GraphEngine
@@ -18,7 +19,6 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.models import Engine
 from specbench.runs.samplings import processors_text, sampling_params
 from specbench.sampling import Constraint, History, RowParams, SamplingParams, on_host

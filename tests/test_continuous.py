@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.decoding import Decoder, Request, decoder
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
 from specbench.metrics.disturbance import Disturbance
+from specbench.metrics.results import STEPS, TEXTS, RunRow
 from specbench.metrics.speed import Rounds
 from specbench.models import Engine, Pair
 from specbench.protocols import ModelContext, Outcome, RunContext
 from specbench.protocols.decode import DecodeProtocol, headline
 from specbench.protocols.rounds import TimedRounds
 from specbench.reports.text import literal
-from specbench.results import STEPS, TEXTS, RunRow
+from specbench.reports.winner import ONE_BATCH, fastest
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
-from specbench.winner import ONE_BATCH, fastest
 from tests.made_up_rows import frame, make_row
 from tests.test_decoding import make_requests
 

@@ -12,21 +12,21 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from specbench.config import Config, WorkloadConfig
+from specbench.core.errors import ConfigError
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
 from specbench.protocols import ModelContext
 from specbench.protocols.decode import DecodeProtocol
 from specbench.protocols.scoring import score_texts
 from specbench.runs.building import make_requests
+from specbench.runs.config import Config, WorkloadConfig
 from specbench.runs.conversations import all_turns
 from specbench.runs.samplings import all_samplings
+from specbench.runs.workloads import Prompt, load_prompts
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
-from specbench.workloads import Prompt, load_prompts
 from tests.cases import bound, in_float64
 from tests.checkpoints import EMBEDDED, tiny
 

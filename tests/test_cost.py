@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench.cost.forecast import cost_models, forecast
-from specbench.cost.model import CostModel, Line, Roofline, fit, fit_roofline
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.replay.cost.forecast import cost_models, forecast
+from specbench.replay.cost.model import CostModel, Line, Roofline, fit, fit_roofline
 from specbench.replay.renewal import replay
 from specbench.replay.simulate import simulated_steps
 from specbench.replay.survival import survival

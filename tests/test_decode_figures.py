@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from specbench.metrics import theory
-from specbench.plots import decode as plots
+from specbench.reports.plots import decode as plots
 from tests.made_up_rows import EMPIRICAL_ROWS, estimates, frame, gamma_rows, make_row
 
 

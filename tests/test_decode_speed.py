@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis import decode_speed
+from specbench.metrics.results import write_rows
 from specbench.protocols.against import BASELINE_SCHEMA, BaselineRow
-from specbench.results import write_rows
 from tests.made_up_rows import make_row, said, table_of, write_run
 
 GIB = 10**9

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Request
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
-from specbench.errors import ConfigError, ModelError
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier
-from specbench.workloads import load_prompts
 from tests.cases import decoder
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -14,19 +14,19 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.batch import RUNNING, Batch
+from specbench.core.draft_lengths import FIXED, LengthPolicy, policy_of
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.draft_lengths import FIXED, LengthPolicy, policy_of
 from specbench.drafters import lengths, model
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
 from specbench.replay.policies import Policy, draft_lengths, try_policy
-from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams
-from specbench.types import Draft, LogitRows
+from specbench.sampling.batch import RUNNING, Batch
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound, decoder

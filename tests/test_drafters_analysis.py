@@ -6,10 +6,10 @@ import pytest
 from matplotlib.text import Text
 
 from analysis import drafters
+from specbench.metrics.results import CATEGORIES, write_rows
 from specbench.protocols.categories import CATEGORY_SCHEMA
 from specbench.reports import markdown
-from specbench.results import CATEGORIES, write_rows
-from specbench.workloads import load_prompts
+from specbench.runs.workloads import load_prompts
 from tests.made_up_rows import make_category, make_row, write_run
 
 GAINS = {("model", "copy"): (4.0, 2.0), ("model", "new"): (2.0, 0.5)}  # acceptance length and speedup

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from specbench.core.errors import ModelError
 from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.graph import GraphEngine
-from specbench.errors import ModelError
 from specbench.models import early_code
 from specbench.models.early_code import doubt
 

@@ -7,14 +7,14 @@ import torch
 import transformers as t
 from torch import nn
 
-from specbench.batch import RUNNING, Batch
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.rng import Streams
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.layer_skip import LayerSkipDrafter
-from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine
 from specbench.models.early_exit import EarlyExit, first_layers
-from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows
+from specbench.sampling.batch import RUNNING, Batch
 from tests.cases import bound
 from tests.families import CONFIGS, SIZES, VOCABULARY, made
 from tests.test_families import TOLERANCE

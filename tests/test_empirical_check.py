@@ -2,12 +2,12 @@
 
 import torch
 
+from specbench.core.types import Verification
 from specbench.drafters.model import ModelDrafter
 from specbench.models import Engine
 from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
 from specbench.protocols.model_context import ModelContext
 from specbench.sampling import SamplingParams
-from specbench.types import Verification
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.test_decoding import make_requests

@@ -7,6 +7,8 @@ import random
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.types import Draft
 from specbench.decoding import Decoder
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.base import moves
@@ -16,10 +18,8 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine
 from specbench.sampling import SamplingParams
-from specbench.types import Draft
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.naive import NaiveVerifier

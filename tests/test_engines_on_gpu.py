@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Decoder
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.compiled import CompiledEngine
@@ -13,7 +14,6 @@ from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, load_pair
 from specbench.sampling import SamplingParams
 from specbench.verifiers.fused import FusedVerifier

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.decoding import Completion, Request, Step
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
 from specbench.exactness.texts import eprocess
 from specbench.exactness.texts.support import ROUNDING, default_tolerance, support_edge
 from specbench.exactness.zoo.state import ReturnsArgmax
@@ -23,9 +25,7 @@ from specbench.models import Engine, Pair
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.text_evidence import evidence, rounding
-from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound

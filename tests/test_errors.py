@@ -10,8 +10,7 @@ import pytest
 
 import specbench
 from specbench.benchmark.check import WrongResultError
-from specbench.disk import WriteError
-from specbench.errors import (
+from specbench.core.errors import (
     ArgumentError,
     ConfigError,
     ModelError,
@@ -19,8 +18,9 @@ from specbench.errors import (
     SpecbenchError,
     TrackingError,
 )
+from specbench.core.machine.disk import WriteError
+from specbench.core.machine.ranks import RankError
 from specbench.exactness.watch import VerifierFault
-from specbench.ranks import RankError
 from specbench.runs.state import JobRunning
 
 ERRORS = [

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from analysis import eprocess, greedy_divergence
-from specbench import results
-from specbench.errors import ConfigError
-from specbench.plots import evidence as plots
+from specbench.core.errors import ConfigError
+from specbench.metrics import results
 from specbench.protocols.eprocess import _growth
 from specbench.reports import markdown
+from specbench.reports.plots import evidence as plots
 from tests.command_lines import once, read_all, run_all
 from tests.html_pages import Page
 from tests.test_analysis import make_row, table_of, write_run

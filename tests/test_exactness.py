@@ -12,7 +12,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Stream
 from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import altered, verdict_of
 from specbench.exactness.differential import compare, explain, first_divergence, followed_rule
@@ -27,7 +28,6 @@ from specbench.exactness.zoo import accept, bonus, residual, state
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card, flawed
 from specbench.exactness.zoo.elsewhere import elsewhere
-from specbench.rng import Stream
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.block import BLOCK

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specbench.exactness.zoo.bonus import PreviousRowBonus
-from specbench.results import read_results
+from specbench.metrics.results import read_results
 from specbench.runs.job import component_name
 from specbench.runs.overrides import spelled_out
 from specbench.verifiers.masked import MaskedVerifier

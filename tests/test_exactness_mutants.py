@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
 from specbench.exactness import suite
 from specbench.exactness.certificate import LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, Certificate, certify
 from specbench.exactness.inputs import STRATA
@@ -15,9 +17,7 @@ from specbench.exactness.settings import SUITES, Settings
 from specbench.exactness.suite import examine
 from specbench.exactness.trials import run_trials
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
-from specbench.types import Verification
 from specbench.verifiers import batched
 from tests.cases import CPU
 

@@ -11,18 +11,18 @@ import torch
 from matplotlib.figure import Figure
 
 from analysis.flawed_zoo import sensitivity_table
+from specbench.core.errors import ConfigError
 from specbench.decoding import Completion, Request
-from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.texts.forks import BUG, NEAR_TIE, cause_of
 from specbench.exactness.zoo.bonus import ArgmaxBonus, PreviousRowBonus
+from specbench.metrics.results import write_rows
 from specbench.models import Engine, Pair
-from specbench.plots import exactness as plots
 from specbench.protocols import ModelContext, Outcome, RunContext, greedy_divergence
 from specbench.protocols.eprocess import EprocessProtocol
 from specbench.protocols.exactness import ExactnessProtocol
 from specbench.protocols.greedy_divergence import triage
-from specbench.results import write_rows
+from specbench.reports.plots import exactness as plots
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier

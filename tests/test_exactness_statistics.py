@@ -11,7 +11,8 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import ACCEPTANCE, CLASSES, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
 from specbench.exactness.fixtures import small_fixtures
@@ -28,7 +29,6 @@ from specbench.exactness.streams import END_POSITIONS, END_SEEDS, HABITS, LAST_P
 from specbench.exactness.texts import eprocess
 from specbench.exactness.zoo import residual
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rng import Stream
 from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
 from specbench.verifiers.masked import MaskedVerifier

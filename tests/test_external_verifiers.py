@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers.generation import utils
 
-from specbench.errors import ArgumentError, ConfigError, NotInstalledError
-from specbench.rng import Streams
+from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.sampling import SamplingParams
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers.external import base
 from specbench.verifiers.external.flashinfer import FlashinferVerifier
 from specbench.verifiers.external.transformers import TransformersVerifier

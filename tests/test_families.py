@@ -5,8 +5,8 @@ import torch
 import transformers as t
 from transformers import AutoModelForCausalLM
 
-from specbench.errors import ArgumentError, ModelError
-from specbench.files import Source
+from specbench.core.errors import ArgumentError, ModelError
+from specbench.core.machine.files import Source
 from specbench.kernels import launch, launch_attention
 from specbench.models import Engine, attention, engine, plain_attention
 from specbench.models.architecture import load_config

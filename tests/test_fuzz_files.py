@@ -16,10 +16,10 @@ import pytest
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.replay.imports import read_any
 from specbench.replay.trace import FIELDS
-from specbench.workloads import load_prompts
+from specbench.runs.workloads import load_prompts
 from tests.bounded import bounded
 from tests.broken_files import GOOD, HEADER, TEXT, table
 from tests.markov_pair import IDENTITY

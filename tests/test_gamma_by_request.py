@@ -7,16 +7,16 @@ import json
 
 import pytest
 
-from specbench.config import Config, WorkloadConfig
+from specbench.core.errors import ConfigError
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.errors import ConfigError
 from specbench.models import Pair
 from specbench.protocols.record import RecordProtocol
 from specbench.protocols.settings import unused_of_lines
 from specbench.runs.building import check_own, make_requests
+from specbench.runs.config import Config, WorkloadConfig
+from specbench.runs.workloads import Prompt, load_prompts
 from specbench.sampling import SamplingParams
-from specbench.workloads import Prompt, load_prompts
 from tests.test_engines import logs
 from tests.toy import DRAFTS, toy_decoder, toy_pair, toy_requests
 

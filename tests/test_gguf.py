@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specbench.errors import ConfigError, ModelError, NotInstalledError
+from specbench.core.errors import ConfigError, ModelError, NotInstalledError
 from specbench.models import load_pair
 from specbench.models.gguf import convert
 from tests.checkpoints import tiny

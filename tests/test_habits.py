@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from specbench.core.rng import Stream
 from specbench.exactness.certificate.tests import HABITS
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
 from specbench.exactness.evidence import Habit
@@ -23,7 +24,6 @@ from specbench.exactness.habits import (
 )
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import SeedOfFirstRow
-from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import FIXTURES

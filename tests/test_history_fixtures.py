@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from specbench.core.types import Draft
 from specbench.exactness.enumeration.laws import all_drafts, completed, law_ends, law_of
 from specbench.exactness.fixtures.history import (
     GAMMA,
@@ -24,7 +25,6 @@ from specbench.exactness.probes import Probe
 from specbench.exactness.zoo.bugs import flawed
 from specbench.rules.token import TOKEN
 from specbench.sampling import History
-from specbench.types import Draft
 from tests.cases import FIXTURES
 
 SOURCES = {source.name: source for source in sources()}

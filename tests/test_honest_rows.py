@@ -14,14 +14,14 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from specbench.config import CONF
+from specbench.core.conf import CONF
 from specbench.decoding import Request
 from specbench.drafters.model import ModelDrafter
+from specbench.metrics.results import COLUMNS_OF, RunRow, write_rows
 from specbench.models import Engine, Pair
 from specbench.protocols import ModelContext, RunContext
 from specbench.protocols.record import record
 from specbench.protocols.settings import unused
-from specbench.results import COLUMNS_OF, RunRow, write_rows
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
 

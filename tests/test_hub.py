@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from specbench.errors import ConfigError, ModelError
+from specbench.core.errors import ConfigError, ModelError
 from specbench.models import hub as our_hub
 from specbench.models import load_pair
 from tests.checkpoints import HEAD, config, edit_json, tensors, tiny

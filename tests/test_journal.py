@@ -3,7 +3,7 @@
 import json
 import math
 
-from specbench.journal import PROGRESS, Journal
+from specbench.core.machine.journal import PROGRESS, Journal
 
 
 def test_a_line_is_there_at_once(tmp_path):

@@ -10,10 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
+from specbench.core.rng import Stream, Streams
 from specbench.kernels import launch, launch_rows
 from specbench.kernels import tiles as on_tiles
 from specbench.kernels.layout import Block, extent
-from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 
 DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")

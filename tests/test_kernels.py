@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.kernels import launch, launch_rows
-from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.types import PADDING, Draft, LogitRows
 from specbench.verifiers.fused import FusedVerifier
 from tests.kernel_cases import CASES, DEVICE, GREEDY, RULES, WARM, Case, assert_agrees, step
 from tests.threads import Meeting, in_two_threads

@@ -6,7 +6,7 @@ Uninitialised memory is poisoned throughout: what a kernel does not write, or re
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.kernels import launch
 from specbench.rules import known
 from specbench.rules.agreement import classify

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import verifier_agreement, verifier_latency
-from specbench import results
 from specbench.benchmark.tables import (
     AGREEMENT,
     AGREEMENT_SCHEMA,
@@ -22,13 +21,14 @@ from specbench.benchmark.tables import (
     LATENCY_SAMPLES_SCHEMA,
     LATENCY_SCHEMA,
 )
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.exactness.differential import ComparisonRow
 from specbench.exactness.tables import COMPARISONS_SCHEMA
-from specbench.plots import latency as plots
+from specbench.metrics import results
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
+from specbench.reports.plots import latency as plots
 from specbench.reports.writing import write
-from specbench.results import RESULT_SCHEMA, RESULTS, write_rows
 from tests.made_up_rows import make_row, said, table_of
 
 # verifier -> (rule, microseconds at 1 and 64 requests of the base case)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from specbench.errors import NotInstalledError
-from specbench.results import read_jobs, read_results
+from specbench.core.errors import NotInstalledError
+from specbench.metrics.results import read_jobs, read_results
 from tests.cli_cases import TRACE
 from tests.command_lines import Ended, once, read_all, run_all
 

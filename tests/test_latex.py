@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.reports import Bullets, Code, Lines, Link, Paragraph, Picture, Report, Section, Strong, Table
 from specbench.reports.latex import bibliography, figures, tables
 from specbench.reports.latex.escape import code, escape

@@ -5,14 +5,14 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.machine.devices import choose_device
 from specbench.decoding import Decoder, Request
-from specbench.devices import choose_device
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, load_pair
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.masked import MaskedVerifier
-from specbench.workloads import load_prompts
 from tests.cases import bound
 from tests.checkpoints import edit_json, tiny, tokenizer
 from tests.threads import Meeting, in_two_threads

@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream, Streams
 from specbench.exactness.enumeration import row_code
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row import ASSUMPTION, LocatedRow, locate_row
 from specbench.exactness.enumeration.row_edges import fresh_rows
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
-from specbench.rng import Stream, Streams
 from specbench.rules import cards, known
 from specbench.rules.rule import Rule, positive_part
 from specbench.sampling import inverse_cdf

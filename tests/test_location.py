@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from specbench.core.rng import Stream
 from specbench.exactness import examples
 from specbench.exactness.enumeration.injection import Point, extreme_failures, inject, seconds_a_request
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
@@ -22,7 +23,6 @@ from specbench.exactness.zoo import accept, residual, signature, wrong_q
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.bugs import bugs, card
 from specbench.exactness.zoo.signature import likely_cause
-from specbench.rng import Stream
 from specbench.rules import known
 from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf

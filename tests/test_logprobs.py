@@ -7,8 +7,8 @@ import torch
 
 import specbench
 from specbench.decoding import Completion, Request
+from specbench.metrics.results import write_rows
 from specbench.protocols.logprobs import LOGPROBS, SCHEMA, logprob_table
-from specbench.results import write_rows
 from specbench.sampling import SamplingParams
 from tests.by_definition import shaped_logits
 from tests.test_honest_rows import context

@@ -6,14 +6,14 @@ import threading
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
 from specbench.exactness import long_use as module
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.long_use import LongUse, LongUseRow, long_use
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rng import Stream
-from specbench.types import Verification
 from specbench.verifiers.base import Limits
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier

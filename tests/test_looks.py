@@ -13,9 +13,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from specbench.plots import cost, decode, drafters, engines, evidence, exactness, latency, replay
-from specbench.plots.looks import DASHED, KNOWN, MARKERS, in_order, looks
-from specbench.plots.style import Page, drawn_for, panels, style, width
+from specbench.reports.plots import cost, decode, drafters, engines, evidence, exactness, latency, replay
+from specbench.reports.plots.looks import DASHED, KNOWN, MARKERS, in_order, looks
+from specbench.reports.plots.style import Page, drawn_for, panels, style, width
 from tests.made_up_rows import estimates, frame, make_row
 from tests.test_latency_analysis import make_case
 

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
+from specbench.core.masked_rows import Mask, MaskedRows
+from specbench.core.types import Draft, LogitRows
 from specbench.kernels import launch, launch_rows, launch_shape
-from specbench.masked_rows import Mask, MaskedRows
 from specbench.sampling import RowParams, logit_rows, where
 from specbench.sampling.shaped import shaped
-from specbench.types import Draft, LogitRows
 from specbench.verifiers.fused import FusedVerifier
 from tests.interpreter import watched
 from tests.kernel_cases import DEVICE, GREEDY, RULES, WARM, Case, assert_agrees, step

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import ngrams
 from specbench.drafters.ngrams import NgramIndex
 from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
-from specbench.errors import ConfigError
 from specbench.sampling import SamplingParams
 from tests.cases import bound, decoder
 from tests.test_decoding import make_requests, texts

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.results import read_results
+from specbench.metrics.results import read_results
 from tests.command_lines import ROOT
 from tests.test_own_verifier import shell
 

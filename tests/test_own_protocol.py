@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import read_results
 from specbench.protocols.settings import check_conditions, unused
-from specbench.results import read_results
 from tests.command_lines import ROOT
 from tests.test_own_verifier import shell
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis import replay_sweep
-from specbench.results import read_jobs
+from specbench.metrics.results import read_jobs
 from tests.cli_cases import AS_SLOW_CODE
 from tests.command_lines import ROOT, Ended, once, read_all, run_all
 from tests.made_up_rows import said

@@ -27,7 +27,8 @@ NEEDED = (
 )  # fmt: skip
 ASK = """
 import json, sys
-from specbench import __version__, provenance
+from specbench import __version__
+from specbench.core.machine import provenance
 from specbench.runs import reporting
 module = reporting.analysis_module("gamma_sweep")
 print(json.dumps([__version__, provenance.commit(), module.__name__, module.__file__, "analysis" in sys.modules]))

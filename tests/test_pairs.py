@@ -9,10 +9,10 @@ import torch
 
 import specbench
 from specbench.benchmark.weights import weight_bytes
+from specbench.core.errors import ConfigError
 from specbench.drafters.layer_skip import LayerSkipDrafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.generate import ASSISTED, PLAIN, generate, obstacle
 from specbench.protocols.model_context import ModelContext

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specbench import results
-from specbench.errors import ConfigError
-from specbench.plots.style import Page, drawn_for
+from specbench.core.errors import ConfigError
+from specbench.metrics import results
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import Picture
 from specbench.reports.latex import figures, folder
-from specbench.results import RESULT_SCHEMA, RESULTS, write_rows
+from specbench.reports.plots.style import Page, drawn_for
 from specbench.runs.paper import paper
 from specbench.runs.plan import Plan, PlannedJob, write_plan
 from specbench.runs.state import JobState, Status, write_state

@@ -9,15 +9,15 @@ import torch
 import transformers
 from packaging.version import Version
 
-from specbench import ranks
 from specbench.benchmark.weights import weight_bytes
+from specbench.core.errors import ModelError
+from specbench.core.machine import ranks
+from specbench.core.machine.files import Source
 from specbench.decoding import Decoder
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.errors import ModelError
-from specbench.files import Source
 from specbench.models import Engine, load_pair, sharding
 from specbench.models.random_weights import RandomModel
 from specbench.models.weights import load_weights

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench import ranks
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
+from specbench.core.machine import ranks
 from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.decoding.engines.compiled import SUMS, CompiledEngine
 from specbench.decoding.engines.graph import GraphEngine

@@ -14,9 +14,9 @@ import time
 import pytest
 import torch
 
-from specbench import devices, ranks
-from specbench.errors import ConfigError, ModelError
-from specbench.files import Source
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.machine import devices, ranks
+from specbench.core.machine.files import Source
 from specbench.models import load_pair, sharding
 from specbench.runs import parallel
 from specbench.runs.launchers import check_launcher, check_parallel

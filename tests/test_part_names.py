@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.config import called
+from specbench.core.conf import config_name
 from specbench.drafters import Drafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TopTreeDrafter
@@ -32,4 +32,4 @@ class MaskedVerifierOfMine(MaskedVerifier):
     ],
 )
 def test_a_part_is_called_by_its_name_in_conf(group, part, name):
-    assert called(group, part) == name
+    assert config_name(group, part) == name

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from specbench.benchmark.synthetic import Case, make_case
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.masked_rows import MaskedRows
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.kernels import accept, launch, launch_rows, launch_shape, launch_tally, verify, workspace
-from specbench.masked_rows import MaskedRows
-from specbench.rng import Streams
 from specbench.sampling import History, SamplingParams, where, whole_rows
-from specbench.types import Draft, LogitRows
 from specbench.verifiers.fused import FusedVerifier
 from tests.bad_launches import Guarded
 from tests.cases import BASE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.replay.planning import Setting, compare, plan, prompts_needed, rules_compared
 from specbench.replay.renewal import replay
 from specbench.replay.summary import lengths_with_intervals, replay_rows

@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from specbench.core.rng import Stream
 from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import ROUNDING, verdict_of
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
@@ -17,7 +18,6 @@ from specbench.exactness.settings import Settings
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rng import Stream
 from specbench.rules.token import TOKEN
 from specbench.sampling import inverse_cdf
 from tests.cases import CPU, FIXTURES

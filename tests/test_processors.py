@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy import stats
 
+from specbench.core.errors import ArgumentError
 from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
-from specbench.errors import ArgumentError
 from specbench.models import Engine
 from specbench.protocols.scoring import columns_of
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.kernels import launch, launch_product
 from specbench.kernels.launch_product import MOST_ROWS, ROWS_OF_FLOAT32, Tiles, counters, linear, takes, tiles
 from tests.interpreter import watched

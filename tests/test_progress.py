@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specbench import progress
+from specbench.core.machine import progress
 
 
 class Clock:

@@ -8,14 +8,14 @@ import random
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.types import Draft
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
-from specbench.types import Draft
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import come_and_go
 from tests.test_engine import PROMPTS, TOLERANCE

@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpreterError
 
+from specbench.core.types import Draft
 from specbench.kernels import launch, launch_tally
 from specbench.sampling import where
-from specbench.types import Draft
 from specbench.verifiers.fused import FusedVerifier
 from tests.kernel_cases import CASES, RULES, assert_agrees, step
 from tests.races import PAGE, no_races

@@ -6,15 +6,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from specbench.core.errors import ConfigError
 from specbench.decoding import Decoder, Request
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.shapes import SHAPES
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier
-from specbench.workloads import load_prompts
 from tests.cases import bound
 
 PUBLISHED = {  # weights, as the models' own pages and safetensors count them

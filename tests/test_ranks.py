@@ -1,8 +1,8 @@
 """What ranks tell each other, on two forked processes that have no model."""
 
-from specbench import ranks
-from specbench.errors import ConfigError
-from specbench.ranks import RankError
+from specbench.core.errors import ConfigError
+from specbench.core.machine import ranks
+from specbench.core.machine.ranks import RankError
 from tests.forked_ranks import on_ranks
 
 

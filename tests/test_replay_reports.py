@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from analysis import metrics, predicted_speedup, replay_sweep
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import STEP_SCHEMA, STEPS, write_rows
 from specbench.reports import Block, Paragraph, Text, markdown
 from specbench.reports.cells import few_units
-from specbench.results import STEP_SCHEMA, STEPS, write_rows
 from tests.made_up_rows import make_row, said, write_run
 
 

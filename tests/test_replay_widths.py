@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.replay_sweep import widths
-from specbench.plots.looks import looks
-from specbench.plots.replay import draw_lengths
-from specbench.plots.style import style
 from specbench.replay.agreement import agreement
 from specbench.replay.renewal import replay
 from specbench.replay.summary import replay_rows
+from specbench.reports.plots.looks import looks
+from specbench.reports.plots.replay import draw_lengths
+from specbench.reports.plots.style import style
 from tests.markov_pair import markov_pair, trace_of_tokens
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from analysis import gamma_sweep, verifier_latency
 from analysis.folder import read_rows
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.reports import (
     Bullets,
     Code,

@@ -10,9 +10,9 @@ import torch
 
 from specbench.benchmark.check import WrongResultError, check, check_again, cutoff_excess, expected_accepted
 from specbench.benchmark.synthetic import make_case
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from specbench import results
-from specbench.disk import WriteError
-from specbench.errors import ConfigError
-from specbench.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow
+from specbench.core.errors import ConfigError
+from specbench.core.machine.disk import WriteError
+from specbench.metrics import results
+from specbench.metrics.results import RESULT_SCHEMA, STEP_SCHEMA, RunRow
 
 EXAMPLES = {"str": "text", "int": 3, "float": 0.25, "bool": True}
 EXAMPLES |= {"str | None": None, "int | None": 5, "float | None": None, "bool | None": None}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.rng import Stream, Streams, philox, to_uniform
+from specbench.core.rng import Stream, Streams, philox, to_uniform
 
 # Known answers published with Random123 (Salmon et al.), kat_vectors, philox4x32-10.
 KNOWN = [

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.types import Verification
 from specbench.decoding import Decoder, Request
-from specbench.errors import ConfigError
 from specbench.models import threads
 from specbench.protocols import rounds as module
 from specbench.protocols.decode import repeat_failure
 from specbench.protocols.rounds import RoundSettings, Timed, timed_rounds
 from specbench.sampling import SamplingParams
-from specbench.types import Verification
 from specbench.verifiers.masked import MaskedVerifier
 from tests.markov_pair import MarkovDrafter, MarkovEngine, markov_pair
 

@@ -6,11 +6,11 @@ Uninitialised memory is poisoned throughout: what a kernel does not write, or re
 import pytest
 import torch
 
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, LogitRows
 from specbench.kernels import launch, launch_rows
-from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows
 from specbench.sampling.rows import sorted_cutoffs
-from specbench.types import PADDING, LogitRows
 from tests.kernel_cases import DEVICE, GREEDY, PLAIN, on_a_gpu
 
 pytestmark = pytest.mark.usefixtures("poison", "few_programs")

@@ -14,7 +14,9 @@ import torch
 
 import specbench
 from specbench.api.verifiers import FunctionVerifier
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
 from specbench.exactness.enumeration.laws import all_drafts, law_of, rule_error
 from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.inputs import STRATA
@@ -23,7 +25,6 @@ from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.trials import run_trials
 from specbench.replay.survival import survival
-from specbench.rng import Stream
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, classify, excess
 from specbench.rules.cards import BLOCK, CARDS, TOKEN, floor_card
@@ -31,7 +32,6 @@ from specbench.rules.law import emitted
 from specbench.rules.reference import ReferenceVerifier
 from specbench.rules.rule import LAST_SUCCESS, Rule
 from specbench.sampling import SamplingParams, inverse_cdf
-from specbench.types import Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import Limits, Offers, offers
 from specbench.verifiers.external.transformers import TransformersVerifier

@@ -17,10 +17,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.folder import read_rows, report_of
-from specbench.disk import WriteError, beside, clear_temporaries
-from specbench.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.machine.disk import WriteError, beside, clear_temporaries
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.reports import markdown
-from specbench.results import RESULT_SCHEMA, RESULTS, write_rows
 from specbench.runs import plan as plans
 from specbench.runs import state as of_jobs
 from specbench.runs.ending import _collect
@@ -355,7 +355,7 @@ def test_files_of_killed_writers_are_cleared_and_those_of_living_ones_kept(tmp_p
     killed = textwrap.dedent("""
         import os, signal, sys
         from pathlib import Path
-        from specbench.disk import beside
+        from specbench.core.machine.disk import beside
         with beside(Path(sys.argv[1], "job.json")) as temporary:
             temporary.touch()
             os.kill(os.getpid(), signal.SIGKILL)

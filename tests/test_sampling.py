@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf, logit_rows, sample
 
 ALL = [

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import specbench
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.protocols.parameters import check_parameters
 from specbench.sampling import SamplingParams
 from tests.test_honest_rows import PROTOCOLS, protocol_of

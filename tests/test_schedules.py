@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from specbench.core.types import Draft, Verification
 from specbench.kernels import launch, launch_rows, launch_tally
 from specbench.kernels.launch_product import Tiles, counters, linear
 from specbench.sampling import RowParams, logit_rows, where
-from specbench.types import Draft, Verification
 from specbench.verifiers.fused import FusedVerifier
 from tests.bad_launches import Guarded
 from tests.kernel_cases import GREEDY, RULES, WARM, Case, assert_agrees, step

@@ -144,7 +144,7 @@ def test_a_step_without_such_parameters_looks_at_no_text(tiny, requests, monkeyp
     """Even in memory in which others had some before."""
     decoding = decoder(tiny, "model", StaticEngine())
     decoding.run(requests[:2])
-    monkeypatch.setattr("specbench.batch.History", None)
+    monkeypatch.setattr("specbench.sampling.batch.History", None)
     assert decoding.run([requests[5]])[0].finished
 
 

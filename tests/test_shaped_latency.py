@@ -15,12 +15,12 @@ from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timer import Captured, DeviceTimer
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream
+from specbench.core.types import Verification
 from specbench.kernels import launch_shape
 from specbench.protocols.latency import LatencyProtocol
-from specbench.rng import Stream
 from specbench.sampling import SamplingParams, inverse_cdf, where
-from specbench.types import Verification
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.by_definition import shaped_logits

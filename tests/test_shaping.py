@@ -16,14 +16,14 @@ from transformers import (
 
 import specbench
 from analysis import parameters
-from specbench.batch import Batch
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import rows_along
-from specbench.errors import ArgumentError, ConfigError
 from specbench.kernels import launch, launch_shape, launch_tally
 from specbench.models.generate import obstacle
 from specbench.protocols.prechecks import check_no_history
 from specbench.replay.asked import check_sampler
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows, resolve, where
+from specbench.sampling.batch import Batch
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
 from specbench.verifiers.masked import MaskedVerifier

@@ -14,12 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from specbench.core.errors import ConfigError
+from specbench.core.machine.files import Source
 from specbench.decoding import Decoder
 from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
-from specbench.files import Source
 from specbench.models import Engine, joined, load_pair, sharding, summed
 from specbench.models.weights import load_weights
 from specbench.verifiers.masked import MaskedVerifier

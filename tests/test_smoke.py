@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench import results
-from specbench.results import read_results
+from specbench.metrics import results
+from specbench.metrics.results import read_results
 from tests.command_lines import SmokeRun
 
 

@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench import winner
 from specbench.metrics.disturbance import Disturbance
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.metrics.standing import BATCHES, plain_changed, standing
-from specbench.reports import Strong
+from specbench.reports import Strong, winner
 from specbench.reports.text import literal
 from tests.made_up_rows import frame, make_row
 

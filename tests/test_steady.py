@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench.cost.forecast import cost_models
-from specbench.cost.model import CostModel, Roofline
-from specbench.cost.steady import Crossover, crossover, crossover_batch, steady
+from specbench.replay.cost.forecast import cost_models
+from specbench.replay.cost.model import CostModel, Roofline
+from specbench.replay.cost.steady import Crossover, crossover, crossover_batch, steady
 from tests.test_cost import flat, made_up
 
 LENGTHS = {0: 1.0, 1: 1.7, 2: 2.2, 4: 2.7, 8: 3.0}

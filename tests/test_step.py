@@ -6,16 +6,16 @@ import dataclasses
 import pytest
 import torch
 
-from specbench import batch as batches
-from specbench.batch import FULL, RUNNING, STOPPED, Batch
+from specbench.core.rng import Stream
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.decoding import Decoder, step
 from specbench.decoding.stamps import Stamps
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.models import Engine, load_pair
-from specbench.rng import Stream
 from specbench.sampling import RowParams, SamplingParams, inverse_cdf
-from specbench.types import Draft, LogitRows, Verification
+from specbench.sampling import batch as batches
+from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
 from specbench.verifiers import batched
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier, accepted_mask

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import specbench
-from specbench.batch import STOPPED
+from specbench.core.errors import ArgumentError, ConfigError
 from specbench.decoding import Decoder
 from specbench.decoding.decoder import _record
 from specbench.decoding.detokenize import TextStream
@@ -18,11 +18,11 @@ from specbench.decoding.requests import Completion, Request, requests_of
 from specbench.decoding.step import FINITE, Line
 from specbench.decoding.stopping import StopSearch
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ArgumentError, ConfigError
+from specbench.metrics.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.models import Engine
 from specbench.protocols.decode import text_row
-from specbench.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.sampling import SamplingParams
+from specbench.sampling.batch import STOPPED
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import bound
 from tests.test_decoding import GREEDY, make_requests, texts

@@ -3,7 +3,7 @@
 import json
 
 from analysis import parameters, structured
-from specbench.results import TEXT_SCHEMA, TEXTS, write_rows
+from specbench.metrics.results import TEXT_SCHEMA, TEXTS, write_rows
 from specbench.sampling import SamplingParams
 from tests.made_up_rows import frame, make_row, said, table_of, write_run
 

@@ -6,11 +6,11 @@ import random
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.suffix_lookup import SuffixLookupDrafter
 from specbench.drafters.suffixes import BOUNDARY, MOST, Texts, most_frequent
-from specbench.errors import ConfigError
 from specbench.protocols.rounds import RoundSettings, timed_rounds
 from specbench.sampling import SamplingParams
 from specbench.verifiers.masked import MaskedVerifier

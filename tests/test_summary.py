@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from specbench.progress import console, say
-from specbench.results import RESULT_SCHEMA
+from specbench.core.machine.progress import console, say
+from specbench.metrics.results import RESULT_SCHEMA
+from specbench.reports.varying import SETTINGS
 from specbench.runs.summary import print_summary
-from specbench.varying import SETTINGS
 
 ODD = ["[red]a[/red] :smile:", "[/nothing]", "[bold", ":warning:b", "[link=x]c"]
 

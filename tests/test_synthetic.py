@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.decoding import check_fit
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.synthetic import SyntheticDrafter
-from specbench.errors import ConfigError
-from specbench.rng import Streams
-from specbench.types import Draft, LogitRows
 from specbench.verifiers.base import offers
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.synthetic import SyntheticVerifier, rate_for

@@ -10,7 +10,7 @@ import pytest
 from jaxtyping import TypeCheckError
 from scipy import stats
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.metrics import theory
 
 REFUSED = (ArgumentError, TypeCheckError)  # the tests' own type checks may come first

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import write_rows
 from specbench.protocols.scoring import columns_of, trace_table
 from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.trace import OPTIONAL, read_trace, trace_schema
-from specbench.results import write_rows
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from tests.markov_pair import IDENTITY
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.replay.asked import check_sampler
 from specbench.replay.imports import read_any
 from specbench.replay.trace import read_trace, trace_schema

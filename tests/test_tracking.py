@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench import results, tracking
-from specbench.journal import AXES
-from specbench.tracking.panels import MOST_ROWS
+from specbench.core.machine.journal import AXES
+from specbench.metrics import results
+from specbench.reports import tracking
+from specbench.reports.tracking.panels import MOST_ROWS
 from tests.command_lines import SmokeRun, clean_environment
 from tests.wandb_runs import Tracked, payloads, read_run
 from tests.without_network import network_of_its_own, without_network

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specbench import results
-from specbench.errors import TrackingError
+from specbench.core.errors import TrackingError
+from specbench.metrics import results
 from specbench.reports import Report
 from specbench.runs import tracked as runs
 from specbench.runs.plan import Plan, PlannedJob, write_plan

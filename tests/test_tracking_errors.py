@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from specbench import results, tracking
-from specbench.errors import ConfigError, TrackingError
-from specbench.tracking import jobs, process, settings
+from specbench.core.errors import ConfigError, TrackingError
+from specbench.metrics import results
+from specbench.reports import tracking
+from specbench.reports.tracking import jobs, process, settings
 from tests.made_up_rows import make_row
 
 # Every made-up wandb has these; `told` is what a test reads afterwards.
@@ -141,7 +142,7 @@ def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch,
 
 def test_curves_are_thinned_evenly_and_keep_their_end(tmp_path):
     """And a line that is not whole yet waits for the next look."""
-    from specbench.tracking.wandb_process import MOST_AT_ONCE, Curves
+    from specbench.reports.tracking.wandb_process import MOST_AT_ONCE, Curves
 
     path = tmp_path / "progress.jsonl"
     curves = Curves(path)

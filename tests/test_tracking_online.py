@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from specbench import results
-from specbench.journal import AXES, Journal
-from specbench.tracking import JobRun, Workspace
+from specbench.core.machine.journal import AXES, Journal
+from specbench.metrics import results
+from specbench.reports.tracking import JobRun, Workspace
 from tests.command_lines import clean_environment
 from tests.made_up_rows import make_row
 from tests.wandb_server import Server, wandb_server

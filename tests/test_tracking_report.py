@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from specbench import results
 from specbench.__main__ import report as report_command
-from specbench.errors import ConfigError, TrackingError
+from specbench.core.errors import ConfigError, TrackingError
+from specbench.metrics import results
 from specbench.reports import Bullets, Code, Lines, Link, Paragraph, Picture, Report, Section, Strong, Table
+from specbench.reports.tracking import Workspace, write_report
 from specbench.reports.wandb import to_wandb
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
 from specbench.runs.tracked import group_of, publish
-from specbench.tracking import Workspace, write_report
 from tests.made_up_rows import make_row
 from tests.test_tracking_endings import sweep_of as ended_sweep
 from tests.wandb_server import Server, wandb_server

@@ -7,18 +7,18 @@ import pandas as pd
 import pytest
 import torch
 
-from specbench import arguments, trees
-from specbench.batch import RUNNING, Batch
+from specbench.core import arguments, trees
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
 from specbench.decoding import Decoder, step
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import MOST_TOKENS, TopTreeDrafter, TreeDrafter
-from specbench.errors import ConfigError
 from specbench.metrics import ratios
 from specbench.metrics.acceptance import position_rates
+from specbench.metrics.results import STEPS
 from specbench.models import Engine, load_pair
-from specbench.results import STEPS
-from specbench.rng import Streams
 from specbench.sampling import History, RowParams, SamplingParams
+from specbench.sampling.batch import RUNNING, Batch
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier
 from tests.kernel_cases import on_a_gpu

@@ -7,7 +7,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft
 from specbench.exactness.enumeration import trees as enumeration
 from specbench.exactness.enumeration.trees import (
     all_siblings,
@@ -17,10 +19,8 @@ from specbench.exactness.enumeration.trees import (
     rule_error,
     without_replacement,
 )
-from specbench.rng import Stream, Streams
 from specbench.rules.known import KNOWN
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.types import PADDING, Draft
 from specbench.verifiers import tree as tree_module
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier

@@ -7,12 +7,12 @@ import pytest
 import torch
 from scipy import stats
 
-from specbench import trees
+from specbench.core import trees
+from specbench.core.rng import Streams
 from specbench.decoding import Decoder, Request
 from specbench.drafters.tree import TopTreeDrafter, TreeDrafter, TreeShape, children
 from specbench.exactness.enumeration.trees import without_replacement
 from specbench.models import Engine
-from specbench.rng import Streams
 from specbench.sampling import RowParams, SamplingParams, logit_rows
 from specbench.verifiers.tree import TreeVerifier
 from tests.cases import bound

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.exactness import inputs
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import headline

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from specbench.config import PairConfig, WorkloadConfig
-from specbench.results import COLUMNS_OF, RESULT_SCHEMA
+from specbench.metrics.results import COLUMNS_OF, RESULT_SCHEMA
+from specbench.reports.varying import SETTINGS, asked, varying, with_sampling
+from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.job import component_name, pair_name, workload_name
 from specbench.runs.tracked import facts_of
-from specbench.varying import SETTINGS, asked, varying, with_sampling
 from tests.made_up_rows import frame, make_row
 
 

@@ -12,10 +12,10 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import specbench
-from specbench.errors import ArgumentError, NotInstalledError
-from specbench.rng import Stream, Streams
+from specbench.core.errors import ArgumentError, NotInstalledError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.sampling import RowParams, SamplingParams, logit_rows, sample
-from specbench.types import PADDING, Draft, LogitRows
 from specbench.verifiers.base import offers
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.external.base import ExternalVerifier

@@ -14,6 +14,7 @@ import torch
 from scipy.stats import power_divergence
 
 from experiments.embedded_pair.other_vocabulary import in_bytes, in_pieces
+from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Decoder, Request
 from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
@@ -21,7 +22,6 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.strings import StringsDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.errors import ConfigError, ModelError
 from specbench.exactness.enumeration.laws import all_drafts, completed, law_ends, law_of, target_joint
 from specbench.models import Engine, draft_engine, load_pair
 from specbench.models.vocabularies.retokenized import Retokenized
@@ -29,12 +29,12 @@ from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
 from specbench.rules.block import BLOCK
 from specbench.rules.token import TOKEN
+from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.matching import MatchingVerifier
 from specbench.verifiers.tree import TreeVerifier
-from specbench.workloads import load_prompts
 from tests.cases import CPU, FIXTURES, MIXED, bound, decoder
 from tests.checkpoints import tiny
 from tests.vocabularies import TEXTS, letter_pair, letters, relabelled

@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.types import LogitRows, Verification
 from specbench.exactness import watch
 from specbench.exactness.certificate import BROKEN, certify
 from specbench.exactness.settings import Settings
@@ -16,7 +17,6 @@ from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.suite import examine
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
-from specbench.types import LogitRows, Verification
 from specbench.verifiers.masked import MaskedVerifier
 from tests.cases import CPU, FIXTURES
 

@@ -19,15 +19,15 @@ from transformers import (
     XGLMForCausalLM,
 )
 
-from specbench.config import Config, WorkloadConfig
-from specbench.errors import ConfigError, ModelError
-from specbench.files import Source
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.machine.files import Source
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.cache import RaggedLayer
 from specbench.models.trial import check_engine
 from specbench.runs.building import make_requests
+from specbench.runs.config import Config, WorkloadConfig
+from specbench.runs.workloads import Prompt
 from specbench.sampling import SamplingParams
-from specbench.workloads import Prompt
 from tests.checkpoints import (
     EMBEDDING,
     HEAD,

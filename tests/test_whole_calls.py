@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from specbench.core.rng import Stream
 from specbench.exactness.certificate import NOT_LOSSLESS
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.settings import settings_of
@@ -13,7 +14,6 @@ from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams
 from specbench.exactness.suite import examine
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rng import Stream
 from specbench.sampling import inverse_cdf
 from tests.cases import CPU, FIXTURES
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from specbench.config import ColumnsConfig, WorkloadConfig
-from specbench.errors import ConfigError
-from specbench.workloads import Prompt, Workload, load_workload, sources
-from specbench.workloads.prompts import PLACEHOLDERS
-from specbench.workloads.selection import shuffled
+from specbench.core.errors import ConfigError
+from specbench.runs.config import ColumnsConfig, WorkloadConfig
+from specbench.runs.workloads import Prompt, Workload, load_workload, sources
+from specbench.runs.workloads.prompts import PLACEHOLDERS
+from specbench.runs.workloads.selection import shuffled
 
 ROWS = [
     {"question_id": 7, "category": "math", "turns": ["one", "two"], "temperature": 0.5},

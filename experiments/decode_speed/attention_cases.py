@@ -20,11 +20,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from specbench import trees
-from specbench.devices import DTYPES
+from specbench.core import trees
+from specbench.core.machine.devices import DTYPES
+from specbench.core.machine.provenance import request_seed
 from specbench.models import plain_attention
 from specbench.models.plain_attention import places, seen
-from specbench.provenance import request_seed
 
 TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}  # rounding is half of it or less
 _WITH_SOFTCAP = 12.0  # times that: the plain twin rounds products to the dtype, up to the softcap and in an exponent

@@ -31,7 +31,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from experiments.decode_speed.attention_cases import AttentionCase, AttentionSpec, expected, largest_error, make_case
 from specbench.benchmark.timed import Timed, there_and_back, with_interval
 from specbench.benchmark.timer import FEWEST, DeviceTimer, calls_by_host
-from specbench.devices import choose_device
+from specbench.core.machine.devices import choose_device
 from specbench.metrics.latency import ratio_of_medians
 from specbench.models import plain_attention
 

@@ -22,10 +22,10 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from experiments.embedded_pair.corpus import END_OF_TEXT, collect, encode, train_tokenizer
 from experiments.embedded_pair.evaluate import evaluate_pair
 from experiments.embedded_pair.optimise import build, distillation_loss, next_token_loss, train
-from specbench.devices import choose_device
-from specbench.disk import read_json, write_json
-from specbench.errors import SpecbenchError
-from specbench.files import Source
+from specbench.core.errors import SpecbenchError
+from specbench.core.machine.devices import choose_device
+from specbench.core.machine.disk import read_json, write_json
+from specbench.core.machine.files import Source
 from specbench.models.weights import check_values, from_files
 
 TOKENIZER, FACTS = "tokenizer.json", "training.json"

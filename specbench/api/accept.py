@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench import arguments
-from specbench.errors import ArgumentError, SpecbenchError
-from specbench.rng import Stream, Streams
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError, SpecbenchError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules.cards import Card
-from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers.base import Limits
 
 AcceptFunction = Callable[..., tuple[Any, Any]]

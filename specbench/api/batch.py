@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench import arguments
 from specbench.api.verifiers import verifier_of
-from specbench.checks import plain_number
-from specbench.errors import ArgumentError
-from specbench.provenance import request_seed
-from specbench.rng import MAX_SEED, Streams
+from specbench.core import arguments
+from specbench.core.checks import plain_number
+from specbench.core.errors import ArgumentError
+from specbench.core.machine.provenance import request_seed
+from specbench.core.rng import MAX_SEED, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.sampling import RowParams, SamplingParams, logit_rows
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 
 # What arguments.check calls the parts of a step, and the argument that each of them was made from.

@@ -12,16 +12,16 @@ import torch
 
 from specbench.api.naming import names_arguments
 from specbench.api.verifiers import FunctionVerifier, VerifyFunction, name_of, verifier_of
-from specbench.checks import check_count, plain_number
-from specbench.devices import choose_device, choose_dtype
-from specbench.errors import ArgumentError
+from specbench.core.checks import check_count, plain_number
+from specbench.core.errors import ArgumentError
+from specbench.core.machine.devices import choose_device, choose_dtype
+from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.settings import settings_of
 from specbench.rules import known
 from specbench.rules.cards import Card
 from specbench.sampling import SamplingParams
-from specbench.sampling_params import LARGEST_SEED
 from specbench.verifiers import Verifier
 
 _NOTHING = object()  # the default of a setting, which always stands in the call

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
-from specbench.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ConfigError, SpecbenchError
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from specbench.checks import check_count
-from specbench.errors import ArgumentError
+from specbench.core.checks import check_count
+from specbench.core.errors import ArgumentError
+from specbench.core.machine.provenance import request_seed
+from specbench.core.sampling_params import LARGEST_SEED
 from specbench.models import Pair
-from specbench.provenance import request_seed
 from specbench.replay.survival import LARGEST_GAMMA
 from specbench.sampling import SamplingParams
-from specbench.sampling_params import LARGEST_SEED
 
 Conversation = Sequence[Mapping[str, str]]
 Prompt = str | Sequence[int] | Conversation

@@ -13,13 +13,15 @@ from specbench.api.decoded import Decoded, DecodedBatch
 from specbench.api.naming import names_arguments
 from specbench.api.prompts import Prompts, Seeds, encoded, gammas_of, listed, samplings_of, seeds_of
 from specbench.api.verifiers import verifier_of
-from specbench.checks import check_count
+from specbench.core.checks import check_count
+from specbench.core.errors import ArgumentError
+from specbench.core.sampling_params import LARGEST_SEED, processors_named
 from specbench.decoding import Completion, Decoder, DecodingEngine, Request
 from specbench.decoding.logprobs import completion_logprobs, prompt_logprobs
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
-from specbench.errors import ArgumentError
 from specbench.metrics.intervals import columns, ratio_of_sums
+from specbench.metrics.results import NO_DRAFT
 from specbench.models import Engine, Pair
 from specbench.protocols.decode import in_groups, speed_fields
 from specbench.protocols.model_context import ModelContext
@@ -29,10 +31,8 @@ from specbench.protocols.record import record as record_requests
 from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
 from specbench.protocols.scoring import score_texts
 from specbench.replay.trace import Trace
-from specbench.results import NO_DRAFT
 from specbench.runs.choices import chosen
 from specbench.sampling import Constraint, SamplingParams, on_host
-from specbench.sampling_params import LARGEST_SEED, processors_named
 from specbench.verifiers import Verifier
 
 _GROUPS = {"sampler.": "sampling.", "protocol.": ""}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from specbench.errors import ArgumentError
-from specbench.rng import Streams
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.cards import Card
 from specbench.runs.choices import chosen
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 
 VerifyFunction = Callable[[Draft, LogitRows, Streams], Verification]

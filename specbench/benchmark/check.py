@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 
 from specbench.benchmark.synthetic import Case
-from specbench.errors import SpecbenchError
-from specbench.rng import Streams
+from specbench.core.errors import SpecbenchError
+from specbench.core.rng import Streams
+from specbench.core.sampling_params import NUMBERS
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, classify, well_formed
 from specbench.rules.rule import Rule
 from specbench.sampling import RowParams, logit_rows
-from specbench.sampling_params import NUMBERS
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier, batched
 
 _SIGMAS = 7.0  # of the number of accepted tokens: false alarm 3e-12 a case

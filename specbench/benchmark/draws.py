@@ -21,12 +21,12 @@ from torch import Tensor
 from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.synthetic import POSITIONS, Case, make_case
 from specbench.benchmark.tables import DifferenceRow
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules import known
 from specbench.rules.agreement import classify
 from specbench.rules.rule import Rule
 from specbench.sampling import logit_rows
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 
 _AT_ONCE = 128  # draft rows whose dense cumulative sums are held side by side

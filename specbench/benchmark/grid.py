@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import NUMBERS, SHAPING
 from specbench.sampling import SamplingParams
-from specbench.sampling_params import NUMBERS, SHAPING
 
 AXES = ("batch_size", "vocabulary", "gamma", "dtype", "sampler", "context")
 LIMITS = {"batch_size": (1, 65_536), "vocabulary": (2, 2**24), "gamma": (0, 64), "context": (1, 2**20)}

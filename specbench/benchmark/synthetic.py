@@ -24,12 +24,12 @@ from torch import Tensor
 
 from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.texts import resolved, seen_from, some_history
-from specbench.provenance import request_seed
-from specbench.rng import Stream, Streams
+from specbench.core.machine.provenance import request_seed
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.sampling import History, RowParams, logit_rows, sample, tally, whole_rows
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import RESTRICT, Shaping
-from specbench.types import Draft, LogitRows
 
 SHARPNESS = (1.0, 2.2)
 NOISE = 0.8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.results import schema_of
+from specbench.metrics.results import schema_of
 
 LATENCY, LATENCY_SAMPLES = "latency.parquet", "latency_samples.parquet"
 AGREEMENT, DIFFERENCES = "agreement.parquet", "differences.parquet"

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from specbench.benchmark.timer import Captured
+from specbench.core.machine.progress import track
 from specbench.metrics.intervals import Estimate
 from specbench.metrics.latency import QUANTILES, median
-from specbench.progress import track
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 
 FLUSHES = ("write", "read")
 _FLUSH_BYTES = {"cuda": 2**28, "cpu": 2**27}  # several times the cache of a GPU, or of a group of CPU cores

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 import torch
 
-from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
-from specbench.config import called
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.sampling_params import BANS
+from specbench.core.types import PADDING
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.engines import DecodingEngine, EagerEngine
 from specbench.decoding.engines.base import Reading
@@ -22,11 +24,9 @@ from specbench.decoding.requests import Completion, Request, Step
 from specbench.decoding.step import BAD_DRAFT, BAD_TARGET, PHASES, RANKS_DIFFER, Line, Parts
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
-from specbench.errors import ConfigError, ModelError
 from specbench.models import Engine, right_padded
 from specbench.sampling import RowParams
-from specbench.sampling_params import BANS
-from specbench.types import PADDING
+from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 
@@ -42,14 +42,14 @@ def check_fit(drafter: Drafter, verifier: Verifier, gamma: int) -> int:
             drafts for a verifier that is not synthetic, or a gamma too small for the verifier.
     """
     if drafter.drafts_trees and not offers(verifier).takes_trees:
-        name = called("verifier", verifier)
+        name = config_name("verifier", verifier)
         raise ConfigError("verifier", name, "takes chains alone, but the drafter drafts trees", "Use verifier=tree.")
     if drafter.synthetic and not offers(verifier).synthetic:
         problem = "would reject nearly all drafts of a synthetic drafter, which are random tokens"
-        name = called("verifier", verifier)
+        name = config_name("verifier", verifier)
         raise ConfigError("verifier", name, problem, "Use verifier=synthetic, or another drafter.")
     if 0 < gamma < (least := offers(verifier).least_gamma):
-        problem = f"too few drafted tokens for what verifier={called('verifier', verifier)} is asked for"
+        problem = f"too few drafted tokens for what verifier={config_name('verifier', verifier)} is asked for"
         raise ConfigError("gamma", gamma, problem, f"Use gamma={least} or more.")
     return drafter.most_tokens(gamma)
 
@@ -263,7 +263,7 @@ def _nothing_drawn(request: Request, number: int, verifier: Verifier | None) -> 
     """Why no token may have come at a step: what bans tokens, or else the verifier."""
     bans = [f"sampler.{name}" for name in BANS if getattr(request.sampling, name)]
     banned = f"Check whether {' and '.join(bans)} leave a token that may come" if bans else ""
-    checked = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={called('verifier', verifier)}"
+    checked = "" if verifier is None else f"{'and' if bans else 'Check'} verifier={config_name('verifier', verifier)}"
     remedy = ", ".join(filter(None, [banned, checked])) or "Check the target's logits"
     found = f"Nothing could be drawn for prompt {request.name!r} at step {number}, though no logit is NaN or +inf."
     return f"{found} {remedy}."
@@ -281,7 +281,7 @@ def _record(completion: Completion, line: Line, verifier: Verifier | None, read:
             raise ModelError(
                 f"parallel=tensor: the processes have other logits or tokens than each other for prompt {name!r} at "
                 f"step {number}, so that their texts would part. Check that all GPUs are of one kind, and that "
-                f"verifier={called('verifier', verifier)} draws its random numbers from its streams."
+                f"verifier={config_name('verifier', verifier)} draws its random numbers from its streams."
             )
         raise ModelError(_nothing_drawn(completion.request, number, verifier))
     tokens, accepted = line.token_ids[: line.num_emitted], line.num_accepted

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from specbench.core.errors import ArgumentError
+from specbench.core.machine.provenance import request_seed
 from specbench.decoding.detokenize import TextStream, Tokenizer
 from specbench.decoding.stopping import StopSearch
-from specbench.errors import ArgumentError
-from specbench.provenance import request_seed
 from specbench.sampling import SamplingParams
 
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from specbench.core.types import LogitRows
 from specbench.models import Engine, right_padded
 from specbench.sampling import History, RowParams, SamplingParams, logit_rows
-from specbench.types import LogitRows
 
 
 @torch.inference_mode()

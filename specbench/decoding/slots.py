@@ -9,9 +9,9 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specbench.batch import FULL, Batch
+from specbench.core.types import PADDING
 from specbench.sampling import RowParams, SamplingParams
-from specbench.types import PADDING
+from specbench.sampling.batch import FULL, Batch
 
 
 class Slots:

@@ -14,14 +14,14 @@ import torch
 from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 
-from specbench import trees
-from specbench.batch import FAILED, FULL, RUNNING, STOPPED, Batch
+from specbench.core import trees
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.decoding.stamps import Stamps
 from specbench.drafters import Drafter
 from specbench.models import Engine
-from specbench.rng import Stream, Streams
 from specbench.sampling import sample, streams_of
-from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specbench.core.sampling_params import SamplingParams
 from specbench.decoding.detokenize import TextStream
-from specbench.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch
-from specbench.config import called
-from specbench.draft_lengths import FIXED, LengthPolicy
-from specbench.errors import ConfigError
+from specbench.core.conf import config_name
+from specbench.core.draft_lengths import FIXED, LengthPolicy
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft
 from specbench.models import Engine, Pair
-from specbench.rng import Streams
 from specbench.sampling import SamplingParams
-from specbench.types import Draft
+from specbench.sampling.batch import Batch
 
 
 class Drafter:
@@ -75,7 +75,7 @@ class Drafter:
             ConfigError: it has none, and the drafter needs one.
         """
         if self.needs_draft_model and not given:
-            problem = f"drafter={called('drafter', self)} drafts with a model of its own"
+            problem = f"drafter={config_name('drafter', self)} drafts with a model of its own"
             remedy = "Give one, or use drafter=layer_skip or drafter=prompt_lookup, which need none."
             raise ConfigError("pair.draft", "null", problem, remedy)
 
@@ -123,7 +123,7 @@ class Drafter:
 
         Args:
             root: tokens of each text.
-            path: see :class:`specbench.types.Verification`.
+            path: see :class:`specbench.core.types.Verification`.
         """
 
     def commit(self, agreed: Int64[Tensor, " B"]) -> None:
@@ -170,7 +170,7 @@ class Drafter:
             self.own.move(sources, targets)
 
     def show(self, rows: int, fixed: bool = False) -> None:
-        """Says that the batch is the leading rows, so many; ``fixed`` as in :class:`specbench.batch.Batch`."""
+        """Says that the batch is the leading rows, so many; ``fixed`` as in :class:`specbench.sampling.batch.Batch`."""
         if self.own is not None:
             self.own.show(rows, fixed)
 

@@ -11,13 +11,13 @@ from typing import Any
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch
-from specbench.checks import check_count
+from specbench.core.checks import check_count
+from specbench.core.rng import Streams
+from specbench.core.types import Draft
 from specbench.drafters.model import ModelDrafter
 from specbench.models import Engine, Pair
 from specbench.models.early_exit import KEY, EarlyExit, check_layers
-from specbench.rng import Streams
-from specbench.types import Draft
+from specbench.sampling.batch import Batch
 
 
 class LayerSkipDrafter(ModelDrafter):

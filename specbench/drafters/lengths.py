@@ -1,4 +1,4 @@
-"""How many tokens each request drafts, decided as the draft goes by a policy of specbench/draft_lengths.py.
+"""How many tokens each request drafts, decided as the draft goes by a policy of specbench/core/draft_lengths.py.
 
 Counts are a tensor and change by masks, so that nothing waits for the device and a CUDA graph can hold them. Whoever
 may read the device asks :func:`over`, and spares the passes of the draft model that nobody needs.
@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.draft_lengths import LengthPolicy
-from specbench.types import LogitRows
+from specbench.core.draft_lengths import LengthPolicy
+from specbench.core.types import LogitRows
 
 
 def cut_before(policy: LengthPolicy, q: LogitRows, counts: Int64[Tensor, " B"], i: int) -> Int64[Tensor, " B"]:

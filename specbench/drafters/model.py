@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from specbench.batch import Batch
-from specbench.draft_lengths import policy_of
+from specbench.core.draft_lengths import policy_of
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.drafters.base import Drafter
 from specbench.drafters.lengths import cut_before, cut_behind, over
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, draft_engine
-from specbench.rng import Stream, Streams
 from specbench.sampling import SamplingParams, draw
-from specbench.types import Draft, LogitRows
+from specbench.sampling.batch import Batch
 
 
 class ModelDrafter(Drafter):
@@ -27,7 +27,7 @@ class ModelDrafter(Drafter):
         temperature: of the drafts alone; None is the target's. q is the distribution that was sampled, so any
             temperature is lossless. At 0 drafts are the draft model's most likely tokens, and q is 1 at each.
         policy: when a draft ends before gamma tokens: "fixed" (never), "probability" or "entropy"; see
-            specbench/draft_lengths.py.
+            specbench/core/draft_lengths.py.
         threshold: of the policy: a probability, or nats.
 
     Raises:

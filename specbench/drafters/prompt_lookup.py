@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
 from specbench.drafters.ngrams import NgramIndex
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
-from specbench.rng import Streams
-from specbench.types import Draft
+from specbench.sampling.batch import Batch
 
 
 def lookup(

@@ -21,15 +21,15 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.batch import Batch
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair, right_padded
 from specbench.models.vocabularies.retokenized import Retokenized
 from specbench.models.vocabularies.translation import Translation
-from specbench.rng import Stream, Streams
 from specbench.sampling import RowParams, logit_rows, sample
-from specbench.types import Draft
+from specbench.sampling.batch import Batch
 
 _OWN_NUMBERS = 0x5349_4E47_5354_5254  # for the seeds of drafts
 _MULTIPLE = 64  # memory is for a multiple of so many tokens, so that it seldom grows

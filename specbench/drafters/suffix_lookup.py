@@ -19,15 +19,15 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch
-from specbench.checks import check_count
+from specbench.core.checks import check_count
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
 from specbench.drafters.prompt_lookup import check_per_match
 from specbench.drafters.suffixes import BOUNDARY, Texts, most_frequent
-from specbench.errors import ConfigError
 from specbench.models import Engine, Pair
-from specbench.rng import Streams
-from specbench.types import Draft
+from specbench.sampling.batch import Batch
 
 
 class SuffixLookupDrafter(Drafter):

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
 from specbench.models import Engine, Pair
-from specbench.rng import Stream, Streams
-from specbench.types import Draft
+from specbench.sampling.batch import Batch
 
 
 class SyntheticDrafter(Drafter):

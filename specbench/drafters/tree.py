@@ -20,14 +20,14 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench import trees
-from specbench.batch import Batch
-from specbench.checks import check_count
+from specbench.core import trees
+from specbench.core.checks import check_count
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.drafters.model import ModelDrafter
-from specbench.errors import ConfigError
-from specbench.rng import Stream, Streams
 from specbench.sampling import draw
-from specbench.types import Draft, LogitRows
+from specbench.sampling.batch import Batch
 
 MOST_TOKENS = 63  # of one request's tree: with the text's last token before it, attention takes 64
 
@@ -43,7 +43,7 @@ class TreeShape:
         first: where each level begins, and behind them the number of tokens.
         starts: the same as a tensor.
         parents: as in Draft, of one request.
-        seen: of :func:`specbench.trees.ancestors`.
+        seen: of :func:`specbench.core.trees.ancestors`.
     """
 
     def __init__(self, branches: Sequence[int], device: torch.device | str = "cpu"):

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream, Streams
 from specbench.exactness.enumeration.laws import law_of, one_draft
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, variant_of, verified
 from specbench.exactness.streams import COMPARED, request_streams
-from specbench.rng import Stream, Streams
 from specbench.rules import known
 from specbench.rules.law import StepLaw
 from specbench.rules.rule import Rule

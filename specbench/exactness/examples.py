@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
+from specbench.core.types import PADDING
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.enumeration.injection import Point, ends_of, inject
 from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
@@ -21,10 +23,8 @@ from specbench.exactness.shown import MOST_COPIES, ShownRequest, smallest_batch
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
 from specbench.exactness.zoo.signature import likely_cause
-from specbench.rng import Stream
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
-from specbench.types import PADDING
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 

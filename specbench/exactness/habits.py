@@ -18,17 +18,17 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness import watch
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.evidence import Habit
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
-from specbench.rng import Streams
 from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.rules.rule import Rule
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 
 SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.types import Verification
 from specbench.exactness import watch
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.inputs import Call
@@ -25,7 +26,6 @@ from specbench.exactness.strata import Seen
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, only, well_formed
 from specbench.rules.agreement import excess as rounding_excess
-from specbench.types import Verification
 from specbench.verifiers import Verifier
 
 CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run

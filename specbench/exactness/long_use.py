@@ -17,16 +17,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Verification
 from specbench.exactness import watch
 from specbench.exactness.enumeration.reference import expected, held_against
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
-from specbench.rng import Streams
 from specbench.rules.agreement import TOLERANCE, excess, only
-from specbench.types import Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 

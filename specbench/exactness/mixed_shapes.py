@@ -6,9 +6,9 @@ import random
 
 import torch
 
+from specbench.core.rng import Streams
 from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import BLOCKS, request_streams, uniforms
-from specbench.rng import Streams
 from specbench.sampling import SamplingParams
 from specbench.verifiers.base import Limits
 

@@ -21,6 +21,8 @@ from jaxtyping import Float64, Int64
 from scipy import stats
 from torch import Tensor
 
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Verification
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
@@ -33,10 +35,8 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
-from specbench.rng import Streams
 from specbench.rules import known
 from specbench.rules.agreement import TOLERANCE, excess, only
-from specbench.types import PADDING, Verification
 from specbench.verifiers import Verifier
 
 LOCATED, RULE, COUNTED = "located", "rule", "counted"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specbench.core.rng import Stream
+from specbench.core.types import PADDING, Verification
 from specbench.exactness import watch
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.evidence import Failure
@@ -13,10 +15,8 @@ from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.judge import CONFIGURED_FIRST
 from specbench.exactness.trials import Trials
-from specbench.rng import Stream
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
-from specbench.types import PADDING, Verification
 from specbench.verifiers import Verifier
 
 DRAWN = "calls of D"  # in the place of a fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specbench.checks import check_seconds, plain_number
-from specbench.errors import ConfigError
+from specbench.core.checks import check_seconds, plain_number
+from specbench.core.errors import ConfigError
 
 MOST_DRAWS = 10**11  # more would not end
 

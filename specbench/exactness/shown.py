@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream, Streams
 from specbench.exactness.enumeration.injection import Point
 from specbench.exactness.steps import Steps, make_draft, verified
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.exactness.watch import draft_sampler
-from specbench.rng import Stream, Streams
 from specbench.verifiers import Verifier
 
 MOST_COPIES = 4096  # in the largest batch that is tried

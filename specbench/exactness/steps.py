@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.streams import uniforms
-from specbench.rng import Stream, Streams
-from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import DraftSampler
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
 
 BLOCKS = 2**40  # requests between those of one run and the next: no two runs share a stream
 # Where the requests of each part of a run begin in its block.

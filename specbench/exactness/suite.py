@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from scipy import stats
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.machine.journal import Journal
 from specbench.exactness import watch
 from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.differential import name_rule
@@ -46,7 +47,6 @@ from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
 from specbench.exactness.trials import ALL, Configured, Trials, run_trials
-from specbench.journal import Journal
 from specbench.rules.agreement import TOLERANCE
 from specbench.verifiers.base import offers
 

@@ -11,7 +11,7 @@ from specbench.exactness.inputs.census import CensusRow
 from specbench.exactness.statistics.calibration import PValue
 from specbench.exactness.texts.forks import Fork
 from specbench.exactness.zoo.sensitivity import SensitivityRow
-from specbench.results import schema_of
+from specbench.metrics.results import schema_of
 
 TESTS, BOUNDS, INPUTS, HABITS, CALIBRATION, CELLS, BIAS = (
     "exactness_tests.parquet",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from specbench.core.sampling_params import SamplingParams
 from specbench.exactness import shares, watch
 from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, StratumRow
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
@@ -26,7 +27,6 @@ from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.strata import Seen, mean, together
-from specbench.sampling_params import SamplingParams
 from specbench.verifiers import Verifier
 
 ALL, LARGE, CONFIGURED = "all of D", "large vocabularies", "as configured"

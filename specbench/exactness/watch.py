@@ -16,11 +16,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from specbench.errors import ArgumentError, SpecbenchError
-from specbench.rng import Stream, Streams
+from specbench.core.errors import ArgumentError, SpecbenchError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.agreement import only
 from specbench.rules.rule import Rule
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 

@@ -12,16 +12,16 @@ import triton
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
-from specbench import arguments
-from specbench.errors import ArgumentError
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels.emit import GROUP
 from specbench.kernels.layout import Block, Mask, Rows
 from specbench.kernels.masks import MOST_TILES
 from specbench.kernels.verify import shape_and_verify_kernel as _shape_and_verify_kernel
 from specbench.kernels.verify import verify_kernel as _verify_kernel
 from specbench.kernels.workspace import Workspace
-from specbench.rng import Streams
-from specbench.types import Draft, LogitRows, Verification
 
 LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TILE = 2048  # logits a tile: fixed, since a row's sums must not depend on the batch
@@ -51,7 +51,7 @@ def verify(
     """Verifies a batch in one launch, which applies what is pending too; see kernels/verify.py.
 
     It never waits for the device. So ids, counts, positions, seeds and logits are not looked at here, and what plain
-    verifiers refuse (specbench/arguments.py) has a defined result instead. Whatever they are, the launch ends, reads
+    verifiers refuse (core/arguments.py) has a defined result instead. Whatever they are, the launch ends, reads
     and writes nothing outside of the tensors given, emits ids of the vocabulary or PADDING, and leaves the workspace
     fit for the next:
 

@@ -9,7 +9,7 @@ import triton
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.kernels import attention, dependent
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 

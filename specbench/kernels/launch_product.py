@@ -11,7 +11,7 @@ import triton
 from jaxtyping import Float, Int32
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.kernels import dependent, product
 from specbench.kernels.launch import INTERPRETED, LOGIT_DTYPES, run
 

@@ -10,7 +10,9 @@ import triton
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from specbench import arguments
+from specbench.core import arguments
+from specbench.core.rng import Stream
+from specbench.core.types import LogitRows
 from specbench.kernels import cutoff
 from specbench.kernels import sample as sampler
 from specbench.kernels import uniforms as streams_kernels
@@ -30,8 +32,6 @@ from specbench.kernels.launch import (
 from specbench.kernels.layout import Block
 from specbench.kernels.masks import MOST_TILES
 from specbench.kernels.workspace import Workspace
-from specbench.rng import Stream
-from specbench.types import LogitRows
 
 # A checker of types would read the kernels' parameters as the launches'.
 survey_kernel: Any = cutoff.survey_kernel
@@ -134,7 +134,7 @@ def sample(
 def uniforms(
     seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int
 ) -> Float64[Tensor, "streams B width"]:
-    """The numbers of :class:`specbench.rng.Streams`, bit for bit, in one launch."""
+    """The numbers of :class:`specbench.core.rng.Streams`, bit for bit, in one launch."""
     out = torch.empty((len(Stream), len(seeds), width), dtype=torch.float64, device=seeds.device)
     size = len(seeds) * width
     if size > 0:

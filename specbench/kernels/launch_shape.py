@@ -11,13 +11,13 @@ import triton
 from jaxtyping import Shaped
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.masked_rows import Mask
 from specbench.kernels import shape as kernels
 from specbench.kernels.launch import check_logits, row_tiles, run
 from specbench.kernels.launch_tally import Counts, tally
 from specbench.kernels.layout import Asked
 from specbench.kernels.think import think_kernel as _think_kernel
-from specbench.masked_rows import Mask
 
 # A checker of types would read the kernels' parameters as the launches'.
 shape_kernel: Any = kernels.shape_kernel

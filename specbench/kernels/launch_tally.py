@@ -11,7 +11,7 @@ import triton
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.kernels import tally as kernels
 from specbench.kernels.launch import run
 from specbench.kernels.workspace import OfGraphs, captures

@@ -1,4 +1,4 @@
-"""Device functions on tiles of a row: statistics, weights, drawing by inverse CDF, and the uniforms of rng.py.
+"""Device functions on tiles of a row: statistics, weights, drawing by inverse CDF, and the uniforms of core/rng.py.
 
 Precision. A probability is exp2(logit * scale - reference) * factor: one fused multiply-add, rounded once, whose result
 is small where there is mass; the factor makes up for the rounding of scale and reference. It is off by a few 1e-7

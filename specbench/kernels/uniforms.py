@@ -1,4 +1,4 @@
-"""The uniforms of a step in one launch, in place of rng.py's two hundred operations. Twin: rng.Streams."""
+"""The uniforms of a step in one launch, in place of core/rng.py's two hundred operations. Twin: rng.Streams."""
 
 import triton
 import triton.language as tl

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.kernels.layout import Scratch
 
 

@@ -17,7 +17,7 @@ from numbers import Integral
 import numpy as np
 from scipy import stats
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 
 
 def expected_tokens(alpha: float, gamma: int | np.integer) -> float:

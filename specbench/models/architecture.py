@@ -15,8 +15,8 @@ from transformers import (
 )
 from transformers.quantizers import AutoHfQuantizer
 
-from specbench.errors import ModelError
-from specbench.files import Source, foreign, shown
+from specbench.core.errors import ModelError
+from specbench.core.machine.files import Source, foreign, shown
 from specbench.models.attention import takes_places
 from specbench.models.engine import context_length
 

@@ -25,7 +25,7 @@ from transformers import (
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.models import plain_attention
 
 NAME = "specbench"  # as a model's configuration has it

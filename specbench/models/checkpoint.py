@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench import ranks
-from specbench.files import Source, foreign, shown
+from specbench.core.machine import ranks
+from specbench.core.machine.files import Source, foreign, shown
+from specbench.core.machine.progress import say
 from specbench.models import hub
 from specbench.models.architecture import load_config, stop_ids
 from specbench.models.folder import check_folder
@@ -22,7 +23,6 @@ from specbench.models.trial import check_engine
 from specbench.models.vocabulary import check_output_width, vocabulary_size
 from specbench.models.weight_files import check_dtypes, headers, weight_files
 from specbench.models.weights import check_size, check_values, load_weights, output_weight
-from specbench.progress import say
 
 EMBEDDED = "embedded:"
 _WHOLE = "Give a folder that is complete, as save_pretrained writes it."

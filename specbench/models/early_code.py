@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 
-from specbench.errors import ModelError
+from specbench.core.errors import ModelError
 
 _KERNEL = re.compile(r"^@triton_heuristics\.", re.MULTILINE)
 _NAME = re.compile(r"^def (triton_\w+)\(", re.MULTILINE)

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench.errors import ConfigError, ModelError
+from specbench.core.errors import ConfigError, ModelError
 from specbench.models.cache import RaggedCache
 from specbench.models.engine import Engine
 

@@ -18,13 +18,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench import ranks, trees
-from specbench.batch import known_max
+from specbench.core import trees
+from specbench.core.machine import ranks
 from specbench.kernels import dependent
 from specbench.models import attention, joined, products, rope, summed
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 from specbench.models.sharding import Shards
+from specbench.sampling.batch import known_max
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -189,8 +190,8 @@ class Engine:
         Args:
             token_ids: right-padded with any valid id; a count may be 0.
             ancestors: if the tokens are part of a tree: which of its k tokens fed so far, these n as the last of them,
-                are on the path to each (:func:`specbench.trees.ancestors`). A token attends to the text before the tree
-                and to its path, and its position is by its depth. None for tokens that follow one another.
+                are on the path to each (:func:`specbench.core.trees.ancestors`). A token attends to the text before
+                the tree and to its path, and its position is by its depth. None for tokens that follow one another.
 
         Returns:
             Logits; rows at or beyond a request's count are meaningless.

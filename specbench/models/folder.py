@@ -14,7 +14,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 from transformers import __version__ as transformers_version
 
-from specbench.files import Source, is_text, problem_of, reason, shown
+from specbench.core.machine.files import Source, is_text, problem_of, reason, shown
 from specbench.models.weight_files import check_dtypes, headers, weight_files
 
 _OBJECTS = (

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from specbench.core.sampling_params import SamplingParams
 from specbench.models.loading import Pair
-from specbench.sampling_params import SamplingParams
 
 PLAIN, STATIC, ASSISTED = "transformers", "transformers_static", "transformers_assisted"
 WAYS = {

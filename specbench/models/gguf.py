@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.disk import writing
-from specbench.errors import ConfigError, ModelError, NotInstalledError
-from specbench.files import Source, foreign, problem_of
+from specbench.core.errors import ConfigError, ModelError, NotInstalledError
+from specbench.core.machine.disk import writing
+from specbench.core.machine.files import Source, foreign, problem_of
 from specbench.models import hub, weights
 from specbench.models.weight_files import named
 

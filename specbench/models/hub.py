@@ -16,10 +16,10 @@ from typing import Any
 import huggingface_hub
 from huggingface_hub import constants, errors
 
-from specbench.errors import ConfigError
-from specbench.files import Source, reason
+from specbench.core.errors import ConfigError
+from specbench.core.machine.files import Source, reason
+from specbench.core.machine.progress import console, say
 from specbench.models.weight_files import INDEX, SINGLE
-from specbench.progress import console, say
 
 ANSWER_SECONDS = 10.0  # how long the hub has to answer
 _SMALL = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")

@@ -8,8 +8,9 @@ from functools import cached_property
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.devices import choose_device, choose_dtype, device_of_rank
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.core.machine.devices import choose_device, choose_dtype, device_of_rank
+from specbench.core.machine.progress import say
 from specbench.models import sharding
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.engine import context_length
@@ -20,7 +21,6 @@ from specbench.models.vocabularies.spelling import Spelling
 from specbench.models.vocabularies.translation import Translation
 from specbench.models.vocabulary import check_same_vocabulary, differences
 from specbench.models.weights import alone
-from specbench.progress import say
 from specbench.sampling import SamplingParams, constrained, resolve
 
 __all__ = ["EMBEDDED", "Pair", "load_pair", "locate"]

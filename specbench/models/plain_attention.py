@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 
 MOST_NODES = 64  # of a tree: they are the bits of one integer
 

@@ -24,8 +24,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from specbench import ranks
-from specbench.files import Source, foreign
+from specbench.core.machine import ranks
+from specbench.core.machine.files import Source, foreign
 from specbench.models import sharding
 from specbench.models.attention import implementation
 from specbench.models.shapes import RANDOM, shape

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
 
-from specbench.files import Source
+from specbench.core.machine.files import Source
 
 RANDOM = "random:"  # what stands before the name of a shape
 

@@ -25,9 +25,9 @@ from packaging.version import Version
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench import ranks
-from specbench.errors import ConfigError, ModelError, NotInstalledError
-from specbench.files import Source
+from specbench.core.errors import ConfigError, ModelError, NotInstalledError
+from specbench.core.machine import ranks
+from specbench.core.machine.files import Source
 
 PATIENCE = 60.0  # seconds after which a rank that waits for the others gives up
 OLDEST = "5.17"  # transformers whose ``from_pretrained`` takes a DistributedConfig of tensor parallelism

@@ -18,11 +18,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specbench import ranks
-from specbench.errors import ModelError
+from specbench.core.errors import ModelError
+from specbench.core.machine import ranks
+from specbench.core.machine.progress import say
 from specbench.kernels import launch_product
 from specbench.models import products, sharding
-from specbench.progress import say
 
 LARGEST = 128 * 1024  # bytes of a sum that goes through shared memory; PyTorch's own limit for this kernel
 _ALIGNED = 16  # bytes that the kernel reads at once

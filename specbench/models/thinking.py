@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 
 KEY = "pair.thinking_tokens"
 KNOWN = (  # of Qwen, DeepSeek and others; of Mistral; of Seed

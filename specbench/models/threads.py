@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.devices import PYTORCH_THREADS
+from specbench.core.machine.devices import PYTORCH_THREADS
 from specbench.models.loading import Pair
 
 SMALL_MODEL = 50_000_000  # parameters

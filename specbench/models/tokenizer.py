@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from specbench.errors import ConfigError, ModelError
-from specbench.files import Source, foreign, reason, shown
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.machine.files import Source, foreign, reason, shown
 
 _TRIAL = "Hello"
 _SWITCHES = ("enable_thinking", "thinking")  # by which templates turn thinking on and off

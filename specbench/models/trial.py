@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench.errors import ModelError
-from specbench.files import Source, reason
+from specbench.core.errors import ModelError
+from specbench.core.machine.files import Source, reason
 from specbench.models.attention import windows_of_layers
 from specbench.models.engine import Engine
 

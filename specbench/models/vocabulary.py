@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-from specbench.errors import ModelError
-from specbench.files import shown
+from specbench.core.errors import ModelError
+from specbench.core.machine.files import shown
 
 SHOWN = 5
 MOST_PADDING = 2  # outputs for each id; the widest paddings known add a tenth

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from specbench.files import Source, foreign, plain, shown
+from specbench.core.machine.files import Source, foreign, plain, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -20,12 +20,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from specbench.errors import ModelError
-from specbench.files import Source, foreign
+from specbench.core.errors import ModelError
+from specbench.core.machine.files import Source, foreign
+from specbench.core.machine.progress import say
 from specbench.models import sharding
 from specbench.models.attention import implementation
 from specbench.models.weight_files import Held, elements, named
-from specbench.progress import say
 
 _MIXED = "Take config.json and all safetensors from the same release, and fetch what is missing."
 # Buffers that old checkpoints carry and that are computed today: rotary frequencies, GPT-2's and GPT-NeoX's masks.

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.machine.files import reason
+from specbench.core.machine.progress import say, track
 from specbench.decoding import Decoder, Request
-from specbench.errors import ConfigError
-from specbench.files import reason
+from specbench.metrics.results import schema_of
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.models.generate import ASSISTED, WAYS, generate, obstacle
-from specbench.progress import say, track
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.rounds import decode_timed
-from specbench.results import schema_of
 
 BASELINES = "baselines.parquet"
 Texts = list[list[int]]

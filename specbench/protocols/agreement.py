@@ -22,13 +22,13 @@ from scipy import stats
 from specbench.benchmark.draws import Counts, count_draws
 from specbench.benchmark.grid import PLAIN, CaseSpec
 from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, DIFFERENCES_SCHEMA, AgreementRow
-from specbench.checks import check_count
-from specbench.errors import ConfigError
+from specbench.core.checks import check_count
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import progress, say, track
 from specbench.exactness import tables
 from specbench.exactness.differential import STRUCTURAL, Comparison, Divergence, compare
 from specbench.exactness.fixtures import greedy_fixture, small_fixtures
 from specbench.metrics.intervals import CONFIDENCE
-from specbench.progress import progress, say, track
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
 from specbench.rules import known

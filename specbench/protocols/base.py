@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from matplotlib.figure import Figure
 
-from specbench.journal import Journal
+from specbench.core.machine.journal import Journal
 from specbench.sampling import SamplingParams
 from specbench.verifiers import Verifier
 

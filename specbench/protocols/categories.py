@@ -13,9 +13,9 @@ import pandas as pd
 
 from specbench.metrics.acceptance import acceptance_columns, totals_by_prompt
 from specbench.metrics.intervals import columns
+from specbench.metrics.results import schema_of
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.protocols.rounds import TimedRounds
-from specbench.results import schema_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Steps of the decoding loop itself are timed, so that sampling, bookkeeping and whatever a kernel launch costs are in it;
 a step takes the same time whether its tokens are accepted or not. The run's engine takes them. A cost model is fitted
-(cost/model.py).
+(replay/cost/model.py).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import pandas as pd
 
 from specbench.benchmark.kernels_run import kernels_run
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
-from specbench.checks import MOST_ROUNDS, MOST_STEPS, check_count
-from specbench.cost.model import COST, COST_SCHEMA, PHASES, fit
+from specbench.core.checks import MOST_ROUNDS, MOST_STEPS, check_count
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import track
+from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
-from specbench.errors import ConfigError
-from specbench.plots import cost as plots
-from specbench.progress import track
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import NO_TEXTS, Ignored
 from specbench.protocols.prechecks import check_chains, check_fixed_lengths
 from specbench.protocols.settings import check_counts, check_gammas
-from specbench.provenance import request_seed
+from specbench.replay.cost.model import COST, COST_SCHEMA, PHASES, fit
+from specbench.reports.plots import cost as plots
 
 WARMUP = 2  # steps of each setting before the clock counts
 

@@ -19,11 +19,12 @@ import pandas as pd
 import torch
 
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
-from specbench.checks import MOST_ROUNDS, check_count
+from specbench.core.checks import MOST_ROUNDS, check_count
+from specbench.core.errors import ConfigError
+from specbench.core.rounding import interval
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step import PHASES as STEP_PHASES
-from specbench.errors import ConfigError
 from specbench.metrics.acceptance import (
     acceptance_columns,
     acceptance_histogram,
@@ -33,8 +34,8 @@ from specbench.metrics.acceptance import (
 )
 from specbench.metrics.definitions import latency_columns
 from specbench.metrics.intervals import columns, ratio_of_sums
+from specbench.metrics.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
 from specbench.metrics.speed import speed_of
-from specbench.plots import decode as plots
 from specbench.protocols.against import BASELINE_SCHEMA, BASELINES, against, check_ways, wrong_texts
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
@@ -46,10 +47,9 @@ from specbench.protocols.record import recorded
 from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Timed, TimedRounds, timed_rounds
 from specbench.protocols.shared import shared_fields
 from specbench.replay.trace import TRACE, Trace
-from specbench.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
-from specbench.rounding import interval
+from specbench.reports.plots import decode as plots
+from specbench.reports.winner import disturbed
 from specbench.verifiers.base import offers
-from specbench.winner import disturbed
 
 BY_CATEGORY = "category"
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from specbench.checks import check_count
+from specbench.core.checks import check_count
+from specbench.core.machine.progress import track
+from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Decoder, Request, logits_along, rows_along
 from specbench.metrics.empirical import distance_check
-from specbench.progress import track
 from specbench.protocols.model_context import ModelContext
-from specbench.provenance import request_seed
 
 
 @dataclass(frozen=True)

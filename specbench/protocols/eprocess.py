@@ -18,20 +18,20 @@ import numpy as np
 import pandas as pd
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import progress
+from specbench.core.machine.provenance import environment, request_seed
 from specbench.decoding import Completion, Request
-from specbench.errors import ConfigError
 from specbench.exactness import tables
 from specbench.exactness.texts.eprocess import TokenEvidence, bets, e_value, log_factors, paths, rejected_at
 from specbench.metrics.intervals import Estimate, ratio_of_sums
-from specbench.plots import evidence as plots
-from specbench.progress import progress
 from specbench.protocols.base import Outcome, Table
 from specbench.protocols.greedy_divergence import greedy_divergence
 from specbench.protocols.live import LiveSpeed
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import NOTHING_SHOWN, Ignored
 from specbench.protocols.text_evidence import evidence, rounding
-from specbench.provenance import environment, request_seed
+from specbench.reports.plots import evidence as plots
 
 POINTS = 400  # of each path that are written down
 ROUNDED = 8  # texts whose rounding is measured

@@ -13,8 +13,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from specbench.checks import check_count, check_seconds
-from specbench.errors import ConfigError
+from specbench.core.checks import check_count, check_seconds
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import say
+from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness import tables
 from specbench.exactness.bias import bias_rows
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
@@ -27,12 +29,10 @@ from specbench.exactness.statistics.calibration import p_values
 from specbench.exactness.trials import CONFIGURED
 from specbench.exactness.zoo.elsewhere import elsewhere
 from specbench.exactness.zoo.sensitivity import sensitivity
-from specbench.plots import exactness as plots
-from specbench.progress import say
+from specbench.metrics.results import emptied
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_history
-from specbench.results import emptied
-from specbench.sampling_params import LARGEST_SEED
+from specbench.reports.plots import exactness as plots
 
 JSON, PAGE = "certificate.json", "certificate.md"
 CONFIGURED_KEYS = ("gamma", "sampler", "batch_size", "dtype")  # read by the calls under the conditions of the run

@@ -12,14 +12,14 @@ import dataclasses
 from jaxtyping import Float64
 from torch import Tensor
 
+from specbench.core.machine.progress import track
 from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness import tables
 from specbench.exactness.texts.forks import BUG, Fork, cause_of, headline
 from specbench.exactness.texts.support import tolerance_of
-from specbench.plots import evidence as plots
-from specbench.progress import track
 from specbench.protocols.base import Outcome, Table
 from specbench.protocols.model_context import ModelContext
+from specbench.reports.plots import evidence as plots
 
 
 def greedy_divergence(context: ModelContext, tolerance: float | None) -> Outcome:

@@ -28,16 +28,16 @@ from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES
 from specbench.benchmark.texts import resolved
 from specbench.benchmark.timed import there_and_back
 from specbench.benchmark.timer import Call, Captured, DeviceTimer, calls_by_host
-from specbench.checks import check_count
-from specbench.errors import ArgumentError, ConfigError
-from specbench.plots import latency as plots
-from specbench.progress import say
+from specbench.core.checks import check_count
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.machine.progress import say
+from specbench.core.types import Verification
 from specbench.protocols.base import Outcome, RunContext, Table
 from specbench.protocols.prechecks import check_no_processors
 from specbench.protocols.settings import check_timing
+from specbench.reports.plots import latency as plots
 from specbench.rules import known
 from specbench.rules.cards import floor_card
-from specbench.types import Verification
 from specbench.verifiers.base import offers
 
 _POISON = -7  # no verifier writes it

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specbench.core.machine.journal import Journal
 from specbench.decoding import Completion
-from specbench.journal import Journal
 
 
 class LiveSpeed:
-    """Adds up what was decoded; see specbench/journal.py for what is written."""
+    """Adds up what was decoded; see specbench/core/machine/journal.py for what is written."""
 
     def __init__(self, journal: Journal):
         self.journal = journal

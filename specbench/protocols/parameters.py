@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from specbench.config import called
-from specbench.errors import ConfigError
-from specbench.sampling_params import SamplingParams
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import SamplingParams
 
 _ENDS = ("stop", "stop_token_ids", "ignore_eos", "max_tokens")
 _REQUESTS = ("n", "seed", "truncate_prompt_tokens")
@@ -52,5 +52,5 @@ def check_parameters(sampling: SamplingParams, protocol: Any) -> None:
         value = getattr(sampling, name)
         searched = name == "skip_special_tokens" and sampling.stop  # stop strings are looked for in the text as shown
         if value != defaults[name] and not searched:
-            problem = f"protocol={called('protocol', protocol)} would ignore it"
+            problem = f"protocol={config_name('protocol', protocol)} would ignore it"
             raise ConfigError(f"sampler.{name}", list(value) if isinstance(value, tuple) else value, problem, remedy)

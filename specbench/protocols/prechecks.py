@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specbench.config import called
-from specbench.errors import ConfigError
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError
 from specbench.protocols.base import RunContext
 from specbench.rules import known
 from specbench.rules.cards import CARDS, Card
@@ -15,7 +15,7 @@ def check_draft_model(context: RunContext) -> None:
     if drafter is not None and not drafter.has_probabilities:
         raise ConfigError(
             "drafter",
-            called("drafter", drafter),
+            config_name("drafter", drafter),
             "has no probabilities that could be recorded",
             "Use drafter=model or drafter=layer_skip.",
         )
@@ -24,7 +24,7 @@ def check_draft_model(context: RunContext) -> None:
 def check_chains(context: RunContext) -> None:
     """Raises ConfigError for a drafter of trees, if what is measured is known of chains alone."""
     if context.drafter is not None and context.drafter.drafts_trees:
-        name = called("drafter", context.drafter)
+        name = config_name("drafter", context.drafter)
         raise ConfigError("drafter", name, "drafts trees, and this protocol knows chains alone", "Use drafter=model.")
 
 

@@ -15,16 +15,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from specbench.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
-from specbench.cost.forecast import Forecast, cost_models, forecast
-from specbench.cost.model import COST, COST_SCHEMA, CostModel
-from specbench.cost.steady import crossover, steady
+from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import track
+from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Request
-from specbench.errors import ConfigError
 from specbench.metrics.intervals import columns
+from specbench.metrics.results import schema_of
 from specbench.metrics.speed import speed_of
-from specbench.plots import cost as plots
-from specbench.progress import track
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.cost import CostProtocol
 from specbench.protocols.model_context import ModelContext
@@ -34,10 +32,12 @@ from specbench.protocols.record import record, repeated
 from specbench.protocols.rounds import paired_round, times_of
 from specbench.protocols.scoring import draft_engine
 from specbench.protocols.settings import check_gammas
-from specbench.provenance import request_seed
+from specbench.replay.cost.forecast import Forecast, cost_models, forecast
+from specbench.replay.cost.model import COST, COST_SCHEMA, CostModel
+from specbench.replay.cost.steady import crossover, steady
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace
-from specbench.results import schema_of
+from specbench.reports.plots import cost as plots
 from specbench.rules import known
 from specbench.rules.cards import Card
 
@@ -79,7 +79,7 @@ class SteadyRow:
     """The speedup of a draft length with batches that stay full.
 
     ``crossover`` is the smallest batch at which no gamma pays, with its range over the rounds of measured costs; None:
-    there is none, or the measurements do not tell (cost/steady.py).
+    there is none, or the measurements do not tell (replay/cost/steady.py).
     """
 
     batch: int

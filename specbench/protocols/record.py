@@ -14,18 +14,18 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specbench.checks import MOST_SAMPLES, check_count
+from specbench.core.checks import MOST_SAMPLES, check_count
+from specbench.core.machine.progress import track
+from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion, Request
-from specbench.plots import replay as plots
-from specbench.progress import track
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model
 from specbench.protocols.scoring import draft_engine, identity_of, score_texts, trace_table
-from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.trace import TRACE, Trace, trace_of
+from specbench.reports.plots import replay as plots
 from specbench.rules.cards import CARDS
 
 

@@ -15,9 +15,8 @@ from typing import ClassVar
 
 import pandas as pd
 
-from specbench.errors import ConfigError
-from specbench.plots import replay as plots
-from specbench.progress import say
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import say
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.settings import check_gammas
 from specbench.replay.asked import check_sampler
@@ -29,6 +28,7 @@ from specbench.replay.renewal import replay
 from specbench.replay.summary import POLICIES, POLICY_SCHEMA, REPLAY, REPLAY_SCHEMA, policy_rows, replay_rows
 from specbench.replay.survival import ARGMAX
 from specbench.replay.trace import Trace
+from specbench.reports.plots import replay as plots
 from specbench.rules.cards import CARDS
 
 DOCUMENT = "trace.json"

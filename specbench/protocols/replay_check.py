@@ -17,22 +17,22 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from specbench.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
+from specbench.core.checks import MOST_ROUNDS, MOST_SAMPLES, check_count
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import track
+from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Completion, Decoder, Request
-from specbench.errors import ConfigError
-from specbench.plots import replay as plots
-from specbench.progress import track
+from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import OWN_SAMPLES, Ignored
 from specbench.protocols.prechecks import check_draft_model, check_survival
 from specbench.protocols.record import Recorded, record, recorded, repeated
 from specbench.protocols.settings import check_gammas
-from specbench.provenance import request_seed
 from specbench.replay.renewal import replay
 from specbench.replay.summary import REPLAY, REPLAY_SCHEMA, replay_rows
 from specbench.replay.trace import TRACE
-from specbench.results import schema_of
+from specbench.reports.plots import replay as plots
 from specbench.rules.cards import Card
 
 POINTS, TIMINGS = "points.parquet", "timings.parquet"

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from specbench import ranks
-from specbench.checks import MOST_ROUNDS, check_count, check_seconds
+from specbench.core.checks import MOST_ROUNDS, check_count, check_seconds
+from specbench.core.errors import ConfigError
+from specbench.core.machine import ranks
+from specbench.core.machine.journal import Journal
+from specbench.core.machine.progress import track
 from specbench.decoding import Completion, Decoder, Request
-from specbench.errors import ConfigError
-from specbench.journal import Journal
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
 from specbench.metrics.request_latency import RequestTimes
+from specbench.metrics.results import schema_of
 from specbench.metrics.speed import Rounds, speed_of
-from specbench.progress import track
 from specbench.protocols.live import LiveSpeed
-from specbench.results import schema_of
 
 TOLERANCE = 0.01  # of the speedup: its standard error by the scatter of rounds, above which there are more of them
 ROUNDS = "rounds.parquet"

@@ -11,16 +11,16 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.config import called
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import track
+from specbench.core.types import LogitRows
 from specbench.decoding import logits_along, rows_along
-from specbench.errors import ConfigError
 from specbench.exactness.texts.support import default_tolerance, support_edge
 from specbench.models import Engine
-from specbench.progress import track
 from specbench.protocols.model_context import ModelContext
 from specbench.replay.trace import LIMIT, Identity, trace_schema
 from specbench.sampling import RowParams, SamplingParams
-from specbench.types import LogitRows
 
 CELLS = 1 << 24  # logits looked at together: a few float64 copies of them fit anywhere
 
@@ -47,7 +47,7 @@ def draft_engine(context: ModelContext) -> Engine:
     if context.drafter.engine is None:
         raise ConfigError(
             "drafter",
-            called("drafter", context.drafter),
+            config_name("drafter", context.drafter),
             "has no probabilities that could be recorded",
             "Use drafter=model or drafter=layer_skip.",
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specbench.benchmark.timer import FEWEST
-from specbench.checks import check_count, check_seconds
-from specbench.errors import ConfigError
+from specbench.core.checks import check_count, check_seconds
+from specbench.core.errors import ConfigError
 from specbench.protocols.base import MeasurementProtocol, OwnConditions
 from specbench.replay.survival import LARGEST_GAMMA
 

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from specbench.core.types import LogitRows
 from specbench.decoding import Completion, logits_along, rows_along
 from specbench.exactness.texts.eprocess import TEMPERED, TokenEvidence
 from specbench.exactness.texts.support import support_edge, tolerance_of
 from specbench.models import Engine
 from specbench.sampling import RowParams, SamplingParams
-from specbench.types import LogitRows
 
 
 def evidence(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.replay.trace import Trace
 from specbench.replay.values import SAMPLER, sampler_of
 

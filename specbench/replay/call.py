@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.checks import check_count
-from specbench.errors import ArgumentError
+from specbench.core.checks import check_count
+from specbench.core.errors import ArgumentError
 from specbench.replay import renewal
 from specbench.replay.imports import read_any
 from specbench.replay.renewal import Replayed

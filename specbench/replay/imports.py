@@ -37,8 +37,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from specbench.errors import ConfigError
-from specbench.files import Source, is_name, shown
+from specbench.core.errors import ConfigError
+from specbench.core.machine.files import Source, is_name, shown
+from specbench.core.sampling_params import SamplingParams
 from specbench.replay.trace import (
     FIELDS,
     LIMIT,
@@ -53,7 +54,6 @@ from specbench.replay.trace import (
     trace_of,
 )
 from specbench.replay.values import KEY, NAME, SAMPLER, sampler_of
-from specbench.sampling_params import SamplingParams
 
 _FORMAT = "See specbench/replay/imports.py for the lines that are expected."
 _DROP = "Drop the prompt: an engine's first entry has none, and a line holds the continuation alone."

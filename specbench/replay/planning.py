@@ -29,15 +29,15 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rounding import interval
 from specbench.metrics.intervals import CONFIDENCE
+from specbench.metrics.results import schema_of
 from specbench.replay.renewal import Replayed, replay
 from specbench.replay.simulate import simulated_steps
 from specbench.replay.summary import by_prompt, sums_by_prompt
 from specbench.replay.survival import survival
 from specbench.replay.trace import Trace
-from specbench.results import schema_of
-from specbench.rounding import interval
 from specbench.rules.cards import CARDS
 
 PLAN = "plan.parquet"

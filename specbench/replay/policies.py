@@ -1,4 +1,4 @@
-"""Adaptive draft lengths: what the policies of specbench/draft_lengths.py would have drafted and accepted.
+"""Adaptive draft lengths: what the policies of specbench/core/draft_lengths.py would have drafted and accepted.
 
 What is accepted is exact: along the accepted tokens the draft is the text. How many tokens are drafted is not in the
 text where a token is rejected and the draft runs on beside it; it is estimated by importance sampling (see
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from specbench.draft_lengths import LengthPolicy
+from specbench.core.draft_lengths import LengthPolicy
 from specbench.replay.renewal import Replayed, block_starts, chunks, join, replay_survival
 from specbench.replay.survival import replayed, survival
 from specbench.replay.trace import Trace

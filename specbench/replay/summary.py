@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from specbench.metrics.intervals import Estimate, columns, ratios_of_sums
+from specbench.metrics.results import schema_of
 from specbench.replay.policies import PolicyPoint
 from specbench.replay.renewal import Replayed
 from specbench.replay.trace import Trace
-from specbench.results import schema_of
 
 REPLAY, POLICIES = "replay.parquet", "policies.parquet"
 

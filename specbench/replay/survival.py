@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.replay.trace import Trace
 from specbench.rules.cards import CARDS, Card, card_of
 

@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
-from specbench.errors import ConfigError
-from specbench.files import Source, foreign, is_text, problem_of, reason, shown
+from specbench.core.errors import ConfigError
+from specbench.core.machine.files import Source, foreign, is_text, problem_of, reason, shown
 from specbench.replay.values import (
     KEY,
     Where,

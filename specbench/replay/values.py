@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from specbench.errors import ConfigError
-from specbench.files import LONGEST_NAME, clipped, is_name, reason, shown
+from specbench.core.errors import ConfigError
+from specbench.core.machine.files import LONGEST_NAME, clipped, is_name, reason, shown
 
 KEY = "protocol.trace"
 _SAMPLER_RANGES = {"temperature": (0.0, math.inf), "top_k": (-1.0, math.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from specbench import rounding
+from specbench.core import rounding
 from specbench.metrics.intervals import CONFIDENCE, FEW, coverage
 
 NONE = "-"

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from specbench.plots.style import style
+from specbench.reports.plots.style import style
 from specbench.reports.text import printable
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -25,7 +25,7 @@ def svg(figure: Figure, name: str) -> str:
     """The ``<svg>`` element of a figure, one and a half times as wide as on paper; a figure gives the same bytes again.
 
     Args:
-        figure: as drawn by specbench.plots.
+        figure: as drawn by specbench.reports.plots.
         name: stands before every id, so that two figures of a page have none in common.
     """
     file = io.StringIO()

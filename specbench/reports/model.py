@@ -15,7 +15,7 @@ from typing import TypeVar
 import pandas as pd
 from matplotlib.figure import Figure
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.reports.text import printable
 
 LARGEST = 8 * 2**20  # bytes of a picture that is put into a page

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from specbench.plots.style import style
 from specbench.reports import html, markdown
 from specbench.reports.latex.numbers import Typed
 from specbench.reports.latex.tables import tabular
 from specbench.reports.model import Report, Table
+from specbench.reports.plots.style import style
 
 REPORT = "report"
 

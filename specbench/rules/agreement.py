@@ -20,12 +20,12 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
-from specbench.rng import Stream, Streams
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules.along import AlongBatch
 from specbench.rules.known import KNOWN, rule_of
 from specbench.rules.rule import LAST_SUCCESS, Rule
-from specbench.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers import batched
 
 TOLERANCE = 1e-5  # float32: exp() of a logit near 40 is off by 40 * 6e-8, and sums over a vocabulary add little to it

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.types import Draft, LogitRows
+from specbench.core.types import Draft, LogitRows
 from specbench.verifiers import batched
 
 

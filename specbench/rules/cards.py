@@ -45,7 +45,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float64
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 
 Guarantee = Literal["lossless", "lossy", "flawed"]
 TokenCost = Callable[[Float64[np.ndarray, " T"]], Float64[np.ndarray, " T"]]

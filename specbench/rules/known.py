@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.rules.block import BLOCK
 from specbench.rules.rule import Rule
 from specbench.rules.token import TOKEN

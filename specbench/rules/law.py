@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.rules.along import Along, AlongTables
 from specbench.rules.rule import FIRST_REFUSAL, Rule
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specbench import arguments
-from specbench.rng import Stream, Streams
+from specbench.core import arguments
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.along import AlongBatch
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 
 if TYPE_CHECKING:

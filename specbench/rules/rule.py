@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
-from specbench.rng import Streams
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.rules.along import Along
 from specbench.rules.cards import Card
 from specbench.rules.reference import ReferenceVerifier
-from specbench.types import Draft, LogitRows
 from specbench.verifiers import Verifier
 
 # What the comparisons of u_i with the thresholds say: accepted is all before the first i that fails (each token answers

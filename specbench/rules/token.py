@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.rng import Stream, Streams
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.rules import cards
 from specbench.rules.along import Along
 from specbench.rules.rule import Rule
-from specbench.types import Draft, LogitRows
 from specbench.verifiers import batched
 from specbench.verifiers.masked import MaskedVerifier
 

@@ -8,26 +8,26 @@ from typing import Any
 
 import torch
 
-from specbench.config import Config
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import say
+from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
 from specbench.decoding.requests import requests_of
 from specbench.drafters import Drafter
-from specbench.errors import ConfigError
+from specbench.metrics.results import NO_DRAFT
 from specbench.models import Engine, Pair, load_pair
 from specbench.models.loading import locate
 from specbench.models.sharding import check_installed
 from specbench.models.threads import default_threads
-from specbench.progress import say
 from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.settings import unused, unused_of_lines
-from specbench.provenance import request_seed
-from specbench.results import NO_DRAFT
 from specbench.runs.choices import build, explained
+from specbench.runs.config import Config
 from specbench.runs.conversations import all_turns
 from specbench.runs.samplings import all_samplings, own_sampling
+from specbench.runs.workloads import EMBEDDED, Prompt, load_workload
 from specbench.sampling import SamplingParams, on_host
-from specbench.workloads import EMBEDDED, Prompt, load_workload
 
 _pairs: dict[tuple[Any, ...], Pair] = {}  # the last pair that this process loaded
 

@@ -9,8 +9,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from specbench.config import CONF
-from specbench.errors import ArgumentError, ConfigError, SpecbenchError
+from specbench.core.conf import CONF
+from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
 from specbench.runs.overrides import choice_of
 
 

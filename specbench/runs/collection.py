@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import results
-from specbench.errors import ConfigError, SpecbenchError
-from specbench.progress import say
+from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.machine.progress import say
+from specbench.metrics import results
 from specbench.reports import Bullets, Paragraph, Report, html, prose
 from specbench.reports.cells import file_name
 from specbench.reports.text import literal

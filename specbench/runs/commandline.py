@@ -17,9 +17,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from specbench.config import CONF, Config
-from specbench.errors import ConfigError
-from specbench.files import is_text
+from specbench.core.conf import CONF
+from specbench.core.errors import ConfigError
+from specbench.core.machine.files import is_text
+from specbench.runs.config import Config
 from specbench.runs.launchers import check_named
 from specbench.runs.listing import EXPERIMENTS, check_choice, unknown_key
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed

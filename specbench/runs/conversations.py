@@ -14,10 +14,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from specbench.core.machine.progress import track
 from specbench.decoding import Completion, Decoder, Request
-from specbench.progress import track
+from specbench.runs.workloads import Prompt
 from specbench.sampling import SamplingParams
-from specbench.workloads import Prompt
 
 Make = Callable[[Sequence[Prompt]], list[Request]]
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.config import DTYPES
-from specbench.progress import say
+from specbench.core.machine.progress import say
+from specbench.runs.config import DTYPES
 from specbench.runs.overrides import typed
 
 ABOUT = """\
@@ -23,7 +23,7 @@ def convert(arguments: Sequence[str]) -> int:
         ConfigError: see :func:`specbench.models.gguf.convert`.
     """
     asked = _parser().parse_args(arguments)
-    from specbench.devices import DTYPES as OF_TORCH
+    from specbench.core.machine.devices import DTYPES as OF_TORCH
     from specbench.models import gguf  # which imports PyTorch
 
     gguf.convert(asked.file, asked.out, OF_TORCH[asked.dtype])

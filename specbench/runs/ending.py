@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pandas as pd
 
-from specbench.disk import WriteError
-from specbench.errors import SpecbenchError
-from specbench.progress import say
+from specbench.core.errors import SpecbenchError
+from specbench.core.machine.disk import WriteError
+from specbench.core.machine.progress import say
 from specbench.reports import Report
 from specbench.runs.reporting import analysis_module, analysis_of
 from specbench.runs.state import Status
@@ -60,7 +60,7 @@ def tell(folder: Path, just_ran: bool, interrupted: bool = False, publishing: bo
 
 
 def _collect(folder: Path, status: SweepStatus) -> None:
-    from specbench import results
+    from specbench.metrics import results
 
     try:
         results.collect(folder)
@@ -77,7 +77,7 @@ def _collect(folder: Path, status: SweepStatus) -> None:
 
 
 def _table(folder: Path, _: SweepStatus) -> None:
-    from specbench import results
+    from specbench.metrics import results
     from specbench.runs.summary import print_categories, print_summary
 
     decoded = results.read_results(folder).query("protocol == 'decode'")
@@ -106,7 +106,7 @@ def _publish(status: SweepStatus, report: Report | None) -> bool:
 
 def _report(folder: Path, status: SweepStatus) -> Report | None:
     """Writes the report, of a sweep of one's own the one that fits it; of a single run it says how to make one."""
-    from specbench import results
+    from specbench.metrics import results
     from specbench.reports.writing import write
 
     exp, rows = status.plan.exp, results.read_rows(folder)

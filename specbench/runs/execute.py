@@ -12,19 +12,23 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from specbench import config as configuration
-from specbench import ranks, results, tracking
-from specbench.config import Config
-from specbench.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
-from specbench.disk import WriteError, write_text
-from specbench.errors import ConfigError, NotInstalledError, SpecbenchError
-from specbench.journal import Journal
-from specbench.progress import name_job, say
+from specbench.core.errors import ConfigError, NotInstalledError, SpecbenchError
+from specbench.core.machine import ranks
+from specbench.core.machine.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
+from specbench.core.machine.disk import WriteError, write_text
+from specbench.core.machine.journal import Journal
+from specbench.core.machine.progress import name_job, say
+from specbench.core.machine.provenance import environment
+from specbench.core.sampling_params import PENALTIES
+from specbench.metrics import results
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
-from specbench.provenance import environment
+from specbench.reports import tracking
+from specbench.reports.tracking import JobRun
+from specbench.runs import config as configuration
 from specbench.runs.choices import build
+from specbench.runs.config import Config
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
@@ -44,8 +48,6 @@ from specbench.runs.state import (
     written_state,
 )
 from specbench.runs.tracked import describe, job_run, track
-from specbench.sampling_params import PENALTIES
-from specbench.tracking import JobRun
 from specbench.verifiers.base import offers
 
 UNFINISHED = "its process ended before its figures and its tracking were finished"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specbench import results
-from specbench.disk import write_json, write_text
-from specbench.plots.style import style
+from specbench.core.machine.disk import write_json, write_text
+from specbench.metrics import results
 from specbench.protocols import Outcome
+from specbench.reports.plots.style import style
 
 
 def write_tables(folder: Path, row: results.RunRow, outcome: Outcome) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from specbench.config import PairConfig, WorkloadConfig
-from specbench.files import clipped
+from specbench.core.machine.files import clipped
+from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.launchers import beside_each_other
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import read_plan

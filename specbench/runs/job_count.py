@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 
 MOST_JOBS = 10_000
 

@@ -9,8 +9,8 @@ from typing import Any
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from specbench import ranks
-from specbench.errors import ConfigError, NotInstalledError
+from specbench.core.errors import ConfigError, NotInstalledError
+from specbench.core.machine import ranks
 
 # Launchers that Hydra has as packages of their own: the name of each, its extra of this project, its module.
 EXTRAS = {

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from omegaconf import OmegaConf
 
-from specbench.config import CONF
-from specbench.errors import ConfigError
+from specbench.core.conf import CONF
+from specbench.core.errors import ConfigError
 from specbench.runs.choices import names
 from specbench.runs.overrides import choice_of, key_of
 

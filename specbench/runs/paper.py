@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from specbench import __version__, results
-from specbench.errors import ConfigError
-from specbench.plots.style import drawn_for
-from specbench.progress import say
+from specbench import __version__
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import say
+from specbench.metrics import results
 from specbench.reports import Report
 from specbench.reports.latex import figures, folder
+from specbench.reports.plots.style import drawn_for
 from specbench.runs.plan import LATEST, OUTPUTS, PLAN, find_sweep, read_plan
 from specbench.runs.reporting import analysis_module, analysis_of
 from specbench.runs.status import SweepStatus

@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from specbench import ranks
-from specbench.errors import SpecbenchError
-from specbench.ranks import RankError
+from specbench.core.errors import SpecbenchError
+from specbench.core.machine import ranks
+from specbench.core.machine.ranks import RankError
 from specbench.runs.signals import ENDING, Interrupted
 
 PATIENCE = 20.0  # seconds in which the others say how they ended, after this rank failed

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from specbench.disk import WriteError, beside, read_json, write_json, writing
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.core.machine.disk import WriteError, beside, read_json, write_json, writing
 from specbench.runs.overrides import labels_of
 from specbench.runs.state import STATE, JobState, write_state
 

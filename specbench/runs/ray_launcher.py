@@ -20,7 +20,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from specbench.progress import say
+from specbench.core.machine.progress import say
 
 
 class RayLauncher(Launcher):

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from specbench.config import Config
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import processors_named
 from specbench.runs.choices import build
+from specbench.runs.config import Config
+from specbench.runs.workloads import Prompt
 from specbench.sampling import SamplingParams
 from specbench.sampling.structures import grammar_of
-from specbench.sampling_params import processors_named
-from specbench.workloads import Prompt
 
 
 def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParams, mixed: bool) -> list[SamplingParams]:

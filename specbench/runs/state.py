@@ -15,8 +15,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from specbench.disk import WriteError, read_json, write_json, writing
-from specbench.errors import SpecbenchError
+from specbench.core.errors import SpecbenchError
+from specbench.core.machine.disk import WriteError, read_json, write_json, writing
 
 STATE, LOCK = "job.json", "job.lock"
 PATIENCE = 5.0  # seconds; whoever only looks whether a lock is held has it for a moment

@@ -8,13 +8,13 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from specbench.between import tokens_a_step
-from specbench.progress import console, say
+from specbench.core.machine.progress import console, say
+from specbench.core.rounding import interval
+from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import plain
 from specbench.reports.text import literal
-from specbench.rounding import interval
-from specbench.varying import SAMPLER, varying, with_sampling
-from specbench.winner import fastest, machine
+from specbench.reports.varying import SAMPLER, varying, with_sampling
+from specbench.reports.winner import fastest, machine
 
 _LONGEST = 40  # characters of a parameter in a table's cell
 

@@ -20,10 +20,11 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from specbench import config, ranks
-from specbench.disk import WriteError, clear_temporaries, write_text
-from specbench.errors import ConfigError, SpecbenchError
-from specbench.progress import say
+from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.machine import ranks
+from specbench.core.machine.disk import WriteError, clear_temporaries, write_text
+from specbench.core.machine.progress import say
+from specbench.runs import config
 from specbench.runs.identity import APART, identity
 from specbench.runs.job import config_dir
 from specbench.runs.job_count import check_number_of_jobs

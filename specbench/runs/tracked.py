@@ -11,18 +11,18 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from specbench.config import Config
-from specbench.disk import read_json
-from specbench.errors import ConfigError, TrackingError
+from specbench.core.errors import ConfigError, TrackingError
+from specbench.core.machine.disk import read_json
 from specbench.reports import Report
+from specbench.reports.tracking import JobRun, Workspace, check_settings, is_tracked, log_sweep, tags_of, write_report
+from specbench.reports.tracking.reports import REPORT
 from specbench.reports.wandb import to_wandb
+from specbench.runs.config import Config
 from specbench.runs.job import HF, JobInfo, model_name
 from specbench.runs.plan import PlannedJob
 from specbench.runs.repeat import commands, varied
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
-from specbench.tracking import JobRun, Workspace, check_settings, is_tracked, log_sweep, tags_of, write_report
-from specbench.tracking.reports import REPORT
 from specbench.verifiers.base import offers
 
 

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.rng import Streams
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, LogitRows
 from specbench.sampling import where
-from specbench.types import PADDING, LogitRows
 
 
 def inverse_cdf(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Bool, Float, Int32
 from torch import Tensor
 
-from specbench.errors import ArgumentError, ConfigError
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.sampling_params import SamplingParams
 from specbench.sampling.history import History
 from specbench.sampling.structures import KEY, grammar_of, xgrammar
-from specbench.sampling_params import SamplingParams
 
 MOST_MATCHERS = 4096  # that a constraint keeps
 _WORD = 32  # tokens that one number of a bitmask holds

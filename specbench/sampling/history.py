@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from specbench.sampling_params import SamplingParams
-from specbench.types import PADDING
+from specbench.core.sampling_params import SamplingParams
+from specbench.core.types import PADDING
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from specbench.errors import ConfigError
-from specbench.sampling_params import SamplingParams
+from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)

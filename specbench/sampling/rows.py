@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from specbench.errors import ArgumentError
-from specbench.masked_rows import MaskedRows
+from specbench.core.errors import ArgumentError
+from specbench.core.masked_rows import MaskedRows
+from specbench.core.sampling_params import NUMBERS, SamplingParams
+from specbench.core.types import LogitRows
 from specbench.sampling import where
 from specbench.sampling.history import History, Processor, host_processors
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import PENALISE, THINK, Shaping
-from specbench.sampling_params import NUMBERS, SamplingParams
-from specbench.types import LogitRows
 
 Chain = tuple[Processor, ...]
 

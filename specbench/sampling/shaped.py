@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Bool, Float64, Int32, Int64, Shaped
 from torch import Tensor
 
+from specbench.core.types import PADDING
 from specbench.sampling.history import History
 from specbench.sampling.shaping import BIAS, BITS, DELAY, FORBID, PENALISE, RESTRICT, THINK, Shaping
-from specbench.types import PADDING
 
 
 def shaped(logits: Shaped[Tensor, "n V"], shaping: Shaping, history: History) -> Shaped[Tensor, "n V"]:

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Float64, Int32, Int64
 from torch import Tensor
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.sampling_params import PENALTIES, SamplingParams
+from specbench.core.types import PADDING
 from specbench.sampling.resolved import ResolvedParams
-from specbench.sampling_params import PENALTIES, SamplingParams
-from specbench.types import PADDING
 
 PENALISE, BIAS, RESTRICT, FORBID, DELAY = "penalties", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens"
 THINK = "thinking_token_budget"

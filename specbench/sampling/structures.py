@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from specbench.errors import ConfigError, NotInstalledError
+from specbench.core.errors import ConfigError, NotInstalledError
 
 KEY = "sampler.structured_outputs"
 # What JSON schemas may say and xgrammar 0.2 leaves out, seen by trying each: texts could break it.

@@ -10,9 +10,9 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench.rng import Streams
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.cards import Card
-from specbench.types import Draft, LogitRows, Verification
 
 # How a sampler that is itself under test draws: true rows and uniforms -> tokens, and the rows it says they are from.
 DraftSampler = Callable[[LogitRows, Float64[Tensor, " n"]], tuple[Int64[Tensor, " n"], LogitRows]]
@@ -53,7 +53,7 @@ class Verifier(Protocol):
 
         Raises:
             ArgumentError: arguments that do not fit together, or values that no rule can handle; see
-                :func:`specbench.arguments.check`.
+                :func:`specbench.core.arguments.check`.
         """
         ...
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 
 
 def offsets(draft: Draft) -> Int64[Tensor, " n"]:

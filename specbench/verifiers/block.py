@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from specbench import arguments
-from specbench.rng import Stream, Streams
+from specbench.core import arguments
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 
 

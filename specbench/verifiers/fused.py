@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from specbench import arguments
+from specbench.core import arguments
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels import launch
-from specbench.rng import Streams
-from specbench.types import Draft, LogitRows, Verification
 
 
 class FusedVerifier:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench import arguments
-from specbench.rng import Stream, Streams
+from specbench.core import arguments
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.sampling import inverse_cdf
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 
 

@@ -21,11 +21,11 @@ from jaxtyping import Float64
 from scipy.optimize import brentq
 from torch import Tensor
 
-from specbench import arguments
-from specbench.errors import ConfigError
-from specbench.rng import Stream, Streams
+from specbench.core import arguments
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.sampling import sample
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import batched
 
 

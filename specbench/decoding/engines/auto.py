@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import say
 from specbench.decoding.engines.base import DecodingEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.step import Parts
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
-from specbench.errors import ConfigError
-from specbench.progress import say
 from specbench.verifiers import Verifier
 
 

@@ -9,15 +9,15 @@ from typing import ClassVar
 
 import torch
 
-from specbench.batch import FULL, RUNNING, STOPPED, Batch
-from specbench.checks import check_count
-from specbench.config import called
+from specbench.core.checks import check_count
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.step import Parts, Report
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
-from specbench.errors import ConfigError
 from specbench.models import Engine
+from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
 from specbench.verifiers import Verifier
 
 Follower = Engine | Drafter  # what keeps something in a row for each request
@@ -80,7 +80,7 @@ class DecodingEngine:
         kind = type(drafter)
         keeps = kind.place is not Drafter.place or kind.start is not Drafter.start
         if self.prompt_chunk is not None and keeps and kind.feed is Drafter.feed:
-            problem = f"drafter={called('drafter', drafter)} keeps something for each request, and has no feed()"
+            problem = f"drafter={config_name('drafter', drafter)} keeps something for each request, and has no feed()"
             remedy = "Use engine.prompt_chunk=null, or give it feed()."
             raise ConfigError("engine.prompt_chunk", self.prompt_chunk, problem, remedy)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from specbench import ranks
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.machine import ranks
+from specbench.core.machine.progress import say
 from specbench.decoding.engines.graph import Captured, GraphEngine
 from specbench.decoding.step import Parts
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.errors import ConfigError, ModelError
 from specbench.kernels import dependent
 from specbench.models import early_code
-from specbench.progress import say
 
 SUMS = ("nccl", "auto")
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import torch
 
-from specbench.batch import Batch
 from specbench.decoding.engines.base import DecodingEngine, Reading, moves
 from specbench.decoding.step import Report, step
+from specbench.sampling.batch import Batch
 
 
 class EagerEngine(DecodingEngine):

@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch
-from specbench.config import called
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding.engines.base import Reading
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import Parts, Report
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
-from specbench.errors import ConfigError, ModelError
+from specbench.sampling.batch import Batch
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 
@@ -56,7 +56,7 @@ class GraphEngine(StaticEngine):
         if verifier is not None:
             offered = offers(verifier)
             if not offered.takes_padded or not offered.limits.capturable:
-                problem = f"verifier={called('verifier', verifier)} has to read its drafts on the host"
+                problem = f"verifier={config_name('verifier', verifier)} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
         self._check_on_host(on_host)
         super().check(device, drafter, verifier, batch_size, on_host)

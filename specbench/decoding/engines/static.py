@@ -12,15 +12,15 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from specbench.batch import Batch
-from specbench.checks import check_count
-from specbench.config import called
+from specbench.core.checks import check_count
+from specbench.core.conf import config_name
+from specbench.core.errors import ConfigError
 from specbench.decoding.engines.base import DecodingEngine, Reading, moves
 from specbench.decoding.slots import Slots
 from specbench.decoding.step import Parts, Report, step
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter
-from specbench.errors import ConfigError
+from specbench.sampling.batch import Batch
 from specbench.verifiers import Verifier
 
 _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory
@@ -66,10 +66,10 @@ class StaticEngine(DecodingEngine):
         super().check(device, drafter, verifier, batch_size, on_host)
         self._check_size(batch_size)
         if drafter is not None and not drafter.capturable:
-            problem = f"drafter={called('drafter', drafter)} reads its drafts on the host, which no graph can hold"
+            problem = f"drafter={config_name('drafter', drafter)} reads its drafts on the host, which no graph can hold"
             raise ConfigError("engine", self.name, problem, "Use engine=eager or auto, or drafter=model.")
         if drafter is not None and type(drafter).start is not Drafter.start and type(drafter).place is Drafter.place:
-            problem = f"drafter={called('drafter', drafter)} keeps something for each request, and has no place()"
+            problem = f"drafter={config_name('drafter', drafter)} keeps something for each request, and has no place()"
             raise ConfigError("engine", self.name, problem, "Use engine=eager, or give it place() and move().")
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from specbench.core.machine.journal import Journal
+from specbench.core.machine.provenance import environment
+from specbench.core.sampling_params import SamplingParams
 from specbench.exactness.bias import as_dicts, bias_rows
 from specbench.exactness.certificate.certify import Certificate, certify
 from specbench.exactness.certificate.verdict import NOT_LOSSLESS
@@ -17,10 +20,7 @@ from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.settings import Settings
 from specbench.exactness.suite import examine
 from specbench.exactness.trials import Configured
-from specbench.journal import Journal
-from specbench.provenance import environment
 from specbench.rules import known
-from specbench.sampling_params import SamplingParams
 
 CONFIGURED_VOCABULARY = 32_003  # of the calls under the conditions of a run
 _LEAST_VOCABULARY = 257  # of them, where large batches of long drafts leave no room for more

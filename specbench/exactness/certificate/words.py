@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate.tests import EXPLAINED, HABITS
 from specbench.exactness.certificate.verdict import (
     BROKEN,
@@ -22,7 +23,6 @@ from specbench.exactness.probes import COUNTED, LOCATED, RULE, uncontradicted
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials import ALL, LARGE
-from specbench.rounding import about, least, most
 
 SURE = f"{CONFIDENCE:.0%}"
 EXACT = 1e-11  # total variation a step: what float64 arithmetic and the resolution of uniforms cost

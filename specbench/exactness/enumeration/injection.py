@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from specbench.core.rng import Stream
 from specbench.exactness import watch
 from specbench.exactness.enumeration.laws import Ends, all_drafts, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, make_draft, verified
 from specbench.exactness.streams import GivenStreams
-from specbench.rng import Stream
 from specbench.verifiers import Verifier
 
 SMALLEST, LARGEST = 2.0**-53, 1 - 2.0**-53  # of the uniforms that a stream can yield

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
 from specbench.exactness.enumeration.paths import Tree
 from specbench.exactness.fixtures import Fixture
-from specbench.rng import Stream
 
 MOST_CUTS, MOST_BOXES = 60, 100_000
 

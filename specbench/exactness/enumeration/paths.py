@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
 from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
-from specbench.rng import Stream
 from specbench.verifiers import Verifier
 
 _BISECTIONS = 50

@@ -21,12 +21,12 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from specbench.core.rng import Stream
 from specbench.exactness import watch
 from specbench.exactness.enumeration.locate import SAME
 from specbench.exactness.enumeration.model import Model
 from specbench.exactness.steps import follow, make_draft
 from specbench.exactness.streams import GivenStreams
-from specbench.rng import Stream
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 

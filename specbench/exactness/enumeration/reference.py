@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Verification
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import Cdf
 from specbench.exactness.steps import Drawn, make_draft
 from specbench.exactness.streams import GivenStreams
-from specbench.rng import Stream, Streams
 from specbench.rules import known
 from specbench.rules.along import AlongTables
 from specbench.rules.rule import Rule
-from specbench.types import PADDING, Verification
 from specbench.verifiers import Verifier
 from specbench.verifiers.base import offers
 

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream, Streams
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.exactness import watch
 from specbench.exactness.enumeration.row_edges import Rows
 from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import GivenStreams, request_streams
-from specbench.rng import Stream, Streams
-from specbench.types import PADDING, Draft, LogitRows
 from specbench.verifiers import Verifier
 
 _CELLS = {"cpu": 2**17}  # probabilities of a batch; on a CPU they stay in its cache

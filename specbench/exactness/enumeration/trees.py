@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness.enumeration.laws import Ends, joint_tv
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.streams import GivenStreams
-from specbench.rng import Stream
 from specbench.rules.law import node_law
 from specbench.rules.rule import Rule
-from specbench.types import Draft, LogitRows, Verification
 from specbench.verifiers import Verifier
 
 # What the next child of a token is drawn from: q, and the children drawn before it -> a distribution.

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.distribution import Stratum
-from specbench.rng import Streams
-from specbench.types import Draft, LogitRows
 from specbench.verifiers.base import DraftSampler, offers
 
 

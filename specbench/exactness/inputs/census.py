@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from specbench.core.types import LogitRows
 from specbench.exactness.inputs.call import Call
 from specbench.exactness.inputs.draw import WRITTEN
-from specbench.types import LogitRows
 
 # Smallest members of the cells of numbers; the last number is a bound.
 VOCABULARIES = (2, 65, 1025, 4097, 32_000, 40_961, 65_537, 131_073, 262_145)

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
+from specbench.core.sampling_params import SamplingParams
+from specbench.core.types import Draft, LogitRows
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.call import EVERYTHING, Call, Takes
 from specbench.exactness.inputs.distribution import CHOICES, STRATA, Stratum, drawn_from, log_uniform
 from specbench.exactness.streams import END_POSITIONS, END_SEEDS, uniforms
-from specbench.rng import MAX_POSITION, MAX_SEED, Stream, Streams
-from specbench.sampling_params import SamplingParams
-from specbench.types import Draft, LogitRows
 
 MOST_CELLS = 2**24  # logits of the target in a call; larger ones get fewer requests
 WRITTEN = 100_000  # seeds and positions that users write are at most this

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
+from specbench.core.types import PADDING, Verification
 from specbench.exactness.inputs.call import Call
 from specbench.exactness.inputs.rows import first_above
-from specbench.rng import Stream
 from specbench.rules.along import Along
 from specbench.rules.rule import Rule
-from specbench.types import PADDING, Verification
 
 
 class CallPath(Along):

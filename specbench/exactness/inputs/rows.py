@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64, Int64, Shaped
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specbench.types import LogitRows
+from specbench.core.types import LogitRows
 
 LIKELY = 48  # tokens that stand out of a usual row
 MOST_LIKELY = 256  # tokens among which top-p looks for its nucleus; top-k and min-p keep no more
@@ -36,7 +36,7 @@ class Dense:
 
     @staticmethod
     def of(rows: LogitRows, temperature: np.ndarray, cut: bool) -> Dense:
-        """The probabilities that rows of logits mean; see :class:`specbench.types.LogitRows`.
+        """The probabilities that rows of logits mean; see :class:`specbench.core.types.LogitRows`.
 
         Args:
             temperature: of the rows, on the host, so that no GPU is waited for.

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from specbench.core.types import Verification
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.expected import CallPath
 from specbench.exactness.statistics.bets import DifferenceBets
-from specbench.types import Verification
 
 ORDERS, CELLS, LANES = 5, 8, 32
 WIDTH = ORDERS * CELLS

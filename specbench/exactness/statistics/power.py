@@ -13,7 +13,7 @@ import math
 
 from scipy import optimize, stats
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 
 CONFIDENCE = 0.99  # of upper bounds
 

@@ -7,13 +7,13 @@ import time
 import numpy as np
 import torch
 
+from specbench.core.rng import Streams
 from specbench.exactness.evidence import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
 from specbench.exactness.fixtures import Fixture, small_fixtures
 from specbench.exactness.statistics.pit import PitTable, first_and_last
 from specbench.exactness.statistics.tests import GTest, pair_g_test
 from specbench.exactness.steps import Steps, verified_steps
 from specbench.exactness.streams import SERIAL, request_streams
-from specbench.rng import Streams
 from specbench.verifiers import Verifier
 
 LARGEST = {"cpu": 2**15, "cuda": 2**20}  # requests in one batch

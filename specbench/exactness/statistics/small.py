@@ -6,7 +6,8 @@ import time
 
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
 from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.probes import Probe
@@ -14,7 +15,6 @@ from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import check_pure, verified_steps
 from specbench.exactness.streams import COUNTED, request_streams
-from specbench.rng import Streams
 from specbench.rules import known
 from specbench.verifiers import Verifier
 

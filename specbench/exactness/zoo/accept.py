@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from specbench.core.rng import Stream
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
-from specbench.rng import Stream
 from specbench.verifiers import batched, block
 
 

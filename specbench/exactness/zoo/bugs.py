@@ -14,7 +14,7 @@ import re
 from types import MappingProxyType
 from typing import Any
 
-from specbench.errors import ConfigError
+from specbench.core.errors import ConfigError
 from specbench.exactness.zoo import accept, bonus, history, residual, rng, state, wrong_q
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 

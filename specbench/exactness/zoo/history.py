@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from specbench.core.types import Draft, LogitRows
 from specbench.exactness.fixtures.history import PENALTY
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.types import Draft, LogitRows
 from specbench.verifiers import batched
 
 

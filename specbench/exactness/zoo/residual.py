@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.rng import Stream
+from specbench.core.types import Draft
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
-from specbench.rng import Stream
-from specbench.types import Draft
 from specbench.verifiers import batched
 
 

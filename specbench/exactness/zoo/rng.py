@@ -6,8 +6,8 @@ import dataclasses
 
 import torch
 
+from specbench.core.rng import Stream, philox, to_uniform
 from specbench.exactness.zoo.base import TokenSteps
-from specbench.rng import Stream, philox, to_uniform
 from specbench.sampling import inverse_cdf
 from specbench.verifiers import batched
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.reference import expected_of
 from specbench.exactness.watch import VerifierFault

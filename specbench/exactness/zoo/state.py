@@ -6,9 +6,9 @@ import dataclasses
 
 import torch
 
+from specbench.core.types import PADDING, Verification
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.sampling import inverse_cdf
-from specbench.types import PADDING, Verification
 
 
 class WritesOtherRows(TokenSteps):

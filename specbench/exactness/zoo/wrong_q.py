@@ -6,10 +6,10 @@ import dataclasses
 
 import torch
 
+from specbench.core.types import LogitRows
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import gumbel
 from specbench.sampling import inverse_cdf
-from specbench.types import LogitRows
 from specbench.verifiers import batched
 
 

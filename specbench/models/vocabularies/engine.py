@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specbench.errors import ModelError
+from specbench.core.errors import ModelError
 from specbench.models.engine import Engine
 from specbench.models.loading import Pair
 from specbench.models.vocabularies.translation import MISSING, Translation

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.rules.cards import CARDS, Card
 
 OWN = """\

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specbench.plots.style import Page
 from specbench.reports.latex import bibliography
 from specbench.reports.latex.escape import escape
 from specbench.reports.latex.numbers import Numbers
 from specbench.reports.latex.text import block, words
 from specbench.reports.model import Picture, Report, Section, Table
+from specbench.reports.plots.style import Page
 from specbench.rules.cards import CARDS
 
 MARK = "% Written by python -m specbench paper, which writes it again.\n"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from specbench.plots.style import Page
 from specbench.reports.latex.escape import escape
 from specbench.reports.latex.numbers import Numbers
 from specbench.reports.latex.text import words
 from specbench.reports.model import Picture
+from specbench.reports.plots.style import Page
 
 
 def pages(column: float, wide: float, font: str) -> dict[str, Page]:

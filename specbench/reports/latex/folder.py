@@ -7,12 +7,12 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specbench.disk import beside, read_json, write_json, writing
-from specbench.errors import ConfigError
-from specbench.plots.style import Page, drawn_for, style
+from specbench.core.errors import ConfigError
+from specbench.core.machine.disk import beside, read_json, write_json, writing
 from specbench.reports.latex import bibliography, document, figures, tables
 from specbench.reports.latex.numbers import Numbers
 from specbench.reports.model import Picture, Report
+from specbench.reports.plots.style import Page, drawn_for, style
 
 MANIFEST = "specbench.json"
 KEPT = "main.tex"  # an example, which its reader may change

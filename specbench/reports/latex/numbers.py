@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from specbench.errors import ArgumentError
+from specbench.core.errors import ArgumentError
 from specbench.reports.latex.escape import escape
 
 DEFINITION = r"""% \specbench{NAME} prints a number of this file. It may stand in headings and captions.

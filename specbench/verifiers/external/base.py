@@ -25,10 +25,10 @@ import torch
 from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
-from specbench import arguments
-from specbench.errors import ArgumentError, NotInstalledError
-from specbench.rng import Stream, Streams, philox
-from specbench.types import PADDING, Draft, LogitRows
+from specbench.core import arguments
+from specbench.core.errors import ArgumentError, NotInstalledError
+from specbench.core.rng import Stream, Streams, philox
+from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.verifiers.base import Limits
 
 T = TypeVar("T")

@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Float32, Int32, Int64
 from torch import Tensor
 
-from specbench.errors import ConfigError
-from specbench.rng import Streams
-from specbench.types import Draft, LogitRows, Verification
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import Draft, LogitRows, Verification
 from specbench.verifiers.external import base
 
 

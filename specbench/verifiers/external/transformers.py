@@ -27,8 +27,8 @@ from jaxtyping import Float32
 from torch import Tensor
 from transformers.generation import utils
 
-from specbench.rng import Streams
-from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers.external import base
 
 

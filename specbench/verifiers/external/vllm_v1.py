@@ -26,9 +26,9 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from specbench.errors import ArgumentError, ConfigError
-from specbench.rng import Streams
-from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers.external import base
 
 

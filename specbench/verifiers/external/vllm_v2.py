@@ -25,9 +25,9 @@ import torch
 from jaxtyping import Float32, Int32, Int64, Shaped
 from torch import Tensor
 
-from specbench.errors import ArgumentError
-from specbench.rng import Streams
-from specbench.types import PADDING, Draft, LogitRows, Verification
+from specbench.core.errors import ArgumentError
+from specbench.core.rng import Streams
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.verifiers.external import base
 
 

@@ -1,0 +1,45 @@
+"""Checks of numbers that a user gives."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from specbench.core.errors import ConfigError
+
+LARGEST_COUNT = 2**31 - 1
+# Of what a run repeats: more is a slip of the hand, and would run for days without a word.
+MOST_ROUNDS, MOST_SAMPLES, MOST_STEPS = 10_000, 100_000, 1_000_000
+
+
+def plain_number(value: Any) -> Any:
+    """A number of another library, such as numpy's, as Python's own; anything else, true and false among it, as it is.
+
+    numpy's would be refused where an int is asked for, though they look alike, and JSON does not take them.
+    """
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def check_count(key: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """The whole number, as Python's own. Raises ConfigError for anything but one from ``least`` to ``most``, which is
+    LARGEST_COUNT if it is None."""
+    value, highest = plain_number(value), LARGEST_COUNT if most is None else most
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not least <= value <= highest:
+        bounded = most is not None or (whole and value > highest)
+        remedy = f"Use a whole number from {least} to {highest}." if bounded else f"Use a whole number from {least}."
+        raise ConfigError(key, value, "not a count", remedy)
+    return value
+
+
+def check_seconds(key: str, value: object, remedy: str = "Use 0 for no limit, or more.") -> float | int:
+    """The seconds, as Python's own. Raises ConfigError for anything but a number from 0, with what it says of 0."""
+    value = plain_number(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ConfigError(key, value, "no time in seconds", remedy)
+    return value

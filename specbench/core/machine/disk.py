@@ -1,0 +1,101 @@
+"""Small files that are whole or not there, whoever is killed while writing them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from specbench.core.errors import SpecbenchError
+
+
+class WriteError(SpecbenchError):
+    """A file that could not be written: a full disk, a folder that is read-only or has gone.
+
+    Attributes:
+        reason: of the system, such as "No space left on device".
+    """
+
+    def __init__(self, place: Path, error: OSError):
+        self.reason = error.strerror or str(error)
+        remedy = "Put it back" if isinstance(error, FileNotFoundError) else "Free space there or make it writable"
+        super().__init__(
+            f"cannot write to {place} ({self.reason}). {remedy}; what is missing then runs with resume=FOLDER."
+        )
+
+
+@contextmanager
+def writing(place: Path) -> Generator[None]:
+    """Makes the system's errors WriteErrors that name the place."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(place, error) from error
+
+
+@contextmanager
+def beside(path: Path) -> Generator[Path]:
+    """A name beside ``path`` to write to, which then takes the place of ``path`` in one step.
+
+    The name is nobody else's: other processes, on other machines too, may write the same file at the same time, and the
+    last one stands. A file that is there already is kept until the new one is whole.
+
+    Raises:
+        WriteError: something could not be written.
+    """
+    writer = f"{os.getpid()}@{socket.gethostname()}"
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.{writer}.tmp")
+    with writing(path.parent):
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def clear_temporaries(folder: Path) -> None:
+    """Removes the files of ``beside`` under a folder whose processes, of this machine, were killed while they wrote.
+
+    Raises:
+        WriteError: something could not be removed.
+    """
+    with writing(folder):
+        for each in folder.rglob(".*.tmp"):
+            pid, _, host = each.name.removesuffix(".tmp").partition("@")
+            number = pid.rpartition(".")[2]
+            if host == socket.gethostname() and number.isdecimal() and not _lives(int(number)):
+                each.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file in one step. Lone surrogates, which no encoding has, are written as ``\\udc80``."""
+    with beside(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file in one step."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; None if it is not there or is no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,166 @@
+"""Tokens a second before anyone decodes: a trace's acceptance times a cost model's step times.
+
+``forecast`` draws whole runs from the trace (replay/simulate.py): texts go into batches in the order of their requests,
+prompts are padded to the longest of a batch and fed once where they are equal, a batch takes steps until its slowest
+text is done, and each step costs what the model says of the requests still active and the tokens still drafted.
+Intervals hold resampled prompts, accept/reject noise, and the spread between rounds of the measured costs; they do not
+hold what the cost model's shape gets wrong, nor a machine that is faster or slower by the time of the decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float64, Int64
+
+from specbench.metrics.intervals import CONFIDENCE, Estimate
+from specbench.replay.cost.model import CostModel, fit
+from specbench.replay.simulate import NOTHING, simulate
+from specbench.replay.survival import survival
+from specbench.replay.trace import Trace
+from specbench.rules.cards import Card
+
+RUNS = 200
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One setting. Speedups over plain decoding by the same costs; tokens a second; steps and seconds a step.
+
+    ``start_seconds`` is of feeding a batch's prompts to both models.
+    """
+
+    gamma: int
+    batch: int
+    speedup: Estimate
+    tokens_per_second: Estimate
+    plain_tokens_per_second: float
+    tokens_per_step: float
+    step_seconds: float
+    start_seconds: float
+
+
+def cost_models(rows: pd.DataFrame) -> list[CostModel]:
+    """A model of all measurements, then one of each round alone."""
+    rounds = [part for _, part in rows.groupby("round")]
+    return [fit(rows), *(fit(part) for part in rounds if len(rounds) > 1)]
+
+
+def forecast(
+    trace: Trace,
+    rule: Card | str,
+    gamma: int,
+    batch: int,
+    models: Sequence[CostModel],
+    prompt_tokens: Mapping[str, int],
+    runs: int = RUNS,
+    seed: int = 0,
+) -> Forecast:
+    """A setting's tokens a second and speedup, with 95% intervals.
+
+    Args:
+        models: of cost_models: the first is the best estimate, the others its spread.
+        prompt_tokens: of each prompt, by name.
+    """
+    rng, accepted = np.random.default_rng(seed), survival(trace, rule, gamma)
+    spread = models[1:] or models
+    texts = _texts_by_prompt(trace)
+    fed = np.array([prompt_tokens[name] for name in trace.prompts])
+    drawn = []
+    for _ in range(runs):
+        model = spread[int(rng.integers(len(spread)))]
+        chosen = [texts[i] for i in rng.integers(len(texts), size=len(texts))]
+        drawn.append(_run(trace, accepted, gamma, batch, model, fed, chosen, rng))
+    central = [_run(trace, accepted, gamma, batch, models[0], fed, texts, rng) for _ in range(max(8, runs // 8))]
+    tokens, seconds, plain, steps, stepped, started = np.mean(central, axis=0)
+    each = np.array(drawn)
+    return Forecast(
+        gamma,
+        batch,
+        _estimate(plain / seconds, each[:, 2] / each[:, 1]),
+        _estimate(tokens / seconds, each[:, 0] / each[:, 1]),
+        float(tokens / plain),
+        float(tokens / steps),
+        float(stepped),
+        float(started),
+    )
+
+
+def _texts_by_prompt(trace: Trace) -> list[np.ndarray]:
+    names = np.array(trace.prompts)
+    return [np.flatnonzero(names == name) for name in dict.fromkeys(trace.prompts)]
+
+
+def _run(
+    trace: Trace,
+    accepted: Float64[np.ndarray, "T gamma1"],
+    gamma: int,
+    batch: int,
+    model: CostModel,
+    prompt_tokens: Int64[np.ndarray, " n"],
+    chosen: Sequence[np.ndarray],
+    rng: np.random.Generator,
+) -> tuple[float, float, float, float, float, float]:
+    """One run over the chosen prompts' texts, first each prompt's first (record.repeated).
+
+    Returns:
+        tokens, seconds, plain seconds, steps of requests, mean seconds of a step, and of feeding a batch's prompts.
+    """
+    samples = range(max(map(len, chosen)))
+    laid_out = [(texts[k], owner) for k in samples for owner, texts in enumerate(chosen) if k < len(texts)]
+    numbers, owners = np.array(laid_out).T
+    taken = simulate(trace, accepted, rng, numbers)  # a text that was drawn twice is decoded twice
+    # Everything is [batches, batch]; the last batch is filled up with requests that decode nothing.
+    going = _in_batches(taken != NOTHING, batch, "constant")
+    emitted = np.where(going, _in_batches(taken, batch, "constant") + 1, 0)
+    lengths = _in_batches(trace.lengths[numbers], batch, "constant")
+    prompts, owners = (_in_batches(values, batch, "edge") for values in (prompt_tokens[numbers], owners))
+    before = emitted.cumsum(axis=2) - emitted
+    room = np.where(going, lengths[:, :, None] - before - 1, 0).max(axis=1)
+    times = _step_seconds(model, going, np.minimum(gamma, room), prompts[:, :, None] + before)
+    position = np.arange(lengths.max())
+    decoding = lengths[:, :, None] > position
+    nothing = np.zeros((len(lengths), len(position)))
+    plain = _step_seconds(model, decoding, nothing, prompts[:, :, None] + position)
+    # Equal prompts are fed once, padded to the longest, and without the last token, which the first step feeds.
+    different = 1 + (np.diff(np.sort(owners, axis=1), axis=1) > 0).sum(axis=1)
+    fed = different * (prompts.max(axis=1) - 1)
+    started = model.start_seconds(fed, drafting=gamma > 0)
+    return (
+        float(lengths.sum()),
+        float(times.sum() + started.sum()),
+        float(plain.sum() + model.start_seconds(fed, drafting=False).sum()),
+        float(going.sum()),
+        float(times.mean()),
+        float(started.mean()),
+    )
+
+
+def _in_batches(values: np.ndarray, batch: int, fill: Literal["constant", "edge"]) -> np.ndarray:
+    """[n, ...] as [batches, batch, ...]; the last one is filled with zeros, or with more of the last value."""
+    missing = [(0, -len(values) % batch), *[(0, 0)] * (values.ndim - 1)]
+    return np.pad(values, missing, mode=fill).reshape(-1, batch, *values.shape[1:])
+
+
+def _step_seconds(model: CostModel, going: np.ndarray, drafted: np.ndarray, cached: np.ndarray) -> np.ndarray:
+    """Seconds of every step of every batch, in one array.
+
+    Args:
+        going: [batches, batch, steps], whether a request takes the step.
+        drafted: [batches, steps], tokens drafted a request.
+        cached: [batches, batch, steps], tokens cached of a request.
+    """
+    active = going.sum(axis=1)
+    taken = active > 0
+    context = np.where(going, cached, 0).sum(axis=1)[taken] / active[taken]
+    return model.step_seconds(active[taken], drafted[taken], context)
+
+
+def _estimate(value: float, drawn: np.ndarray) -> Estimate:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Estimate(float(value), float(low), float(high))

@@ -1,0 +1,77 @@
+"""A batch that is always full: what each gamma gains in it, and from which batch on nothing does.
+
+The second question is mostly one of extrapolation, and rooflines fitted to a few small batches answer it with anything:
+where batches up to 4 were measured and 250 is the truth, fits to times with 2% of noise say from 600 to never.
+``crossover`` therefore answers only near the measurements, and with the range over their rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specbench.replay.cost.model import CostModel
+
+LARGEST_BATCH = 4096
+REACH = 4  # times the largest measured batch: as far as a crossover is believed
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """The smallest batch at which no gamma is faster than plain decoding; the lowest and highest of the rounds'."""
+
+    batch: int
+    low: int
+    high: int
+
+
+def steady(lengths: dict[int, float], batch: int, model: CostModel, context: float) -> dict[int, float]:
+    """Speedup of each gamma over plain decoding in a batch that is always full: E[tokens] t(B, 0) / t(B, gamma).
+
+    Args:
+        lengths: tokens a step of each gamma.
+        context: tokens cached a request.
+    """
+    gammas = np.array(list(lengths))
+    sizes = np.full(len(gammas), batch)
+    plain = model.step_seconds(np.array([batch]), np.array([0]), context)[0]
+    times = model.step_seconds(sizes, gammas, context)
+    return {int(g): float(lengths[int(g)] * plain / t) for g, t in zip(gammas, times, strict=True)}
+
+
+def crossover_batch(lengths: dict[int, float], model: CostModel, context: float) -> int | None:
+    """The smallest batch at which no gamma above 0 is faster than plain decoding; None if there is none up to 4096.
+
+    Beyond the measured batches this rests on the rooflines' shape alone.
+    """
+    batches = np.arange(1, LARGEST_BATCH + 1)
+    plain = model.step_seconds(batches, np.zeros(len(batches)), context)
+    best = np.zeros(len(batches))
+    for gamma, length in lengths.items():
+        if gamma > 0:
+            times = model.step_seconds(batches, np.full(len(batches), gamma), context)
+            best = np.maximum(best, length * plain / times)
+    lost = np.flatnonzero(best <= 1)
+    return int(batches[lost[0]]) if len(lost) else None
+
+
+def crossover(lengths: dict[int, float], models: Sequence[CostModel], context: float) -> Crossover | None:
+    """The crossover by the first model, with the range over the others; None where the measurements do not tell.
+
+    They tell of it among the measured batches, and up to REACH times the largest where the target's knee was reached;
+    and only if every round does.
+
+    Args:
+        models: of cost_models.
+    """
+    found = []
+    for model in models:
+        batch, measured = crossover_batch(lengths, model, context), model.batches.max()
+        reach = measured if model.target.knee is None else REACH * measured
+        if batch is None or batch > reach:
+            return None
+        found.append(batch)
+    rounds = found[1:] or found
+    return Crossover(found[0], min(rounds), max(rounds))

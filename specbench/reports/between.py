@@ -1,0 +1,172 @@
+"""What tables and reports say of verifiers beside each other.
+
+Whether those that promise the same tokens keep to it, and which rule yields more tokens a step.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from specbench.core.rounding import interval
+from specbench.core.sampling_params import NUMBERS, SHAPING
+from specbench.metrics.acceptance import totals_by_prompt
+from specbench.metrics.intervals import CONFIDENCE
+from specbench.metrics.results import STEPS, read_jobs
+from specbench.metrics.speed import batch_variance, half_width, parts
+from specbench.replay.trace import TRACE
+from specbench.reports import Code, Inline, Strong, Text
+from specbench.reports.cells import plain
+from specbench.reports.varying import asked, varying
+from specbench.rules.cards import BLOCK, CARDS, TOKEN
+
+# Implementations of token verification that read the same uniforms: they promise the same tokens, not just one law.
+SAME_TOKENS = frozenset({"naive", "masked", "fused"})
+DEFAULT = "temperature"  # the sampler of conf/config.yaml
+RULES = {**dict.fromkeys(SAME_TOKENS, TOKEN.name), **dict.fromkeys(("block", "block_fused"), BLOCK.name)}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tokens a step of two runs of different rules on the same prompts.
+
+    Attributes:
+        setting: what both runs have in common, such as ``gamma 4``.
+        row, other: of results.RunRow; ``row`` is of the rule that the others are compared with.
+        lengths: tokens a step of ``row`` and of ``other``, on their common prompts.
+        part: each common prompt's part in the scatter of the gain (metrics/speed.py).
+    """
+
+    setting: str
+    row: pd.Series
+    other: pd.Series
+    lengths: tuple[float, float]
+    part: np.ndarray
+
+    @property
+    def told(self) -> str:
+        """Both lengths, such as ``2.40 against 2.91``."""
+        return f"{self.lengths[1]:.2f} against {self.lengths[0]:.2f}"
+
+    @property
+    def gain(self) -> float:
+        """log(other / row)."""
+        return math.log(self.lengths[1] / self.lengths[0])
+
+    def half_width(self, tail: float) -> float:
+        """Of the interval of the gain; infinite for one prompt."""
+        return half_width([batch_variance(self.part)], tail) if len(self.part) > 1 else math.inf
+
+
+def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str]) -> list[Text]:
+    """A verdict for each rule beside the first one (the token rule, if it ran): where it yields more tokens a step, and
+    where the difference is within chance; none if the sweep has one rule.
+
+    Intervals are of Student's t over prompts, all comparisons together at 95% (Bonferroni).
+
+    Args:
+        run_dir: the sweep's folder, whose jobs have step logs.
+        results: rows of results.RunRow.
+        settings: columns that are equal in two runs that are compared, at least one; a run is called by their values.
+    """
+    found = list(_comparisons(results, settings, read_jobs(run_dir, STEPS)))
+    tail = (1 - CONFIDENCE) / 2 / max(len(found), 1)
+    pairs = dict.fromkeys((each.other["rule"], each.row["rule"]) for each in found)
+    return [
+        _verdict([each for each in found if (each.other["rule"], each.row["rule"]) == pair], tail, run_dir)
+        for pair in pairs
+    ]
+
+
+def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataFrame) -> Iterator[Comparison]:
+    if steps.empty:
+        return
+    totals = {job: totals_by_prompt(each) for job, each in steps.groupby("job")}
+    named = results[results["job"].isin(list(totals)) & (results["gamma"] > 0)]
+    named = named.assign(rule=[RULES.get(name, name) for name in named["verifier"]])
+    for _, rows in named.groupby(list(settings), sort=False, dropna=False):
+        first, *others = (row for _, row in _by_rule(rows).iterrows())
+        for other in others:
+            both = totals[first["job"]].join(totals[other["job"]].add_suffix("_other"), how="inner")
+            if both.empty:
+                continue
+            (old, old_steps), (new, new_steps) = (
+                (both[f"accepted{end}"].to_numpy() + both[f"steps{end}"].to_numpy(), both[f"steps{end}"].to_numpy())
+                for end in ("", "_other")
+            )
+            lengths = float(old.sum() / old_steps.sum()), float(new.sum() / new_steps.sum())
+            setting = ", ".join(f"{name} {plain(first[name])}" for name in settings)
+            yield Comparison(setting, first, other, lengths, parts(new, new_steps, old, old_steps))
+
+
+def _by_rule(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a rule; the token rule first, if it is there."""
+    one = rows.drop_duplicates("rule")
+    return one.sort_values("rule", key=lambda names: names != TOKEN.name, kind="stable")
+
+
+def _verdict(found: Sequence[Comparison], tail: float, run_dir: Path) -> Text:
+    other, row = found[0].other["verifier"], found[0].row["verifier"]
+    sentences: list[Inline] = []
+    for word, sign in (("more", 1), ("fewer", -1)):
+        if shown := [each for each in found if sign * each.gain > each.half_width(tail)]:
+            told = ", ".join(f"at {each.setting} ({each.told}, {_ratio(each, tail)} times)" for each in shown)
+            sentences += [Strong(f"{other} yields {word} tokens a step than {row}"), f" {told}. "]
+    if equal := [each.setting for each in found if each.gain == 0]:
+        sentences.append(f"{other} and {row} yield equally many tokens a step at {', '.join(equal)}. ")
+    if unknown := [each for each in found if 0 < abs(each.gain) <= each.half_width(tail)]:
+        told = ", ".join(f"at {each.setting} ({each.told})" for each in unknown)
+        sentences += [Strong(f"{other} and {row} differ by less than chance in tokens a step"), f" {told}"]
+        sentences += [*_remedy(unknown, run_dir), ". "]
+    return (*sentences, f"Compared prompt by prompt, all comparisons together at {CONFIDENCE:.0%}.")
+
+
+def _ratio(each: Comparison, tail: float) -> str:
+    half = each.half_width(tail)
+    return interval(math.exp(each.gain), math.exp(each.gain - half), math.exp(each.gain + half))
+
+
+def _remedy(unknown: Sequence[Comparison], run_dir: Path) -> tuple[Inline, ...]:
+    """How to find out: by a replay of a trace, whose texts both rules then share; by more prompts if there is none."""
+    first = unknown[0]
+    path = run_dir / str(first.row["job"]) / TRACE
+    if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= set(CARDS):
+        return ("; more prompts would tell (", Code("workload.limit"), ")")
+    sampling = asked(first.row)
+    alike = [each for each in unknown if asked(each.row) == sampling]
+    gammas = ",".join(dict.fromkeys(plain(each.row["gamma"]) for each in alike))
+    numbers = {name: plain(first.row[name]) for name in NUMBERS if first.row["sampler"] != DEFAULT or name in sampling}
+    shaped = {name: sampling[name] for name in SHAPING if isinstance(sampling.get(name), int | float)}  # as traces say
+    given = numbers | shaped
+    command = [
+        *("python", "-m", "specbench", "protocol=replay", f"protocol.trace={path}", f"protocol.planned=[{gammas}]"),
+        *([] if first.row["sampler"] == DEFAULT else [f"sampler={first.row['sampler']}"]),
+        *(f"sampler.{name}={value}" for name, value in given.items()),
+    ]
+    return ("; ", Code(shlex.join(command)), " compares them on the same texts")
+
+
+def agreement(results: pd.DataFrame, axis: str) -> Text:
+    """Whether verifiers that promise the same tokens accepted the same; empty where fewer than two of them ran."""
+    family = results[results["verifier"].isin(SAME_TOKENS)]
+    compared, differing = 0, []
+    for _, rows in family.groupby([axis, *varying(results, axis, "verifier")], sort=False, dropna=False):
+        if rows["verifier"].nunique() > 1:
+            compared += 1
+            if len({tuple(histogram) for histogram in rows["acceptance_histogram"]}) > 1:
+                differing.append(plain(rows[axis].iloc[0]))
+    promise = f"{' and '.join(dict.fromkeys(family['verifier']))} promise the same tokens from the same streams"
+    if not compared:
+        return ""
+    if not differing:
+        return f"{promise}, and their acceptance histograms are identical in all {compared} settings."
+    where = f"{axis} {', '.join(dict.fromkeys(differing))}"
+    return (
+        Strong(f"{promise}, but their acceptance histograms differ at {where}: rounding at a threshold, or a bug."),
+    )

@@ -1,0 +1,260 @@
+"""Figures of decoding runs. ``results`` has the columns of results.RunRow.
+
+Rows are told apart by a column ``series`` where there is one, else by verifier; series are drawn side by side, since
+verifiers of one rule have the same acceptance and would hide each other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import fill
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from specbench.metrics import theory
+from specbench.metrics.intervals import Estimate
+from specbench.reports.plots.looks import BLUE, DASHED, DOTTED, GREEN, ORANGE, SKY, VERMILLION, Look, in_order, looks
+from specbench.reports.plots.style import BAND, GREY, INK, PALE, left_label, legend, panels, style
+
+PHASES = {"draft": SKY, "target": BLUE, "verify": ORANGE, "commit": GREEN, "rest": "#bdbdbd"}
+AXIS_LABELS = {"gamma": r"$\gamma$, tokens drafted per step", "temperature": "sampling temperature"}
+SYMBOLS = {"gamma": r"$\gamma$", "temperature": "T"}
+Rates = Sequence[Estimate | None]
+
+
+@style()
+def acceptance_histogram(histogram: list[int], title: str) -> Figure:
+    """How many verification steps accepted 0, 1, ..., gamma drafted tokens (metrics.acceptance_histogram)."""
+    figure, (axes,) = panels(1, 1, (1 / 2, 2.2))
+    bars = axes.bar(range(len(histogram)), histogram, width=0.75, color=BLUE)
+    shares = np.array(histogram) / max(sum(histogram), 1)
+    axes.bar_label(bars, [f"{share:.0%}" for share in shares], fontsize=7, color=GREY, padding=1)
+    axes.set(xlabel="drafted tokens accepted", ylabel="verification steps")
+    axes.margins(y=0.1)
+    axes.set_title(_wrapped(title), parse_math=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    return figure
+
+
+@style()
+def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
+    """Acceptance by position in the block (metrics.position_estimates), with its 95% interval; None leaves a gap."""
+    figure, (axes,) = panels(1, 1, (1 / 2, 2.4))
+    both = {"where all before it were accepted": conditional, "of all drafted": joint}
+    for side, (name, look) in zip((-0.5, 0.5), in_order(both).items(), strict=True):
+        known = [(each.value, each.low, each.high) if each else (math.nan,) * 3 for each in both[name]]
+        values, low, high = np.array(known).reshape(-1, 3).T  # NaN is not drawn
+        places = np.arange(1, len(values) + 1) + 0.028 * len(values) * side  # the two are equal at position 1
+        axes.plot(places, values, label=name, **look.line)
+        axes.vlines(places, low, high, color=look.colour, linewidth=1)
+    axes.set(xlabel="position in the block", ylabel="share accepted", ylim=(0, 1.04))
+    axes.set_title(_wrapped(title), parse_math=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    legend(figure, columns=1)
+    return figure
+
+
+@style()
+def empirical_against_target(empirical: pd.DataFrame, top: int = 20) -> Figure:
+    """Shares of the tokens drawn in one run (rows of results.EMPIRICAL_SCHEMA) against the target's probabilities.
+
+    A panel a prefix. The ``top`` likeliest tokens have bars of their own and all others share one, so that a token
+    shows that was drawn although the target forbids it.
+    """
+    prefixes = list(empirical.groupby("prefix", sort=False))
+    bars = min(top, max(len(tokens) for _, tokens in prefixes)) + 1
+    figure, every_axes = panels(len(prefixes), 2, (1 / 2, 0.5 + 0.14 * bars), margin=0.6, sharey=False)
+    for axes, (prefix, tokens) in zip(every_axes, prefixes, strict=True):
+        _one_prefix(axes, tokens.sort_values("prob", ascending=False, kind="stable").head(top))
+        axes.set(ylim=(bars - 0.4, -0.6), xlim=(0, None))
+        axes.set_title(f"prefix {_shortened(str(prefix), 24, keep_end=True)}", parse_math=False)
+    figure.supxlabel("probability of the next token", fontsize=8)
+    legend(figure, columns=2)
+    return figure
+
+
+def _one_prefix(axes: Axes, tokens: pd.DataFrame) -> None:
+    draws = int(tokens["draws"].iloc[0])
+    probs = np.append(tokens["prob"], 1 - tokens["prob"].sum()).clip(0, 1)  # sums of probabilities round beyond 0 and 1
+    shares = np.append(tokens["count"], draws - tokens["count"].sum()) / draws
+    labels = [*(_shortened(token, 14) for token in tokens["token"]), "all others"]
+    low, high = theory.binomial_band(probs, draws)
+    places, inside = np.arange(len(labels)), (low <= shares) & (shares <= high)
+    axes.barh(places, probs, height=0.8, color=PALE, label="target's probability")
+    axes.barh(places, high - low, left=low, height=0.36, color=BAND, label=f"95% of samples of {draws}")
+    for name, chosen, look in (("inside the band", inside, "o"), ("outside it", ~inside, "D")):
+        (points,) = axes.plot(shares[chosen], places[chosen], look, ms=4, label=f"share drawn, {name}")
+        points.set(
+            color=VERMILLION if look == "D" else BLUE, clip_on=False, in_layout=False
+        )  # whole at 0; none confuse the layout
+    axes.set_yticks(places, labels, fontsize=6.5, parse_math=False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+
+
+def _shortened(text: str, length: int, keep_end: bool = False) -> str:
+    """A quoted text in which nothing is invisible; characters that the figures' font may lack are escaped."""
+    if len(text) > length:
+        text = f"…{text[-length:]}" if keep_end else f"{text[:length]}…"
+    return "".join(c if ord(c) < 0x250 or c == "…" else ascii(c)[1:-1] for c in repr(text))
+
+
+def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None) -> Figure:
+    """Speedup over plain decoding with its 95% interval; an arrow at the row at the place ``marked``."""
+    return _speedup(results, "gamma", marked)
+
+
+def speedup_against_temperature(results: pd.DataFrame) -> Figure:
+    """Speedup over plain decoding with its 95% interval."""
+    return _speedup(results, "temperature")
+
+
+@style()
+def _speedup(results: pd.DataFrame, axis: str, marked: int | None = None) -> Figure:
+    figure, (axes,) = panels(1, 1, (0.8, 2.9))
+    _lines(axes, results, axis, "speedup")
+    axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5, label="plain decoding")
+    if marked is not None:
+        best = results.iloc[marked]
+        series = next(each for each in _series(results, axis) if best.name in each.rows.index)
+        x, color = best[axis] + _shift(results, axis) * series.place, series.look.colour
+        text = rf"fastest: {SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$"
+        top = best[["speedup", "speedup_high"]].astype(float).max()  # without an interval the point itself
+        arrow = {"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 2}  # no series has it as its marker
+        axes.annotate(text, (x, top), (0, 14), textcoords="offset points", ha="center", color=color, arrowprops=arrow)
+    axes.margins(y=0.12 if marked is None else 0.2)
+    axes.set_ylabel(r"speedup over plain decoding ($\times$)")
+    legend(figure)
+    return figure
+
+
+@style()
+def acceptance_length_against_gamma(results: pd.DataFrame) -> Figure:
+    """Tokens a verification step, beside theory.expected_tokens at the measured overlap and the ceiling gamma + 1."""
+    figure, (axes,) = panels(1, 1, (0.8, 2.9))
+    _lines(axes, results, "gamma", "acceptance_length")
+    predictions, shared = {}, {}  # dicts, since series of one overlap share a prediction
+    for series in _series(results[results["overlap"].notna()], "gamma"):
+        overlaps = series.rows["overlap"].astype(float).clip(upper=1)  # a mean of overlaps may round beyond 1
+        curve = tuple(zip(series.rows["gamma"], overlaps, strict=True))
+        predictions[curve] = [theory.expected_tokens(overlap, gamma) for gamma, overlap in curve]
+        shared.setdefault(curve, []).append(series)
+    label = "independent acceptance at the overlap"
+    for curve, tokens in predictions.items():
+        (line,) = axes.plot([gamma for gamma, _ in curve], tokens, color=INK, label=label)
+        if len(predictions) > 1:
+            names = " and ".join(series.name for series in shared[curve])
+            line.set(**shared[curve][0].look.curve, label=f"{label} of {names}")
+        line.set(linestyle=DASHED, linewidth=0.9, markevery=1)
+    gammas = np.unique(results["gamma"])
+    axes.plot(gammas, gammas + 1, color=GREY, linewidth=0.9, linestyle=DOTTED, label=r"ceiling $\gamma + 1$")
+    # Without an interval, as of a single prompt, the length itself.
+    measured = results[["acceptance_length", "acceptance_length_high"]].astype(float).max(axis=None)
+    highest = max(measured, *map(max, predictions.values())) if predictions else measured
+    axes.set(ylabel="tokens per verification step", ylim=(1, 1 + 1.3 * max(highest - 1, 0.5)))
+    legend(figure, columns=2)
+    return figure
+
+
+@style()
+def acceptance_against_temperature(results: pd.DataFrame) -> Figure:
+    """Acceptance rate and overlap, each with its 95% interval, in two panels of one scale."""
+    figure, (left, right) = panels(2, 2, (1 / 2, 2.5))
+    for axes, value, title in (
+        (left, "acceptance_rate", "acceptance rate: accepted / drafted"),
+        (right, "overlap", r"overlap: mean of $\Sigma$ min(p, q)"),
+    ):
+        _lines(axes, results, "temperature", value)
+        axes.set_title(title)
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    legend(figure)
+    return figure
+
+
+@style()
+def time_split(results: pd.DataFrame, axis: str = "gamma") -> Figure:
+    """Milliseconds an emitted token by phase, a panel a series; plain decoding as it was timed beside each run."""
+    every = _series(results, axis)
+    figure, every_axes = panels(len(every), 3, (1 / min(len(every), 3), 2.3), margin=0.4)
+    for axes, series in zip(every_axes, every, strict=True):
+        places, bottom = np.arange(len(series.rows)), np.zeros(len(series.rows))
+        for phase, colour in PHASES.items():
+            height = 1000 * series.rows[f"seconds_{phase}"].fillna(0.0).to_numpy() / series.rows["tokens"].to_numpy()
+            axes.bar(places, height, bottom=bottom, width=0.7, color=colour, label=phase)
+            bottom += height
+        plain = 1000 / series.rows["plain_tokens_per_second"].to_numpy()
+        axes.hlines(plain, places - 0.5, places + 0.5, color=INK, linewidth=1.1, label="plain decoding")
+        axes.set_xticks(places, [f"{value:g}" for value in series.rows[axis]])
+        axes.set(title=series.name, xlabel=AXIS_LABELS[axis])
+    every_axes[0].set_ylabel("ms per emitted token")
+    legend(figure, columns=5)
+    return figure
+
+
+@style()
+def acceptance_histograms(results: pd.DataFrame, axis: str = "gamma") -> Figure:
+    """Share of the verification steps by drafted tokens accepted, a panel a value of the axis, a bar a series."""
+    every, values = _series(results, axis), np.unique(results[axis])
+    columns = 4 if len(values) > 6 else 3
+    figure, every_axes = panels(len(values), columns, (1 / columns, 1.5), margin=0.6)
+    width = 0.8 / len(every)
+    for axes, value in zip(every_axes, values, strict=True):
+        for series in every:
+            for histogram in series.rows.loc[series.rows[axis] == value, "acceptance_histogram"]:
+                places = np.arange(len(histogram)) + width * series.place
+                shares = np.asarray(histogram) / max(sum(histogram), 1)
+                axes.bar(places, shares, width, label=series.name, **series.look.bars)
+        axes.set_title(f"{SYMBOLS[axis]} = {value:g}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    figure.supxlabel("drafted tokens accepted", fontsize=8)
+    left_label(every_axes, "verification steps")
+    legend(figure)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Series:
+    name: str
+    rows: pd.DataFrame
+    place: float  # ..., -1, 0, 1, ...: its place beside the others
+    look: Look
+
+
+def _series(results: pd.DataFrame, axis: str) -> list[_Series]:
+    column = results["series"] if "series" in results else results["verifier"]
+    every = looks(column)
+    return [
+        _Series(name, results[column == name].sort_values(axis), i - (len(every) - 1) / 2, look)
+        for i, (name, look) in enumerate(every.items())
+    ]
+
+
+def _lines(axes: Axes, results: pd.DataFrame, axis: str, value: str) -> None:
+    for series in _series(results, axis):
+        x = series.rows[axis] + _shift(results, axis) * series.place
+        y, low, high = (series.rows[value + suffix].astype(float) for suffix in ("", "_low", "_high"))
+        axes.plot(x, y, label=series.name, **series.look.line)
+        axes.vlines(x, low, high, color=series.look.colour, linewidth=1)
+    ticks = np.unique(results[axis])
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlabel(AXIS_LABELS[axis])
+
+
+def _shift(results: pd.DataFrame, axis: str) -> float:
+    """How far apart series are drawn, in units of the x axis, so that equal ones stay visible."""
+    return 0.014 * (float(np.ptp(results[axis])) or 1.0)
+
+
+def _wrapped(title: str) -> str:
+    """A label of a job may be a whole command line, which would leave no room for what is drawn."""
+    return fill(re.sub(r",(?=\S)", ", ", title), 36, max_lines=3, placeholder=" ...")

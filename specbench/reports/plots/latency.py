@@ -1,0 +1,83 @@
+"""Figures of verifier timings. ``rows`` has the columns of benchmark.tables.LATENCY_SCHEMA, without skipped cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from specbench.reports.plots.looks import DASHDOT, DASHED, DOTTED, Look, looks
+from specbench.reports.plots.style import GREY, INK, left_label, legend, panels, style
+from specbench.rules.cards import CARDS, floor_card
+
+FLOOR_LINES = (DASHED, DOTTED, DASHDOT)
+
+
+@style()
+def time_against_batch(rows: pd.DataFrame) -> Figure:
+    """Median time from logits to tokens against the number of requests, a panel a variant of the most batch sizes.
+
+    Bars are 95% intervals, mostly hidden by the points; hollow points were timed without a graph.
+    """
+    timed = rows[rows["skipped"].isna()]
+    sizes = timed.groupby("variant", sort=False)["batch_size"].nunique()
+    variants = [str(name) for name in sizes.index if sizes[name] == sizes.max()]
+    figure, every_axes = panels(len(variants), 2, (1 / min(len(variants), 2), 2.5), margin=0.6)
+    for axes, variant in zip(every_axes, variants, strict=True):
+        chosen = timed[timed["variant"] == variant]
+        _floors(axes, chosen)
+        for name, look in looks(timed["verifier"]).items():
+            _line(axes, chosen[chosen["verifier"] == name].sort_values("batch_size"), name, look)
+        axes.set(xscale="log", yscale="log")
+        axes.set_title(variant, parse_math=False)
+        ticks = np.unique(chosen["batch_size"])
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    figure.supxlabel("requests", fontsize=8)
+    left_label(every_axes, "time of one verification (µs)")
+    legend(figure, columns=3)
+    return figure
+
+
+def _line(axes: Axes, line: pd.DataFrame, name: str, look: Look) -> None:
+    if line.empty:
+        return
+    x, y = line["batch_size"].to_numpy(), line["median_us"].to_numpy()
+    axes.plot(x, y, label=name, **look.line)
+    axes.vlines(x, line["median_us_low"], line["median_us_high"], color=look.colour, linewidth=1)
+    hollow = ~line["graph"].astype(bool).to_numpy()
+    if hollow.any() and line["device"].iloc[0] != "cpu":
+        axes.scatter(x[hollow], y[hollow], s=22, facecolor="white", edgecolor=look.colour, marker=look.marker, zorder=3)
+
+
+def _floors(axes: Axes, chosen: pd.DataFrame) -> None:
+    for card, dashes in zip(CARDS.values(), FLOOR_LINES, strict=False):
+        of_rule = chosen[chosen["rule"].map(floor_card) == card]
+        if of_rule.empty:
+            continue
+        floor, label = of_rule.groupby("batch_size")["floor_us"].median(), f"byte floor, {card.title}"
+        axes.plot(floor.index, floor.to_numpy(), color=INK, linestyle=dashes, linewidth=0.9, label=label)
+
+
+@style()
+def ratio_to_floor(rows: pd.DataFrame) -> Figure:
+    """Time over the byte floor with its 95% interval, a line a case, a point a verifier; 1 is the speed of memory."""
+    timed = rows[rows["skipped"].isna()]
+    cases = list(dict.fromkeys(zip(timed["variant"], timed["batch_size"], strict=True)))
+    figure, (axes,) = panels(1, 1, (1.0, 0.9 + 0.17 * len(cases)))
+    places = {case: place for place, case in enumerate(cases)}
+    for name, look in looks(timed["verifier"]).items():
+        line = timed[timed["verifier"] == name]
+        y = [places[case] for case in zip(line["variant"], line["batch_size"], strict=True)]
+        axes.plot(line["ratio"], y, label=name, **look.points)
+        axes.hlines(y, line["ratio_low"], line["ratio_high"], color=look.colour, linewidth=1)
+    axes.axvline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5)
+    axes.set(xscale="log", xlabel="time / byte floor", ylim=(len(cases) - 0.5, -0.5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_yticks(range(len(cases)), [f"{variant}, {batch}" for variant, batch in cases], parse_math=False)
+    axes.grid(visible=True, axis="x")
+    legend(figure)
+    return figure

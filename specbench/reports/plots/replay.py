@@ -1,0 +1,111 @@
+"""Figures of replayed traces. Tables have the columns of replay/summary.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from specbench.replay.survival import ARGMAX
+from specbench.reports.plots.decode import AXIS_LABELS
+from specbench.reports.plots.looks import BLUE, DASHED, Look, in_order, looks
+from specbench.reports.plots.style import GREY, INK, legend, panels, style
+from specbench.rules.cards import CARDS
+
+RULE_NAMES = {card.name: card.title for card in (*CARDS.values(), ARGMAX)}
+
+
+def _title(rule: str) -> str:
+    """In words; rules that are not of this tree have their names alone."""
+    return RULE_NAMES.get(rule, f"{rule} rule")
+
+
+@style()
+def log_ratios(columns: Mapping[str, np.ndarray]) -> Figure:
+    """What replay reads: log q - log p of every token. At 0 or above the token rule accepts it for sure."""
+    figure, (axes,) = panels(1, 1, (1 / 2, 2.3))
+    ratio = np.clip(columns["log_q"].astype(float) - columns["log_p"], -8, 4)
+    axes.hist(ratio, bins=60, color=BLUE)
+    axes.axvline(0, color=GREY, linestyle=DASHED, linewidth=0.9)
+    axes.set(xlabel="log q - log p of the text's tokens (cut to -8..4)", ylabel="tokens")
+    return figure
+
+
+@style()
+def replayed_lengths(rows: pd.DataFrame) -> Figure:
+    """Tokens a step against gamma, a line a rule, with bands of 95% over prompts."""
+    figure, (axes,) = panels(1, 1, (0.8, 2.9))
+    draw_lengths(axes, rows, looks(rows["rule"]))
+    axes.set(ylabel="tokens per verification step", ylim=(0.95, None))
+    axes.set_xlabel(AXIS_LABELS["gamma"])
+    legend(figure)
+    return figure
+
+
+def draw_lengths(axes: Axes, rows: pd.DataFrame, looks_of: Mapping[str, Look]) -> None:
+    """Lines and bands of replayed lengths."""
+    for rule in dict.fromkeys(rows["rule"]):
+        look = looks_of[rule]
+        line = rows[rows["rule"] == rule].sort_values("gamma")
+        axes.plot(line["gamma"], line["acceptance_length"], label=f"{_title(rule)}, replayed", **look.curve)
+        low, high = (line[f"acceptance_length_{end}"].astype(float) for end in ("low", "high"))
+        axes.fill_between(line["gamma"], low, high, color=look.colour, alpha=0.18, linewidth=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+@style()
+def policy_frontier(rows: pd.DataFrame) -> Figure:
+    """Tokens a step against tokens drafted a step, a panel a rule, a line a kind of policy."""
+    rules = list(rows.groupby("rule", sort=False))
+    looks_of = {**in_order(sorted({*rows["policy"]} - {"fixed"})), "fixed": Look(INK, "o", DASHED)}
+    figure, every_axes = panels(len(rules), 2, (1 / 2, 2.6), margin=0.4)
+    for axes, (rule, each) in zip(every_axes, rules, strict=True):
+        for kind, points in each.groupby("policy", sort=False):
+            line, look = points.sort_values("drafted_per_step"), looks_of[kind]
+            label = r"fixed $\gamma$" if kind == "fixed" else f"stop by {kind}"
+            axes.plot(line["drafted_per_step"], line["acceptance_length"], label=label, ms=4, **look.line)
+        axes.set_title(_title(str(rule)))
+        axes.set_xlabel("tokens drafted per step")
+    every_axes[0].set_ylabel("tokens emitted per step")
+    legend(figure)
+    return figure
+
+
+@style()
+def against_decoding(replayed: pd.DataFrame, decoded: pd.DataFrame) -> Figure:
+    """Replay's lines and bands with decoded runs over them as points with 95% intervals; a panel a temperature."""
+    groups = list(replayed.groupby("temperature"))
+    figure, every_axes = panels(len(groups), 2, (1 / 2, 2.9), margin=0.4)
+    looks_of = looks([*replayed["rule"], *decoded["rule"]])
+    for axes, (temperature, lines) in zip(every_axes, groups, strict=True):
+        draw_lengths(axes, lines, looks_of)
+        here = decoded[decoded["temperature"] == temperature]
+        for rule, points in here.groupby("rule", sort=False):
+            look = looks_of[str(rule)]
+            low, high = (points[f"acceptance_length_{end}"].astype(float) for end in ("low", "high"))
+            axes.vlines(points["gamma"], low, high, color=look.colour, linewidth=1)
+            label = f"{_title(str(rule))}, decoded"
+            axes.plot(points["gamma"], points["acceptance_length"], label=label, ms=4, **look.points)
+        axes.set_title(f"T = {temperature:g}")
+        axes.set_xlabel(AXIS_LABELS["gamma"])
+    every_axes[0].set_ylabel("tokens per verification step")
+    legend(figure, columns=2)
+    return figure
+
+
+@style()
+def interval_widths(points: pd.DataFrame) -> Figure:
+    """Width of the decoded interval over the replayed one, at equal numbers of target tokens."""
+    figure, (axes,) = panels(1, 1, (0.6, 2.4))
+    series = points["rule"].str.cat(points["temperature"].map("{:g}".format), sep=", T = ")
+    for name, look in looks(series).items():
+        line, (rule, _, setting) = points[series == name].sort_values("gamma"), name.partition(", ")
+        axes.plot(line["gamma"], line["width_ratio"], label=f"{_title(rule)}, {setting}", **look.line)
+    axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9)
+    axes.set(xlabel=AXIS_LABELS["gamma"], ylabel="decoded / replayed width")
+    legend(figure, columns=2)
+    return figure

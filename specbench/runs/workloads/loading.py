@@ -1,0 +1,107 @@
+"""From a path to the prompts of a run, and the sentence that says how the file was read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from specbench.core.machine.files import Source, shown
+from specbench.runs.config import AUTO, WorkloadConfig
+from specbench.runs.workloads.columns import KNOWN, Columns
+from specbench.runs.workloads.prompts import Prompt, prompt_of
+from specbench.runs.workloads.requests import FIELDS, unwrapped
+from specbench.runs.workloads.selection import Where, shuffled
+from specbench.runs.workloads.sources import Row, rows
+
+EMBEDDED = "embedded:"
+KEY = "workload.path"
+FORMAT = (
+    'Each line must be a JSON object with a non-empty string "prompt", or "turns" or "messages"; workload.columns '
+    "names other columns, and the guide on workloads says what else a line may hold."
+)
+NAMED = "Name another column by workload.columns, or null for none."
+_MOST_NAMED = 16  # categories that are listed
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The prompts of a run, and where they were read."""
+
+    path: str
+    prompts: list[Prompt]
+
+    @property
+    def description(self) -> str:
+        """What was read, in one line: how many prompts, from which columns, and what else they hold."""
+        columns = dict.fromkeys(name for each in self.prompts for name in each.columns)
+        parts = [f"{len(self.prompts)} prompts of {self.path}", f"columns: {', '.join(columns)}"]
+        categories = Counter(each.category for each in self.prompts if each.category)
+        if categories:
+            named = [f"{name} {count}" for name, count in categories.items()]
+            more = [f"{len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
+            parts.append(f"categories: {', '.join([*named[:_MOST_NAMED], *more])}")
+        turns = sum(bool(each.further) for each in self.prompts)
+        own = sum(bool(each.sampling) or each.seed is not None for each in self.prompts)
+        parts += [f"{turns} with further turns"] if turns else []
+        parts += [f"{own} with sampling parameters of their own"] if own else []
+        return "; ".join(parts)
+
+
+def load_prompts(path: str, limit: int = 0) -> list[Prompt]:
+    """The first ``limit`` prompts of a file or folder (0: all); ``embedded:NAME`` is a file of this package.
+
+    Raises:
+        ConfigError: see :func:`load_workload`.
+    """
+    return load_workload(WorkloadConfig(path=path, limit=limit)).prompts
+
+
+def load_workload(settings: WorkloadConfig) -> Workload:
+    """The prompts that a configuration asks for.
+
+    Raises:
+        ConfigError: a missing, unreadable or empty file; a malformed line (which); filters that keep nothing.
+    """
+    path = settings.path
+    embedded = path.startswith(EMBEDDED)
+    place = Path(__file__).parent / path.removeprefix(EMBEDDED) if embedded else Path(os.path.expanduser(path))
+    source = Source(KEY, path, "Give a UTF-8 file of JSON lines, a parquet file, or the folder of a data set.")
+    entries = Source(KEY, path, FORMAT)
+    where = Where(settings.where)
+    found = _prompts(
+        where.kept(_requests(rows(place, source, entries, settings.split), settings, entries)), settings, entries
+    )
+    prompts = found if settings.shuffle is None else iter(shuffled(list(found), settings.shuffle))
+    kept = list(islice(prompts, settings.limit or None))
+    if not kept:
+        raise where.nothing() if where.seen else entries.wrong("no prompts in the file")
+    return Workload(path, kept)
+
+
+def _requests(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Row]:
+    asked = {getattr(settings.columns, role) for role in KNOWN}
+    read = asked.union(*KNOWN.values(), FIELDS if settings.parameters else ())
+    for row in found:
+        yield Row(row.number, row.unit, unwrapped(row.value, row.place, source, read))
+
+
+def _prompts(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Prompt]:
+    first, names = None, set()
+    for row in found:
+        if not isinstance(row.value, dict):
+            raise source.wrong(f"{row.place} has no usable prompt (not a JSON object)")
+        first = first or Columns.of(settings.columns, row.value)
+        columns = first.of_line(settings.columns, row.value)
+        for name in (settings.columns.id, settings.columns.category):
+            if name not in (AUTO, None, *row.value):
+                raise source.wrong(f"{row.place} has no {shown(name)}; it has {shown(', '.join(row.value))}", NAMED)
+        prompt = prompt_of(row, columns, source, settings.parameters)
+        if used := [name for name in prompt.turn_names if name in names]:
+            remedy = "Names must be unique; workload.columns.id names another column, or null to number the rows."
+            raise source.wrong(f"{row.place}: {columns.id} {used[0]!r} was used before", remedy)
+        names.update(prompt.turn_names)
+        yield prompt

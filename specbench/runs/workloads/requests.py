@@ -1,0 +1,137 @@
+"""What a row says as a request to an engine: sampling parameters, draft length and length of its own.
+
+Read are the fields of OpenAI's completions and chat completions as vLLM and SGLang extend them; lines of OpenAI's batch
+files, which hold the request under "body"; and SGLang's own requests, with its parameters under "sampling_params".
+What a parameter means, and its range, specbench/core/sampling_params.py knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+from specbench.core.machine.files import Source, shown
+from specbench.core.sampling_params import SamplingParams
+
+LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # three names of one thing
+RENAMED = {
+    **dict.fromkeys(LENGTHS, "max_new_tokens"),
+    "min_new_tokens": "min_tokens",
+    "thinking_budget": "thinking_token_budget",
+}
+PARAMETERS = {RENAMED.get(each.name, each.name) for each in dataclasses.fields(SamplingParams)} - {"processors"} | {
+    "gamma"
+}
+SGLANG = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
+REFUSED = (
+    *("tools", "functions", "suffix", "echo", "chat_template", "chat_template_kwargs", "typical_p", "best_of"),
+    *("use_beam_search", "stop_regex", "structural_tag", "custom_logit_processor", "reasoning_effort"),
+    *("continue_final_message", "prompt_embeds", "lora_path"),
+    *("guided_json", "guided_regex", "guided_grammar", "guided_choice"),  # structured_outputs, as older vLLM names it
+)
+FRAMING = ("add_generation_prompt", "add_special_tokens")  # what stands around a prompt
+FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING} | {"sampling_params", "response_format", "top_logprobs"}
+_LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
+
+
+def unwrapped(row: Any, place: str, source: Source, read: Set[str]) -> Any:
+    """The request under "body" in a line of a batch file, beside what else the line says; other rows as they are.
+
+    Args:
+        place: of the row, as an error names it.
+        read: the fields that count. Others may say two things, such as ``model``; the request's is kept.
+
+    Raises:
+        ConfigError: one of these stands in the request and beside it, with two values that are not null. Which of them
+            was served, a log does not tell.
+    """
+    if not isinstance(row, Mapping):
+        return row
+    inner = row.get("body")
+    if not isinstance(inner, Mapping) or not {"prompt", "messages", "text"} & set(inner):
+        return row
+    outer = {key: value for key, value in row.items() if key != "body"}
+    for key, value in outer.items():
+        if key in read and value is not None and inner.get(key) not in (None, value):
+            told = f"{key} {shown(value)} stands beside body, and {key} {shown(inner[key])} in it"
+            raise source.wrong(f"{place}: {told}", "Leave one of them out.")
+    return {**outer, **{key: value for key, value in inner.items() if value is not None or key not in outer}}
+
+
+def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[str, Any]:
+    """What a row says of gamma, and of SamplingParams by its names, but that the length is called max_new_tokens. null
+    counts as not said.
+
+    Raises:
+        ConfigError: two values of one parameter that differ, two structures, a field that would make another text and
+            cannot be run, or a field of another type than engines take.
+    """
+    inner = row.get("sampling_params")
+    inner = {} if inner is None else inner
+    if not isinstance(inner, Mapping):
+        problem = f"{place}: sampling_params {shown(inner)} is no JSON object of parameters by their names"
+        raise source.wrong(problem, _LEAVE_OUT)
+    pairs = [(name, value) for each in (row, inner) for name, value in each.items() if value is not None]
+    said = dict(pairs)
+    for name in REFUSED:
+        if said.get(name) and not (name == "best_of" and said[name] == 1):
+            raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
+    usual = (True, row.get("messages") is None)  # a chat's template writes its own special tokens
+    for name, value in zip(FRAMING, usual, strict=True):
+        if said.get(name, value) != value:
+            raise source.wrong(f"{place}: {name} {shown(said[name])} of the request cannot be run", _LEAVE_OUT)
+    most = said.get("top_logprobs", 0)
+    if not isinstance(most, int) or isinstance(most, bool):
+        raise source.wrong(f"{place}: top_logprobs {shown(most)} is no whole number", _LEAVE_OUT)
+    own = _agreed(pairs, place, source)
+    if structure := _structure(said, inner, place, source):
+        own["structured_outputs"] = structure
+    if isinstance(own.get("logprobs"), bool):  # of a chat: whether, and beside it how many
+        own.pop("logprobs")
+        own |= {"logprobs": most} if said["logprobs"] else {}
+    return own
+
+
+def _agreed(pairs: Iterable[tuple[str, Any]], place: str, source: Source) -> dict[str, Any]:
+    """The parameters by their names here. An engine takes one of two values; which, a log does not tell."""
+    own: dict[str, tuple[str, Any]] = {}
+    for name, value in pairs:
+        parameter = RENAMED.get(name, name)
+        if parameter not in PARAMETERS:
+            continue
+        before, other = own.setdefault(parameter, (name, value))
+        if other != value:
+            told = f"{before} {shown(other)} and {name} {shown(value)}"
+            raise source.wrong(
+                f"{place}: {told} are the same parameter with different values", "Leave one of them out."
+            )
+    return {parameter: value for parameter, (_, value) in own.items()}
+
+
+def _structure(said: Mapping[str, Any], inner: Mapping[str, Any], place: str, source: Source) -> dict[str, Any] | None:
+    """What the text has to be, by any of the names that engines have for it; None for anything.
+
+    An engine keeps to one of two structures, or to neither; which, a log does not tell.
+    """
+    # Of sampling_params alone: a set's columns may have SGLang's names too.
+    named = [(name, {kind: inner[name]}) for name, kind in SGLANG.items() if inner.get(name) is not None]
+    form = said.get("response_format")
+    if form is not None and form != {"type": "text"}:
+        named.append(("response_format", _formatted(form, place, source)))
+    if "structured_outputs" in said:
+        named.insert(0, ("structured_outputs", said["structured_outputs"]))
+    if any(structure != named[0][1] for _, structure in named):
+        told = " and ".join(f"{name} {shown(said[name])}" for name, _ in named)
+        raise source.wrong(f"{place}: {told} both say what the text has to be", "Leave one of them out.")
+    return named[0][1] if named else None
+
+
+def _formatted(form: Any, place: str, source: Source) -> dict[str, Any]:
+    """The structure of OpenAI's response_format."""
+    if form == {"type": "json_object"}:
+        return {"json": {"type": "object"}}
+    schema = form.get("json_schema") if isinstance(form, Mapping) and form.get("type") == "json_schema" else None
+    if not isinstance(schema, Mapping) or "schema" not in schema:
+        raise source.wrong(f"{place}: response_format {shown(form)} is not known", _LEAVE_OUT)
+    return {"json": schema["schema"]}

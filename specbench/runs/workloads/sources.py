@@ -1,0 +1,147 @@
+"""The rows of a workload's file: JSON lines, parquet, or the folder of a data set that is on this disk.
+
+Folders are those that ``datasets.save_to_disk`` writes, snapshots in the cache of the Hugging Face hub, and any other
+folder of parquet, arrow or JSON-lines files. pyarrow reads them; the package ``datasets`` is not needed, and nothing is
+fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from specbench.core.machine.files import Source, foreign, shown
+
+MOST_FILES = 20_000  # in a folder that is looked through
+SUFFIXES = (".parquet", ".arrow", ".jsonl")  # of a data set's files; the first kind that a folder holds is read
+_SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
+_SPLIT_REMEDY = "Choose one of them with workload.split=..., or give the file itself."
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a file, or one row of a table.
+
+    Attributes:
+        number: from 1; counted over all files of a folder.
+        unit: what the number counts, "line" or "row".
+        value: a mapping by column, unless a line of JSON holds something else.
+    """
+
+    number: int
+    unit: str
+    value: Any
+
+    @property
+    def place(self) -> str:
+        """As messages name it."""
+        return f"{self.unit} {self.number}"
+
+
+def rows(place: Path, source: Source, format_: Source, split: str | None = None) -> Iterator[Row]:
+    """All rows, in their order, read as they are asked for.
+
+    Args:
+        place: a file or a folder.
+        source: says what to do if there is no such file.
+        format_: says what to do if a line cannot be read.
+        split: which part of a folder, such as "test"; None if it has only one.
+
+    Raises:
+        ConfigError: nothing that can be read; a split that is not there, or that has to be chosen.
+    """
+    files = _files(place, source, split) if place.is_dir() else [place]
+    if place.is_file() and split is not None:
+        raise source.wrong(f"a file, which has no splits, and workload.split={split}", "Leave workload.split out.")
+    if files[0].suffix in (".parquet", ".arrow"):
+        number = 0
+        for file in files:
+            for value in _table_rows(file, source):
+                number += 1
+                yield Row(number, "row", value)
+        return
+    for file in files:
+        for number, line in source.lines(file):
+            yield Row(number, "line", format_.parsed(line, f"line {number}"))
+
+
+def _files(folder: Path, source: Source, split: str | None) -> list[Path]:
+    """The files of one split of a folder."""
+    inside = list(islice(folder.rglob("*"), MOST_FILES + 1))
+    if len(inside) > MOST_FILES:
+        raise source.wrong(f"a folder of more than {MOST_FILES:,} files and folders", "Give the data set's own folder.")
+    found = [each for each in sorted(inside) if each.is_file() and not each.name.startswith((".", "cache-"))]
+    kinds = [[each for each in found if each.suffix == suffix] for suffix in SUFFIXES]
+    files = next((kind for kind in kinds if kind), [])
+    if not files:
+        raise source.wrong("a folder that holds no parquet, arrow or JSON-lines (.jsonl) files")
+    by_split: dict[str, list[Path]] = {}
+    for file in files:
+        by_split.setdefault(_split_of(file.relative_to(folder)), []).append(file)
+    chosen = [name for name in by_split if split is None or name == split or name.endswith(f"/{split}")]
+    if len(chosen) == 1:
+        return by_split[chosen[0]]
+    named = ", ".join(sorted(by_split))
+    problem = f"a folder of several splits ({named})" if split is None else f"a folder of the splits {named}"
+    if split is not None:
+        problem += f", of which {len(chosen)} are called {split!r}"
+    raise source.wrong(problem, _SPLIT_REMEDY)
+
+
+def _split_of(file: Path) -> str:
+    """The split that a file is a shard of: test-00000-of-00001.parquet of "test", data-00000-of-00001.arrow of the
+    folder that it is in."""
+    stem = _SHARD.sub("", file.stem)
+    parts = [*file.parent.parts, *([] if stem == "data" and _SHARD.search(file.stem) else [stem])]
+    return "/".join(parts) or "data"
+
+
+def _table_rows(file: Path, source: Source) -> Iterator[dict[str, Any]]:
+    source.check(file)
+    batches = _parquet(file) if file.suffix == ".parquet" else _arrow(file)
+    while True:
+        with foreign(source.key, source.value, f"{file.name} cannot be read", source.remedy):
+            batch = next(batches, None)
+            read = [] if batch is None else batch.to_pylist()
+        if batch is None:
+            return
+        names = batch.schema.names
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise source.wrong(f"{file.name} has two columns called {shown(twice)}", "Rename one of them.")
+        yield from read
+
+
+def _parquet(file: Path) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(file) as opened:
+        schema = opened.schema_arrow
+        for place, field in enumerate(schema):
+            if pa.types.is_floating(field.type) and _is_whole_with_gaps(opened.read([field.name]).column(field.name)):
+                schema = schema.set(place, field.with_type(pa.int64()))
+        yield from (batch.cast(schema) for batch in opened.iter_batches(1024))
+
+
+def _is_whole_with_gaps(column: pa.ChunkedArray) -> bool:
+    """Whether numbers are whole where there are any: pandas knows no other form for whole numbers with gaps."""
+    there = column.drop_null()
+    if not 0 < len(there) < len(column):
+        return False
+    return all(abs(each) < 2**53 and float(each).is_integer() for each in there.to_pylist())
+
+
+def _arrow(file: Path) -> Iterator[pa.RecordBatch]:
+    """``datasets`` writes the stream format; files of other programs may be of the random-access one."""
+    with pa.memory_map(str(file)) as opened:
+        magic = opened.read(6)
+        opened.seek(0)
+        if magic == b"ARROW1":
+            reader = pa.ipc.open_file(opened)
+            yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+        else:
+            yield from pa.ipc.open_stream(opened)
