@@ -44,6 +44,7 @@ class Judgement:
         refusal: the verifier's reason for refusing it; empty if it did not.
         request: its smallest request whose tokens are not the rule's, beyond rounding; None if there is none.
         size: of that request: tokens of the vocabulary, draft tokens, requests of the call.
+        tokens: that it emitted, PADDING behind them.
         error: of the rule's formulas on one of its requests, if it is more than rounding.
         error_request: that request.
         cells: of its tokens, where tokens are counted.
@@ -55,6 +56,7 @@ class Judgement:
     refusal: str = ""
     request: int | None = None
     size: tuple[int, int, int] = (0, 0, 0)
+    tokens: tuple[int, ...] = ()
     error: LawError | None = None
     error_request: int = 0
     cells: TokenCells | None = None
@@ -137,7 +139,7 @@ class Judge:
         impossible = ~good | forbidden.any(dim=1)
         found.seen.impossible = int(impossible.sum())
         if self.rule is None and bool(impossible.any()):
-            _keep(call, impossible.nonzero()[:, 0], found)
+            _keep(call, result, impossible.nonzero()[:, 0], found)
         return good
 
     def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, found: Judgement) -> None:
@@ -152,7 +154,7 @@ class Judge:
         structural = self._beyond_rounding(call, result, requests)
         found.seen.rounding = len(requests) - len(structural)
         if len(structural):
-            _keep(call, structural, found)
+            _keep(call, result, structural, found)
         if self.rule.lossless and not self.own_rule:
             chosen = requests[good[requests]][:_BET_ON]
             got, other = (smooth(call, path, each, chosen) for each in (result, wanted))
@@ -195,7 +197,8 @@ def _judge(verifier: Verifier, counted: bool) -> Judge:
     return judge
 
 
-def _keep(call: Call, requests: Int64[Tensor, " m"], found: Judgement) -> None:
+def _keep(call: Call, result: Verification, requests: Int64[Tensor, " m"], found: Judgement) -> None:
     """Keeps the smallest request that shows a difference: the one with the shortest draft."""
     b = int(requests[call.counts[requests].argmin()])
+    found.tokens = tuple(result.token_ids[b].tolist())
     found.request, found.size = b, (call.vocabulary, int(call.counts[b]), len(call.counts))

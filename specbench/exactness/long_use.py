@@ -113,7 +113,7 @@ class LongUse:
 
     def __init__(self, verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device):
         self.verifier, self.seed, self.device = verifier, seed, device
-        self.fresh = _copied(verifier)  # before the first call
+        self.unused = _copied(verifier)  # never called itself: others copy it
         self.calls = self.rechecked = self.changed_between = self.unsteady = 0
         self.seconds, self.first_changed = 0.0, None
         self._random = random.Random(seed)
@@ -301,11 +301,12 @@ class LongUse:
         return by_rounding, structural
 
     def _unlike_fresh(self, batches: list[_Batch], after: list[Verification]) -> int | None:
-        if self.fresh is None:
+        if self.unused is None:
             return None
+        fresh = copy.deepcopy(self.unused)
         try:
             return sum(
-                _differing(_verified(self.fresh, batch, batch.streams), now)
+                _differing(_verified(fresh, batch, batch.streams), now)
                 for batch, now in zip(batches, after, strict=True)
             )
         except (ArgumentError, watch.VerifierFault):  # the object took what its copy does not

@@ -156,7 +156,7 @@ class _Examination:
         self.report(f"{self.settings.calls:,} calls drawn from D")
         asked = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
         patience = 4 * self.settings.call_seconds  # a call may be made three times
-        unused = None if self.use is None else self.use.fresh
+        unused = None if self.use is None else self.use.unused
         self.trials = run_trials(self.verifier, *asked, configured, self.report, patience=patience, unused=unused)
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())
@@ -206,9 +206,10 @@ class _Examination:
                 name_rule(*asked)
         if self.evidence.fault is None and (self.rejected or names_another_rule(self.evidence)):
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
-                found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes)
+                unused = None if self.use is None else self.use.unused
+                found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes, unused)
                 self.evidence.failure = found or (
-                    None if self.trials is None else failure_of(self.verifier, self.trials)
+                    None if self.trials is None else failure_of(self.verifier, self.trials, unused)
                 )
 
     @property
