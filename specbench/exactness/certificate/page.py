@@ -11,6 +11,10 @@ from specbench.exactness.inputs import published
 from specbench.exactness.sampled_failure import DRAWN
 from specbench.exactness.statistics.power import CONFIDENCE
 
+_TERMS = f"""\
+The bias of a step is the total variation between the joint distribution of its tokens and the target's. D is the
+published distribution of calls of `verify` whose tables stand below. Each bound holds with {CONFIDENCE:.0%}
+confidence."""
 _BOUNDS = f"""\
 What is known of each small fixture, all together at {CONFIDENCE:.0%} confidence. method: located (the code's own
 thresholds were found, and every request was compared with what they foresee), rule (every request was compared with the
@@ -46,6 +50,7 @@ def markdown(certificate: Certificate) -> str:
     sections = [
         f"# Exactness certificate: {c.verifier}",
         f"**{c.headline}** (declared {'lossless' if c.declared_lossless else 'not lossless'}; rule {c.rule})",
+        _TERMS,
         "\n".join(f"- {each}" for each in c.words),
     ]
     if c.failure is not None:

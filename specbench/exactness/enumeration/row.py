@@ -27,8 +27,8 @@ from specbench.rules.rule import Rule
 from specbench.verifiers import Verifier
 
 ASSUMPTION = (
-    "Between two probes that give the same token the code is taken to give this token throughout, and its draw after "
-    "a refusal not to depend on which token was refused."
+    "This assumes that the code emits one token between two probes that give this token, and that its draw after a "
+    "refusal does not depend on the refused token."
 )
 _BESIDE = 1e-12  # distance of a probe from an edge, in the uniform
 _UNIT = 2.0**-52
@@ -79,12 +79,13 @@ class LocatedRow:
     @property
     def sentence(self) -> str:
         """One line for a certificate."""
-        moved = f"{self.displaced:,} displaced, by up to {self.largest:.1e}" if self.displaced else "none displaced"
-        ended = "the time ended before all were located; " if self.cut else ""
+        moved = (
+            f"{self.displaced:,} are displaced, by up to {self.largest:.1e}" if self.displaced else "none is displaced"
+        )
+        ended = " The time limit came before all were located." if self.cut else ""
         return (
-            f"One pair of rows of {self.vocabulary:,} tokens, fresh for this certificate: a step is within "
-            f"{self.upper:.1e} of the target's distribution (total variation; {ended}{self.edges:,} edges of the rule "
-            f"probed on both sides, {moved}). {ASSUMPTION}"
+            f"One pair of rows of {self.vocabulary:,} tokens: the bias of a step is at most {self.upper:.1e}. The "
+            f"{self.edges:,} thresholds of the rule were probed on both sides, and {moved}.{ended} {ASSUMPTION}"
         )
 
 
