@@ -234,7 +234,7 @@ def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, v
     [
         (Lenience(), "TV 0."),
         (SlightLenience(), "with its thresholds located"),
-        (SeventhAccepted(), "rejected by form on large batches of D"),
+        (SeventhAccepted(), "requests on large batches of D get a result that no lossless verifier gives"),
         (GreedyBecomesWarm(), "on 'mixed'"),
         (UnknownNormalizer(), "'joint' on 'long'"),
         (TopKOfSmallVocabularies(), "on small of D"),
