@@ -45,7 +45,8 @@ def _by_test(row: Row) -> str:
     if row.test == LAW:
         return f"its rule's formulas are not the target's on {row.statistic:,.0f} of {row.draws:,} requests of D"
     if row.test == FORM:
-        return f"{row.statistic:,.0f} of {row.draws:,} requests on {row.fixture} get a result that no lossless verifier gives"
+        wrong = f"{row.statistic:,.0f} of {row.draws:,} requests on {row.fixture}"
+        return f"{wrong} get a result that no lossless verifier gives"
     return f"rejected by {row.test} on {row.fixture}"
 
 
