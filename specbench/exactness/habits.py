@@ -22,12 +22,12 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness import watch
-from specbench.exactness.enumeration.reference import held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, differ, held_against
 from specbench.exactness.evidence import Habit
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
-from specbench.rules.agreement import TOLERANCE, excess, only
+from specbench.rules.agreement import only
 from specbench.rules.rule import Rule
 from specbench.verifiers import Verifier
 
@@ -135,12 +135,12 @@ def _of(
     def counts(index: int, places: Tensor, changed: Verification, other: int, requests: Tensor) -> tuple[int, int, int]:
         """Of a comparison of results with the first ones of a condition."""
         before = first[other]
-        differ = _differ(_chosen(changed, places), _chosen(before, requests))
-        structural = differ
-        if rule is not None and bool(differ.any()):
+        different = differ(_chosen(changed, places), _chosen(before, requests))
+        structural = different
+        if rule is not None and bool(different.any()):
             wrong, wrong_before = _unlike(rule, conditions[index], changed), _unlike(rule, conditions[other], before)
-            structural = differ & (wrong[places] | wrong_before[requests])
-        return len(differ), int(differ.sum()), int(structural.sum())
+            structural = different & (wrong[places] | wrong_before[requests])
+        return len(different), int(different.sum()), int(structural.sum())
 
     first: dict[int, Verification] = {}
     found = []
@@ -160,11 +160,12 @@ def _unlike(rule: Rule, condition: _Condition, results: Verification) -> Bool[Te
     """Which results of a condition's calls are not the rule's, beyond rounding."""
     sizes = [len(draft.num_draft_tokens) for draft, _, _ in condition.batches]
     outcomes = zip(results.token_ids.split(sizes), results.num_accepted.split(sizes), strict=True)
-    needed = [
-        excess(rule, *arguments, Verification(*outcome))
-        for arguments, outcome in zip(condition.batches, outcomes, strict=True)
-    ]
-    return torch.cat(needed) > TOLERANCE
+    found = []
+    for arguments, outcome in zip(condition.batches, outcomes, strict=True):
+        every = torch.arange(len(outcome[1]), device=outcome[1].device)
+        unlike = beyond_rounding(rule, *arguments, Verification(*outcome), every)
+        found.append(torch.zeros_like(every, dtype=torch.bool).index_fill_(0, unlike, True))
+    return torch.cat(found)
 
 
 def _conditions(verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int) -> list[_Condition]:
@@ -224,7 +225,3 @@ def _size(verifier: Verifier, fixture: Fixture, seed: int) -> int:
 
 def _chosen(result: Verification, requests: Int64[Tensor, " m"]) -> Verification:
     return Verification(result.token_ids[requests], result.num_accepted[requests])
-
-
-def _differ(one: Verification, other: Verification) -> Bool[Tensor, " m"]:
-    return (one.token_ids != other.token_ids).any(dim=1) | (one.num_accepted != other.num_accepted)

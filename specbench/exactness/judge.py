@@ -16,7 +16,7 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Verification
 from specbench.exactness import watch
-from specbench.exactness.enumeration.reference import held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, differ, held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.expected import CallPath, expected
@@ -24,8 +24,7 @@ from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.strata import Seen
 from specbench.rules import known
-from specbench.rules.agreement import TOLERANCE, only, well_formed
-from specbench.rules.agreement import excess as rounding_excess
+from specbench.rules.agreement import TOLERANCE, well_formed
 from specbench.verifiers import Verifier
 
 CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
@@ -145,8 +144,7 @@ class Judge:
     def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, found: Judgement) -> None:
         assert self.rule is not None
         wanted = expected(self.rule, call, path)
-        differ = (result.token_ids != wanted.token_ids).any(dim=1) | (result.num_accepted != wanted.num_accepted)
-        requests = differ.nonzero()[:, 0]
+        requests = differ(result, wanted).nonzero()[:, 0]
         if not len(requests):
             return
         found.seen.differing_calls, found.seen.differing = 1, len(requests)
@@ -165,12 +163,7 @@ class Judge:
         name = call.stratum.name
         if self._unexplained.get(name, 0) > _EXPLAINED or self.rule is None:
             return requests
-        explained = []
-        for part in requests.split(max(1, 2**22 // (call.vocabulary * (call.draft.max_draft_tokens + 1)))):
-            one = only(part, call.draft, call.target, call.streams)
-            outcome = Verification(result.token_ids[part], result.num_accepted[part])
-            explained.append(rounding_excess(self.rule, *one, outcome) <= TOLERANCE)
-        structural = requests[~torch.cat(explained)]
+        structural = beyond_rounding(self.rule, call.draft, call.target, call.streams, result, requests)
         self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
         return structural
 

@@ -22,13 +22,13 @@ from scipy import stats
 from torch import Tensor
 
 from specbench.core.rng import Streams
-from specbench.core.types import PADDING, Verification
+from specbench.core.types import PADDING
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.model import Model
 from specbench.exactness.enumeration.proof import proved
-from specbench.exactness.enumeration.reference import expected, held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.evidence import Bound, Habit, Row
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.bets import DifferenceBets
@@ -36,13 +36,11 @@ from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
 from specbench.rules import known
-from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.verifiers import Verifier
 
 LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
-_EXPLAINED = 512  # of them, that are looked into at once
 _EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formulas
 _PHASES = 6  # models of one fixture, one after the other
 
@@ -229,7 +227,8 @@ class Probe:
 
     def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], streams: Streams, found: Tensor) -> None:
         if self.held is not None:
-            unlike = self._unlike_rule(steps, streams, found)
+            drawn = steps.drawn
+            unlike = beyond_rounding(self.rule, drawn.draft, drawn.target, streams, steps.verification, found)
             self.structural += len(unlike)
             if self.method == RULE:
                 self.rounding += len(found) - len(unlike)
@@ -245,18 +244,6 @@ class Probe:
                 point = Point(self.fixture.variant(key[0]), key[1], given[:, b].cpu())
                 self.example = Example(point, int(streams.seeds[b]), int(streams.positions[b]), *tokens)
                 break
-
-    def _unlike_rule(self, steps: Steps, streams: Streams, found: Int64[Tensor, " m"]) -> Int64[Tensor, " k"]:
-        """Those of some requests whose tokens are not the rule's, beyond rounding."""
-        drawn, parts = steps.drawn, []
-        for i, part in enumerate(split := found.split(_EXPLAINED)):
-            one = only(part, drawn.draft, drawn.target, streams)
-            chosen = Verification(steps.verification.token_ids[part], steps.verification.num_accepted[part])
-            by_rounding = excess(self.rule, *one, chosen) <= TOLERANCE
-            parts.append(part[~by_rounding])
-            if by_rounding.double().mean() < 0.5:
-                return torch.cat([*parts, *split[i + 1 :]])  # it is of another rule: the rest is taken as this part is
-        return torch.cat(parts)
 
     def follow_up(self, seed: int) -> bool:
         """Takes what the code did otherwise into the model; returns whether there is another one, with no draws yet."""
