@@ -283,7 +283,7 @@ def test_the_time_cuts_it_short_and_the_bound_says_so(monkeypatch):
     assert row.requests < whole.requests / 2
     assert whole.slack < 1e-9 < row.slack < 1
     assert row.upper == pytest.approx(row.tv + row.slack)
-    assert "the time ended" in row.sentence
+    assert "The time limit came before all were located." in row.sentence
     # The likely half comes first.
     assert row.slack < 0.2
 
