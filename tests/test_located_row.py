@@ -90,6 +90,17 @@ def test_small_residual_entries_that_are_dropped():
     assert row.slack < 1e-9
 
 
+def test_no_call_has_no_request():
+    """Code may rely on a request: torch.tensor([]) is of floats."""
+
+    class Counts(MaskedVerifier):
+        def verify(self, draft, target, streams):
+            assert len(streams.seeds) > 0
+            return super().verify(draft, target, streams)
+
+    assert located(Counts()).displaced == 0
+
+
 class Displaced(TokenSteps):
     """Draws with a uniform that is off, as rounding would make it or by more; a bias of neither."""
 

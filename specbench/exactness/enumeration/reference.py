@@ -52,7 +52,9 @@ def beyond_rounding(
     Args:
         outcome: of all requests of the batch.
     """
-    found, cells = [requests[:0]], target.logits.shape[1] * (draft.max_draft_tokens + 1)
+    if not len(requests):
+        return requests
+    found, cells = [], target.logits.shape[1] * (draft.max_draft_tokens + 1)
     split = requests.split(max(1, min(_EXPLAINED, _CELLS // 2 // cells)))
     for i, part in enumerate(split):
         own = Verification(outcome.token_ids[part], outcome.num_accepted[part])
