@@ -398,7 +398,7 @@ FORMS = [
     (rf"Long use: (?P<n>{NUMBER}) requests were verified after (?P<calls>{NUMBER}) calls of one object in mixed shapes\. (?:All have "
      r"the tokens that they had before, or that an unused object or the rule gives them|(?P<wrong>Some have other tokens)"
      r"(?:, first seen after 5,000 calls)? \(.+\))\.", use_sentence),
-    (rf"(?P<word>Exact|Proved) on (?P<n>\d+) small pairs?: the bias is proved to be at most (?P<located>{BOUND}), if the code does "
+    (rf"(?P<word>Exact|Proved) on (?P<n>\d+) small pairs?: the bias there is proved to be at most (?P<located>{BOUND}), if the code does "
      r"the same at every call\. Its own tensor operations were run over whole intervals of its uniforms\.", proved_sentence),
     (rf"Not lossless: the thresholds of the code imply a bias of (?P<located>{BOUND}) a step on the small pair '(?P<fixture>\w+)'\. "
      rf"(?P<differing>{NUMBER}) of (?P<draws>{NUMBER}) requests have other tokens than these thresholds imply, so that the bias is "
@@ -526,7 +526,7 @@ WRONG = [
     ("Small pairs: the thresholds of the code were located on 2 of them, and imply a bias of at most 2e-13 a step. In 10,000,000 "
      "requests on each, none has other tokens than these thresholds imply. If requests fail one by one, what the search missed adds "
      "at most 7.9e-07 (99%, all pairs together).", BOUNDS["counted"]),
-    ("Exact on 2 small pairs: the bias is proved to be at most 2e-13, if the code does the same at every call. Its own tensor "
+    ("Exact on 2 small pairs: the bias there is proved to be at most 2e-13, if the code does the same at every call. Its own tensor "
      "operations were run over whole intervals of its uniforms.", BOUNDS["clean"]),
     ("Lossless as far as could be seen.", BOUNDS["clean"]),
 ]  # fmt: skip
