@@ -237,8 +237,8 @@ def _proofs(evidence: Evidence) -> list[str]:
     largest = _largest(proved, "located")
     lead = "Exact" if largest <= EXACT else "Proved"
     return [
-        f"{lead} on {_pairs(len(proved))}: the bias there is proved to be at most {most(largest)}, if the code does the "
-        "same at every call. Its own tensor operations were run over whole intervals of its uniforms."
+        f"{lead} on {_pairs(len(proved))}: the bias there is proved to be at most {most(largest)}, if the code does "
+        "the same at every call. Its own tensor operations were run over whole intervals of its uniforms."
     ]
 
 
