@@ -12,9 +12,9 @@ from specbench.exactness.sampled_failure import DRAWN
 from specbench.exactness.statistics.power import CONFIDENCE
 
 _TERMS = f"""\
-The bias of a step is the total variation between the joint distribution of its tokens and the target's. D is the
-published distribution of calls of `verify` whose tables stand below. Each bound holds with
-{CONFIDENCE:.0%} confidence."""
+The bias of a step is the total variation between the joint distribution of its tokens and the target's. A small pair is
+a target and a draft over two to four tokens, of which every step is enumerated. D is the published distribution of
+calls of `verify` whose tables stand below. Each bound holds with {CONFIDENCE:.0%} confidence."""
 _BOUNDS = f"""\
 What is known of each small fixture, all together at {CONFIDENCE:.0%} confidence. method: located (the code's own
 thresholds were found, and every request was compared with what they foresee), rule (every request was compared with the
