@@ -60,7 +60,7 @@ LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
 _AGAIN = 3  # looks after the last, for models that the last one made anew
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
-_SMALL = "requests on small fixtures"
+_SMALL = "requests on small pairs"
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
 

@@ -98,7 +98,7 @@ def _where(c: Certificate) -> str:
     )
     return "\n".join(
         [
-            f"- {c.draws:,} requests on small fixtures, seed {c.seed}; calls of D, inputs_seed {c.inputs_seed}; "
+            f"- {c.draws:,} requests on small pairs, seed {c.seed}; calls of D, inputs_seed {c.inputs_seed}; "
             f"{c.seconds:.0f} s in all",
             f"- suite {c.suite}: {settings}",
             "- " + ", ".join(f"{key} {value}" for key, value in c.environment.items()),
