@@ -150,7 +150,9 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
     assert "it names the rule token and emits other tokens" in outcome.failure
     words = certificate["words"]
     (follows,) = [each for each in words if "the tokens are those of" in each]
-    assert re.fullmatch(r"In all [\d,]+ requests .* are those of the rule 'block', but for rounding\. Name that rule\.", follows)
+    assert re.fullmatch(
+        r"In all [\d,]+ requests .* are those of the rule 'block', but for rounding\. Name that rule\.", follows
+    )
     (fork,) = [each for each in words if each.startswith("The two part first at ")]
     assert re.search(r"seed \d+, position \d+: the .*, uniform 0\.\d+ against threshold 0\.\d+ \(structural\)", fork)
     assert "the token rule [" in fork
