@@ -24,10 +24,10 @@ QUESTION = "Is every verifier that says lossless lossless, and how sure can one 
 NOTE = """\
 Verdict: lossless up to a bound, not rejected (nothing speaks against it, and less is known), not lossless, or broken.
 Located: the bias a step (total variation) that the code's own thresholds imply, the largest over the small fixtures; a
-dash if they could not be found everywhere. Small at most: what was located plus what may hide, 99% upper confidence
-bound over all small fixtures. Over D at most: likewise in the mean over the input distribution D, whose tables each
-certificate has. Proved: fixtures on which its operations were run
-over whole intervals. Draws: on small fixtures together."""
+dash if they could not be found everywhere. Small at most: what was located plus what the search may have missed, in the
+mean over the calls of all small fixtures (99% upper confidence bound). Over D at most: likewise in the mean over the
+input distribution D, whose tables each certificate has. Proved: fixtures on which its operations were run over whole
+intervals. Draws: on small fixtures together."""
 JOINT = """\
 Shares of whole steps over the target's probabilities. The band holds 95% of the points of an exact rule; points outside
 it are diamonds. It narrows with the draws, so that what stays inside says how small a bias can still be."""

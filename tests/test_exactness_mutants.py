@@ -213,12 +213,12 @@ def said(certificate: Certificate) -> str:
 @pytest.mark.parametrize(
     ("verifier", "verdict", "words"),
     [
-        (Lossless(), LOSSLESS, "its thresholds were located"),
-        (OtherOrder(), NOT_REJECTED, "could be held against no rule"),
+        (Lossless(), LOSSLESS, "the thresholds of the code were located"),
+        (OtherOrder(), NOT_REJECTED, "There is no rule to compare their tokens with"),
         (OtherOrderOfTheRule(), NOT_REJECTED, "uses its uniforms in another order"),
         (Multinomial(), NOT_REJECTED, "draws from PyTorch's global generator"),
         (OwnNoise(), NOT_REJECTED, "noise of its own explains that"),
-        (RefusesRaggedDrafts(), NOT_REJECTED, "Refused and so not tested: ragged, idle, long, serial."),
+        (RefusesRaggedDrafts(), NOT_REJECTED, "It refused these small pairs: ragged, idle, long, serial."),
         (RefusesAll(), NOT_REJECTED, "nothing is known of it. "),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, TokenSteps) else "",
@@ -233,8 +233,8 @@ def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, v
     ("verifier", "words"),
     [
         (Lenience(), "TV 0."),
-        (SlightLenience(), "with its thresholds located"),
-        (SeventhAccepted(), "rejected by form on large batches of D"),
+        (SlightLenience(), "the thresholds of the code imply"),
+        (SeventhAccepted(), "requests on large batches of D get a result that no lossless verifier gives"),
         (GreedyBecomesWarm(), "on 'mixed'"),
         (UnknownNormalizer(), "'joint' on 'long'"),
         (TopKOfSmallVocabularies(), "on small of D"),

@@ -149,12 +149,14 @@ def test_the_cause_of_other_tokens_is_named_as_far_as_it_is_known():
     assert certificate["verdict"] == "not rejected"
     assert "it names the rule token and emits other tokens" in outcome.failure
     words = certificate["words"]
-    (follows,) = [each for each in words if "its tokens are those of" in each]
-    assert re.fullmatch(r"In all [\d,]+ requests .* are those of the rule 'block', but for rounding: .*", follows)
+    (follows,) = [each for each in words if "the tokens are those of" in each]
+    assert re.fullmatch(
+        r"In all [\d,]+ requests .* are those of the rule 'block', but for rounding\. Name that rule\.", follows
+    )
     (fork,) = [each for each in words if each.startswith("The two part first at ")]
     assert re.search(r"seed \d+, position \d+: the .*, uniform 0\.\d+ against threshold 0\.\d+ \(structural\)", fork)
     assert "the token rule [" in fork
-    assert not any("rule of its own" in each or "give it a Rule" in each for each in words)
+    assert not any("rule of its own" in each or "a Rule with its formulas" in each for each in words)
 
 
 def test_bad_settings_are_named():

@@ -8,6 +8,8 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.exactness.certificate.tests import HABITS
+from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.certificate.words import headline
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
 from specbench.exactness.evidence import Habit
 from specbench.exactness.habits import (
@@ -22,8 +24,11 @@ from specbench.exactness.habits import (
     established,
     habits,
 )
+from specbench.exactness.settings import settings_of
+from specbench.exactness.suite import examine
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.exactness.zoo.rng import SeedOfFirstRow
+from specbench.rules.matching import MatchingVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import inverse_cdf
 from tests.cases import FIXTURES
@@ -185,3 +190,48 @@ def test_the_generator_of_the_run_is_left_as_it_was():
     before = torch.random.get_rng_state()
     seen(OwnNoise(), injectable=True)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
+    for verifier, name in (
+        (ReadsSeed(), SEED),
+        (ReadsPlace(), PLACE),
+        (FirstRowSeeds(), COMPANY),
+        (OwnNoise(), GENERATOR),
+    ):
+        row = {row.name: row for row in seen(verifier)}[name]
+        assert 0 < row.structural == row.differing
+    assert not any(row.structural for row in seen(MaskedVerifier()))
+    assert {row.structural for row in seen(MatchingVerifier(coupled=False))} == {None}
+
+
+def test_rounding_is_no_habit_of_another_rule():
+    """What a batch of odd size draws is off by 2e-6: some of many requests come out otherwise."""
+
+    class RoundsBySize(TokenSteps):
+        def emit(self, weights, draft, streams, num_accepted):
+            u = streams.uniform(Stream.EMIT)[:, 0]
+            return inverse_cdf(weights, u * (1 - 2e-6 * (len(u) % 2)))
+
+    rows = {row.name: row for row in seen(RoundsBySize())}
+    assert not any(row.structural for row in rows.values())
+
+
+class OddSeedsBackwards(TokenSteps):
+    """No bias, but the tokens of requests with odd seeds are not the rule's in small vocabularies."""
+
+    lossless = True
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return inverse_cdf(weights, torch.where((streams.seeds % 2 == 1) & (weights.shape[1] <= 4), 1 - u, u))
+
+
+def test_tokens_that_depend_on_seeds_on_small_pairs_alone_are_not_those_of_the_rule():
+    settings = settings_of("quick", draws=3_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
+    with torch.inference_mode():
+        evidence = examine(OddSeedsBackwards(), settings, 0, torch.device("cpu"))
+    assert sum(bound.structural for bound in evidence.bounds) > 100
+    assert headline(verdict_of(evidence), evidence).startswith(
+        "not rejected, but its tokens are not those of the rule that it names"
+    )

@@ -147,7 +147,8 @@ def test_a_request_alone_has_the_tokens_that_it_has_in_company():
 
 def test_dense_rows_are_the_probabilities_that_rows_say():
     for call in some_calls(40):
-        rows, own = dataclasses.replace(call.target), Dense.of(call.target)
+        rows = dataclasses.replace(call.target)
+        own = Dense.of(rows, rows.temperature.numpy(), True)
         torch.testing.assert_close(own.probs(torch.arange(len(rows))), rows.probs(), rtol=1e-9, atol=1e-15)
         random = rows.temperature > 0
         torch.testing.assert_close(own.log_normalizer[random], rows.normalizer[random], rtol=1e-12, atol=1e-9)

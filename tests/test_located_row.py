@@ -7,10 +7,12 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
+from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.enumeration import row_code
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row import ASSUMPTION, LocatedRow, locate_row
 from specbench.exactness.enumeration.row_edges import fresh_rows
+from specbench.exactness.evidence import Evidence
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
 from specbench.exactness.zoo.residual import TargetResidual
 from specbench.rules import TOKEN
@@ -57,7 +59,7 @@ def test_sound_verifiers_have_the_edges_of_their_rule(verifier, normalized):
     assert row.requests < 6 * VOCABULARY
     assert row.rule == verifier.rule
     assert f"{VOCABULARY:,} tokens" in row.sentence
-    assert "none displaced" in row.sentence
+    assert "none is displaced" in row.sentence
     assert row.sentence.endswith(ASSUMPTION)
     assert "\n" not in row.sentence
 
@@ -84,7 +86,39 @@ def test_small_residual_entries_that_are_dropped():
     row = located(DroppedResidual())
     assert row.tv == pytest.approx(truth, abs=1e-9)
     assert row.displaced > 50
+    assert row.structural > 20
     assert row.slack < 1e-9
+
+
+def test_no_call_has_no_request():
+    """Code may rely on a request: torch.tensor([]) is of floats."""
+
+    class Counts(MaskedVerifier):
+        def verify(self, draft, target, streams):
+            assert len(streams.seeds) > 0
+            return super().verify(draft, target, streams)
+
+    assert located(Counts()).displaced == 0
+
+
+class Displaced(TokenSteps):
+    """Draws with a uniform that is off, as rounding would make it or by more; a bias of neither."""
+
+    lossless = True
+
+    def __init__(self, by: float):
+        self.by = by
+
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, (streams.uniform(Stream.EMIT)[:, 0] + self.by) % 1)
+
+
+@pytest.mark.parametrize(("by", "beyond"), [(1e-6, False), (1e-3, True)])
+def test_displaced_thresholds_are_told_from_rounding(by, beyond):
+    row = located(Displaced(by))
+    assert row.displaced > 50
+    assert (row.structural > 0) == beyond
+    assert names_another_rule(Evidence(row=row)) == beyond
 
 
 def test_a_rule_of_ones_own_that_is_biased_is_measured_against_the_target():
@@ -260,7 +294,7 @@ def test_the_time_cuts_it_short_and_the_bound_says_so(monkeypatch):
     assert row.requests < whole.requests / 2
     assert whole.slack < 1e-9 < row.slack < 1
     assert row.upper == pytest.approx(row.tv + row.slack)
-    assert "the time ended" in row.sentence
+    assert "The time limit came before all were located." in row.sentence
     # The likely half comes first.
     assert row.slack < 0.2
 

@@ -305,16 +305,16 @@ class WrongBeyond(TokenSteps):
         return torch.where(chosen, (own + 1) % weights.shape[1], own)
 
 
-def example_of(verifier, name: str, effort: float) -> tuple[Failure, Point]:
+def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure, Point]:
     """The simplest failing example on a fixture, and the request that it is of."""
     fixture, kept = FIXTURES[name], []
     probe = Probe(verifier, fixture, effort)
     streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
-    probe.check(verified_steps(verifier, fixture, streams), streams)
+    probe.check(verified_steps(verifier, fixture, streams), streams, [2000])
     shown = examples.smallest_batch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(examples, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
-        failure = examples.simplest_failure(verifier, Evidence(), {name: probe}, [])
+        failure = examples.simplest_failure(verifier, Evidence(), {name: probe}, [], unused)
     assert failure is not None
     return failure, kept[0]
 
@@ -323,7 +323,8 @@ def runs_as_printed(verifier, failure: Failure, point: Point) -> None:
     """The data fail when they are run, and the text says the same."""
     request = failure.request
     asked = (request.seed, request.position, request.given, request.batch)
-    steps = run_copies(verifier, point, *asked)
+    for _ in range(request.calls):
+        steps = run_copies(verifier, point, *asked)
     assert tuple(steps.visible[request.place].tolist()) == request.emitted != request.wanted
     text = "\n".join(failure.lines)
     assert f"{examples._tokens(torch.tensor(request.wanted))}" in text
@@ -347,6 +348,29 @@ def test_printed_examples_fail_as_they_are_printed(bug):
         assert "it emits" in failure.lines[-1]
     else:
         runs_as_printed(verifier, failure, point)
+
+
+class Ninth(TokenSteps):
+    """Wrong in every ninth call."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def emit(self, weights, draft, streams, num_accepted):
+        self.calls += 1
+        own = super().emit(weights, draft, streams, num_accepted)
+        return own if self.calls % 9 else (own + 1) % weights.shape[1]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_example_of_a_memory_prints_the_history_that_it_needs():
+    """A new object that is called as printed fails in the last call and in none before."""
+    used = Ninth()
+    used.calls = 8
+    failure, point = example_of(used, "chain", 0.0, unused=Ninth())
+    assert failure.request.calls == 9
+    assert any("in call 9 of a new object" in line for line in failure.lines)
+    runs_as_printed(Ninth(), failure, point)
 
 
 @pytest.mark.usefixtures("unchecked")

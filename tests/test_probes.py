@@ -82,7 +82,7 @@ def probe_of(verifier, model: Model | None) -> Probe:
 
 def put(probe: Probe, requests: int, seed: int) -> Probe:
     streams = request_streams(seed, 0, requests, CHAIN.gamma + 1, CPU)
-    probe.check(verified_steps(probe.verifier, CHAIN, streams), streams)
+    probe.check(verified_steps(probe.verifier, CHAIN, streams), streams, [requests])
     return probe
 
 
@@ -134,7 +134,7 @@ def test_all_models_of_a_fixture_share_one_false_alarm(sound):
     assert probe.hidden(ALPHA) == 1.0  # nothing was drawn yet
     put(probe, 10, 0)
     for phase in range(1, _PHASES + 1):
-        probe.phase = phase
+        probe.calls.phase = phase
         shares.append((1 - probe.hidden(ALPHA)) ** 10)
     assert shares == sorted(shares, reverse=True)
     assert min(shares) > 0
@@ -161,7 +161,7 @@ def test_a_strip_that_requests_meet_is_located_to_its_width(sound, width):
             break
         phase, met = phase + 1, met + surprises
         assert (probe.draws, probe.surprises, probe.explained, probe.impure) == (0, 0, met, 0)
-        assert (probe.phase, probe.example) == (phase, None)
+        assert (probe.calls.phase, probe.example) == (phase, None)
         assert located < probe.located < tv * (1 + 1e-6)
         located = probe.located
     assert met > 10
@@ -182,7 +182,7 @@ def test_models_come_to_an_end(sound):
         verifier.width = 0.05 + 0.03 * number
         put(probe, 500, number)
         models += probe.follow_up(seed=number)
-    assert models == probe.phase == _PHASES
+    assert models == probe.calls.phase == _PHASES
     assert probe.surprises > 0
     assert probe.hidden(0.01) > probe.surprises / probe.draws
 
@@ -197,7 +197,7 @@ def test_requests_that_differ_by_seed_or_position_are_impure_and_stay_in_the_bou
     met = probe.surprises
     assert 10 < met <= len(chosen)
     assert not probe.follow_up(seed=5)
-    assert (probe.impure, probe.surprises, probe.draws, probe.phase) == (met, met, 2000, 1)
+    assert (probe.impure, probe.surprises, probe.draws, probe.calls.phase) == (met, met, 2000, 1)
     assert probe.located < 1e-9  # no model took it in
     bound = bound_of(probe, 2000, 0.01, 1e-7, None)
     assert bound.impure == met

@@ -1,5 +1,6 @@
 """Calls drawn from D: bounds, bets on requests that are not the rule's, and faults that fixed inputs did not meet."""
 
+import copy
 import dataclasses
 import math
 import random
@@ -15,8 +16,9 @@ from specbench.exactness.certificate.words import headline
 from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, Row
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.sampled_failure import failure_of
+from specbench.exactness.statistics.bets import mean_at_most
 from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.strata import mean_at_most, most
+from specbench.exactness.strata import most
 from specbench.exactness.trials import ALL, CONFIGURED, Configured, run_trials
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
@@ -318,16 +320,28 @@ TRIGGERS = {
 def test_everyday_inputs_that_no_fixture_had(name):
     trigger, stratum = TRIGGERS[name]
     verifier = _wrong_where(trigger)
+    unused = copy.deepcopy(verifier)
     found, rows, _ = trials(verifier, 90, stratum)
     assert rows[stratum].structural > 0
     assert rows[stratum].code > rows[stratum].structural / rows[stratum].requests / 2
-    if name != "from the 40th call on":
-        assert_the_example_fails(verifier, found)
+    assert_the_example_fails(verifier, found, unused)
 
 
-def assert_the_example_fails(verifier, found):
+@pytest.mark.parametrize("period", [7, 60])
+def test_an_example_of_a_memory_prints_the_history_that_it_needs(period):
+    """Wrong in every so-many-th call: the object in use emits the rule's tokens when the request is made again."""
+    verifier = _wrong_where(lambda v, d, t, s: torch.tensor(v.calls % period == 0))
+    unused = copy.deepcopy(verifier)
+    found, _, _ = trials(verifier, 90, "tiny")
+    failure = assert_the_example_fails(verifier, found, unused)
+    assert any(f"in call {period} of a new object" in line for line in failure.lines)
+    without = failure_of(verifier, found)
+    assert any("does not fail when it is run again" in line for line in without.lines)
+
+
+def assert_the_example_fails(verifier, found, unused=None):
     """The printed code makes a request whose tokens are those printed, and not the rule's."""
-    failure = failure_of(verifier, found)
+    failure = failure_of(verifier, found, unused)
     assert failure is not None
     lines = "\n".join(failure.lines)
     emitted, wanted = (
@@ -342,10 +356,14 @@ def assert_the_example_fails(verifier, found):
         made, {"draw_call": inputs.draw_call, "torch": torch, "Takes": Takes, "verifier": verifier, "stratum": stratum}
     )
     assert call.number == number
-    result = verifier.verify(call.draft, call.target, call.streams)
+    history = re.search(r"^in call ([\d,]+) of a new object", lines, re.M)
+    used = verifier if unused is None else copy.deepcopy(unused)
+    for _ in range(int(history.group(1)) if history else 1):
+        result = used.verify(call.draft, call.target, call.streams)
     alone = re.search(r"^as request (\d+) of its call", lines, re.M)
     shown = result.token_ids[int(alone.group(1)) if alone else 0].tolist()
     assert str([each for each in shown if each >= 0]) == emitted
+    return failure
 
 
 def test_an_example_in_company_says_so():

@@ -120,8 +120,9 @@ class LogitRows:
             return self.log_normalizer
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
         logits = self.with_mask_applied().logits.double()
-        kept = torch.where(logits < self.cutoff.double()[:, None], -torch.inf, logits)  # a NaN logit is kept, and shows
-        return torch.logsumexp(kept / temperature[:, None], dim=-1)
+        if _may_hold(self.cutoff > -torch.inf):
+            logits = torch.where(logits < self.cutoff.double()[:, None], -torch.inf, logits)  # a NaN is kept, and shows
+        return torch.logsumexp(logits / temperature[:, None], dim=-1)
 
     @cached_property
     def argmax(self) -> Int64[Tensor, " n"]:
@@ -132,11 +133,13 @@ class LogitRows:
         """Returns the dense distributions in float64, for reference code."""
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
         logits = self.with_mask_applied().logits.double()
-        probs = torch.exp(logits / temperature[:, None] - self.normalizer.double()[:, None])
-        probs.masked_fill_(logits < self.cutoff.double()[:, None], 0.0)
+        probs = (logits / temperature[:, None]).sub_(self.normalizer.double()[:, None]).exp_()
+        if _may_hold(self.cutoff > -torch.inf):
+            probs.masked_fill_(logits < self.cutoff.double()[:, None], 0.0)
         greedy = self.temperature == 0
-        probs.masked_fill_(greedy[:, None], 0.0)
-        probs[torch.arange(len(self), device=probs.device), self.argmax] += greedy.double()
+        if _may_hold(greedy):
+            probs.masked_fill_(greedy[:, None], 0.0)
+            probs[torch.arange(len(self), device=probs.device), self.argmax] += greedy.double()
         return probs
 
     def prob(self, token_ids: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
@@ -144,11 +147,19 @@ class LogitRows:
         logit = self.with_mask_applied().logits.gather(1, token_ids[:, None])[:, 0].double()
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
         random = torch.exp(logit / temperature - self.normalizer.double()) * (logit >= self.cutoff.double())
+        if not _may_hold(self.temperature == 0):
+            return random
         return torch.where(self.temperature > 0, random, (token_ids == self.argmax).double())
 
     def finite(self) -> Bool[Tensor, " n"]:
         """Returns False for a row with an allowed logit of NaN or +inf, from which no token can be sampled."""
         return self.normalizer.isfinite()
+
+
+def _may_hold(condition: Bool[Tensor, " n"]) -> bool:
+    """Returns whether any row may meet a condition. A CPU looks, which takes less than an operation on the rows does;
+    for a GPU it is always True, since the answer would have to be waited for."""
+    return not condition.is_cpu or bool(condition.any())
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.inputs.census import CensusRow
 from specbench.exactness.long_use import LongUseRow
 from specbench.exactness.shown import ShownRequest
+from specbench.exactness.statistics.calls import CallBound
 from specbench.exactness.statistics.tally import Tally
 
 JOINT, ACCEPTANCE, FORM, EXTREMES = "joint", "acceptance", "form", "extremes"
@@ -60,11 +61,14 @@ class Bound:
         draws: requests since the model was made; all that were counted, if there is none.
         differing: those on which it did something else than its model, or than its rule.
         rounding: of those held against the rule, how many rounding explains.
+        structural: of those that differ, how many have other tokens than the rule that it names, beyond rounding; None
+            if that rule has no formulas.
         explained: requests that an earlier model did not foresee and the last one does.
         impure: of those that differ from a model, how many do not if the same uniforms are given to it again: it was
             not the uniforms that made them.
         hidden: upper bound on the probability of doing something else.
-        tv: upper bound on the total variation a step: located + hidden, or what the counts say.
+        tv: upper bound on the total variation a step: located + hidden, or what the counts say. It takes requests of
+            one call to come out otherwise independently of each other; ``Evidence.calls`` does not.
         least: lower bound on it that holds with the run's false alarm.
     """
 
@@ -77,11 +81,19 @@ class Bound:
     draws: int
     differing: int
     rounding: int
+    structural: int | None = None
     explained: int
     impure: int
     hidden: float | None
     tv: float | None
     least: float
+
+    @property
+    def by_counts(self) -> bool:
+        """Whether ``tv`` is what counts say, since nothing was compared request by request, or that says less."""
+        if self.hidden is None or self.located is None or self.tv is None:
+            return True
+        return self.tv < 0.999_999 * min(1.0, self.hidden + self.located)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +148,13 @@ class Habit:
         name: what was changed between two calls that should give the same tokens.
         requests: put before it twice.
         differing: that came out otherwise.
+        structural: of these, those of which one outcome is not the rule's, beyond rounding; None without its formulas.
     """
 
     name: str
     requests: int
     differing: int
+    structural: int | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +195,7 @@ class Evidence:
         follows: the name of another rule that has all of its tokens, and how many requests show it.
         fault: why it is broken; None if it is not.
         failure: the simplest request that shows a bias.
+        calls: what the calls of small fixtures say that were compared request by request; None without one.
         batch: the largest batch of requests on small fixtures.
         seconds: how long all took.
         cut: what the time was up for before all that was asked for was made.
@@ -202,6 +217,7 @@ class Evidence:
     follows: tuple[str, int] | None = None
     fault: str | None = None
     failure: Failure | None = None
+    calls: CallBound | None = None
     batch: int = 0
     seconds: float = 0.0
     cut: list[str] = field(default_factory=list)

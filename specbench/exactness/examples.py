@@ -19,7 +19,7 @@ from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.probes import Example, Probe
-from specbench.exactness.shown import MOST_COPIES, ShownRequest, smallest_batch
+from specbench.exactness.shown import MOST_COPIES, ShownRequest, new_object, smallest_batch
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
 from specbench.exactness.zoo.signature import likely_cause
@@ -39,11 +39,16 @@ def simplest_failure(
     evidence: Evidence,
     probes: dict[str, Probe],
     extremes: list[Point],
+    unused: Verifier | None = None,
 ) -> Failure | None:
     """Of what can be shown: where its thresholds are not its rule's, then calls at the ends of the uniforms, requests
     that came out otherwise than foreseen, counts of a small fixture, and the law that its thresholds imply.
 
     A request of the fixture that the headline names comes first.
+
+    Args:
+        unused: an object like the verifier that was never called, on copies of which examples are run; None: the
+            verifier itself is.
 
     Returns:
         None if it shows in none of these (coupled steps, calls of D).
@@ -51,8 +56,8 @@ def simplest_failure(
     named = _of_headline(evidence)
     here = {name: probe for name, probe in probes.items() if name == named}
     return (
-        _of_requests(verifier, evidence, here, [each for each in extremes if each.fixture.name == named])
-        or _of_requests(verifier, evidence, probes, extremes)
+        _of_requests(verifier, evidence, here, [each for each in extremes if each.fixture.name == named], unused)
+        or _of_requests(verifier, evidence, probes, extremes, unused)
         or _of_probabilities(verifier, evidence, probes)
     )
 
@@ -66,7 +71,11 @@ def _of_headline(evidence: Evidence) -> str | None:
 
 
 def _of_requests(
-    verifier: Verifier, evidence: Evidence, probes: dict[str, Probe], extremes: list[Point]
+    verifier: Verifier,
+    evidence: Evidence,
+    probes: dict[str, Probe],
+    extremes: list[Point],
+    unused: Verifier | None,
 ) -> Failure | None:
     points = sorted(_in_models(verifier, probes), key=lambda each: each.point.count)
     if points:
@@ -76,14 +85,15 @@ def _of_requests(
         )
         used = points[:_FOR_THE_CAUSE]
         right = [point for each in used for point in each.beside][:_BESIDE]
-        return _of_point(verifier, simplest.point, likely_cause(verifier, [each.point for each in used], right))
+        cause = likely_cause(verifier, [each.point for each in used], right)
+        return _of_point(verifier, simplest.point, cause, unused)
     if EXTREMES in {row.test for row in evidence.rejected} and extremes:
-        return _of_point(verifier, extremes[0], likely_cause(verifier, extremes))
+        return _of_point(verifier, extremes[0], likely_cause(verifier, extremes), unused)
     drawn = [probe.example for probe in probes.values() if probe.example is not None]
     if not drawn:
         return None
     example = min(drawn, key=lambda each: each.point.count)
-    return _of_point(verifier, example.point, likely_cause(verifier, [each.point for each in drawn]), example)
+    return _of_point(verifier, example.point, likely_cause(verifier, [each.point for each in drawn]), unused, example)
 
 
 def _of_probabilities(verifier: Verifier, evidence: Evidence, probes: dict[str, Probe]) -> Failure | None:
@@ -179,9 +189,11 @@ def _between_thresholds(rule: Rule, model: Model, boxes: Boxes) -> Iterator[_Wro
                 yield _Wrong(point, float(shares[i]), (other,) if 0 <= other.given[axis[0], axis[1]] < 1 else ())
 
 
-def _of_point(verifier: Verifier, point: Point, cause: str, drawn: Example | None = None) -> Failure:
+def _of_point(
+    verifier: Verifier, point: Point, cause: str, unused: Verifier | None, drawn: Example | None = None
+) -> Failure:
     """A request in words; what it emitted when it was drawn, or what it emits again."""
-    steps = inject(verifier, point.fixture, point.given[:, None], point.count)
+    steps = inject(new_object(verifier, unused), point.fixture, point.given[:, None], point.count)
     drafted, rows = steps.drawn.tokens[0, : point.count].tolist(), steps.drawn.rows[0, : point.count + 1].tolist()
     p, q = point.fixture.p.cpu(), point.fixture.q.cpu()
     accept = point.given[Stream.ACCEPT, : point.count].tolist()
@@ -202,7 +214,8 @@ def _of_point(verifier: Verifier, point: Point, cause: str, drawn: Example | Non
     if wanted is None:  # what no rule can give, or the target forbids
         lines.append(_emitted(steps.verification.token_ids[0], int(steps.verification.num_accepted[0])))
         return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause)
-    request = smallest_batch(verifier, point, wanted, None if drawn is None else (drawn.seed, drawn.position))
+    own = None if drawn is None else (drawn.seed, drawn.position)
+    request = smallest_batch(verifier, point, wanted, own, unused)
     lines += _outcome(steps, request, drawn, f"{name}: {_tokens(wanted)}")
     return Failure(point.fixture.name, point.fixture.reason, tuple(lines), cause, request)
 
@@ -222,10 +235,19 @@ def _outcome(steps: Steps, request: ShownRequest | None, drawn: Example | None, 
         return [
             *seen,
             foreseen,
-            f"alone, and in batches of up to {MOST_COPIES:,} copies of itself, it emits {_tokens(alone)}: the other "
-            "requests of its batch, earlier calls or noise of its own decide",
+            f"it does not fail when it is run again: alone, and in batches of up to {MOST_COPIES:,} copies of itself, "
+            f"it emits {_tokens(alone)}. The other requests of its batch, earlier calls or noise of its own decide",
         ]
     emitted = torch.tensor(request.emitted)
+    if request.calls > 1:
+        uniforms = "with the uniforms above" if request.given else "with its own uniforms"
+        return [
+            f"emitted: {_tokens(emitted)}, in call {request.calls:,} of a new object, each of this request alone, of "
+            f"seed {request.seed} at position {request.position}, {uniforms}",
+            foreseen,
+            f"it needs that history of calls: a new object emits {_tokens(torch.tensor(request.wanted))} in the "
+            f"{request.calls - 1:,} before",
+        ]
     if request.batch > 1:
         where = f"in copy {request.place + 1} of a batch of {request.batch:,} copies of this request"
         uniforms = "with the uniforms above" if request.given else "with its own uniforms"

@@ -22,11 +22,13 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.exactness import watch
+from specbench.exactness.enumeration.reference import beyond_rounding, differ, held_against
 from specbench.exactness.evidence import Habit
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import draw
 from specbench.exactness.streams import HABITS, GivenStreams, request_streams, uniforms
 from specbench.rules.agreement import only
+from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
 SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (
@@ -73,16 +75,20 @@ def habits(verifier: Verifier, fixtures: list[Fixture], injectable: bool, seed: 
         VerifierFault: the verifier did what no verifier may.
     """
     names = (TWICE, GENERATOR, *((STREAMS, SEED, POSITION) if injectable else ()), COMPANY, PLACE, SIZE)
-    found = {name: [0, 0] for name in names}
+    found = {name: [0, 0, 0] for name in names}
     with torch.random.fork_rng():
         for number, fixture in enumerate(fixtures):
             try:
-                for name, differing in _of(verifier, fixture, injectable, seed, number):
-                    found[name][0] += len(differing)
-                    found[name][1] += int(differing.sum())
+                for name, counts in _of(verifier, fixture, injectable, seed, number):
+                    found[name] = [sum(each) for each in zip(found[name], counts, strict=True)]
             except ArgumentError:  # that it refuses the fixture is said where it is drawn on
                 continue
-    return [Habit(name, *counts) for name, counts in found.items() if counts[0]]
+    held = held_against(verifier) is not None
+    return [
+        Habit(name, requests, differing, structural if held else None)
+        for name, (requests, differing, structural) in found.items()
+        if requests
+    ]
 
 
 @dataclass(frozen=True)
@@ -106,8 +112,8 @@ class _Condition:
 
 def _of(
     verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int
-) -> list[tuple[str, Bool[Tensor, " _"]]]:
-    """Which requests of each comparison differ, by habit."""
+) -> list[tuple[str, tuple[int, int, int]]]:
+    """Requests of each comparison by habit: all, those that differ, and those of which one is not the rule's."""
     # torch.manual_seed writes a traceback for every kind of device, which takes longer than a request does.
     seeded = torch.default_generator.manual_seed if fixture.p.device.type == "cpu" else torch.manual_seed
 
@@ -124,18 +130,42 @@ def _of(
     # A memory that tells even calls from odd ones, or wakes at some call, meets each condition at unrelated times.
     order = [0, *range(len(conditions)), *range(len(conditions))]
     random.Random(f"{seed} {number}").shuffle(order)
+    rule = held_against(verifier)
+
+    def counts(index: int, places: Tensor, changed: Verification, other: int, requests: Tensor) -> tuple[int, int, int]:
+        """Of a comparison of results with the first ones of a condition."""
+        before = first[other]
+        different = differ(_chosen(changed, places), _chosen(before, requests))
+        structural = different
+        if rule is not None and bool(different.any()):
+            wrong, wrong_before = _unlike(rule, conditions[index], changed), _unlike(rule, conditions[other], before)
+            structural = different & (wrong[places] | wrong_before[requests])
+        return len(different), int(different.sum()), int(structural.sum())
+
     first: dict[int, Verification] = {}
     found = []
     for index in order:
         results = results_of(conditions[index])
         if index in first:
-            found.append((TWICE, _differ(results, first[index])))
+            every = torch.arange(len(results.num_accepted), device=results.num_accepted.device)
+            found.append((TWICE, counts(index, every, results, index, every)))
         else:
             first[index] = results
     for index, condition in enumerate(conditions[1:], start=1):
-        changed, usual = _chosen(first[index], condition.places), _chosen(first[0], condition.requests)
-        found.append((condition.name, _differ(changed, usual)))
+        found.append((condition.name, counts(index, condition.places, first[index], 0, condition.requests)))
     return found
+
+
+def _unlike(rule: Rule, condition: _Condition, results: Verification) -> Bool[Tensor, " n"]:
+    """Which results of a condition's calls are not the rule's, beyond rounding."""
+    sizes = [len(draft.num_draft_tokens) for draft, _, _ in condition.batches]
+    outcomes = zip(results.token_ids.split(sizes), results.num_accepted.split(sizes), strict=True)
+    found = []
+    for arguments, outcome in zip(condition.batches, outcomes, strict=True):
+        every = torch.arange(len(outcome[1]), device=outcome[1].device)
+        unlike = beyond_rounding(rule, *arguments, Verification(*outcome), every)
+        found.append(torch.zeros_like(every, dtype=torch.bool).index_fill_(0, unlike, True))
+    return torch.cat(found)
 
 
 def _conditions(verifier: Verifier, fixture: Fixture, injectable: bool, seed: int, number: int) -> list[_Condition]:
@@ -195,7 +225,3 @@ def _size(verifier: Verifier, fixture: Fixture, seed: int) -> int:
 
 def _chosen(result: Verification, requests: Int64[Tensor, " m"]) -> Verification:
     return Verification(result.token_ids[requests], result.num_accepted[requests])
-
-
-def _differ(one: Verification, other: Verification) -> Bool[Tensor, " m"]:
-    return (one.token_ids != other.token_ids).any(dim=1) | (one.num_accepted != other.num_accepted)

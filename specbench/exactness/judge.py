@@ -16,15 +16,14 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Verification
 from specbench.exactness import watch
-from specbench.exactness.enumeration.reference import held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, differ, held_against
 from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError, law_error, same_in_batch
 from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.strata import Seen
-from specbench.rules.agreement import TOLERANCE, only, well_formed
-from specbench.rules.agreement import excess as rounding_excess
+from specbench.rules.agreement import TOLERANCE, well_formed
 from specbench.rules.rule import rule_of, rules_with_formulas
 from specbench.rules.verifier import Verifier
 
@@ -44,6 +43,7 @@ class Judgement:
         refusal: the verifier's reason for refusing it; empty if it did not.
         request: its smallest request whose tokens are not the rule's, beyond rounding; None if there is none.
         size: of that request: tokens of the vocabulary, draft tokens, requests of the call.
+        tokens: that it emitted, PADDING behind them.
         error: of the rule's formulas on one of its requests, if it is more than rounding.
         error_request: that request.
         cells: of its tokens, where tokens are counted.
@@ -55,6 +55,7 @@ class Judgement:
     refusal: str = ""
     request: int | None = None
     size: tuple[int, int, int] = (0, 0, 0)
+    tokens: tuple[int, ...] = ()
     error: LawError | None = None
     error_request: int = 0
     cells: TokenCells | None = None
@@ -137,14 +138,13 @@ class Judge:
         impossible = ~good | forbidden.any(dim=1)
         found.seen.impossible = int(impossible.sum())
         if self.rule is None and bool(impossible.any()):
-            _keep(call, impossible.nonzero()[:, 0], found)
+            _keep(call, result, impossible.nonzero()[:, 0], found)
         return good
 
     def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, found: Judgement) -> None:
         assert self.rule is not None
         wanted = expected(self.rule, call, path)
-        differ = (result.token_ids != wanted.token_ids).any(dim=1) | (result.num_accepted != wanted.num_accepted)
-        requests = differ.nonzero()[:, 0]
+        requests = differ(result, wanted).nonzero()[:, 0]
         if not len(requests):
             return
         found.seen.differing_calls, found.seen.differing = 1, len(requests)
@@ -152,7 +152,7 @@ class Judge:
         structural = self._beyond_rounding(call, result, requests)
         found.seen.rounding = len(requests) - len(structural)
         if len(structural):
-            _keep(call, structural, found)
+            _keep(call, result, structural, found)
         if self.rule.lossless and not self.own_rule:
             chosen = requests[good[requests]][:_BET_ON]
             got, other = (smooth(call, path, each, chosen) for each in (result, wanted))
@@ -163,12 +163,7 @@ class Judge:
         name = call.stratum.name
         if self._unexplained.get(name, 0) > _EXPLAINED or self.rule is None:
             return requests
-        explained = []
-        for part in requests.split(max(1, 2**22 // (call.vocabulary * (call.draft.max_draft_tokens + 1)))):
-            one = only(part, call.draft, call.target, call.streams)
-            outcome = Verification(result.token_ids[part], result.num_accepted[part])
-            explained.append(rounding_excess(self.rule, *one, outcome) <= TOLERANCE)
-        structural = requests[~torch.cat(explained)]
+        structural = beyond_rounding(self.rule, call.draft, call.target, call.streams, result, requests)
         self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
         return structural
 
@@ -195,7 +190,8 @@ def _judge(verifier: Verifier, counted: bool) -> Judge:
     return judge
 
 
-def _keep(call: Call, requests: Int64[Tensor, " m"], found: Judgement) -> None:
+def _keep(call: Call, result: Verification, requests: Int64[Tensor, " m"], found: Judgement) -> None:
     """Keeps the smallest request that shows a difference: the one with the shortest draft."""
     b = int(requests[call.counts[requests].argmin()])
+    found.tokens = tuple(result.token_ids[b].tolist())
     found.request, found.size = b, (call.vocabulary, int(call.counts[b]), len(call.counts))

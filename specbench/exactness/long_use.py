@@ -15,18 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Verification
 from specbench.exactness import watch
-from specbench.exactness.enumeration.reference import expected, held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, differ, expected, held_against
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.mixed_shapes import FIRST_REQUEST, MOST_REQUESTS, READY, mixed_shape, ready_streams
 from specbench.exactness.steps import Drawn, draw
 from specbench.exactness.streams import request_streams
-from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.rules.verifier import Verifier, capabilities
 
 _SHAPES, _RECORDED = 240, 48  # prepared batches, and those of them that are made again, alone and in between
@@ -112,7 +110,7 @@ class LongUse:
 
     def __init__(self, verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device):
         self.verifier, self.seed, self.device = verifier, seed, device
-        self.fresh = _copied(verifier)  # before the first call
+        self.unused = _copied(verifier)  # never called itself: others copy it
         self.calls = self.rechecked = self.changed_between = self.unsteady = 0
         self.seconds, self.first_changed = 0.0, None
         self._random = random.Random(seed)
@@ -257,10 +255,10 @@ class LongUse:
         )
 
     def _recheck(self, batch: _Batch) -> None:
-        differing = _differing(batch.before, self._verify(batch))
+        changed = _differing(batch.before, self._verify(batch))
         self.rechecked += len(batch)
-        self.changed_between += differing
-        if differing and self.first_changed is None:
+        self.changed_between += changed
+        if changed and self.first_changed is None:
             self.first_changed = self.calls
 
     def _verify(self, batch: _Batch, streams: Streams | None = None, met: bool = True) -> Verification:
@@ -290,21 +288,19 @@ class LongUse:
         by_rounding = structural = 0
         for batch, now in zip(batches, after, strict=True):
             drawn = batch.drawn
-            wanted = expected(rule, batch.fixture, drawn, batch.streams)
-            wrong = _differ(wanted, now).nonzero()[:, 0]
-            if len(wrong):
-                outcome = Verification(now.token_ids[wrong], now.num_accepted[wrong])
-                needed = excess(rule, *only(wrong, drawn.draft, drawn.target, batch.streams), outcome)
-                by_rounding += int((needed <= TOLERANCE).sum())
-                structural += int((needed > TOLERANCE).sum())
+            wrong = differ(expected(rule, batch.fixture, drawn, batch.streams), now).nonzero()[:, 0]
+            unlike = beyond_rounding(rule, drawn.draft, drawn.target, batch.streams, now, wrong)
+            structural += len(unlike)
+            by_rounding += len(wrong) - len(unlike)
         return by_rounding, structural
 
     def _unlike_fresh(self, batches: list[_Batch], after: list[Verification]) -> int | None:
-        if self.fresh is None:
+        if self.unused is None:
             return None
+        fresh = copy.deepcopy(self.unused)
         try:
             return sum(
-                _differing(_verified(self.fresh, batch, batch.streams), now)
+                _differing(_verified(fresh, batch, batch.streams), now)
                 for batch, now in zip(batches, after, strict=True)
             )
         except (ArgumentError, watch.VerifierFault):  # the object took what its copy does not
@@ -326,10 +322,6 @@ def _verified(verifier: Verifier, batch: _Batch, streams: Streams) -> Verificati
     return Verification(result.token_ids.clone(), result.num_accepted.clone())
 
 
-def _differ(one: Verification, other: Verification) -> Tensor:
-    return (one.token_ids != other.token_ids).any(dim=1) | (one.num_accepted != other.num_accepted)
-
-
 def _differing(one: Verification | None, other: Verification) -> int:
     """Requests that differ; 0 where there is nothing to compare with."""
-    return 0 if one is None else int(_differ(one, other).sum())
+    return 0 if one is None else int(differ(one, other).sum())

@@ -22,26 +22,25 @@ from scipy import stats
 from torch import Tensor
 
 from specbench.core.rng import Streams
-from specbench.core.types import PADDING, Verification
+from specbench.core.types import PADDING
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.model import Model
 from specbench.exactness.enumeration.proof import proved
-from specbench.exactness.enumeration.reference import expected, held_against
+from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.evidence import Bound, Habit, Row
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.bets import DifferenceBets
+from specbench.exactness.statistics.calls import CallCounts
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
-from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
 LOCATED, RULE, COUNTED = "located", "rule", "counted"
 _BET_ON = 2048  # requests that differ and are bet on in a batch: about so many, chosen before they are known
 _KEPT = 400  # points at which the code did something else, kept for a follow-up
-_EXPLAINED = 512  # of them, that are looked into at once
 _EXACT = 1e-12  # total variation that float64 makes of a lossless rule's formulas
 _PHASES = 6  # models of one fixture, one after the other
 
@@ -77,20 +76,22 @@ class Probe:
             there is neither, and what is known is what counts of its tokens say).
         draws, surprises: requests since the model was made, and those on which the code did something else.
         explained: surprises that were followed up and are in the model.
-        rounding: surprises, of those held against the rule, that rounding explains.
+        rounding, structural: surprises that rounding explains, of those held against the rule; and surprises whose
+            tokens are not those of the rule that it names, beyond rounding, if the rule has formulas.
         impure: surprises that do not come out so if the same uniforms are given again.
-        phase: the number of models there have been.
+        calls: of the verifier since the model was made, and the number of models there have been.
     """
 
     def __init__(self, verifier: Verifier, fixture: Fixture, effort: float):
         self.verifier, self.fixture = verifier, fixture
         self.models: dict[tuple[int, int], Model] = {}
         self.rule = rule_of(verifier)
-        self.method = COUNTED if held_against(verifier) is None else RULE
+        self.held = held_against(verifier)
+        self.method = COUNTED if self.held is None else RULE
         if effort and fixture.enumerable:
             self._locate(effort)
-        self.draws = self.surprises = self.explained = self.rounding = self.impure = 0
-        self.phase = 1
+        self.draws = self.surprises = self.explained = self.rounding = self.structural = self.impure = 0
+        self.calls = CallCounts()
         self.fuzzy = self.method != LOCATED  # whether surprises are not followed up
         self.example: Example | None = None
         self.rule_error = rule_error(self.rule, fixture) if self.rule.has_law and fixture.enumerable else None
@@ -108,6 +109,11 @@ class Probe:
                     return
                 self.models[v, count] = model
         self.method = LOCATED
+
+    @property
+    def compares(self) -> bool:
+        """Whether requests are compared one by one, with a model or with the rule."""
+        return self.method != COUNTED
 
     @property
     def located(self) -> float | None:
@@ -148,7 +154,7 @@ class Probe:
             return None
         if self.draws == 0:
             return 1.0
-        share = alpha * 0.5**self.phase
+        share = alpha * 0.5**self.calls.phase
         return float(stats.beta.isf(share, self.surprises + 1, max(self.draws - self.surprises, 1e-9)))
 
     def least(self, alpha: float) -> float:
@@ -160,14 +166,19 @@ class Probe:
         """Of the bets on the requests that differ; None if none did."""
         return self._bets.p_value if self._rate else None
 
-    def check(self, steps: Steps, streams: Streams) -> None:
-        """Takes verified steps of requests with streams of their own."""
+    def check(self, steps: Steps, streams: Streams, sizes: Sequence[int]) -> None:
+        """Takes verified steps of requests with streams of their own.
+
+        Args:
+            sizes: requests of each call that verified them.
+        """
         if self.method == COUNTED:
             return
         wanted = self._wanted(steps, streams)
         differ = (steps.visible != wanted).any(dim=1)
         found = differ.nonzero()[:, 0]
         self.draws += len(differ)
+        self.calls.add(differ, sizes)
         self.surprises += len(found)
         if len(found):
             if self.method == LOCATED or self.rule_is_lossless:  # else what was foreseen is not the target's
@@ -215,18 +226,13 @@ class Probe:
         return cells.scatter_add_(1, rows * p.shape[1] + tokens.clamp(min=0), there.double())
 
     def _keep(self, steps: Steps, wanted: Int64[Tensor, "B width"], streams: Streams, found: Tensor) -> None:
-        if self.method == RULE:
+        if self.held is not None:
             drawn = steps.drawn
-            parts = []
-            for part in found.split(_EXPLAINED):
-                one = only(part, drawn.draft, drawn.target, streams)
-                chosen = Verification(steps.verification.token_ids[part], steps.verification.num_accepted[part])
-                by_rounding = excess(self.rule, *one, chosen) <= TOLERANCE
-                self.rounding += int(by_rounding.sum())
-                parts.append(part[~by_rounding])
-                if by_rounding.double().mean() < 0.5:
-                    break  # it is of another rule, and the rest counts as no rounding
-            found = torch.cat(parts)
+            unlike = beyond_rounding(self.rule, drawn.draft, drawn.target, streams, steps.verification, found)
+            self.structural += len(unlike)
+            if self.method == RULE:
+                self.rounding += len(found) - len(unlike)
+                found = unlike
         classes = self._classes(streams)
         given = uniforms(streams)[:, :, : self.fixture.gamma + 1]
         for key in {(int(c) // (self.fixture.gamma + 1), int(c) % (self.fixture.gamma + 1)) for c in classes[found]}:
@@ -251,16 +257,16 @@ class Probe:
             found, same = None, (again != model.predict(given)).any(dim=1)
             self.impure += int((~same).sum())
             if same.all():
-                found = relocate(self.verifier, model, given, seed + self.phase)
-            if found is None or self.phase == _PHASES:
+                found = relocate(self.verifier, model, given, seed + self.calls.phase)
+            if found is None or self.calls.phase == _PHASES:
                 self.fuzzy = True  # it is not the uniforms that made it: a seed, the company, the hour
                 return False
             anew[key] = found
         self.models = anew
         self._proved = None
         self.explained += self.surprises
-        self.draws = self.surprises = 0
-        self.phase += 1
+        self.draws = self.surprises = self.structural = 0
+        self.calls = CallCounts(phase=self.calls.phase + 1)
         self._pending.clear()
         self.example = None
         return True
@@ -302,6 +308,7 @@ def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, count
         draws=probe.draws if hidden is not None else counted,
         differing=probe.surprises,
         rounding=probe.rounding,
+        structural=None if probe.held is None else probe.structural,
         explained=probe.explained,
         impure=probe.impure,
         hidden=hidden,

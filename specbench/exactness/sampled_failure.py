@@ -14,6 +14,7 @@ from specbench.exactness.inputs import Call
 from specbench.exactness.inputs.expected import CallPath, expected
 from specbench.exactness.inputs.law import LawError
 from specbench.exactness.judge import CONFIGURED_FIRST
+from specbench.exactness.shown import first_wrong_call, new_object
 from specbench.exactness.trials import Trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
@@ -23,53 +24,67 @@ DRAWN = "calls of D"  # in the place of a fixture
 _SHOWN = 8  # draft tokens of a request
 
 
-def failure_of(verifier: Verifier, trials: Trials) -> Failure | None:
-    """A request on which the rule's formulas are wrong, or the code's tokens are not the rule's; None without one."""
+def failure_of(verifier: Verifier, trials: Trials, unused: Verifier | None = None) -> Failure | None:
+    """A request on which the rule's formulas are wrong, or the code's tokens are not the rule's; None without one.
+
+    Args:
+        unused: an object like the verifier that was never called, on copies of which examples are run; None: the
+            verifier itself is.
+    """
     rule = held_against(verifier)
     if trials.unfit is not None and rule is not None:
         return _of_rule(rule, *trials.unfit)
     if trials.example is None:
         return None
-    call, request = trials.example
-    return _of_code(verifier, rule, call, request)
+    return _of_code(verifier, rule, *trials.example, unused)
 
 
-def _of_code(verifier: Verifier, rule: Rule | None, call: Call, request: int) -> Failure:
-    shrunk = _shrunk(verifier, rule, call, request)
-    shown, b = (shrunk, 0) if shrunk is not None else (call, request)
-    result = watch.verify(verifier, shown, shown.draft, shown.target, shown.streams)
+def _of_code(
+    verifier: Verifier, rule: Rule | None, call: Call, request: int, seen: tuple[int, ...], unused: Verifier | None
+) -> Failure:
+    """The request as it fails when it is run with a new object: alone, in its call, or after the same call before."""
+
+    def run(one: Call, used: Verifier | None = None) -> Verification:
+        return watch.verify(used or new_object(verifier, unused), one, one.draft, one.target, one.streams)
+
+    whole = call.alone(request)
+    lengths = (call.alone(request, count) for count in range(int(call.counts[request]) + 1))
+    shown, b, shrunk, history = call, request, False, []
+    if (shorter := next((one for one in lengths if _wrong(rule, one, run(one), 0)), None)) is not None:
+        shown, b, shrunk, tokens = shorter, 0, True, run(shorter).token_ids[0].tolist()
+    elif _wrong(rule, call, result := run(call), request):
+        tokens = result.token_ids[request].tolist()
+        history = [f"as request {request} of its call of {len(call.counts)}; alone it is verified by the rule"]
+    else:
+        wanted = run(whole).token_ids[0]
+        again = first_wrong_call(verifier, unused, lambda used: run(whole, used).token_ids[0], wanted)
+        tokens = list(seen)
+        if again is not None:
+            shown, b, shrunk, tokens = whole, 0, True, again[1].tolist()
+            history = [
+                f"in call {again[0]:,} of a new object, each of this request alone: it needs that history of calls, "
+                f"and is verified by the rule in the {again[0] - 1:,} before"
+            ]
+        else:
+            history = ["once: it does not fail when it is run again, so that earlier calls or noise of its own decide"]
     path = CallPath(shown)
-    lines = [_conditions(shown, b), *_draft(shown, path, b)]
-    lines.append(f"emitted: {_tokens(result, b)}")
+    lines = [_conditions(shown, b), *_draft(shown, path, b), f"emitted: {_tokens(tokens)}"]
     if rule is not None:
-        lines.append(f"by the {rule.title}: {_tokens(expected(rule, shown, path), b)}")
-    if shrunk is None:
-        lines.append(f"as request {request} of its call of {len(call.counts)}; alone it is verified by the rule")
-    lines.append(_again(call, request, None if shrunk is None else int(shown.counts[0])))
+        lines.append(f"by the {rule.title}: {_tokens(expected(rule, shown, path).token_ids[b].tolist())}")
+    lines += [*history, _again(call, request, int(shown.counts[0]) if shrunk else None)]
     return Failure(f"{DRAWN}, stratum {call.stratum.name!r}", call.stratum.reason, tuple(lines))
 
 
-def _shrunk(verifier: Verifier, rule: Rule | None, call: Call, request: int) -> Call | None:
-    """The request alone, with the shortest draft that still shows it; None if it shows in company alone."""
-    for count in range(int(call.counts[request]) + 1):
-        one = call.alone(request, count)
-        if one.q is None and count == 0:
-            one.options["drafts"] = "one-hot"
-        result = watch.verify(verifier, one, one.draft, one.target, one.streams)
-        if _wrong(rule, one, result):
-            return one
-    return None
-
-
-def _wrong(rule: Rule | None, one: Call, result: Verification) -> bool:
+def _wrong(rule: Rule | None, call: Call, result: Verification, b: int) -> bool:
+    """Whether a request's result is not the rule's; without a rule, whether it is one that the target cannot give."""
     if rule is not None:
-        wanted = expected(rule, one)
-        return not torch.equal(result.token_ids, wanted.token_ids)
-    accepted, tokens = int(result.num_accepted[0]), result.token_ids[0]
-    emitted = tokens[: accepted + 1]
-    if accepted > int(one.counts[0]) or bool(((emitted < 0) | (emitted >= one.vocabulary)).any()):
+        return not torch.equal(result.token_ids[b], expected(rule, call).token_ids[b])
+    accepted = int(result.num_accepted[b])
+    emitted = result.token_ids[b, : accepted + 1]
+    if accepted > int(call.counts[b]) or bool(((emitted < 0) | (emitted >= call.vocabulary)).any()):
         return True
-    return bool((one.p.weights[torch.arange(len(emitted)), emitted] == 0).any())
+    rows = int(CallPath(call).first_p[b]) + torch.arange(len(emitted), device=emitted.device)
+    return bool((call.p.weights[rows, emitted] == 0).any())
 
 
 def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
@@ -114,8 +129,8 @@ def _draft(call: Call, path: CallPath, b: int) -> list[str]:
     return [*(lines or ["nothing drafted"]), *more, f"emit uniform: {emit:.17g}"]
 
 
-def _tokens(result: Verification, b: int) -> str:
-    return str([token for token in result.token_ids[b].tolist() if token != PADDING])
+def _tokens(tokens: list[int]) -> str:
+    return str([token for token in tokens if token != PADDING])
 
 
 def _again(call: Call, request: int, count: int | None) -> str:

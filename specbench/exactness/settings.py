@@ -32,7 +32,7 @@ class Settings:
         stop_when_caught: stop at the look at which something is rejected.
     """
 
-    draws: int = 3_000_000
+    draws: int = 1_500_000
     seconds: float | int = 90
     locating_seconds: float | int = 40
     calls: int = 30_000

@@ -1,8 +1,11 @@
-"""A failing example as data: one request, or a batch of copies of it, which can be run again."""
+"""A failing example as data: one request, or a batch of copies of it, which can be run again with a new object."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +20,7 @@ from specbench.exactness.watch import draft_sampler
 from specbench.rules.verifier import Verifier
 
 MOST_COPIES = 4096  # in the largest batch that is tried
+MOST_CALLS, _SECONDS = 4096, 5.0  # of one object with the same request, and the time for them
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class ShownRequest:
         place: index of the copy that fails, from 0.
         emitted: tokens of that copy, PADDING behind them; PADDING alone for a malformed result.
         wanted: tokens of the rule or of the model, likewise.
+        calls: of a new object with this batch, of which the last one fails and no earlier one; 1 if it has no memory.
     """
 
     seed: int
@@ -39,6 +44,49 @@ class ShownRequest:
     place: int
     emitted: tuple[int, ...]
     wanted: tuple[int, ...]
+    calls: int = 1
+
+
+def new_object(verifier: Verifier, unused: Verifier | None) -> Verifier:
+    """A copy of an object that was never called, so that an example does not owe anything to earlier calls.
+
+    Args:
+        verifier: what stands for it if there is no such object.
+        unused: the object; None if there is none.
+    """
+    return verifier if unused is None else copy.deepcopy(unused)
+
+
+def first_wrong_call(
+    verifier: Verifier, unused: Verifier | None, run: Callable[[Verifier], Tensor], wanted: Tensor
+) -> tuple[int, Tensor] | None:
+    """Returns the first call of a new object that fails, of calls that are all the same, with its tokens.
+
+    Args:
+        verifier, unused: as in new_object.
+        run: makes the call and returns the tokens.
+        wanted: tokens of a call that does not fail.
+
+    Returns:
+        None if no call fails, or another one fails with a second object: noise decides, and no history.
+    """
+    if unused is None:
+        return None
+
+    def first(most: int) -> tuple[int, Tensor] | None:
+        used, started = new_object(verifier, unused), time.perf_counter()
+        for number in range(1, most + 1):
+            tokens = run(used)
+            if not torch.equal(tokens, wanted):
+                return number, tokens
+            if time.perf_counter() - started > _SECONDS:
+                break
+        return None
+
+    found = first(MOST_CALLS)
+    again = None if found is None else first(found[0])
+    same = found is not None and again is not None and found[0] == again[0] and torch.equal(found[1], again[1])
+    return found if same else None
 
 
 def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given: bool, batch: int) -> Steps:
@@ -60,16 +108,23 @@ def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given
 
 
 def smallest_batch(
-    verifier: Verifier, point: Point, wanted: Int64[Tensor, " width"], request: tuple[int, int] | None = None
+    verifier: Verifier,
+    point: Point,
+    wanted: Int64[Tensor, " width"],
+    request: tuple[int, int] | None = None,
+    unused: Verifier | None = None,
 ) -> ShownRequest | None:
     """Returns the smallest batch of copies in which a request fails: itself alone, if it does so alone.
 
+    If a new object fails in no batch, the request alone is put before one again and again.
+
     Args:
+        verifier, unused: as in new_object.
         wanted: its tokens if it did not fail.
         request: seed and position whose uniforms the example has; None: the uniforms are given.
 
     Returns:
-        None if no batch of copies fails: the other requests of the batch, earlier calls or noise decide.
+        None if nothing of that fails: the other requests of the batch, other earlier calls or noise decide.
     """
     if request is None:
         like = request_streams(0, 64, 1, point.given.shape[1], torch.device("cpu"))
@@ -78,7 +133,8 @@ def smallest_batch(
         seed, position = request
 
     def wrong(batch: int) -> tuple[int, tuple[int, ...]] | None:
-        tokens = run_copies(verifier, point, seed, position, request is None, batch).visible
+        used = new_object(verifier, unused)
+        tokens = run_copies(used, point, seed, position, request is None, batch).visible
         places = (tokens != wanted).any(dim=1).nonzero()[:, 0].tolist()
         return (places[0], tuple(tokens[places[0]].tolist())) if places else None
 
@@ -95,5 +151,12 @@ def smallest_batch(
         else:
             batch, found = middle, smaller
     if found is None:
-        return None
+        asked = (point, seed, position, request is None, 1)
+        wrong_call = first_wrong_call(verifier, unused, lambda used: run_copies(used, *asked).visible[0], wanted)
+        if wrong_call is None:
+            return None
+        calls, tokens = wrong_call
+        return ShownRequest(
+            seed, position, request is None, 1, 0, tuple(tokens.tolist()), tuple(wanted.tolist()), calls
+        )
     return ShownRequest(seed, position, request is None, batch, *found, tuple(wanted.tolist()))

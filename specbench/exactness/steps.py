@@ -7,6 +7,8 @@ the rule: a verifier that reuses it is biased although each of its parts looks r
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +19,7 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness import watch
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.streams import uniforms
 from specbench.rules.verifier import DraftSampler, Verifier
 
 _FEW = 8  # requests on which it shows whether arguments are altered
@@ -174,14 +177,51 @@ def verified(verifier: Verifier, fixture: Fixture, drawn: Drawn, streams: Stream
     return follow(fixture, drawn, watch.verify(verifier, fixture, drawn.draft, drawn.target, streams))
 
 
-def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams) -> Steps:
+def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes: Sequence[int] | None = None) -> Steps:
     """One step of every request of the streams.
+
+    Args:
+        sizes: requests of each call of the verifier, whose sum is that of the streams; None for one call.
 
     Raises:
         ArgumentError: the verifier refuses the fixture.
         VerifierFault: the verifier did what no verifier may.
     """
-    return verified(verifier, fixture, draw(verifier, fixture, streams), streams)
+    drawn = draw(verifier, fixture, streams)
+    if sizes is None or len(sizes) == 1:
+        return verified(verifier, fixture, drawn, streams)
+    results = [watch.verify(verifier, fixture, *arguments) for arguments in _calls(drawn, streams, sizes)]
+    tokens, accepted = ([getattr(each, name) for each in results] for name in ("token_ids", "num_accepted"))
+    return follow(fixture, drawn, Verification(torch.cat(tokens), torch.cat(accepted)))
+
+
+def _calls(drawn: Drawn, streams: Streams, sizes: Sequence[int]) -> Iterator[tuple[Draft, LogitRows, Streams]]:
+    """The arguments of each call: views of those of all requests, which cost less than to draw each call by itself."""
+    draft, made = drawn.draft, uniforms(streams)
+    ends = [0, *itertools.accumulate(sizes)]
+    rows = [0, *drawn.counts.cumsum(0)[torch.tensor(ends[1:], device=drawn.counts.device) - 1].tolist()]
+    for (first, end), (row, last) in zip(itertools.pairwise(ends), itertools.pairwise(rows), strict=True):
+        own = slice(first, end)
+        yield (
+            Draft(
+                draft.token_ids[row:last],
+                None if draft.rows is None else _view(draft.rows, row, last),
+                drawn.counts[own],
+                draft.max_draft_tokens,
+            ),
+            _view(drawn.target, row + first, last + end),
+            Streams(streams.seeds[own], streams.positions[own], streams.width, made[:, own]),
+        )
+
+
+def _view(rows: LogitRows, first: int, end: int) -> LogitRows:
+    known = rows.log_normalizer
+    return LogitRows(
+        rows.logits[first:end],
+        rows.temperature[first:end],
+        rows.cutoff[first:end],
+        None if known is None else known[first:end],
+    )
 
 
 def check_pure(verifier: Verifier, fixture: Fixture, streams: Streams) -> None:

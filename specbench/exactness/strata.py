@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scipy import stats
 
 from specbench.exactness.evidence import StratumRow
 from specbench.exactness.inputs import Stratum
+from specbench.exactness.statistics.bets import mean_at_most
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
-
-_STAKES = {1.0: 0.98} | dict.fromkeys((0.5, 0.25, 0.1, 0.05, 0.02), 0.004)  # of bets, with their weights
 
 
 @dataclass
@@ -97,41 +95,6 @@ def together(name: str, reason: str, parts: list[Seen]) -> Seen:
 def most(failures: int, trials: int, alpha: float) -> float:
     """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
     return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))
-
-
-def mean_at_most(shares: Mapping[float, int], count: int, alpha: float) -> float:
-    """Upper bound on the mean of a quantity from 0 to 1, wrong with probability alpha at most.
-
-    Bets that the mean is below m multiply a wealth by 1 + c (m - s) / (1 - m) for each s that is drawn. Averaged over
-    several stakes c, its mean is at most 1 if m is the mean, so that m is excluded where it is above 1 / alpha
-    (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86, 2024). Where all
-    are 0, this is the bound of Clopper and Pearson at 0.98 alpha.
-
-    Args:
-        shares: how often each value other than 0 was drawn.
-        count: of independent draws, those of 0 included.
-    """
-    zeros = count - sum(shares.values())
-
-    def wealth(m: float) -> float:
-        """The log of it."""
-        drawn = [(0.0, zeros), *shares.items()]
-        logs = [
-            math.log(weight) + math.fsum(n * _log1p(stake * (m - s) / (1 - m)) for s, n in drawn if n)
-            for stake, weight in _STAKES.items()
-        ]
-        largest = max(logs)
-        return largest + math.log(math.fsum(math.exp(each - largest) for each in logs))
-
-    low, high = 0.0, 1.0  # wealth grows with m
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if middle < 1 and wealth(middle) > -math.log(alpha) else (middle, high)
-    return high
-
-
-def _log1p(x: float) -> float:
-    return math.log1p(x) if x > -1 else -math.inf
 
 
 def mean(parts: list[Seen], bounds: dict[str, float]) -> float | None:

@@ -21,7 +21,7 @@ from scipy import stats
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
 from specbench.exactness import watch
-from specbench.exactness.certificate.verdict import other_tokens
+from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.differential import name_rule
 from specbench.exactness.enumeration.injection import (
     Point,
@@ -40,6 +40,7 @@ from specbench.exactness.long_use import LongUse
 from specbench.exactness.probes import LOCATED, Probe, bound_of, uncontradicted
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.settings import Settings
+from specbench.exactness.statistics.calls import call_bound
 from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.small import SmallTier
@@ -59,7 +60,7 @@ LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
 _FOR_NEW_MODELS = 0.2  # of the time, if less is left
 _AGAIN = 3  # looks after the last, for models that the last one made anew
 _ROW_ON_A_GPU = 151_936  # tokens; a CPU takes minutes for as many
-_SMALL = "requests on small fixtures"
+_SMALL = "requests on small pairs"
 _IN_COMPANY = ("ragged", "mixed")  # fixtures whose requests differ within a batch, on which habits show
 
 
@@ -155,7 +156,7 @@ class _Examination:
         self.report(f"{self.settings.calls:,} calls drawn from D")
         asked = (self.settings.calls, self.settings.input_seconds, self.evidence.inputs_seed, self.device)
         patience = 4 * self.settings.call_seconds  # a call may be made three times
-        unused = None if self.use is None else self.use.fresh
+        unused = None if self.use is None else self.use.unused
         self.trials = run_trials(self.verifier, *asked, configured, self.report, patience=patience, unused=unused)
         self.evidence.inputs, self.evidence.refusals = self.trials.rows, self.trials.refusals
         self.evidence.census = list(self.trials.census.rows())
@@ -196,16 +197,19 @@ class _Examination:
         """What only needs to be done once."""
         self.conclude()
         if self.evidence.fault is None:
-            self.evidence.bounds = uncontradicted(self._bounds(), self.evidence.rejected, self.evidence.habits)
-        if self.evidence.fault is None and other_tokens(self.evidence)[0]:
+            bounds = uncontradicted(self._bounds(), self.evidence.rejected, self.evidence.habits)
+            compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
+            self.evidence.bounds, self.evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
+        if self.evidence.fault is None and names_another_rule(self.evidence):
             asked = (self.verifier, self.evidence, self.fixtures, self.seed, self.device)
             with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
                 name_rule(*asked)
-        if self.evidence.fault is None and (self.rejected or other_tokens(self.evidence)[0]):
+        if self.evidence.fault is None and (self.rejected or names_another_rule(self.evidence)):
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
-                found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes)
+                unused = None if self.use is None else self.use.unused
+                found = simplest_failure(self.verifier, self.evidence, self.probes, self.extremes, unused)
                 self.evidence.failure = found or (
-                    None if self.trials is None else failure_of(self.verifier, self.trials)
+                    None if self.trials is None else failure_of(self.verifier, self.trials, unused)
                 )
 
     @property

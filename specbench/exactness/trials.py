@@ -63,7 +63,8 @@ class Trials:
         rows: by stratum, and of several together.
         tests: rows of the tests.
         census: what was drawn.
-        example: the call and the request with the smallest draft whose tokens are not the rule's, beyond rounding.
+        example: the call and the request with the smallest draft whose tokens are not the rule's, beyond rounding, and
+            these tokens.
         refusals: the verifier's reasons for refusing calls, with how often.
         unfit: the request on which the rule's formulas are farthest from the target's distribution, if on any.
         cut: whether the time was up first.
@@ -73,7 +74,7 @@ class Trials:
     rows: list[StratumRow] = field(default_factory=list)
     tests: list[Row] = field(default_factory=list)
     census: Census = field(default_factory=Census)
-    example: tuple[Call, int] | None = None
+    example: tuple[Call, int, tuple[int, ...]] | None = None
     refusals: dict[str, int] = field(default_factory=dict)
     unfit: tuple[Call, int, LawError] | None = None
     cut: bool = False
@@ -172,7 +173,7 @@ class _Trials:
         self.by_cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
         self.bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
         self.bet_on = 0
-        self.smallest: tuple[tuple[int, int, int], int, int] | None = None
+        self.smallest: tuple[int, Judgement] | None = None
         self.worst: tuple[tuple[float, float], int, int, LawError] | None = None
 
     def run(self, judgements: Generator[Judgement], seconds: float | int) -> Trials:
@@ -191,7 +192,9 @@ class _Trials:
         self.result.rows = [row for row in self._rows() if row.calls or row.refused]
         self.result.tests = self._tests()
         if self.smallest is not None:
-            self.result.example = self.drawn[self.smallest[1]], self.smallest[2]
+            i, one = self.smallest
+            assert one.request is not None
+            self.result.example = self.drawn[i], one.request, one.tokens
         if self.worst is not None:
             _, i, request, error = self.worst
             self.result.unfit = self.drawn[i], request, error
@@ -204,8 +207,8 @@ class _Trials:
         self.result.census.merge(one.census)
         if one.refusal:
             self.result.refusals[one.refusal] = self.result.refusals.get(one.refusal, 0) + 1
-        if one.request is not None and (self.smallest is None or one.size < self.smallest[0]):
-            self.smallest = one.size, i, one.request
+        if one.request is not None and (self.smallest is None or one.size < self.smallest[1].size):
+            self.smallest = i, one
         error, rule = one.error, self.judge.rule
         if error is not None and rule is not None and rule.lossless:
             size = error.first, error.step

@@ -21,7 +21,7 @@ from specbench.exactness import tables
 from specbench.exactness.bias import bias_rows
 from specbench.exactness.certificate import BROKEN, NOT_LOSSLESS, NOT_REJECTED, Certificate, markdown
 from specbench.exactness.certificate.question import Question, fresh_seed
-from specbench.exactness.certificate.verdict import other_tokens
+from specbench.exactness.certificate.verdict import names_another_rule
 from specbench.exactness.enumeration.laws import completed, counted_ends, sequence_of, target_joint
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.settings import settings_of
@@ -130,7 +130,7 @@ class ExactnessProtocol:
             },
             figures,
             {JSON: certificate.json(), PAGE: markdown(certificate)},
-            failure=_failure(certificate, bool(other_tokens(evidence)[0])),
+            failure=_failure(certificate, names_another_rule(evidence)),
         )
 
     def _question(self, context: RunContext) -> Question:

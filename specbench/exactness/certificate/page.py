@@ -11,6 +11,10 @@ from specbench.exactness.inputs import published
 from specbench.exactness.sampled_failure import DRAWN
 from specbench.exactness.statistics.power import CONFIDENCE
 
+_TERMS = f"""\
+The bias of a step is the total variation between the joint distribution of its tokens and the target's. A small pair is
+a target and a draft over two to four tokens, of which every step is enumerated. D is the published distribution of
+calls of `verify` whose tables stand below. Each bound holds with {CONFIDENCE:.0%} confidence."""
 _BOUNDS = f"""\
 What is known of each small fixture, all together at {CONFIDENCE:.0%} confidence. method: located (the code's own
 thresholds were found, and every request was compared with what they foresee), rule (every request was compared with the
@@ -19,7 +23,9 @@ formulas. located: that of the code, if it does between its thresholds what it d
 was shown by running its operations over whole intervals. draws: requests with seeds of their own; differing: those that
 came out otherwise, rounding: how many of them rounding explains; explained: those that an earlier model had not
 foreseen. hidden: how much probability requests that come out otherwise can still have. tv: located + hidden, or
-what counts say if that is less, an upper bound on the bias a step; least: a lower bound, with the run's false alarm.
+what counts say if that is less, an upper bound on the bias a step. hidden and tv take requests to come out otherwise
+one by one, whatever their call; the sentence on calls above does not. structural: of those that differ, requests whose
+tokens are not those of the rule that it names, beyond rounding. least: a lower bound, with the run's false alarm.
 Where requests differ in their parameters, these are averages over them. A bias of up to {ROUNDING:g} counts as
 rounding."""
 _INPUTS = f"""\
@@ -44,6 +50,7 @@ def markdown(certificate: Certificate) -> str:
     sections = [
         f"# Exactness certificate: {c.verifier}",
         f"**{c.headline}** (declared {'lossless' if c.declared_lossless else 'not lossless'}; rule {c.rule})",
+        _TERMS,
         "\n".join(f"- {each}" for each in c.words),
     ]
     if c.failure is not None:
@@ -91,7 +98,7 @@ def _where(c: Certificate) -> str:
     )
     return "\n".join(
         [
-            f"- {c.draws:,} requests on small fixtures, seed {c.seed}; calls of D, inputs_seed {c.inputs_seed}; "
+            f"- {c.draws:,} requests on small pairs, seed {c.seed}; calls of D, inputs_seed {c.inputs_seed}; "
             f"{c.seconds:.0f} s in all",
             f"- suite {c.suite}: {settings}",
             "- " + ", ".join(f"{key} {value}" for key, value in c.environment.items()),

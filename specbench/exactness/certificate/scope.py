@@ -10,7 +10,6 @@ ALWAYS_BEYOND = (
     "penalties, grammars and whatever else makes p depend on more than logits and these parameters; trees of drafts",
     "another device, another release of PyTorch or of a driver",
     "code that recognises that it is tested, and what more calls of one object would change",
-    "on small pairs, faults that strike whole calls at random, since their requests come in few large calls",
     "where logits come from: models, caches, and the engine around the verifier",
 )
 
@@ -45,6 +44,10 @@ def not_covered(evidence: Evidence) -> list[str]:
     if evidence.inputs and evidence.row is None:
         lines.append(
             "the law of a step on one pair of rows of a larger vocabulary: it has no uniforms or no formulas to go by"
+        )
+    if any(bound.by_counts for bound in evidence.bounds):
+        lines.append(
+            "where counts alone speak, faults that strike few calls as a whole, since requests are counted one by one"
         )
     tests = {row.test for row in evidence.rows}
     if SUCCESSIVE not in tests:

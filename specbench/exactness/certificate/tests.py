@@ -39,17 +39,17 @@ EXPLAINED = {
         "<= where < is meant, so that u = 0 accepts a token of probability 0; a sum that u near 1 overruns",
     ),
     JOINT: Explained(
-        "how often each token was emitted after each prefix, beside the target's probabilities (a likelihood-ratio "
-        "test of the joint distribution of a whole step)",
+        "how often each token was emitted after each prefix with the target's probabilities (a likelihood-ratio test "
+        "of the joint distribution of a whole step)",
         "a wrong row, a wrong residual, an accept test that is too kind, random numbers used twice",
     ),
     PAIRED: Explained(
-        "requests on which its tokens are not those foreseen: do its tokens and the foreseen ones, which are of the "
-        "target's distribution, balance out? (bets on each token)",
+        "emitted with expected tokens, in requests where they differ: over many requests both should have each token "
+        "equally often (bets on each token)",
         "a bias in few requests: rare seeds, a place in the batch, a narrow strip of a uniform",
     ),
     ACCEPTANCE: Explained(
-        "how many drafted tokens were accepted, beside what its rule accepts; no test of losslessness",
+        "how many drafted tokens were accepted with what its rule accepts; no test of losslessness",
         "another rule than the one it names, or a draft that is worse than it should be",
     ),
     CLASSES: Explained(
@@ -58,25 +58,24 @@ EXPLAINED = {
         "a tile of the vocabulary that is never drawn from, an id that overflows, sums that lose a long tail",
     ),
     LAW: Explained(
-        "the distribution of each token of a step by the formulas of a rule of one's own, beside the target's "
-        "probabilities, in closed form",
+        "the distribution of each token of a step by the formulas of a rule of one's own with the target's, in closed "
+        "form",
         "a residual that does not fit the thresholds, or the other way round",
     ),
     SUCCESSIVE: Explained(
-        "the first tokens of two successive steps of a request: does one say anything about the other",
+        "the first tokens of two successive steps of a request, which should be independent",
         "a generator that is seeded again at every step",
     ),
     LAST_FIRST: Explained(
-        "a step's last token and the next step's first: does one say anything about the other",
+        "the last token of a step and the first of the next, which should be independent",
         "a uniform that two steps share",
     ),
     NEIGHBOURS: Explained(
-        "the first tokens of two requests of a batch, 1, 2, 4, ... places apart: does one say anything about the other",
+        "the first tokens of two requests of a batch, 1, 2, 4, ... places apart, which should be independent",
         "one seed for the whole batch, or for the requests that a tile of a kernel handles",
     ),
     TWINS: Explained(
-        "the first tokens of two requests whose seeds or positions differ in one bit: does one say anything about the "
-        "other",
+        "the first tokens of two requests whose seeds or positions differ in one bit, which should be independent",
         "a seed or a position that is cut to fewer bits, so that both draw the same numbers",
     ),
 }

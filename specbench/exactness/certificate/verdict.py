@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from specbench.exactness.evidence import HARD, Bound, Evidence, Row
 from specbench.exactness.long_use import LongUseRow
-from specbench.exactness.probes import COUNTED, RULE
+from specbench.exactness.probes import COUNTED
 from specbench.exactness.trials import ALL, LARGE
 from specbench.rules.agreement import TOLERANCE
 
 LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, BROKEN = "lossless", "not lossless", "not rejected", "broken"
-# Total variation a step. Below the first a bias is what float32 arithmetic costs; bounds above the others, on the small
-# fixtures and over D, say too little for the word "lossless".
-ROUNDING, MOST, MOST_ON_INPUTS = TOLERANCE, 1e-3, 0.02
+# Total variation a step. Below the first a bias is what float32 arithmetic costs; bounds above the others, of requests
+# on each small fixture, and of calls on all of them or over D, say too little for the word "lossless".
+ROUNDING, MOST, MOST_OF_CALLS = TOLERANCE, 1e-3, 0.02
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Verdict:
 
     Attributes:
         kind: LOSSLESS (nothing is rejected or refused, its tokens depend on its arguments alone, on every small fixture
-            it does what a model of known bias does, with a bound of at most MOST, and on calls of D it emits its rule's
-            tokens but for rounding, with a bound of at most MOST_ON_INPUTS), NOT_LOSSLESS (a test rejects it,
+            it does what a model of known bias does, on calls of D it emits its rule's tokens but for rounding, and
+            bounds are at most MOST and MOST_OF_CALLS), NOT_LOSSLESS (a test rejects it,
             or its bias is known to be above ROUNDING), BROKEN (it did what no verifier may), or NOT_REJECTED.
-        tv: upper bound on the total variation a step on the small fixtures, all together at 99% confidence; None where
-            there is none.
+        tv: upper bound on the total variation a step on the small fixtures, in the mean over their calls, at 99%
+            confidence; None where there is none.
         inputs_tv, large_tv: likewise in the mean over D, and over its large vocabularies.
         located: the fixture of the largest bias that is known, if it is above ROUNDING.
         row: the test that rejects it with the strongest evidence, if any does.
@@ -45,8 +45,7 @@ def verdict_of(evidence: Evidence) -> Verdict:
     biased = [bound for bound in evidence.bounds if bound.least > ROUNDING]
     located = max(biased, key=lambda bound: bound.least, default=None)
     row = strongest(evidence.rejected)
-    known = [bound.tv for bound in evidence.bounds if bound.tv is not None]
-    tv = max(known) if known and len(known) == len(evidence.bounds) else None
+    of_requests, tv = _small(evidence)
     inputs_tv, large_tv = (
         next((row.tv for row in evidence.inputs if row.stratum == name), None) for name in (ALL, LARGE)
     )
@@ -55,9 +54,20 @@ def verdict_of(evidence: Evidence) -> Verdict:
         kind = BROKEN
     elif located is not None or row is not None:
         kind = NOT_LOSSLESS
-    elif tv is not None and tv <= MOST and inputs_tv is not None and inputs_tv <= MOST_ON_INPUTS:
+    elif tv is not None and inputs_tv is not None and of_requests <= MOST and max(tv, inputs_tv) <= MOST_OF_CALLS:
         kind = NOT_REJECTED if reservations(evidence) else LOSSLESS
     return Verdict(kind, tv, inputs_tv, large_tv, located, row)
+
+
+def _small(evidence: Evidence) -> tuple[float, float | None]:
+    """The largest bound of requests on a small fixture, and the bound of calls on all of them."""
+    known = [bound.tv for bound in evidence.bounds if bound.tv is not None]
+    if not known or len(known) < len(evidence.bounds):
+        return 1.0, None
+    if evidence.calls is None:
+        return max(known), max(known)
+    located = max(bound.located or 0.0 for bound in evidence.bounds if not bound.by_counts)
+    return max(known), min(1.0, max(*known, located + evidence.calls.code))
 
 
 def reservations(evidence: Evidence) -> list[str]:
@@ -69,7 +79,7 @@ def reservations(evidence: Evidence) -> list[str]:
         found.append("counted")
     if any(habit.differing for habit in evidence.habits) or any(bound.impure for bound in evidence.bounds):
         found.append("habits")
-    if other_tokens(evidence)[0]:
+    if names_another_rule(evidence):
         found.append("other rule")
     if evidence.long_use is not None and altered(evidence.long_use):
         found.append("long use")
@@ -86,13 +96,20 @@ def altered(use: LongUseRow) -> int:
 
 
 def other_tokens(evidence: Evidence) -> tuple[int, int, list[str]]:
-    """Requests whose tokens are not those of the rule that it names, of how many, and where."""
-    bounds = [bound for bound in evidence.bounds if bound.method == RULE]
+    """Requests whose tokens are not those of the rule that it names, beyond rounding, of how many, and where."""
+    bounds = [bound for bound in evidence.bounds if bound.structural is not None]
+    habits = [habit for habit in evidence.habits if habit.structural is not None]
     strata = [row for row in evidence.inputs if row.structural is not None and row.stratum not in (ALL, LARGE)]
-    wrong = [(bound.fixture, bound.differing - bound.rounding, bound.draws) for bound in bounds]
+    wrong = [(bound.fixture, bound.structural or 0, bound.draws) for bound in bounds]
+    wrong += [(repr(habit.name), habit.structural or 0, habit.requests) for habit in habits]
     wrong += [(row.stratum, row.structural or 0, row.requests) for row in strata]
     where = [name for name, differing, _ in wrong if differing]
     return sum(each[1] for each in wrong), sum(each[2] for each in wrong), where
+
+
+def names_another_rule(evidence: Evidence) -> bool:
+    """Whether its tokens are not those of the rule that it names, in requests or on the pair of rows located."""
+    return other_tokens(evidence)[0] > 0 or (evidence.row is not None and evidence.row.structural > 0)
 
 
 def strongest(rows: list[Row]) -> Row | None:

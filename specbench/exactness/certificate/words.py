@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from specbench.core.rounding import about, least, most
-from specbench.exactness.certificate.tests import EXPLAINED, HABITS
+from specbench.exactness.certificate.caveats import caveats, of_habits
+from specbench.exactness.certificate.tests import EXPLAINED
 from specbench.exactness.certificate.verdict import (
     BROKEN,
     LOSSLESS,
-    MOST,
-    MOST_ON_INPUTS,
     NOT_LOSSLESS,
     NOT_REJECTED,
     ROUNDING,
     Verdict,
     altered,
-    other_tokens,
+    names_another_rule,
 )
-from specbench.exactness.evidence import ACCEPTANCE, HARD, LAW, Bound, Evidence, Row, StratumRow
-from specbench.exactness.habits import GENERATOR, STREAMS, TWICE, established
+from specbench.exactness.evidence import FORM, HARD, LAW, Bound, Evidence, Row, StratumRow
 from specbench.exactness.probes import COUNTED, LOCATED, RULE, uncontradicted
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE
@@ -36,7 +34,7 @@ def headline(verdict: Verdict, evidence: Evidence) -> str:
         return f"{LOSSLESS} up to {small} a step on {_tried(evidence)}, {drawn} over D"
     if verdict.kind == NOT_REJECTED and evidence.bounds:
         small, drawn = (most(tv) if tv is not None else "unknown" for tv in (verdict.tv, verdict.inputs_tv))
-        other = ", but its tokens are not those of the rule that it names" if other_tokens(evidence)[0] else ""
+        other = ", but its tokens are not those of the rule that it names" if names_another_rule(evidence) else ""
         return f"{NOT_REJECTED}{other}; TV at most {small} a step on {_tried(evidence)}, {drawn} over D"
     if verdict.located is not None:
         return f"{NOT_LOSSLESS}: TV {about(verdict.located.located)} a step on {verdict.located.fixture}"
@@ -46,6 +44,9 @@ def headline(verdict: Verdict, evidence: Evidence) -> str:
 def _by_test(row: Row) -> str:
     if row.test == LAW:
         return f"its rule's formulas are not the target's on {row.statistic:,.0f} of {row.draws:,} requests of D"
+    if row.test == FORM:
+        wrong = f"{row.statistic:,.0f} of {row.draws:,} requests on {row.fixture}"
+        return f"{wrong} get a result that no lossless verifier gives"
     return f"rejected by {row.test} on {row.fixture}"
 
 
@@ -58,26 +59,27 @@ def sentences(verdict: Verdict, evidence: Evidence, settings: Settings) -> list[
             *_rejections(verdict, evidence, settings),
             *_where_in_d(evidence),
             *_proofs(evidence),
-            *_habits(evidence),
+            *of_habits(evidence),
         ]
     if not evidence.bounds:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in evidence.unsupported.items())
-        return [f"No small fixture could be drawn on, so that nothing is known of it. {reasons}".strip()]
+        return [f"The verifier took none of the small pairs, so that nothing is known of it. {reasons}".strip()]
     return [
-        f"No test rejected it, at a false alarm of {settings.false_alarm:g} for all of them together.",
-        *_bounds(evidence.bounds),
+        "No test rejects the verifier. All tests together reject an exact one with a probability of at most "
+        f"{settings.false_alarm:g}.",
+        *_bounds(evidence),
         *_of_inputs(evidence),
         *_of_row(evidence),
         *_of_use(evidence),
         *_proofs(evidence),
-        *_habits(evidence),
-        *_reservations(verdict, evidence),
+        *of_habits(evidence),
+        *caveats(verdict, evidence),
     ]
 
 
 def _of_fault(evidence: Evidence) -> list[str]:
     drawn = max((row.draws for row in evidence.rows), default=0)
-    seen = f"Until then it had been put {drawn:,} requests; what they showed stands below."
+    seen = f"Before that it verified {drawn:,} requests; the tables below have what they showed."
     return [f"Broken. {evidence.fault}", *([seen] if drawn else [])]
 
 
@@ -86,9 +88,9 @@ def _rejections(verdict: Verdict, evidence: Evidence, settings: Settings) -> lis
     if verdict.located is not None:
         bound = verdict.located
         found.append(
-            f"Not lossless: with its thresholds located, a step on {bound.fixture!r} is of total variation "
-            f"{about(bound.located)} from the target's; it did otherwise in {bound.differing:,} of {bound.draws:,} "
-            f"requests, so that the bias is {least(bound.least)} or more. Up to {ROUNDING:g} would be rounding."
+            f"Not lossless: the thresholds of the code imply a bias of {about(bound.located)} a step on the small pair "
+            f"{bound.fixture!r}. {bound.differing:,} of {bound.draws:,} requests have other tokens than these "
+            f"thresholds imply, so that the bias is {least(bound.least)} or more. Up to {ROUNDING:g} would be rounding."
         )
     if verdict.row is not None:
         row, explained = verdict.row, EXPLAINED[verdict.row.test]
@@ -100,7 +102,7 @@ def _rejections(verdict: Verdict, evidence: Evidence, settings: Settings) -> lis
     others = sorted({f"{row.test!r} on {row.fixture!r}" for row in evidence.rejected if row is not verdict.row})
     if others:
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        found.append(f"Rejected besides by {', '.join(others[:4])}{more}.")
+        found.append(f"Other tests that reject it: {', '.join(others[:4])}{more}.")
     return found
 
 
@@ -111,27 +113,34 @@ def _how(row: Row, settings: Settings) -> str:
     return f"after {row.rejected_at or row.draws:,} requests ({seen})"
 
 
-def _bounds(bounds: list[Bound]) -> list[str]:
-    found = []
+def _bounds(evidence: Evidence) -> list[str]:
+    bounds, calls, found = evidence.bounds, evidence.calls, []
     located, rule, counted = ([each for each in bounds if each.method == name] for name in (LOCATED, RULE, COUNTED))
     if located:
         found.append(
-            f"On {_fixtures(located)} its thresholds were located: the bias that they imply on these pairs is at most "
-            f"{most(_largest(located, 'located'))} a step (total variation). In the {_requests(located)} it did "
-            f"{_otherwise(located)}, which leaves at most {most(_largest(located, 'hidden'))} for what may hide "
-            f"({SURE} on all together)."
+            f"Small pairs: the thresholds of the code were located on {len(located)} of them, and imply a bias of at "
+            f"most {most(_largest(located, 'located'))} a step. In {_requests(located)}, {_otherwise(located)} other "
+            f"tokens than these thresholds imply. If requests fail one by one, what the search missed adds at most "
+            f"{most(_largest(located, 'hidden'))} ({SURE}, all pairs together)."
         )
     if rule:
         found.append(
-            f"On {_fixtures(rule)} it was held against its rule's formulas: in the {_requests(rule)} it emitted their "
-            f"tokens{_but_for(rule)}, so that {_by_counts(rule)}a step on them is at most "
-            f"{most(_largest(rule, 'tv'))} from the target's ({SURE} on all together)."
+            f"Small pairs: tokens were compared with the formulas of the rule on {len(rule)} of them. In "
+            f"{_requests(rule)} they are the same{_but_for(rule)}. If requests fail one by one, the bias is "
+            f"{_by_counts(rule)}at most {most(_largest(rule, 'tv'))} ({SURE}, all pairs together)."
         )
     if counted:
         found.append(
-            f"On {_fixtures(counted)} it could be held against nothing, since it draws by itself, in no order that "
-            f"could be found, or too slowly to look for one: counts of the {_requests(counted)} show no bias, which "
-            f"leaves at most {most(_largest(counted, 'tv'))} a step on them ({SURE} on all together)."
+            f"Small pairs: tokens were only counted on {len(counted)} of them. The code draws by itself, uses "
+            f"its uniforms in an unknown order, or is too slow for more. Counts of {_requests(counted)} show no bias, "
+            f"which is then at most {most(_largest(counted, 'tv'))} ({SURE}, all pairs together)."
+        )
+    if calls is not None:
+        failed = f"{calls.differing:,} calls have" if calls.differing else "No call has"
+        found.append(
+            f"Small pairs, whole calls: these requests came in {calls.calls:,} calls of up to {evidence.batch:,} "
+            f"requests. {failed} a request with unexpected tokens. Even if whole calls fail at once, at most "
+            f"{most(calls.code)} of a call's requests have unexpected tokens, in the mean over these calls ({SURE})."
         )
     return found
 
@@ -142,20 +151,23 @@ def _of_inputs(evidence: Evidence) -> list[str]:
     whole, large = rows.get(ALL), rows.get(LARGE)
     if whole is None or not whole.calls:
         return []
-    drawn = f"{whole.calls:,} calls drawn from D (inputs_seed {evidence.inputs_seed})"
+    drawn = f"{whole.calls:,} calls were drawn from it (inputs_seed {evidence.inputs_seed})"
     if whole.code is None:
         return [
-            f"In {drawn} it could be held against no rule. Its tokens were counted in 8 cells along 5 orders of the "
-            f"ids, stratum by stratum: in the mean over strata a token's cell is at most {most(whole.along)} from the "
-            f"target's ({SURE}, total variation). A bias within the cells could escape."
+            f"D: {drawn}. There is no rule to compare their tokens with, so that these were counted in 8 cells along 5 "
+            "orders of the ids, stratum by stratum. In the mean over strata, the distribution of a token's cell is "
+            f"within {most(whole.along)} of the target's ({SURE}). A bias within the cells does not show."
         ]
-    met = "all"
+    met = "All their tokens are the rule's"
     if whole.differing_calls:
-        met = f"all but {whole.differing_calls:,} ({whole.differing:,} requests, {whole.rounding:,} by rounding)"
+        met = (
+            f"{whole.differing:,} requests of {whole.differing_calls:,} calls have other tokens than the rule's, "
+            f"{whole.rounding:,} of them by rounding"
+        )
+    with_large = f", and at most {most(large.code)} over vocabularies of 32,000 tokens or more" if large else ""
     found = [
-        f"Of {drawn} it emitted its rule's tokens in {met}: of a call's requests, in the mean over the calls of D, at "
-        f"most {most(whole.code)} come out otherwise than by the rule ({SURE})"
-        + (f", and at most {most(large.code)} of those with 32,000 tokens or more." if large and large.code else ".")
+        f"D: {drawn}. {met}. So at most {most(whole.code)} of a call's requests have other tokens than the rule's, in "
+        f"the mean over D ({SURE}){with_large}."
     ]
     if whole.rule_checked:
         found.append(_of_rule(whole))
@@ -170,7 +182,7 @@ def _where_in_d(evidence: Evidence) -> list[str]:
     most_of = sorted(rows, key=lambda row: (row.structural or 0) / row.requests, reverse=True)
     named = ", ".join(f"{row.structural:,} of {row.requests:,} requests in {row.stratum!r}" for row in most_of[:3])
     more = f" and in {len(rows) - 3} strata more" if len(rows) > 3 else ""
-    return [f"On calls drawn from D its tokens are not its rule's, beyond rounding, in {named}{more}."]
+    return [f"D: beyond rounding, the tokens are not the rule's in {named}{more}."]
 
 
 def _of_row(evidence: Evidence) -> list[str]:
@@ -183,10 +195,10 @@ def _of_use(evidence: Evidence) -> list[str]:
     if use is None:
         return []
     others = sum(row.calls for row in evidence.inputs if row.stratum == ALL)
-    calls = f"after {use.calls + others:,} calls of one object in mixed shapes"
+    compared = f"{use.requests + use.new_requests:,} requests"
+    lead = f"Long use: {compared} were verified after {use.calls + others:,} calls of one object in mixed shapes."
     if not altered(use):
-        compared = use.requests + use.new_requests
-        return [f"The {compared:,} requests that were verified before or again {calls} came out as they should."]
+        return [f"{lead} All have the tokens that they had before, or that an unused object or the rule gives them."]
     counts = {
         "their first tokens": use.changed,
         "an unused copy's": use.unlike_fresh,
@@ -195,25 +207,25 @@ def _of_use(evidence: Evidence) -> list[str]:
         "their first tokens in between": use.changed_between,
     }
     words = "; ".join(f"not {name}: {count:,}" for name, count in counts.items() if count)
-    first = "" if use.first_changed is None else f", first seen after {use.first_changed:,}"
-    return [f"Of {use.requests + use.new_requests:,} requests {calls} some came out otherwise{first} ({words})."]
+    first = "" if use.first_changed is None else f", first seen after {use.first_changed:,} calls"
+    return [f"{lead} Some have other tokens{first} ({words})."]
 
 
 def _of_rule(whole: StratumRow) -> str:
     lead = (
-        "Its rule is not registered here as proved, so its formulas were held against the target, on one request of "
-        f"each of {whole.rule_checked:,} calls"
+        "The rule is not registered as proved. So its formulas were compared with the target, on one request of each "
+        f"of {whole.rule_checked:,} calls"
     )
     if whole.rule is None:
         return (
-            f"{lead}; on others they have no closed form along one path, or give a request something else in its batch "
-            "than alone, so the rule is judged by counts there."
+            f"{lead}. On others the formulas have no closed form along one path, or give a request something else in "
+            "its batch than alone; there the rule is judged by counts."
         )
     wrong = f", and are not the target's distribution on {whole.rule_wrong:,}" if whole.rule_wrong else ""
     both = f"code and rule together are at most {most(whole.code)} + {most(whole.rule)} = {most(whole.tv)} a step"
     return (
-        f"{lead}: they differ from it by at most {most(whole.rule_largest)} a step{wrong}. In the mean over D {both} "
-        f"from the target ({SURE} each)."
+        f"{lead}: they differ by at most {most(whole.rule_largest)} a step{wrong}. In the mean over D, {both} from the "
+        f"target ({SURE} each)."
     )
 
 
@@ -223,140 +235,43 @@ def _proofs(evidence: Evidence) -> list[str]:
     if not proved:
         return []
     largest = _largest(proved, "located")
-    how = "its own tensor operations were run over whole intervals of its uniforms, which proves a bias of at most"
     lead = "Exact" if largest <= EXACT else "Proved"
-    return [f"{lead} on {_fixtures(proved)}: {how} {most(largest)} there, if it does the same at every call."]
-
-
-def _habits(evidence: Evidence) -> list[str]:
-    found = []
-    proved = established(evidence.habits)
-    if proved:
-        found += [
-            f"It {HABITS[habit.name].does}: {habit.differing:,} of {habit.requests:,} requests came out otherwise "
-            f"{HABITS[habit.name].when}."
-            for habit in proved
-        ]
-        others = [repr(habit.name) for habit in evidence.habits if habit.differing and habit not in proved]
-        if others:
-            found.append(f"Its differences under {', '.join(others)} prove nothing more by themselves.")
-        located = any(bound.method == LOCATED for bound in evidence.bounds)
-        thresholds = "Its thresholds say nothing of that, so" if located else "So"
-        found.append(f"{thresholds} it is judged by what was drawn with real seeds, in batches.")
-    return found + [
-        f"On {bound.fixture!r} it did otherwise than its thresholds foresee in {bound.differing:,} of {bound.draws:,} "
-        f"requests; {bound.impure:,} of those that were tried again, with the same uniforms given, came out as "
-        "foreseen: something beside the uniforms decides, such as seeds, positions, company, earlier calls or noise of "
-        "its own."
-        for bound in evidence.bounds
-        if bound.impure
+    return [
+        f"{lead} on {_pairs(len(proved))}: the bias there is proved to be at most {most(largest)}, if the code does "
+        "the same at every call. Its own tensor operations were run over whole intervals of its uniforms."
     ]
-
-
-def _reservations(verdict: Verdict, evidence: Evidence) -> list[str]:
-    found = []
-    wrong, requests, where = other_tokens(evidence)
-    if wrong:
-        found += [
-            f"It emits other tokens than the rule that it names, in {wrong:,} of {requests:,} requests "
-            f"({', '.join(where)}), which rounding does not explain.",
-            *([evidence.fork] if evidence.fork else []),
-            _of_causes(evidence),
-        ]
-    other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
-    if other:
-        found.append(f"It does not accept as the rule does that it names (on {', '.join(other)}).")
-    if evidence.unsupported:
-        found.append(f"Refused and so not tested: {', '.join(evidence.unsupported)}.")
-    if evidence.refusals:
-        times, reason = (
-            sum(evidence.refusals.values()),
-            max(evidence.refusals, key=lambda each: evidence.refusals[each]),
-        )
-        found.append(f"It refused {times:,} calls drawn from D, of which nothing is known; most often: {reason}")
-    if not evidence.inputs:
-        found.append("No call was drawn from D, so it is not called lossless.")
-    of_rule = max((bound for bound in evidence.bounds if bound.method == RULE), key=_located, default=None)
-    if of_rule is not None and _located(of_rule) > ROUNDING:
-        found.append(
-            f"The formulas of its rule are of total variation {about(of_rule.located)} a step from the target on "
-            f"{of_rule.fixture!r}."
-        )
-    largest = max((bound for bound in evidence.bounds if bound.method == LOCATED), key=_located, default=None)
-    if largest is not None and _located(largest) > ROUNDING:
-        found.append(
-            f"The thresholds located on {largest.fixture!r} imply a bias of {about(largest.located)} a step, more than "
-            f"the {ROUNDING:g} of rounding. What may hide could still make up for it; more requests will tell."
-        )
-    for place, tv, limit in (("small fixtures", verdict.tv, MOST), ("D", verdict.inputs_tv, MOST_ON_INPUTS)):
-        if tv is not None and tv > limit:
-            remedy = "" if wrong else "; more requests that come out as foreseen lower it"
-            found.append(f"A bound above {limit:g} a step over {place} says too little for the word lossless{remedy}.")
-    if any(row.calls and row.tv is None for row in evidence.inputs):
-        found.append(
-            "No bound of a step over D is known, since its rule has no formulas or no closed form here, or it draws "
-            "drafts by itself, so it is not called lossless."
-        )
-    if evidence.cut:
-        found.append(
-            f"The time was up before all {' and all '.join(evidence.cut)} were made; bounds are of those made."
-        )
-    return found
-
-
-def _of_causes(evidence: Evidence) -> str:
-    """Why tokens can be another rule's, and what to do."""
-    if evidence.follows is not None:
-        rule, compared = evidence.follows
-        return (
-            f"In all {compared:,} requests of small fixtures that were compared, its tokens are those of the rule "
-            f"{rule!r}, but for rounding: name that rule."
-        )
-    if any(row.rule_wrong for row in evidence.inputs):
-        return "The formulas of its rule are not the target's distribution: mend these first."
-    if any(habit.name in (TWICE, GENERATOR, STREAMS) for habit in established(evidence.habits)):
-        return "State or noise of its own explains that: a rule's tokens follow from the uniforms of `streams` alone."
-    return (
-        "It follows another rule, uses its uniforms in another order, or has a bug. If the rule is your own, give it a "
-        "Rule with that rule's formulas: its formulas are then held against the target, and its tokens against them."
-    )
-
-
-def _located(bound: Bound) -> float:
-    return bound.located or 0.0
 
 
 def _largest(rows: list[Bound], name: str) -> float:
     return max(getattr(row, name) or 0.0 for row in rows)
 
 
-def _fixtures(bounds: list[Bound]) -> str:
-    return f"{len(bounds)} small fixture{'s' if len(bounds) > 1 else ''}"
+def _pairs(count: int) -> str:
+    return f"{count} small pair{'s' if count > 1 else ''}"
 
 
 def _tried(evidence: Evidence) -> str:
     """The pairs of distributions that a bound is of; of other pairs it says nothing."""
-    count = len(evidence.bounds)
-    return f"the {count} small pair{'s' if count > 1 else ''} tried"
+    return f"the {_pairs(len(evidence.bounds))} tried"
 
 
 def _requests(bounds: list[Bound]) -> str:
     draws = [bound.draws for bound in bounds]
     some = f"{min(draws):,}" if min(draws) == max(draws) else f"{min(draws):,} to {max(draws):,}"
-    return f"{some} requests on each" if len(bounds) > 1 else f"{some} requests"
+    return f"{some} requests on each" if len(bounds) > 1 else f"{some} requests on it"
 
 
 def _otherwise(bounds: list[Bound]) -> str:
     differing = sum(bound.differing for bound in bounds)
-    return f"otherwise {differing:,} times" if differing else "nothing else"
+    return f"{differing:,} have" if differing else "none has"
 
 
 def _by_counts(bounds: list[Bound]) -> str:
-    return "(by counts, where these say more) " if any(each.tv != each.hidden for each in bounds) else ""
+    return "(by counts, where these say more) " if any(each.by_counts for each in bounds) else ""
 
 
 def _but_for(rows: list[Bound]) -> str:
     differing, rounding = (sum(getattr(row, name) or 0 for row in rows) for name in ("differing", "rounding"))
     if not differing:
         return ""
-    return f" but for {differing:,}, {rounding:,} of them by rounding"
+    return f", but for {differing:,} of which {rounding:,} differ by rounding"

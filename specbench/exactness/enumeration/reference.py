@@ -8,20 +8,22 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from specbench.core.rng import Stream, Streams
-from specbench.core.types import PADDING, Verification
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.fixtures.table import Cdf
 from specbench.exactness.steps import Drawn, make_draft
 from specbench.exactness.streams import GivenStreams
+from specbench.rules.agreement import TOLERANCE, excess, only
 from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.rule import Rule, rule_of
 from specbench.rules.verifier import Verifier, capabilities
 
 _CELLS = 2**23  # probabilities held side by side
+_EXPLAINED = 512  # requests that are explained at once
 
 
 def held_against(verifier: Verifier) -> Rule | None:
@@ -31,6 +33,34 @@ def held_against(verifier: Verifier) -> Rule | None:
     """
     rule = rule_of(verifier)
     return rule if rule.has_law and capabilities(verifier).draft_tokens is None else None
+
+
+def differ(one: Verification, other: Verification) -> Bool[Tensor, " B"]:
+    """Which requests have other outcomes."""
+    return (one.token_ids != other.token_ids).any(dim=1) | (one.num_accepted != other.num_accepted)
+
+
+def beyond_rounding(
+    rule: Rule, draft: Draft, target: LogitRows, streams: Streams, outcome: Verification, requests: Int64[Tensor, " m"]
+) -> Int64[Tensor, " k"]:
+    """Returns those of some requests whose outcome is not the rule's, beyond rounding.
+
+    If rounding explains less than half of some hundreds, the code follows another rule, and all others count too.
+
+    Args:
+        outcome: of all requests of the batch.
+    """
+    if not len(requests):
+        return requests
+    found, cells = [], target.logits.shape[1] * (draft.max_draft_tokens + 1)
+    split = requests.split(max(1, min(_EXPLAINED, _CELLS // 2 // cells)))
+    for i, part in enumerate(split):
+        own = Verification(outcome.token_ids[part], outcome.num_accepted[part])
+        unlike = part[excess(rule, *only(part, draft, target, streams), own) > TOLERANCE]
+        found.append(unlike)
+        if len(part) == _EXPLAINED and 2 * len(unlike) > len(part):
+            return torch.cat([*found, *split[i + 1 :]])
+    return torch.cat(found)
 
 
 def expected(rule: Rule, fixture: Fixture, drawn: Drawn, streams: Streams) -> Verification:

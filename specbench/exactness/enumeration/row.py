@@ -22,12 +22,13 @@ from specbench.exactness.enumeration.injection import LARGEST, SMALLEST
 from specbench.exactness.enumeration.laws import pair_distance
 from specbench.exactness.enumeration.row_code import Code
 from specbench.exactness.enumeration.row_edges import ACCEPT, BONUS, RESIDUAL, Lines, Rows, fresh_rows, lines_of
+from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
 
 ASSUMPTION = (
-    "Between two probes that give the same token the code is taken to give this token throughout, and its draw after "
-    "a refusal not to depend on which token was refused."
+    "This assumes that the code emits one token between two probes that give this token, and that its draw after a "
+    "refusal does not depend on the refused token."
 )
 _BESIDE = 1e-12  # distance of a probe from an edge, in the uniform
 _UNIT = 2.0**-52
@@ -51,6 +52,7 @@ class LocatedRow:
         edges: of the rule, probed on both sides.
         displaced: edges beside which the code does not emit what the rule does.
         largest: the largest length of a uniform between two of the rule's edges on which the code does otherwise.
+        structural: intervals between two of the rule's edges on which it does otherwise for longer than rounding makes.
         requests: verified.
         cut: whether the time was up before every edge was probed and located; ``slack`` has what is missing.
         seconds: how long it took.
@@ -64,6 +66,7 @@ class LocatedRow:
     edges: int
     displaced: int
     largest: float
+    structural: int
     requests: int
     cut: bool
     seconds: float
@@ -76,12 +79,13 @@ class LocatedRow:
     @property
     def sentence(self) -> str:
         """One line for a certificate."""
-        moved = f"{self.displaced:,} displaced, by up to {self.largest:.1e}" if self.displaced else "none displaced"
-        ended = "the time ended before all were located; " if self.cut else ""
+        moved = (
+            f"{self.displaced:,} are displaced, by up to {self.largest:.1e}" if self.displaced else "none is displaced"
+        )
+        ended = " The time limit came before all were located." if self.cut else ""
         return (
-            f"One pair of rows of {self.vocabulary:,} tokens, fresh for this certificate: a step is within "
-            f"{self.upper:.1e} of the target's distribution (total variation; {ended}{self.edges:,} edges of the rule "
-            f"probed on both sides, {moved}). {ASSUMPTION}"
+            f"One pair of rows of {self.vocabulary:,} tokens: the bias of a step is at most {self.upper:.1e}. The "
+            f"{self.edges:,} thresholds of the rule were probed on both sides, and {moved}.{ended} {ASSUMPTION}"
         )
 
 
@@ -136,6 +140,7 @@ def locate_row(
         edges=search.edges,
         displaced=search.displaced,
         largest=float(search.wrong_length.max()),
+        structural=search.structural,
         requests=code.requests,
         cut=search.cut,
         seconds=time.perf_counter() - started,
@@ -276,6 +281,14 @@ class _Search:
         drawn = (kind * (2 * vocabulary + 1) + outcome)[~on_accept]
         self.by_outcome.index_add_(0, drawn, length[~on_accept])
         self.wrong_length.index_add_(0, line, length * (outcome != self.lines.wanted[line]))
+
+    @property
+    def structural(self) -> int:
+        """Lines on which the code does otherwise than the rule, beyond errors of TOLERANCE of p and q at both ends."""
+        lines = self.lines
+        residual = (self.rows.p[0] - self.rows.q[0]).clamp(min=0).sum()  # p and q sum to 2, of which so much is left
+        scale = torch.where(lines.kind == RESIDUAL, 2 / residual, 1.0)
+        return int((self.wrong_length > 2 * TOLERANCE * scale).sum())
 
     def distance(self) -> tuple[float, float]:
         """Total variation of the located law of a step from the target's, and what it may be too small by."""

@@ -56,6 +56,8 @@ class Code:
     ) -> Int64[Tensor, " m"]:
         """The outcomes of the first m requests: all of them, unless the time is up before."""
         found = [token[:0]]
+        if not len(token):  # split() would make a batch of no request of it
+            return token
         for each in zip(token.split(self.size), accept.split(self.size), emit.split(self.size), strict=True):
             if self.late:
                 break

@@ -63,13 +63,15 @@ class Census:
         first = rows.cumsum(0) - rows
         if draft.padded:
             first = torch.arange(size, device=rows.device) * (draft.max_draft_tokens + 1)
-        temperatures, cutoffs = target.temperature[first].tolist(), (target.cutoff[first] > -torch.inf).tolist()
-        seeds, positions = call.streams.seeds.tolist(), call.streams.positions.tolist()
+        asked = [call.counts, call.streams.seeds, call.streams.positions, target.cutoff[first] > -torch.inf]
+        masked = any(kind != "none" for kind in call.options["mask"])  # or else a pass over the logits is spared
+        asked.append(target.logits[first].isinf().any(dim=1) if masked else torch.zeros_like(call.counts))
+        counts, seeds, positions, cutoffs, infinite = torch.stack(asked).tolist()
         of_requests = {
-            "draft tokens": [whole(count, GAMMAS) for count in call.counts.tolist()],
-            "temperature": [temperature_cell(each) for each in temperatures],
+            "draft tokens": [whole(count, GAMMAS) for count in counts],
+            "temperature": [temperature_cell(each) for each in target.temperature[first].tolist()],
             "truncated": ["yes" if each else "no" for each in cutoffs],
-            "tokens at -inf": self._masked(call, first),
+            "tokens at -inf": ["yes" if each else "no" for each in infinite],
             "seed": ["0 to 100,000" if each <= WRITTEN else "above" for each in seeds],
             "position": ["0 to 100,000" if each <= WRITTEN else "above" for each in positions],
         }
@@ -82,14 +84,6 @@ class Census:
         """Counts what another census counted."""
         self.calls.update(other.calls)
         self.requests.update(other.requests)
-
-    @staticmethod
-    def _masked(call: Call, first: Tensor) -> list[str]:
-        found = ["no"] * len(call.counts)
-        for b, kind in enumerate(call.options["mask"]):
-            if kind != "none" and bool(call.target.logits[first[b]].isinf().any()):
-                found[b] = "yes"
-        return found
 
     def rows(self) -> Iterator[CensusRow]:
         """The cells, in order."""

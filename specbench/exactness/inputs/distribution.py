@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -32,9 +33,12 @@ class Choice:
 
     def draw(self, rng: np.random.Generator, size: int) -> list[str]:
         """Independent options."""
-        names = list(self.options)
-        edges = np.cumsum(list(self.options.values()))[:-1]
+        names, edges = self._edges
         return [names[i] for i in np.searchsorted(edges, rng.random(size), side="right")]
+
+    @cached_property
+    def _edges(self) -> tuple[list[str], np.ndarray]:
+        return list(self.options), np.cumsum(list(self.options.values()))[:-1]
 
     def one(self, rng: np.random.Generator) -> str:
         """One option."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float32
 from torch import Tensor
 
 from specbench.core.rng import MAX_POSITION, MAX_SEED, Stream, Streams
@@ -17,7 +17,7 @@ from specbench.core.types import Draft, LogitRows
 from specbench.exactness.inputs import rows as made
 from specbench.exactness.inputs.call import EVERYTHING, Call, Takes
 from specbench.exactness.inputs.distribution import CHOICES, STRATA, Stratum, drawn_from, log_uniform
-from specbench.exactness.streams import END_POSITIONS, END_SEEDS
+from specbench.exactness.streams import END_POSITIONS, END_SEEDS, uniforms
 
 MOST_CELLS = 2**24  # logits of the target in a call; larger ones get fewer requests
 WRITTEN = 100_000  # seeds and positions that users write are at most this
@@ -45,26 +45,32 @@ def draw_call(
     """
     rng = np.random.default_rng([seed, number])
     chosen = stratum or STRATA[rng.choice(len(STRATA), p=[each.probability for each in STRATA])]
-    generator = torch.Generator(device).manual_seed(int(rng.integers(2**62)))
-    return _Drawing(seed, number, rng, generator, device, takes, chosen, sampling, dtype).call()
+    return _Drawing(seed, number, rng, device, takes, chosen, sampling, dtype).call()
 
 
 class _Drawing:
-    """The choices of one call."""
+    """The choices of one call. What can be computed on the host is, so that a GPU gets few small launches and copies.
+
+    Attributes:
+        owner, scored: the request of each row of the draft and of the target.
+    """
 
     def __init__(
         self,
         seed: int,
         number: int,
         rng: np.random.Generator,
-        generator: torch.Generator,
         device: torch.device,
         takes: Takes,
         stratum: Stratum,
         sampling: SamplingParams | None,
         dtype: str | None,
     ):
-        self.seed, self.number, self.rng, self.generator, self.device = seed, number, rng, generator, device
+        self.seed, self.number, self.rng, self.device = seed, number, rng, device
+        seed_of_tensors = int(rng.integers(2**62))
+        self.generator = self.host = torch.Generator(device).manual_seed(seed_of_tensors)
+        if device.type != "cpu":
+            self.host = torch.Generator().manual_seed(seed_of_tensors)
         self.takes, self.stratum, self.sampling = takes, stratum, sampling
         self.options: dict[str, Any] = {
             name: choice.one(rng) for name, choice in CHOICES.items() if choice.per == "call"
@@ -81,6 +87,7 @@ class _Drawing:
             counts = counts.clip(min=1)
         self.counts = self._fitting(counts)
         self.batch = len(self.counts)
+        self.owner, self.scored = (np.repeat(np.arange(self.batch), each) for each in (self.counts, self.counts + 1))
         self.options |= {name: CHOICES[name].draw(rng, self.batch) for name in _REQUEST_CHOICES}
         if stratum.recorded:
             self.options["rows"] = ["recorded"] * self.batch
@@ -103,26 +110,23 @@ class _Drawing:
 
     def call(self) -> Call:
         """Makes the tensors."""
-        owner = self._owners(self.counts)
-        scored = self._owners(self.counts + 1)
-        p_logits, q_logits = self._logits(owner, scored)
+        p_logits, q_logits = self._logits()
         streams = self._streams()
         parameters = self._parameters()
-        target = self._rows(p_logits, scored, parameters, "temperature", self.options["dtype"])
+        target, p = self._rows(p_logits, self.scored, parameters, "temperature", self.options["dtype"])
         own_dtype = self.options["draft dtype"]
         draft_dtype = self.options["dtype"] if own_dtype == "same" else own_dtype
-        q_rows = self._rows(q_logits, owner, parameters, "draft temperature", draft_dtype)
-        p, q = made.Dense.of(target), made.Dense.of(q_rows)
-        tokens, stated = self._draft_tokens(q_rows, q, owner, streams)
+        q_rows, q = self._rows(q_logits, self.owner, parameters, "draft temperature", draft_dtype)
+        tokens, stated = self._draft_tokens(q_rows, q, streams)
         known = self.options["normaliser"]
-        if parameters["truncates"]:
+        if parameters["truncated"].any():
             known = self.options["normaliser"] = "both known"
         target = _normalised(target, p if known == "both known" else None)
         q_rows = stated if stated is not None else _normalised(q_rows, None if known == "both unknown" else q)
         sampled = self.options["drafts"] == "sampled"
         draft = Draft(tokens, q_rows if sampled else None, self._tensor(self.counts), self.gamma)
         if self.padded:
-            draft, target = self._with_padding(draft, target, owner, scored)
+            draft, target = self._with_padding(draft, target)
         else:
             target = self._laid_out(target)
             if draft.rows is not None:
@@ -130,9 +134,6 @@ class _Drawing:
         return Call(
             self.seed, self.number, self.stratum, draft, target, streams, self.options, p, q if sampled else None
         )
-
-    def _owners(self, counts: np.ndarray) -> Int64[Tensor, " n"]:
-        return self._tensor(np.repeat(np.arange(self.batch), counts))
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.as_tensor(values, device=self.device)
@@ -145,42 +146,49 @@ class _Drawing:
             out[own] = draw(int(own.sum()))
         return out
 
-    def _logits(self, owner: Tensor, scored: Tensor) -> tuple[Tensor, Tensor]:
+    def _logits(self) -> tuple[Tensor, Tensor]:
         """Logits of target and draft in float32, one row after another without padding."""
         drafted: Tensor | slice = slice(0, -1)  # a request's last row is its bonus row
         if self.batch > 1:
-            drafted = torch.ones(len(scored), dtype=torch.bool, device=self.device)
-            drafted[(self._tensor(self.counts + 1).cumsum(0) - 1)] = False
+            drafted = self._tensor(np.delete(np.arange(len(self.scored)), (self.counts + 1).cumsum() - 1))
         if self.stratum.recorded:
-            p, q = made.recorded(len(scored), self.generator, self.device)
+            p, q = made.recorded(len(self.scored), self.host, self.device)
             q = q[drafted]
         else:
-            kinds = [self.options["rows"][b] for b in scored.tolist()]
-            p, noise = made.logits(kinds, self.vocabulary, self.generator, self.device)
-            q = self._draft_logits(p[drafted], noise[drafted], owner)
-            tied = self._tensor(np.array(self.options["rows"]) == "near-tied")
-            for rows, request in ((p, scored), (q, owner)):
-                own = tied[request].nonzero()[:, 0]
-                if len(own):
+            kinds = [self.options["rows"][b] for b in self.scored.tolist()]
+            p, noise = made.logits(kinds, self.vocabulary, self.generator, self.host, self.device)
+            q = self._draft_logits(p[drafted], noise[drafted])
+            tied = np.array(self.options["rows"]) == "near-tied"
+            for rows, request in ((p, self.scored), (q, self.owner)):
+                for own in self._of(tied[request]):
                     rows[own] = (rows[own] * 2).round_().div_(2)
         shift = self._each("shift", {"some": lambda n: self.rng.uniform(-60, 60, n), "far": self._far})
         if shift.any():
-            moved = self._tensor(shift).float()
-            p, q = p + moved[scored, None], q + moved[owner, None]
-        self._mask(p, q, owner, scored)
+            p, q = (rows + self._column(shift[request]) for rows, request in ((p, self.scored), (q, self.owner)))
+        self._mask(p, q)
         return p, q
+
+    def _of(self, chosen: np.ndarray) -> Iterator[slice | Tensor]:
+        """An index of the chosen rows: of all without a copy; none if there are none."""
+        if chosen.all() and len(chosen):
+            yield slice(None)
+        elif chosen.any():
+            yield self._tensor(np.flatnonzero(chosen))
+
+    def _column(self, values: np.ndarray) -> Float32[Tensor, "n 1"]:
+        return self._tensor(values.astype(np.float32)[:, None])
 
     def _far(self, count: int) -> np.ndarray:
         return self.rng.choice([-900.0, 900.0], count)
 
-    def _draft_logits(self, like: Tensor, noise: Tensor, owner: Tensor) -> Tensor:
+    def _draft_logits(self, like: Tensor, noise: Tensor) -> Tensor:
         close = self._each("draft rows", {"close": lambda n: log_uniform(self.rng, 0.02, 1.5, n)})
         unrelated = np.array(self.options["draft rows"]) == "unrelated"
         kept, spread = np.where(unrelated, 0.0, 1.0), np.where(unrelated, 2.0, close)
-        noise = noise.mul_(self._tensor(spread).float()[owner, None])
-        return noise.addcmul_(like, self._tensor(kept).float()[owner, None])
+        noise = noise.mul_(self._column(spread[self.owner]))
+        return noise.addcmul_(like, self._column(kept[self.owner]))
 
-    def _mask(self, p: Tensor, q: Tensor, owner: Tensor, scored: Tensor) -> None:
+    def _mask(self, p: Tensor, q: Tensor) -> None:
         """Puts -inf in place, at least one token of every row left; the same tokens in all rows of a request."""
         for b, kind in enumerate(self.options["mask"]):
             if kind == "none":
@@ -194,10 +202,10 @@ class _Drawing:
                 kept = torch.zeros(self.vocabulary, dtype=torch.bool, device=self.device)
                 kept[ids] = True
             kept[int(self.rng.integers(self.vocabulary))] |= ~kept.any()
-            both = self.options["masked"][b] == "both"
-            for rows, request in ((p, scored), (q, owner)) if both else ((p, scored),):
-                own = (request == b).nonzero()[:, 0]
-                rows[own] = rows[own].masked_fill(~kept, -math.inf)
+            banned, both = ~kept, self.options["masked"][b] == "both"
+            for rows, request in ((p, self.scored), (q, self.owner)) if both else ((p, self.scored),):
+                first, end = np.searchsorted(request, (b, b + 1))
+                rows[first:end].masked_fill_(banned, -math.inf)
 
     def _streams(self) -> Streams:
         bits = {"seed": MAX_SEED, "position": MAX_POSITION}
@@ -209,11 +217,15 @@ class _Drawing:
             out[:] = np.where(options == "written", written, self.rng.integers(0, most, self.batch, endpoint=True))
             end = options == "end"
             out[end] = self.rng.choice(np.array(ends[name]), int(end.sum()))
-            drawn.append(self._tensor(out))
-        return Streams(drawn[0], drawn[1], self.gamma + 1)
+            drawn.append(torch.as_tensor(out))
+        streams = Streams(drawn[0], drawn[1], self.gamma + 1)
+        if self.device.type == "cpu":
+            return streams
+        seeds, positions = torch.stack(drawn).to(self.device)  # its uniforms would be 160 launches there
+        return Streams(seeds, positions, streams.width, uniforms(streams).to(self.device))
 
-    def _parameters(self) -> dict[str, Any]:
-        """Sampling parameters of each request as tensors."""
+    def _parameters(self) -> dict[str, np.ndarray]:
+        """Sampling parameters of each request, and whether these truncate."""
         if self.sampling is not None:
             one = self.sampling
             numbers = {"temperature": one.temperature, "draft temperature": one.temperature, "top_k": one.top_k}
@@ -221,9 +233,8 @@ class _Drawing:
             found = {name: np.full(self.batch, value) for name, value in numbers.items()}
         else:
             found = self._drawn_parameters()
-        truncates = (found["top_k"] > 0) | (found["top_p"] < 1) | (found["min_p"] > 0)
-        as_tensors = {name: self._tensor(values) for name, values in found.items()}
-        return as_tensors | {"truncated": self._tensor(truncates), "truncates": bool(truncates.any())}
+        truncated = (found["top_k"] > 0) | (found["top_p"] < 1) | (found["min_p"] > 0)
+        return found | {"truncated": truncated}
 
     def _drawn_parameters(self) -> dict[str, np.ndarray]:
         def usual(count: int) -> np.ndarray:
@@ -244,33 +255,33 @@ class _Drawing:
         }
 
     def _rows(
-        self, logits: Tensor, request: Tensor, parameters: dict[str, Any], temperature: str, dtype: str
-    ) -> LogitRows:
+        self, logits: Tensor, request: np.ndarray, parameters: dict[str, np.ndarray], temperature: str, dtype: str
+    ) -> tuple[LogitRows, made.Dense]:
+        """Rows without a normaliser, and their probabilities."""
         logits = logits.to(_FLOATS[dtype])
-        of_row = parameters[temperature][request].double()
+        of_row = parameters[temperature][request].astype(np.float64)
         cutoff = torch.full((len(logits),), -math.inf, dtype=torch.float64, device=self.device)
-        own = (parameters["truncated"][request] & (of_row > 0)).nonzero()[:, 0]
-        if len(own):
-            given = [parameters[name][request[own]] for name in ("top_k", "top_p", "min_p")]
-            cutoff[own] = made.cutoffs(logits[own], of_row[own], *given)
-        return LogitRows(logits, of_row, cutoff, None)
+        truncated = parameters["truncated"][request] & (of_row > 0)
+        for own in self._of(truncated):
+            given = [parameters[name][request][truncated] for name in ("top_k", "top_p", "min_p")]
+            cutoff[own] = made.cutoffs(logits[own], *map(self._tensor, (of_row[truncated], *given)))
+        rows = LogitRows(logits, self._tensor(of_row), cutoff, None)
+        return rows, made.Dense.of(rows, of_row, bool(truncated.any()))
 
-    def _draft_tokens(
-        self, rows: LogitRows, q: made.Dense, owner: Tensor, streams: Streams
-    ) -> tuple[Tensor, LogitRows | None]:
+    def _draft_tokens(self, rows: LogitRows, q: made.Dense, streams: Streams) -> tuple[Tensor, LogitRows | None]:
         """The draft tokens; and the rows that the verifier's own sampler says it drew them from, if it has one."""
-        offset = torch.arange(len(owner), device=self.device)
-        offset = offset - (self._tensor(self.counts).cumsum(0) - self._tensor(self.counts))[owner]
+        if not len(self.owner):
+            return torch.zeros(0, dtype=torch.int64, device=self.device), None
+        offset = np.arange(len(self.owner)) - (self.counts.cumsum() - self.counts)[self.owner]
+        owner, offset = self._tensor(np.stack([self.owner, offset]))
         u = streams.uniform(Stream.DRAFT)[owner, offset]
-        if self.options["drafts"] == "sampled" and self.takes.draft_tokens is not None and len(owner):
-            tokens, stated = self.takes.draft_tokens(_normalised(rows, q), u)
-            return tokens, stated
-        tokens = made.first_above(q.weights, u) if len(owner) else offset
-        if self.options["drafts"] == "one-hot" and self.rng.random() < 0.5 and len(owner):
-            tokens = rows.logits.argmax(dim=1)
-        return tokens, None
+        if self.options["drafts"] == "sampled" and self.takes.draft_tokens is not None:
+            return self.takes.draft_tokens(_normalised(rows, q), u)
+        if self.options["drafts"] == "one-hot" and self.rng.random() < 0.5:
+            return rows.logits.argmax(dim=1), None
+        return made.first_above(q.weights, u), None
 
-    def _with_padding(self, draft: Draft, target: LogitRows, owner: Tensor, scored: Tensor) -> tuple[Draft, LogitRows]:
+    def _with_padding(self, draft: Draft, target: LogitRows) -> tuple[Draft, LogitRows]:
         """Every request with as many rows; those that do not count hold other rows of the call."""
         places = torch.arange(self.gamma + 1, device=self.device)
         counts = draft.num_draft_tokens

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64, Shaped
 from safetensors.torch import load_file
@@ -34,29 +35,37 @@ class Dense:
     log_normalizer: Float64[Tensor, " n"]
 
     @staticmethod
-    def of(rows: LogitRows) -> Dense:
-        """The probabilities that rows of logits mean; see :class:`specbench.core.types.LogitRows`."""
+    def of(rows: LogitRows, temperature: np.ndarray, cut: bool) -> Dense:
+        """The probabilities that rows of logits mean; see :class:`specbench.core.types.LogitRows`.
+
+        Args:
+            temperature: of the rows, on the host, so that no GPU is waited for.
+            cut: whether a row may have a cutoff.
+        """
         weights = rows.logits.double()
         if weights is rows.logits:
             weights = weights.clone()
-        cut = bool((rows.cutoff > -math.inf).any())
         removed = weights < rows.cutoff.double()[:, None] if cut else None
         largest = weights.amax(dim=1)
-        greedy = (rows.temperature == 0).nonzero()[:, 0]
-        ids = torch.arange(weights.shape[1], device=weights.device)
-        first = torch.where(weights[greedy] == largest[greedy, None], ids, weights.shape[1]).amin(dim=1)
-        temperature = torch.where(rows.temperature > 0, rows.temperature, 1.0).double()
+        greedy, first = np.flatnonzero(temperature == 0), None
+        if len(greedy):
+            greedy = torch.as_tensor(greedy, device=weights.device)
+            ids = torch.arange(weights.shape[1], device=weights.device)
+            first = torch.where(weights[greedy] == largest[greedy, None], ids, weights.shape[1]).amin(dim=1)
         weights.sub_(largest[:, None])
-        if bool((temperature != 1).any()):
-            weights.div_(temperature[:, None])
+        if ((temperature != 1) & (temperature != 0)).any():
+            divisor = torch.where(rows.temperature > 0, rows.temperature, 1.0).double()
+            weights.div_(divisor[:, None])
+            largest = largest / divisor
         weights.exp_()
         if removed is not None:
             weights.masked_fill_(removed, 0.0)
         totals = weights.sum(dim=1)
-        normalizer = largest / temperature + totals.log()
-        weights[greedy] = 0.0
-        weights[greedy, first] = 1.0
-        totals[greedy] = 1.0
+        normalizer = largest + totals.log()
+        if first is not None:
+            weights[greedy] = 0.0
+            weights[greedy, first] = 1.0
+            totals[greedy] = 1.0
         return Dense(weights, totals, normalizer)
 
     def select(self, rows: Int64[Tensor, " m"]) -> Dense:
@@ -81,27 +90,32 @@ def first_above(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> In
 
 
 def logits(
-    kinds: list[str], vocabulary: int, generator: torch.Generator, device: torch.device
+    kinds: list[str], vocabulary: int, generator: torch.Generator, host: torch.Generator, device: torch.device
 ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "n V"]]:
     """Fresh rows, one for each kind of the choice "rows".
+
+    Args:
+        generator, host: on the device and on the CPU.
 
     Returns:
         the logits, and standard normal noise for as many rows of a draft: the same normals, some ids further on.
     """
-    spread = torch.empty(len(kinds)).uniform_(1.0, 3.0, generator=_host(generator)).to(device)
-    flat, peaked = (torch.tensor([kind == name for kind in kinds], device=device) for name in ("flat", "peaked"))
+    flat, peaked = (torch.tensor([kind == name for kind in kinds]) for name in ("flat", "peaked"))
+    spread = torch.empty(len(kinds)).uniform_(1.0, 3.0, generator=host)
+    scales = [torch.where(flat, 0.1, spread), torch.where(flat, 0.0, 8.0), torch.where(peaked, 30.0, 0.0)]
+    spread, tallest, peak = torch.stack(scales).to(device)[:, :, None].unbind()
     noise = torch.randn(len(kinds), vocabulary, generator=generator, device=device)
-    rows = noise * torch.where(flat, 0.1, spread)[:, None]
+    rows = noise * spread
     count = min(LIKELY, max(1, vocabulary // 8))
     ids = torch.randint(vocabulary, (len(kinds), count), generator=generator, device=device)
-    height = 8 * torch.rand(len(kinds), count, generator=generator, device=device)
-    rows.scatter_add_(1, ids, torch.where(flat[:, None], 0.0, height))
-    rows.scatter_add_(1, ids[:, :1], torch.where(peaked, 30.0, 0.0)[:, None])
-    further = 1 + int(torch.randint(max(1, vocabulary - 1), (), generator=_host(generator)))
+    height = torch.rand(len(kinds), count, generator=generator, device=device)
+    rows.scatter_add_(1, ids, tallest * height)
+    rows.scatter_add_(1, ids[:, :1], peak)
+    further = 1 + int(torch.randint(max(1, vocabulary - 1), (), generator=host))
     return rows, noise.roll(further, dims=1)
 
 
-def recorded(count: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+def recorded(count: int, host: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows of target and draft that the embedded pair gave at the same position, tokens renumbered at random.
 
     Returns:
@@ -109,7 +123,6 @@ def recorded(count: int, generator: torch.Generator, device: torch.device) -> tu
     """
     table = _recordings()
     positions, vocabulary = table["target"].shape
-    host = _host(generator)
     chosen = torch.randint(positions, (count,), generator=host)
     odd, add = torch.randint(vocabulary // 2, (2, count, 1), generator=host)  # a bijection: 4,096 is a power of two
     ids = (torch.arange(vocabulary) * (2 * odd + 1) + add) % vocabulary
@@ -120,13 +133,6 @@ def recorded(count: int, generator: torch.Generator, device: torch.device) -> tu
 @functools.cache
 def _recordings() -> dict[str, Tensor]:
     return load_file(RECORDED)
-
-
-def _host(generator: torch.Generator) -> torch.Generator:
-    """A generator on the CPU that goes on from another one's state."""
-    if generator.device.type == "cpu":
-        return generator
-    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
 
 
 def cutoffs(

@@ -11,6 +11,7 @@ from specbench.core.rng import Streams
 from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.probes import Probe
+from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import check_pure, verified_steps
 from specbench.exactness.streams import COUNTED, request_streams
@@ -18,9 +19,9 @@ from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
 
 SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have streams of their own, which cost more
-# Steps in one batch: what a CPU's cache holds, and where a kernel's scan of the batch's layout is still short.
+# Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
 LARGEST = {"cpu": 2**17, "cuda": 2**16}
-QUICK = 0.5  # seconds; a batch after one as quick is four times as large
+QUICK = 1.0  # seconds; a chunk after one as quick is four times as large
 
 
 class SmallTier:
@@ -31,7 +32,8 @@ class SmallTier:
 
     Args:
         probes: by fixture; those without one are only counted.
-        chunk: steps in the first batch; later ones are larger while they are quick. ``chunk`` is then the last one's.
+        chunk: steps drawn at once at first; later chunks are larger while they are quick. ``chunk`` is then the last
+            one's.
     """
 
     def __init__(
@@ -72,25 +74,27 @@ class SmallTier:
                 width = max(SHORT, tally.fixture.gamma + 1)
                 if width not in streams:
                     streams[width] = request_streams(self.seed, COUNTED + self.drawn, size, width, self.device)
-                self._add(name, tally, streams[width])
+                compared = name in self.probes and self.probes[name].compares
+                sizes = call_sizes(size, self.seed + self.drawn, SOME if compared else ALL)
+                self._add(name, tally, streams[width], sizes)
+                self.evidence.batch = max(self.evidence.batch, *sizes)
             self.drawn += size
-            self.evidence.batch = max(self.evidence.batch, size)
             self._grow(time.perf_counter() - started)
 
-    def _add(self, name: str, tally: Tally, streams: Streams) -> None:
+    def _add(self, name: str, tally: Tally, streams: Streams, sizes: list[int]) -> None:
         try:
             if tally.draws == 0:
                 check_pure(self.verifier, tally.fixture, streams)
-            steps = verified_steps(self.verifier, tally.fixture, streams)
+            steps = verified_steps(self.verifier, tally.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)
             return
         tally.add(steps)
         if name in self.probes:
-            self.probes[name].check(steps, streams)
+            self.probes[name].check(steps, streams, sizes)
 
     def _grow(self, seconds: float) -> None:
-        """Larger batches while they are quick: a slow verifier stays near its deadline, a fast one wastes no time."""
+        """Larger chunks while they are quick: a slow verifier stays near its deadline, a fast one wastes no time."""
         if seconds < QUICK:
             self.chunk = min(self.chunk * 4, LARGEST[self.device.type])
 

@@ -1,0 +1,133 @@
+"""Why a verifier that nothing rejects is not called lossless, and what its tokens depend on; in sentences."""
+
+from __future__ import annotations
+
+from specbench.core.rounding import about
+from specbench.exactness.certificate.tests import HABITS
+from specbench.exactness.certificate.verdict import (
+    MOST,
+    MOST_OF_CALLS,
+    ROUNDING,
+    Verdict,
+    names_another_rule,
+    other_tokens,
+)
+from specbench.exactness.evidence import ACCEPTANCE, Bound, Evidence
+from specbench.exactness.habits import GENERATOR, STREAMS, TWICE, established
+from specbench.exactness.probes import LOCATED, RULE
+
+
+def of_habits(evidence: Evidence) -> list[str]:
+    """What its tokens depend on beside its arguments."""
+    found = []
+    proved = established(evidence.habits)
+    if proved:
+        found += [
+            f"It {HABITS[habit.name].does}: {habit.differing:,} of {habit.requests:,} requests came out otherwise "
+            f"{HABITS[habit.name].when}."
+            for habit in proved
+        ]
+        others = [repr(habit.name) for habit in evidence.habits if habit.differing and habit not in proved]
+        if others:
+            found.append(f"Its differences under {', '.join(others)} prove nothing more by themselves.")
+        located = any(bound.method == LOCATED for bound in evidence.bounds)
+        thresholds = "Thresholds say nothing of that, so" if located else "So"
+        found.append(f"{thresholds} it is judged by requests with real seeds, in batches.")
+    return found + [
+        f"On {bound.fixture!r}, {bound.differing:,} of {bound.draws:,} requests have other tokens than the thresholds "
+        f"imply; {bound.impure:,} of them that were tried again, with the same uniforms given, have not. So something "
+        "beside the uniforms decides: seeds, positions, other requests, earlier calls or noise of its own."
+        for bound in evidence.bounds
+        if bound.impure
+    ]
+
+
+def caveats(verdict: Verdict, evidence: Evidence) -> list[str]:
+    """What keeps it from being called lossless, or bounds from being smaller."""
+    found = _of_another_rule(evidence)
+    other = [row.fixture for row in evidence.rows if row.test == ACCEPTANCE and row.rejected_at is not None]
+    if other:
+        found.append(f"It accepts other numbers of tokens than the rule that it names (on {', '.join(other)}).")
+    if evidence.unsupported:
+        found.append(f"It refused these small pairs: {', '.join(evidence.unsupported)}.")
+    if evidence.refusals:
+        times, reason = (
+            sum(evidence.refusals.values()),
+            max(evidence.refusals, key=lambda each: evidence.refusals[each]),
+        )
+        found.append(f"It refused {times:,} calls of D, of which nothing is known. Most often: {reason}")
+    if not evidence.inputs:
+        found.append("It is not called lossless, because no call was drawn from D.")
+    of_rule = max((bound for bound in evidence.bounds if bound.method == RULE), key=_located, default=None)
+    if of_rule is not None and _located(of_rule) > ROUNDING:
+        found.append(
+            f"The formulas of its rule have a bias of {about(of_rule.located)} a step on the small pair "
+            f"{of_rule.fixture!r}."
+        )
+    largest = max((bound for bound in evidence.bounds if bound.method == LOCATED), key=_located, default=None)
+    if largest is not None and _located(largest) > ROUNDING:
+        found.append(
+            f"The thresholds on {largest.fixture!r} imply a bias of {about(largest.located)} a step, more than the "
+            f"{ROUNDING:g} of rounding. What the search missed could make up for it; more requests will tell."
+        )
+    of_requests = max((bound.tv for bound in evidence.bounds if bound.tv is not None), default=None)
+    limits = [("requests on small pairs", of_requests, MOST), ("D", verdict.inputs_tv, MOST_OF_CALLS)]
+    if evidence.calls is not None:
+        limits.append(("calls of small pairs", verdict.tv, MOST_OF_CALLS))
+    for place, tv, limit in limits:
+        if tv is not None and tv > limit:
+            remedy = "" if names_another_rule(evidence) else " More requests without a difference lower it."
+            found.append(f"A bound above {limit:g} over {place} is too large to call it lossless.{remedy}")
+    if any(row.calls and row.tv is None for row in evidence.inputs):
+        found.append(
+            "It is not called lossless, because no bound over D is known: its rule has no formulas or no closed form "
+            "here, or it draws drafts by itself."
+        )
+    if evidence.cut:
+        found.append(
+            f"The time limit came before all {' and all '.join(evidence.cut)} were made; bounds are of those made."
+        )
+    return found
+
+
+def _of_another_rule(evidence: Evidence) -> list[str]:
+    """Where its tokens are not those of the rule that it names, and why they may be."""
+    found = []
+    wrong, requests, where = other_tokens(evidence)
+    if wrong:
+        found.append(
+            f"The tokens of {wrong:,} of {requests:,} requests are not those of the rule that it names, which rounding "
+            f"does not explain ({', '.join(where)})."
+        )
+    if evidence.row is not None and evidence.row.structural:
+        found.append(
+            f"On that pair of rows, {evidence.row.structural:,} thresholds are displaced by more than rounding "
+            "explains, so that its tokens are not those of the rule that it names."
+        )
+    if found:
+        found += [*([evidence.fork] if evidence.fork else []), _of_causes(evidence)]
+    return found
+
+
+def _of_causes(evidence: Evidence) -> str:
+    """Why tokens can be another rule's, and what to do."""
+    if evidence.follows is not None:
+        rule, compared = evidence.follows
+        return (
+            f"In all {compared:,} requests on small pairs that were compared, the tokens are those of the rule "
+            f"{rule!r}, but for rounding. Name that rule."
+        )
+    if any(row.rule_wrong for row in evidence.inputs):
+        return "The formulas of its rule are not the target's distribution: mend these first."
+    if any(habit.name in (TWICE, GENERATOR, STREAMS) for habit in established(evidence.habits)):
+        return (
+            "State or noise of its own explains that: the tokens of a rule depend on the uniforms of `streams` alone."
+        )
+    return (
+        "It follows another rule, uses its uniforms in another order, or has a bug. If the rule is your own, give the "
+        "verifier a Rule with its formulas, which are then compared with the target, and the tokens with them."
+    )
+
+
+def _located(bound: Bound) -> float:
+    return bound.located or 0.0

@@ -1,0 +1,95 @@
+"""Requests of small fixtures come in calls of the verifier, which may go wrong as a whole: calls are the unit here."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from specbench.exactness.statistics.bets import mean_at_most
+
+# Log-uniform sizes of calls, up to the first number, hold the second share of requests; one call holds all others.
+SOME, ALL = (2**9, 1 / 8), (2**12, 1.0)
+_STEP = 8  # shares are rounded up to powers of 2^(1/8), so that few of them differ
+_FIRST_MODEL = 31 / 32  # weight of a fixture's first model; each later one has half of what is left
+
+
+def call_sizes(requests: int, seed: int, sizes: tuple[int, float] = SOME) -> list[int]:
+    """Returns the requests of each call, log-uniform but for the last, which holds the others.
+
+    A verifier may go wrong in few calls as a whole, so that calls have to be many, or in large calls alone.
+
+    Args:
+        requests: of all calls.
+        sizes: SOME, or ALL where requests are counted and compared with nothing.
+    """
+    chance, found, (most, share) = random.Random(seed), [], sizes
+    while sum(found) < share * requests:
+        found.append(min(int(min(most, requests) ** chance.random()), requests - sum(found)))
+    rest = requests - sum(found)
+    return [*found, rest] if rest else found
+
+
+@dataclass
+class CallCounts:
+    """Calls of one fixture since its model was made.
+
+    Attributes:
+        calls: of the verifier.
+        shares: of the requests of a call that came out otherwise, with the number of calls; for calls with any.
+        phase: how many models there have been.
+    """
+
+    calls: int = 0
+    shares: Counter[float] = field(default_factory=Counter)
+    phase: int = 1
+
+    def add(self, differ: Bool[Tensor, " B"], sizes: Sequence[int]) -> None:
+        """Counts calls.
+
+        Args:
+            differ: which of their requests, in order, came out otherwise.
+            sizes: requests of each call.
+        """
+        self.calls += len(sizes)
+        if not bool(differ.any()):
+            return
+        of_call = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        counts = torch.bincount(of_call[differ.cpu()], minlength=len(sizes)).tolist()
+        for count, size in zip(counts, sizes, strict=True):
+            if count:
+                self.shares[min(1.0, 2.0 ** (math.ceil(_STEP * math.log2(count / size)) / _STEP))] += 1
+
+
+@dataclass(frozen=True)
+class CallBound:
+    """What calls of small fixtures together leave for requests that come out otherwise.
+
+    Attributes:
+        calls: of the verifier; differing: those with a request that came out otherwise.
+        code: upper bound on the share of a call's requests that come out otherwise, in the mean over these calls.
+    """
+
+    calls: int
+    differing: int
+    code: float
+
+
+def call_bound(counts: Iterable[CallCounts], alpha: float) -> CallBound | None:
+    """Returns the bound of fixtures together; None without a call.
+
+    Args:
+        alpha: how often it may be wrong, at any models of the fixtures.
+    """
+    shares, calls = Counter[float](), 0
+    for each in counts:
+        calls += each.calls
+        shares.update(each.shares)
+        alpha *= _FIRST_MODEL if each.phase == 1 else (1 - _FIRST_MODEL) * 0.5 ** (each.phase - 1)
+    return CallBound(calls, shares.total(), mean_at_most(shares, calls, alpha)) if calls else None
