@@ -75,7 +75,7 @@ def paper(arguments: list[str]) -> int:
 
 def convert(arguments: list[str]) -> int:
     """``python -m specbench convert FILE --out FOLDER``."""
-    from specbench.runs.convert import convert
+    from specbench.extras.gguf.command import convert
 
     return convert(arguments)
 

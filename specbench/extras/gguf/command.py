@@ -20,13 +20,13 @@ def convert(arguments: Sequence[str]) -> int:
     """Converts a file; returns the exit status.
 
     Raises:
-        ConfigError: see :func:`specbench.models.gguf.convert`.
+        ConfigError: see :func:`specbench.extras.gguf.conversion.convert`.
     """
     asked = _parser().parse_args(arguments)
     from specbench.core.machine.devices import DTYPES as OF_TORCH
-    from specbench.models import gguf  # which imports PyTorch
+    from specbench.extras.gguf import conversion  # which imports PyTorch
 
-    gguf.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
+    conversion.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
     say(f"Checkpoint: {asked.out}. To use it: pair=hf {typed('pair.target', str(asked.out))} pair.draft=...")
     return 0
 
