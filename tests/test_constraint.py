@@ -19,10 +19,11 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
+from specbench.extras.structured import Constraint
+from specbench.extras.structured.grammars import grammar_of
 from specbench.models import Engine
 from specbench.runs.samplings import processors_text, sampling_params
-from specbench.sampling import Constraint, History, RowParams, SamplingParams, on_host
-from specbench.sampling.structures import grammar_of
+from specbench.sampling import History, RowParams, SamplingParams, on_host
 from specbench.verifiers.block import BlockVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from specbench.verifiers.tree import TreeVerifier

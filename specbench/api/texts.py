@@ -32,7 +32,7 @@ from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
 from specbench.protocols.scoring import score_texts
 from specbench.replay.trace import Trace
 from specbench.runs.choices import chosen
-from specbench.sampling import Constraint, SamplingParams, on_host
+from specbench.sampling import SamplingParams, on_host
 from specbench.verifiers import Verifier
 
 _GROUPS = {"sampler.": "sampling.", "protocol.": ""}
@@ -298,8 +298,8 @@ def _processors_text(sampling: SamplingParams) -> str:
     arguments of its class; empty for none."""
     named = []
     for each in sampling.processors:
-        if isinstance(each, Constraint):
-            continue  # named by what it was made from
+        if hasattr(each, "parameter"):
+            continue  # named by the parameter that it was made from
         kind = each if isinstance(each, FunctionType) else type(each)
         named.append({"_target_": f"{kind.__module__}.{kind.__qualname__}", **getattr(each, "__dict__", {})})
     return processors_named(named, sampling)

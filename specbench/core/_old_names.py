@@ -18,6 +18,7 @@ MOVED = {name: f"core.{name}" for name in _CORE} | {
     "between": "reports.between",
     "config": "runs.config",
     "cost": "replay.cost",
+    "drafters.strings": "extras.vocabularies.strings",
     "journal": "core.machine.journal",
     "plots": "reports.plots",
     "results": "metrics.results",
@@ -26,17 +27,23 @@ MOVED = {name: f"core.{name}" for name in _CORE} | {
 }
 
 
+def _new_name(fullname: str) -> str:
+    """Returns where a module of ``specbench`` is now; empty for one that has not moved."""
+    for old, new in MOVED.items():
+        if f"{fullname}.".startswith(f"specbench.{old}."):
+            return f"specbench.{new}{fullname.removeprefix(f'specbench.{old}')}"
+    return ""
+
+
 class _OldNames(MetaPathFinder, Loader):
-    """Finds ``specbench.OLD`` and ``specbench.OLD.anything`` for the names in MOVED."""
+    """Finds the modules in MOVED and those inside of them."""
 
     def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
-        package, _, name = fullname.partition(".")
-        return ModuleSpec(fullname, self) if package == "specbench" and name.split(".")[0] in MOVED else None
+        return ModuleSpec(fullname, self) if _new_name(fullname) else None
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
-        first, _, rest = old.removeprefix("specbench.").partition(".")
-        new = ".".join(filter(None, ("specbench", MOVED[first], rest)))
+        new = _new_name(old)
         warnings.warn(f"{old} has moved: import {new}.", DeprecationWarning, stacklevel=2)
         current = importlib.import_module(new)
         if hasattr(current, "__path__"):  # a package: without a path of its own, its modules are looked for here too

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specbench.models.engine import Engine, right_padded
-    from specbench.models.loading import Pair, load_pair
-    from specbench.models.vocabularies.engine import draft_engine
+    from specbench.models.loading import Pair, draft_engine, load_pair
 
 __all__ = ["Engine", "Pair", "draft_engine", "load_pair", "right_padded"]
 
@@ -15,8 +14,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from specbench.models.engine import Engine, right_padded
-    from specbench.models.loading import Pair, load_pair
-    from specbench.models.vocabularies.engine import draft_engine
+    from specbench.models.loading import Pair, draft_engine, load_pair
 
     every = (Engine, Pair, draft_engine, load_pair, right_padded)
     globals().update(zip(__all__, every, strict=True))

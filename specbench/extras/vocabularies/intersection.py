@@ -21,9 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.core.errors import ModelError
+from specbench.extras.vocabularies.translation import MISSING, Translation
 from specbench.models.engine import Engine
-from specbench.models.loading import Pair
-from specbench.models.vocabularies.translation import MISSING, Translation
 
 _Count = TypeVar("_Count", int, Tensor)
 _ROOM = 4  # draft tokens for each token of a text that there is memory for, on average
@@ -214,17 +213,3 @@ class IntersectionEngine(Engine):
         pieces = [self._read_as[token] for token in token_ids]
         last = torch.tensor(list(itertools.accumulate(map(len, pieces))), device=self.device) - 1
         return self._in_target_ids(self._inner.score(list(itertools.chain.from_iterable(pieces)))[last])
-
-
-def draft_engine(pair: Pair) -> Engine:
-    """An engine of the pair's draft model whose tokens and logits are the target's.
-
-    Raises:
-        ModelError: vocabularies that share nothing.
-    """
-    assert pair.draft is not None
-    # Logits in the target's dtype, whatever the draft's own is: verifiers read rows of both side by side.
-    dtype = pair.target.dtype
-    if pair.translation is None:
-        return Engine(pair.draft, pair.vocab_size, "draft", dtype)
-    return IntersectionEngine(pair.draft, pair.translation, "draft", dtype)

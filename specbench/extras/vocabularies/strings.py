@@ -25,9 +25,9 @@ from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
+from specbench.extras.vocabularies.retokenized import Retokenized
+from specbench.extras.vocabularies.translation import Translation
 from specbench.models import Engine, Pair, right_padded
-from specbench.models.vocabularies.retokenized import Retokenized
-from specbench.models.vocabularies.translation import Translation
 from specbench.sampling import RowParams, logit_rows, sample
 from specbench.sampling.batch import Batch
 
@@ -57,7 +57,9 @@ class StringsDrafter(Drafter):
     def _attach(self, pair: Pair, target: Engine) -> None:
         self.check_draft(pair.draft is not None)
         assert pair.draft is not None
-        self._translation = pair.translation or Translation.between_same(pair.tokenizer, pair.vocab_size)
+        shared = pair.translation or Translation.between_same(pair.tokenizer, pair.vocab_size)
+        assert isinstance(shared, Translation), "of another provider of different_vocabularies"
+        self._translation = shared
         self.own = Engine(pair.draft, len(self._translation.draft.tokens), "draft")
         self._texts: dict[int, Retokenized] = {}
 
