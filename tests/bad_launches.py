@@ -31,7 +31,7 @@ from tests.kernel_cases import DEVICE, GREEDY, Case, assert_agrees, step
 LIMIT = 60 if launch.INTERPRETED else 300  # seconds a case, compilation included
 MARGIN = 40  # elements or rows around each tensor: more than a wild count leads a request's lanes astray
 ABSURD = 2**40 + 12345
-COUNTERS = ("scored", "shaped", "emitted", "outcome")  # 0 between launches
+COUNTERS = ("scored", "emitted", "outcome")  # 0 between launches
 Step = tuple[Draft, LogitRows, Streams]
 
 
@@ -259,7 +259,7 @@ def names() -> list[str]:
 def _main(out: Path) -> None:
     if launch.INTERPRETED:
         interpreter.replace_once_a_launch()
-    launch.PROGRAMS, launch.SCORE_CHUNK, launch.EMIT_CHUNK = 10_000, 1, 1
+    launch.TARGET_PROGRAMS, launch.SCORE_CHUNK, launch.EMIT_CHUNK = 10_000, 1, 1
     with out.open("w") as lines:
         for name in names():
             faulthandler.dump_traceback_later(LIMIT, exit=True)

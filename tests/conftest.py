@@ -86,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 # Files that take longest begin first, by their CPU time, so that no worker is left with one at the end.
 LONGEST = (
-    *("test_exactness", "test_cli", "test_sweeps", "test_engines", "test_pending", "test_exactness_mutants"),
+    *("test_exactness", "test_cli", "test_sweeps", "test_engines", "test_exactness_mutants"),
     *("test_own_verifier", "test_own_rule", "test_evidence_reports", "test_processors", "test_smoke", "test_golden"),
     *("test_exactness_cli", "test_latency_cli", "test_parallel_runs", "test_fuzz"),
 )
@@ -201,7 +201,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     from specbench.kernels import launch
 
     if launch.INTERPRETED:
-        monkeypatch.setattr(launch, "PROGRAMS", 16)
+        monkeypatch.setattr(launch, "TARGET_PROGRAMS", 16)
         monkeypatch.setattr(launch, "SCORE_CHUNK", 128)
         monkeypatch.setattr(launch, "EMIT_CHUNK", 128)
 

@@ -64,7 +64,7 @@ def test_tokens_do_not_depend_on_the_grid(block, monkeypatch):
     arguments = step(CASES["mixed"], 1)
     results = []
     for programs, chunk, lag in ((1, 64, 1), (10_000, 64, 1), (4, 2, 10_000), (1, 1, 3)):
-        monkeypatch.setattr(launch, "PROGRAMS", programs)
+        monkeypatch.setattr(launch, "TARGET_PROGRAMS", programs)
         monkeypatch.setattr(launch, "SCORE_CHUNK", chunk)
         monkeypatch.setattr(launch, "EMIT_CHUNK", chunk)
         monkeypatch.setattr(launch, "LAG", lag)
@@ -93,7 +93,7 @@ def test_nothing_is_published_of_a_request_that_drafted_nothing(block, monkeypat
 
     monkeypatch.setattr(launch, "run", scoring_alone)
     verifier.verify(*arguments)
-    outcome = verifier._workspace.scratch(len(counts), 1, 1, 1, arguments[1].raw.device).outcome[: len(counts)]
+    outcome = verifier._workspace.scratch(len(counts), 1, 1, 1, arguments[1].logits.device).outcome[: len(counts)]
     assert ((outcome != 0).cpu() == (counts > 0)).all()
 
 

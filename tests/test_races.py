@@ -12,7 +12,7 @@ from specbench.sampling import where
 from specbench.verifiers.fused import FusedVerifier
 from tests.kernel_cases import CASES, RULES, assert_agrees, step
 from tests.races import PAGE, no_races
-from tests.test_pending import EVERY, case_of
+from tests.shaped_cases import EVERY, case_of
 
 pytestmark = [
     pytest.mark.usefixtures("poison"),
@@ -140,7 +140,7 @@ def test_verification_of_rows_that_are_penalised_first(kind, monkeypatch):
     """Tallies, penalties and bans too: no two programs change a logit."""
     monkeypatch.setattr(where, "by_kernels", lambda _: True)
     monkeypatch.setattr(launch, "TILE", 256)
-    monkeypatch.setattr(launch_tally, "PARTS", 2)
+    monkeypatch.setattr(launch_tally, "MAX_PARTS", 2)
     case = case_of(kind)
     draft, target, streams = case.inputs()
     counts = torch.tensor([0, 2, 1])

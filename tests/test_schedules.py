@@ -17,7 +17,7 @@ from tests.bad_launches import Guarded
 from tests.kernel_cases import GREEDY, RULES, WARM, Case, assert_agrees, step
 from tests.races import no_races
 from tests.schedules import InOrder, orders
-from tests.test_pending import case_of
+from tests.shaped_cases import case_of
 from tests.turns import scheduled
 
 pytestmark = [
@@ -35,8 +35,8 @@ MORE = [(Case([2, 0, 1], V, "as above"), 2), (Case([0, 2, 1], V, "among others")
 
 @pytest.fixture
 def many_programs(monkeypatch):
-    """Small tiles, one a program; requests are emitted, and shaped, one place apart from where they are scored."""
-    for name, value in {"TILE": 256, "SCORE_CHUNK": 1, "EMIT_CHUNK": 1, "LAG": 1, "LEAD": 1}.items():
+    """Small tiles, one a program; requests are emitted one place apart from where they are scored."""
+    for name, value in {"TILE": 256, "SCORE_CHUNK": 1, "EMIT_CHUNK": 1, "LAG": 1}.items():
         monkeypatch.setattr(launch, name, value)
     monkeypatch.setattr(launch_rows, "EMIT_CHUNK", 1)
 
@@ -94,7 +94,7 @@ def test_verification_of_rows_that_are_penalised_first(monkeypatch):
     """A row that is scored or drawn from too early is not yet what it will be."""
     monkeypatch.setattr(where, "by_kernels", lambda _: True)
     monkeypatch.setattr(launch, "TILE", 512)
-    monkeypatch.setattr(launch_tally, "PARTS", 1)
+    monkeypatch.setattr(launch_tally, "MAX_PARTS", 1)
     case = case_of("penalties", batch_size=2)
 
     def launches():

@@ -18,9 +18,8 @@ from specbench.benchmark.timer import Captured, DeviceTimer
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream
 from specbench.core.types import Verification
-from specbench.kernels import launch_shape
 from specbench.protocols.latency import LatencyProtocol
-from specbench.sampling import SamplingParams, inverse_cdf, where
+from specbench.sampling import SamplingParams, inverse_cdf, launches, where
 from specbench.verifiers.fused import FusedVerifier
 from specbench.verifiers.masked import MaskedVerifier
 from tests.by_definition import shaped_logits
@@ -103,7 +102,7 @@ def test_a_replay_begins_with_what_the_last_one_changed_restored():
 @EVERY
 def test_a_call_changes_its_logits_as_a_step_does_until_they_are_restored(name, in_place):
     case = make_case(spec_of(name), 0, 0, DEVICE)
-    FusedVerifier().verify(*case.inputs())
+    FusedVerifier().verify(*case.inputs(masks=True))
     assert torch.equal(case.left(), case.shaped_before.target_logits)
     beside = name == "allowed"  # a mask, which verifiers read themselves
     assert torch.equal(case.target_logits, case.raw_logits) == beside
@@ -141,14 +140,14 @@ def test_the_fused_verifier_is_timed_on_rows_that_kernels_have_penalised_in_plac
 
 @pytest.mark.parametrize("dropped", ["presence", "frequency", "repetition"])
 def test_a_kernel_that_drops_a_penalty_fails_the_check(dropped, in_place, monkeypatch):
-    shape, off = launch_shape.shape, 1.0 if dropped == "repetition" else 0.0
+    shape, off = launches.shape_in_place, 1.0 if dropped == "repetition" else 0.0
 
-    def dropping(logits, asked, history, *rest):
-        return shape(logits, dataclasses.replace(asked, **{dropped: torch.full_like(asked.presence, off)}), history)
+    def dropping(logits, asked, history):
+        shape(logits, dataclasses.replace(asked, **{dropped: torch.full_like(asked.presence, off)}), history)
 
     case, verifier = make_case(spec_of("penalised", batch_size=1), 0, 0, DEVICE), MaskedVerifier()
     check(verifier, case, verifier.verify(*case.inputs()))
-    monkeypatch.setattr(launch_shape, "shape", dropping)
+    monkeypatch.setattr(launches, "shape_in_place", dropping)
     with pytest.raises(
         WrongResultError, match=r"row 0 of .*: the logit of token \d+ is .*, by the sampling parameters"
     ):

@@ -22,7 +22,7 @@ from specbench.kernels import launch, launch_shape, launch_tally
 from specbench.models.generate import obstacle
 from specbench.protocols.prechecks import check_no_history
 from specbench.replay.asked import check_sampler
-from specbench.sampling import History, RowParams, SamplingParams, logit_rows, resolve, where
+from specbench.sampling import History, RowParams, SamplingParams, launches, logit_rows, resolve, where
 from specbench.sampling.batch import Batch
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import Shaping
@@ -105,7 +105,7 @@ def ragged(dtype: torch.dtype, asked: list[dict], by_row: bool = True) -> tuple[
 
 def on_device(value):
     moved = {name: part.to(DEVICE) for name, part in vars(value).items() if isinstance(part, torch.Tensor)}
-    return type(value)(**({"asked": value.asked} if isinstance(value, Shaping) else {}), **moved)
+    return type(value)(**({"kinds": value.kinds} if isinstance(value, Shaping) else {}), **moved)
 
 
 def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -116,15 +116,18 @@ def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "chunk"), [(torch.float32, 8), (torch.bfloat16, 1024), (torch.float16, 1024)], ids=str
+    ("dtype", "chunk", "programs"),
+    [(torch.float32, 8, 1024), (torch.bfloat16, 1024, 1024), (torch.float16, 1024, 0), (torch.float32, 8, 0)],
+    ids=str,
 )
-def test_kernels_write_what_their_twin_does(dtype, chunk, monkeypatch):
+def test_kernels_write_what_their_twin_does(dtype, chunk, programs, monkeypatch):
     """All kinds of requests in one launch; then others with the same memory, which the first must not have left dirty.
     In small pieces, tokens that occur twice are counted by different steps of a loop."""
     monkeypatch.setattr(launch_tally, "CHUNK", chunk)
     monkeypatch.setattr(launch_shape, "CHUNK", chunk)
-    monkeypatch.setattr(launch_shape, "ELEMENTS", chunk)
-    monkeypatch.setattr(launch_shape, "TOKENS", chunk)
+    monkeypatch.setattr(launch_shape, "MAX_PROGRAMS", programs)
+    monkeypatch.setattr(launch_shape, "LOGITS_PER_PROGRAM", chunk)
+    monkeypatch.setattr(launch_shape, "TOKENS_PER_ROW", chunk)
     counts, kinds = launch_tally.Counts(VOCABULARY), ("all together", "repetition", "bad words", "nothing")
     for asked in (
         [EACH[name] for name in kinds],
@@ -136,9 +139,11 @@ def test_kernels_write_what_their_twin_does(dtype, chunk, monkeypatch):
         wide = torch.full((len(logits), VOCABULARY + 3), 7.0, dtype=dtype, device=DEVICE)
         wide[:, :VOCABULARY] = logits.to(DEVICE)
         given = wide[:, :VOCABULARY]
-        made = launch_shape.shape(given, on_device(shaping), on_device(history), counts)
-        assert made is given
-        assert torch.equal(made.cpu(), rounded(shaped(logits.float(), shaping, history), dtype))
+        on_gpu, seen = on_device(shaping), on_device(history)
+        texts = (seen.texts, seen.prompt_lengths, seen.text_lengths)
+        tally = launches.count_tokens(*texts, on_gpu, VOCABULARY, counts)
+        launches.shape_in_place(given, on_gpu, dataclasses.replace(seen, tally=tally))
+        assert torch.equal(given.cpu(), rounded(shaped(logits.float(), shaping, history), dtype))
         assert (wide[:, VOCABULARY:] == 7).all(), "wrote beyond a row"
         assert not counts.counts.any(), "counts were left behind"
 
@@ -172,13 +177,15 @@ def test_a_step_penalises_the_models_own_rows(monkeypatch):
 
 def test_as_many_rows_for_each_request_are_needed():
     logits, shaping, history = ragged(torch.float32, [EACH["presence"], {}])
-    with pytest.raises(ArgumentError, match="history: 2 requests have 7 rows of logits; as many for each are needed"):
-        launch_shape.shape(logits[:7].to(DEVICE), on_device(shaping), on_device(history))
+    with pytest.raises(ArgumentError, match="history: 2 requests have 7 rows of logits; each needs the same number"):
+        launches.shape_in_place(logits[:7].to(DEVICE), on_device(shaping), on_device(history))
 
 
 def test_kernels_leave_what_is_not_asked_for():
     logits, shaping, history = ragged(torch.float32, [EACH["presence"], {}])
-    made = launch_shape.shape(logits.clone().to(DEVICE), on_device(shaping), on_device(history)).cpu()
+    given = logits.clone().to(DEVICE)
+    launches.shape_in_place(given, on_device(shaping), on_device(history))
+    made = given.cpu()
     assert torch.equal(made[4:], logits[4:])
     held = {*PROMPT, *TEXT, *history.drafted[0].tolist()}
     others = [token for token in range(VOCABULARY) if token not in held]

@@ -110,7 +110,7 @@ class AcceptVerifier:
             SpecbenchError: the function returned something other than (num_accepted, token) of its request.
         """
         arguments.check(draft, target, streams)
-        device, counts = target.raw.device, draft.num_draft_tokens.tolist()
+        device, counts = target.logits.device, draft.num_draft_tokens.tolist()
         p_rows = target.probs().cpu()
         q_rows, drafted = draft.probs(p_rows.shape[1]).cpu(), draft.token_ids.cpu()
         # A function that draws by itself does not read the streams: certificates look at who reads them.

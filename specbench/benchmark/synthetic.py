@@ -27,7 +27,7 @@ from specbench.benchmark.texts import resolved, seen_from, some_history
 from specbench.core.machine.provenance import request_seed
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft, LogitRows
-from specbench.sampling import History, RowParams, logit_rows, sample, tally, whole_rows
+from specbench.sampling import History, RowParams, logit_rows, sample, shape, tally
 from specbench.sampling.shaped import shaped
 from specbench.sampling.shaping import RESTRICT, Shaping
 
@@ -68,15 +68,18 @@ class Case:
     history: History | None = None
     raw_logits: Shaped[Tensor, "m V"] | None = None
 
-    def target(self) -> LogitRows:
-        """The target's rows from its raw logits: penalties and bans, cutoffs where the sampler truncates, no normaliser
-        where it does not.
+    def target(self, masks: bool = False) -> LogitRows:
+        """Returns the rows of the target's raw logits: with cutoffs if the sampler truncates, else without normaliser.
 
         This is part of the work that is timed.
+
+        Args:
+            masks: whether the reader of the rows applies ``LogitRows.allowed``.
         """
         if self.target_params.truncates:
             return logit_rows(self.target_logits, self.target_params, self.history, in_place=True)
-        return whole_rows(self.target_logits, self.target_params, self.target_cutoff, self.history, in_place=True)
+        logits, allowed = shape(self.target_logits, self.target_params, self.history, in_place=True, masks=masks)
+        return LogitRows(logits, self.target_params.temperature, self.target_cutoff, None, allowed)
 
     def restore(self) -> None:
         """Makes the target's logits raw again after a call. This is not part of the work that is timed."""
@@ -86,9 +89,9 @@ class Case:
     def left(self) -> Shaped[Tensor, "m V"]:
         """The target's logits as a call on a GPU left them, with -inf where a mask beside them bans a token."""
         history, shaping = self.history, self.target_params.shaping
-        if history is None or shaping is None or RESTRICT not in shaping.asked:
+        if history is None or shaping is None or RESTRICT not in shaping.kinds:
             return self.target_logits
-        return _shaped(self.target_logits, dataclasses.replace(shaping, asked=frozenset({RESTRICT})), history)
+        return _shaped(self.target_logits, dataclasses.replace(shaping, kinds=frozenset({RESTRICT})), history)
 
     @cached_property
     def shaped_before(self) -> Case:
@@ -106,16 +109,17 @@ class Case:
         """As :meth:`target`, but made once: for verifiers whose times leave the search for the cutoff out."""
         return self.target()
 
-    def inputs(self, cutoffs_known: bool = False) -> tuple[Draft, LogitRows, Streams]:
-        """A verifier's arguments, made anew; the draft's normalisers are known since its tokens were drawn.
+    def inputs(self, cutoffs_known: bool = False, masks: bool = False) -> tuple[Draft, LogitRows, Streams]:
+        """Returns a verifier's arguments, made anew; the draft's normalisers are known since its tokens were drawn.
 
         Args:
-            cutoffs_known: the target's rows come with cutoffs that were found before.
+            cutoffs_known: whether the target's rows come with cutoffs that were found before.
+            masks: whether the verifier takes masks.
         """
         rows = LogitRows(self.draft_logits, self.draft_temperature, self.draft_cutoff, self.draft_log_normalizer)
         gamma = self.spec.gamma
         draft = Draft(self.token_ids, rows if self.spec.draft_probabilities else None, self.num_draft_tokens, gamma)
-        target = self.target() if not cutoffs_known else self.target_with_cutoffs
+        target = self.target(masks) if not cutoffs_known else self.target_with_cutoffs
         return draft, target, Streams(self.seeds, self.positions, gamma + 1)
 
 

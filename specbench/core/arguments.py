@@ -37,7 +37,7 @@ def check(
     """
     if draft.parents is not None and not trees:
         raise ArgumentError("draft.parents: a tree; this verifier takes chains alone. Use verifier=tree.")
-    device = target.raw.device
+    device = target.logits.device
     check_rows("target", target, device)
     for name, tensor in _integers(draft, streams):
         if tensor.dtype != torch.int64 or tensor.dim() != 1:
@@ -47,10 +47,10 @@ def check(
     _check_lengths(draft, target, streams)
     if draft.rows is not None:
         check_rows("draft.rows", draft.rows, device)
-        expected = (len(draft.token_ids), target.raw.shape[1])
-        if draft.rows.raw.shape != expected:
+        expected = (len(draft.token_ids), target.logits.shape[1])
+        if draft.rows.logits.shape != expected:
             raise ArgumentError(
-                f"draft.rows: logits of shape {tuple(draft.rows.raw.shape)}; {expected} needed, one row for each "
+                f"draft.rows: logits of shape {tuple(draft.rows.logits.shape)}; {expected} needed, one row for each "
                 "drafted token"
             )
     if (values or finite) and _may_wait(device):
@@ -65,7 +65,7 @@ def check_rows(name: str, rows: LogitRows, device: torch.device) -> None:
     Raises:
         ArgumentError: names the part whose shape, dtype or device does not fit.
     """
-    logits = rows.raw
+    logits = rows.logits
     if logits.dim() != 2 or logits.shape[1] == 0:
         raise ArgumentError(
             f"{name}.logits: shape {tuple(logits.shape)}; (rows, vocabulary) needed, the rows of a request after those "
@@ -139,7 +139,7 @@ def _may_wait(device: torch.device) -> bool:
 
 
 def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
-    highest = (target.raw.shape[1] - 1, draft.max_draft_tokens, MAX_SEED, MAX_POSITION)
+    highest = (target.logits.shape[1] - 1, draft.max_draft_tokens, MAX_SEED, MAX_POSITION)
     ranges = [(*each, high) for each, high in zip(_integers(draft, streams), highest, strict=True) if each[1].numel()]
     ends, total = _ends_and_sum([tensor for _, tensor, _ in ranges], draft.num_draft_tokens)
     for (name, tensor, high), (smallest, largest) in zip(ranges, ends, strict=True):

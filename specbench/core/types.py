@@ -1,13 +1,14 @@
-"""The types every part speaks: LogitRows, Draft, Verification (and Streams, in rng.py).
+"""The data that drafters and verifiers exchange: LogitRows, Draft and Verification.
 
-Target p and draft q have one form, so that a verifier never has to guess what was sampled from what. Requests are
-ragged and flattened, as serving engines hold them: request b owns ``num_draft_tokens[b]`` consecutive draft rows and
-``num_draft_tokens[b] + 1`` consecutive target rows, the last of which is its bonus row. A draft may be padded instead:
-then every request owns as many rows, whatever it drafted, and no shape depends on what only the device knows.
+Target p and draft q have one form, LogitRows, so that a verifier knows exactly which distribution a token was sampled
+from. Batches are ragged and flattened, as in serving engines: request b owns ``num_draft_tokens[b]`` consecutive draft
+rows and ``num_draft_tokens[b] + 1`` consecutive target rows, the last of which is its bonus row. A padded draft gives
+every request the same number of rows, so that no shape depends on numbers that only the device knows.
 
-A draft is a chain, each token of which follows the one before it, or a tree, in which several tokens may follow one.
-Target rows are the same for both: the first of a request is for what follows its text, row i + 1 for what follows its
-drafted token i. In a chain that is the row of token i + 1, in a tree the row of all children of token i.
+A draft is a chain, in which each token follows the one before it, or a tree, in which several tokens may follow one.
+Target rows have one layout for both: the first row of a request is for the token after its text, row i + 1 for the
+token after its draft token i. In a chain that is the row of draft token i + 1, in a tree the row of all children of
+draft token i.
 """
 
 from __future__ import annotations
@@ -16,101 +17,121 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int32, Int64, Shaped
 from torch import Tensor
 
 from specbench.core import trees
 
 PADDING = -1
+BITS = 32  # tokens in a word of a mask
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The tokens that each of n rows allows, as bits: one set of tokens for every ``rows`` consecutive rows.
+
+    A mask costs a bit a token to read, a sixteenth of a bfloat16 row; -inf written into the logits costs as many bytes
+    as the logits have.
+
+    Attributes:
+        restricted: whether a set bans any token; the bits of a set that does not are not read.
+        bits: token 32 * i + j is allowed if bit j of word i is set; tokens beyond the words are banned. Contiguous.
+        rows: consecutive rows that share a set.
+    """
+
+    restricted: Bool[Tensor, " m"]
+    bits: Int32[Tensor, "m words"]
+    rows: int
+
+    def select(self, rows: Int64[Tensor, " n"]) -> Mask:
+        """Returns the mask of the given rows, one set a row."""
+        own = rows // self.rows
+        return Mask(self.restricted[own], self.bits[own], 1)
+
+    def banned(self, vocabulary: int) -> Bool[Tensor, "n V"]:
+        """Returns True for each token that a row bans."""
+        places = torch.arange(BITS, dtype=torch.int32, device=self.bits.device)
+        allowed = ((self.bits[:, :, None] >> places) & 1).flatten(1).bool()[:, :vocabulary]
+        allowed = torch.nn.functional.pad(allowed, (0, vocabulary - allowed.shape[1]))
+        return (self.restricted[:, None] & ~allowed).repeat_interleave(self.rows, dim=0)
 
 
 @dataclass(frozen=True)
 class LogitRows:
-    """n distributions over a vocabulary of V tokens, as logits plus three numbers a row.
+    """n distributions over a vocabulary of V tokens: logits, three numbers a row, and the tokens that are allowed.
 
-    ``prob(x) = exp(logit(x) / temperature - log_normalizer)`` where ``logit(x) >= cutoff``, else 0. Temperature 0 means
-    all mass on the argmax, the lowest index on ties; such a row's cutoff and log_normalizer are not used. Temperature,
-    top-k, top-p and min-p all reduce to this form, so a kernel can fold them into its loads and nothing of vocabulary
-    size is copied or sorted after :func:`specbench.sampling.logit_rows` made the rows.
+    ``prob(x) = exp(logit(x) / temperature - log_normalizer)`` if ``logit(x) >= cutoff`` and x is allowed, else 0.
+    Temperature 0 puts all mass on the argmax of the allowed tokens, the lowest index on ties; cutoff and log_normalizer
+    of such a row are not used. Temperature, top-k, top-p and min-p all reduce to this form, so that a kernel applies
+    them while it loads the logits, and nothing of vocabulary size is copied or sorted after
+    :func:`specbench.sampling.logit_rows` has made the rows. Penalties, biases and bans are in the logits.
+
+    Rows are immutable, and every method is a pure function of the fields. Code that reads ``logits`` itself has to
+    apply ``allowed`` too; it receives rows with a mask only if it asks for them (:func:`~specbench.sampling.logit_rows`
+    has ``masks``, a verifier ``takes_masks``).
 
     Attributes:
-        logits: as the model gave them (bf16, fp16 or fp32), rows at any stride, last dimension contiguous.
+        logits: bf16, fp16 or fp32, rows at any stride, last dimension contiguous.
         temperature: >= 0.
         cutoff: tokens with a lower logit have probability 0; -inf keeps all. Tokens tied with the cutoff are kept.
-        log_normalizer: log sum over kept x of exp(logit(x) / temperature), float64; None where nobody has computed it
-            yet, and no cutoff removes anything: a fused verifier finds it on its way, others ask ``normalizer``.
+        log_normalizer: log sum of exp(logit(x) / temperature) over the tokens x that cutoff and mask keep, float64;
+            None if it is not computed yet and no cutoff removes a token. A fused verifier computes it on its way,
+            other code reads ``normalizer``.
+        allowed: the tokens that are not banned; None for all.
     """
 
     logits: Shaped[Tensor, "n V"]
     temperature: Float[Tensor, " n"]
     cutoff: Float[Tensor, " n"]
     log_normalizer: Float[Tensor, " n"] | None
+    allowed: Mask | None = None
 
     def __len__(self) -> int:
-        return self.raw.shape[0]
-
-    @property
-    def mask(self) -> Any:
-        """The specbench.core.masked_rows.Mask that readers of ``raw`` still have to apply; None for none."""
-        return None
-
-    @property
-    def pending(self) -> Any:
-        """The specbench.kernels.launch_shape.Pending that readers of ``raw`` still have to apply; None for none."""
-        return None
-
-    @property
-    def raw(self) -> Tensor:
-        """The logits as they lie in memory: ``logits``, unless there is a mask or anything pending."""
-        return self.logits
+        return self.logits.shape[0]
 
     def select(self, rows: Int64[Tensor, " m"]) -> LogitRows:
-        """The rows at the given indices, in that order (copies them)."""
-        known = self.__dict__.get("normalizer", self.log_normalizer)
-        return LogitRows(
-            self.logits[rows], self.temperature[rows], self.cutoff[rows], None if known is None else known[rows]
-        )
+        """Returns copies of the given rows, in that order."""
+        known = None if self.log_normalizer is None else self.log_normalizer[rows]
+        allowed = None if self.allowed is None else self.allowed.select(rows)
+        return LogitRows(self.logits[rows], self.temperature[rows], self.cutoff[rows], known, allowed)
 
     @staticmethod
     def interleave(steps: Sequence[LogitRows]) -> LogitRows:
-        """Steps of [B] rows each, as [B * len(steps)] rows in which those of one request follow one another."""
-        return steps[0].followed_by(steps[1:])
+        """Returns steps of [B] rows each as [B * len(steps)] rows, those of a request one after another."""
+        plain = [rows.with_mask_applied() for rows in steps]
+        names = ("logits", "temperature", "cutoff", "normalizer")
+        stacked = (torch.stack([getattr(rows, name) for rows in plain], dim=1).flatten(0, 1) for name in names)
+        logits, temperature, cutoff, normalizer = stacked
+        return LogitRows(logits, temperature, cutoff, normalizer)
 
-    def followed_by(self, others: Sequence[LogitRows]) -> LogitRows:
-        """:meth:`interleave` of these and the others."""
-        return LogitRows(
-            *(
-                torch.stack([getattr(rows, name) for rows in (self, *others)], dim=1).flatten(0, 1)
-                for name in ("logits", "temperature", "cutoff", "normalizer")
-            )
-        )
-
-    def normalized(self, log_normalizer: Float[Tensor, " n"]) -> LogitRows:
-        """The same rows, whose normaliser somebody has found."""
-        return LogitRows(self.logits, self.temperature, self.cutoff, log_normalizer)
+    def with_mask_applied(self) -> LogitRows:
+        """Returns the same distributions with -inf as the logit of each banned token, and without a mask."""
+        if self.allowed is None:
+            return self
+        logits = self.logits.masked_fill(self.allowed.banned(self.logits.shape[1]), -torch.inf)
+        return dataclasses.replace(self, logits=logits, allowed=None)
 
     @cached_property
     def normalizer(self) -> Float[Tensor, " n"]:
-        """``log_normalizer``, computed in float64 where it is not known."""
+        """``log_normalizer``, computed in float64 if it is None."""
         if self.log_normalizer is not None:
             return self.log_normalizer
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
-        logits = self.logits.double()
+        logits = self.with_mask_applied().logits.double()
         kept = torch.where(logits < self.cutoff.double()[:, None], -torch.inf, logits)  # a NaN logit is kept, and shows
         return torch.logsumexp(kept / temperature[:, None], dim=-1)
 
     @cached_property
     def argmax(self) -> Int64[Tensor, " n"]:
-        """The lowest index among each row's largest logits."""
-        return self.logits.argmax(dim=-1)
+        """The lowest index among the largest allowed logits of each row."""
+        return self.with_mask_applied().logits.argmax(dim=-1)
 
     def probs(self) -> Float64[Tensor, "n V"]:
-        """The dense distributions in float64, for reference code."""
+        """Returns the dense distributions in float64, for reference code."""
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
-        logits = self.logits.double()
+        logits = self.with_mask_applied().logits.double()
         probs = torch.exp(logits / temperature[:, None] - self.normalizer.double()[:, None])
         probs.masked_fill_(logits < self.cutoff.double()[:, None], 0.0)
         greedy = self.temperature == 0
@@ -119,35 +140,35 @@ class LogitRows:
         return probs
 
     def prob(self, token_ids: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
-        """Each row's probability of one token, without building the dense rows."""
-        logit = self.logits.gather(1, token_ids[:, None])[:, 0].double()
+        """Returns each row's probability of one token, without the dense distributions."""
+        logit = self.with_mask_applied().logits.gather(1, token_ids[:, None])[:, 0].double()
         temperature = torch.where(self.temperature > 0, self.temperature, 1).double()
         random = torch.exp(logit / temperature - self.normalizer.double()) * (logit >= self.cutoff.double())
         return torch.where(self.temperature > 0, random, (token_ids == self.argmax).double())
 
     def finite(self) -> Bool[Tensor, " n"]:
-        """False for a row with a NaN or +inf logit, which shows in its normaliser; nothing can sample from it."""
+        """Returns False for a row with an allowed logit of NaN or +inf, from which no token can be sampled."""
         return self.normalizer.isfinite()
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Drafted tokens of B requests, flattened: n = sum of num_draft_tokens, or B * max_draft_tokens where padded.
+    """Draft tokens of B requests, flattened: n = sum of num_draft_tokens, or B * max_draft_tokens if padded.
 
     Attributes:
-        token_ids: drafted tokens.
+        token_ids: the draft tokens.
         rows: the distributions q that the tokens were sampled from; None for a deterministic draft, whose q is one-hot.
-        num_draft_tokens: tokens drafted by each request, 0 included.
+        num_draft_tokens: draft tokens of each request, >= 0.
         max_draft_tokens: a bound on num_draft_tokens known to the host, so that no shape depends on device data.
-        padded: every request owns max_draft_tokens draft rows and one target row more. Its first num_draft_tokens[b]
-            draft rows count, and as many target rows and the next; what the others hold is not looked at, but for the
-            ids, which are of the vocabulary, and the parents, which are those of a tree. A verifier takes such drafts
-            only if it says so (``takes_padded``).
-        parents: None for a chain. For a tree, which drafted token each one follows, as its index among the rows of its
-            own request; -1 if it follows the text. A token stands behind its parent, and siblings stand in the order
-            in which they were drawn. So the first k tokens are a tree too, and num_draft_tokens may cut it anywhere.
-            ``rows`` then holds what each token was drawn from given its earlier siblings. A verifier takes trees only
-            if it says so (``takes_trees``).
+        padded: whether every request owns max_draft_tokens draft rows and max_draft_tokens + 1 target rows. Its first
+            num_draft_tokens[b] draft rows count, and its first num_draft_tokens[b] + 1 target rows. The other rows are
+            not read, but their ids are of the vocabulary and their parents are those of a tree. A verifier receives
+            padded drafts only if it has ``takes_padded``.
+        parents: None for a chain. For a tree, the draft token that each token follows, as an index among the rows of
+            its request; -1 if it follows the text. A token comes after its parent, and siblings come in the order in
+            which they were drawn, so that the first k tokens of a tree are a tree too. ``rows`` then holds the
+            distribution of each token given its earlier siblings. A verifier receives trees only if it has
+            ``takes_trees``.
         depth: of a tree, a bound on the tokens of its longest path known to the host; None for a chain.
     """
 
@@ -161,7 +182,7 @@ class Draft:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a request can accept, those of the longest path, or all of a chain."""
+        """A bound on the tokens that a request can accept: those of the longest path, or all of a chain."""
         return self.max_draft_tokens if self.depth is None else self.depth
 
     @cached_property
@@ -182,7 +203,7 @@ class Draft:
 
     @cached_property
     def reach(self) -> Int64[Tensor, " B"]:
-        """How many tokens each request could accept, those of its longest path. A tree has to be padded."""
+        """The number of tokens that each request could accept: those of its longest path. A tree has to be padded."""
         if self.parents is None:
             return self.num_draft_tokens
         parents = self.parents.view(len(self.num_draft_tokens), self.max_draft_tokens)
@@ -191,18 +212,18 @@ class Draft:
 
     @cached_property
     def drafted(self) -> Bool[Tensor, "B gamma"]:
-        """True at the places of each block that hold a drafted token."""
+        """True at the places of each block that hold a draft token."""
         places = torch.arange(self.max_draft_tokens, device=self.token_ids.device)
         return places < self.num_draft_tokens[:, None]
 
     def probs(self, vocabulary: int) -> Float64[Tensor, "n V"]:
-        """The dense q that each token was drafted from, for reference code; one-hot if the draft is deterministic."""
+        """Returns the dense q of each draft token, for reference code; one-hot if the draft is deterministic."""
         if self.rows is not None:
             return self.rows.probs()
         return torch.nn.functional.one_hot(self.token_ids, vocabulary).double()
 
     def compact(self, target: LogitRows) -> tuple[Draft, LogitRows]:
-        """The same draft and target rows without padding. Waits for the device; a draft without padding is returned."""
+        """Returns the same draft and target rows without padding. Waits for the device if the draft is padded."""
         if not self.padded or bool(self.drafted.all()):
             return dataclasses.replace(self, padded=False), target
         kept = self.drafted.flatten().nonzero()[:, 0]
@@ -218,20 +239,20 @@ class Draft:
 
     @staticmethod
     def empty(batch: int, device: torch.device) -> Draft:
-        """Nothing drafted for any request: verifying it is plain decoding."""
+        """Returns a draft without tokens: to verify it is plain decoding."""
         none = torch.zeros(0, dtype=torch.int64, device=device)
         return Draft(none, None, torch.zeros(batch, dtype=torch.int64, device=device), 0)
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verifier emits.
+    """The tokens that a verifier emits.
 
     Attributes:
         token_ids: accepted tokens, then the recovered or bonus token, then PADDING (-1); width ``draft.longest + 1``.
-        num_accepted: drafted tokens accepted by each request.
-        path: of a tree, which drafted tokens were accepted: their indices among the request's own rows, each one a
-            child of the one before it, then PADDING. None for a chain, whose accepted tokens are the first ones.
+        num_accepted: draft tokens accepted by each request.
+        path: of a tree, the accepted tokens as indices among the rows of their request, each a child of the one before
+            it, then PADDING. None for a chain, whose accepted tokens are its first.
     """
 
     token_ids: Int64[Tensor, "B width"]

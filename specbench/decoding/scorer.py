@@ -53,9 +53,11 @@ def rows_along(
     """
     n, device = len(logits), logits.device
     none = torch.zeros(n, dtype=torch.int64, device=device)
+    length = torch.tensor([len(prompt)], device=device)
     history = History(
         torch.tensor([list(prompt)], dtype=torch.int64, device=device),
-        *(torch.tensor([len(prompt)], device=device) for _ in range(2)),
+        length,
+        length,
         torch.tensor([list(text)], dtype=torch.int64, device=device),
         none,
         torch.arange(first, first + n, device=device),

@@ -131,7 +131,8 @@ def step(batch: Batch, parts: Parts) -> tuple[Batch, Happened]:
     else:
         draft = padded(parts.drafter.propose(batch, room, streams))
     stamps.mark()
-    rows = score(batch, draft, parts.target)
+    reads_masks = parts.verifier is None or offers(parts.verifier).takes_masks
+    rows = score(batch, draft, parts.target, reads_masks)
     stamps.mark()
     verification = _verify(parts.verifier, draft, rows, streams.reaching(draft.max_draft_tokens + 1))
     stamps.mark()
@@ -154,14 +155,18 @@ def padded(draft: Draft) -> Draft:
     return dataclasses.replace(draft, token_ids=draft.token_ids[row], rows=rows, parents=parents, padded=True)
 
 
-def score(batch: Batch, draft: Draft, target: Engine) -> LogitRows:
-    """The target's distribution after the text and after every drafted token."""
+def score(batch: Batch, draft: Draft, target: Engine, masks: bool = False) -> LogitRows:
+    """The target's distribution after the text and after every drafted token.
+
+    Args:
+        masks: whether readers of the rows of a chain apply ``LogitRows.allowed``.
+    """
     width = draft.max_draft_tokens
     drafted = draft.token_ids.view(len(batch), width)
     fed = torch.cat([batch.span(batch.lengths - 1, 1), drafted], dim=1)
     if draft.parents is None:
         logits = target.extend(fed, draft.num_draft_tokens + 1)
-        return batch.rows(logits.flatten(0, 1), drafted)
+        return batch.rows(logits.flatten(0, 1), drafted, masks=masks)
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
     logits = target.extend(fed, draft.num_draft_tokens + 1, seen)
@@ -194,7 +199,7 @@ def _commit(
     nothing, bad = block & (emitted == PADDING), _bad(draft, rows)
     if parts.target.shards is not None:
         drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
-        differ = parts.target.shards.differing(rows.raw.unflatten(0, (len(batch), -1)), drafted, emitted)
+        differ = parts.target.shards.differing(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
         bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     finished = torch.where(batch.running, ended, batch.finished)
@@ -217,15 +222,15 @@ def _commit(
 def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
     """Whose logits are NaN or +inf for each request: one read of them, since a NaN in a row counts as its largest.
 
-    Rows that nothing was drawn from count too, and so do tokens that a mask bans, if they are still as the model gave
-    them. All -inf is no error there: a grammar may have come to its end.
+    Rows from which nothing was sampled count too, and so do the logits of tokens that a mask bans. A row of -inf alone
+    is no error: a grammar may have come to its end.
     """
     counts, bad = draft.num_draft_tokens, torch.full_like(draft.num_draft_tokens, FINITE)
     for name, rows, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, target, 1)):
         width = draft.max_draft_tokens + more
         if rows is not None and width > 0:
             used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
-            finite = (_largest(rows.raw) < torch.inf).view(-1, width)
+            finite = (_largest(rows.logits) < torch.inf).view(-1, width)
             bad = torch.where((~finite & used).any(dim=1), name, bad)
     return bad
 

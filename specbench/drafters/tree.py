@@ -188,4 +188,7 @@ def _stacked(drawn_from: Sequence[LogitRows], batch: int) -> tuple[Tensor, ...]:
 
 def _joined(levels: Sequence[tuple[Tensor, ...]]) -> LogitRows:
     """The rows of all levels, those of a request following one another."""
-    return LogitRows(*(torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*levels, strict=True)))
+    logits, temperature, cutoff, normalizer = (
+        torch.cat(parts, dim=1).flatten(0, 1) for parts in zip(*levels, strict=True)
+    )
+    return LogitRows(logits, temperature, cutoff, normalizer)

@@ -1,4 +1,4 @@
-"""The scoring half of verification: sums over drafted rows, and the accept tests once a request has all of its own."""
+"""The scoring half of verification: sums over the rows of draft tokens, then the accept tests of each request."""
 
 import triton
 import triton.language as tl
@@ -8,14 +8,14 @@ from specbench.kernels import tiles as on_tiles
 from specbench.kernels.tiles import NO_INDEX
 
 ACCEPT = tl.constexpr(1)  # rng.Stream.ACCEPT
-BY_MASS = tl.constexpr(-1)  # outcome of a request whose tau depends on its residual masses (block rule)
+BY_MASS = tl.constexpr(-1)  # outcome of a request whose tau depends on residual masses (block rule)
 
 
 @triton.jit
 def draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA):
-    """What the accept tests need of the draft: (ids, logits, temperatures, normalisers, cutoffs, seed, position).
+    """Loads the draft's part of the accept tests: (ids, logits, temperatures, normalisers, cutoffs, seed, position).
 
-    Loaded ahead of a request's scores, since each of these costs a trip to memory.
+    It comes before the request's scores, since each load costs a trip to memory.
     """
     i = tl.arange(0, GAMMA)
     rows, valid = first + i, i < drafted
@@ -33,14 +33,14 @@ def draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA):
 
 @triton.jit
 def drafted_ids(block, rows, valid, vocabulary):
-    """The drafted tokens of some rows, int32; -1 for no row, and for an id outside of the vocabulary."""
+    """The draft tokens of the given rows, int32; -1 for an invalid row or an id outside of the vocabulary."""
     x = tl.load(block.token_ids + rows, mask=valid, other=-1)
     return tl.where((x >= 0) & (x < vocabulary), x, -1).to(tl.int32)
 
 
 @triton.jit
 def _logit(source, rows, x):
-    """Each row's logit of its drafted token, float64; -inf where there is none."""
+    """Each row's logit of its draft token x, float64; -inf if x is -1 or banned."""
     logit = tl.load(source.logits + rows * source.stride + x, mask=x >= 0, other=float("-inf")).to(tl.float64)
     if source.mask is not None:
         logit = tl.where(masks.allows(source.mask, rows, x), logit, float("-inf"))
@@ -48,22 +48,10 @@ def _logit(source, rows, x):
 
 
 @triton.jit
-def await_shaped(ws, request, shapers):
-    """Waits until all of so many programs have penalised and banned in a request's rows."""
-    done = tl.atomic_add(ws.shaped + request, 0, sem="acquire")
-    while done < shapers:
-        done = tl.atomic_add(ws.shaped + request, 0, sem="acquire")
+def score(p, block, ws, request, drafted, first, item, chunks, chunk, tiles, vocabulary, KNOWN, TILE, TILES, GAMMA):
+    """Stores the sums of one chunk of a drafted row; returns how many chunks of the request were done before, or -1.
 
-
-@triton.jit
-def score(
-    p, block, ws, shapers, request, drafted, first, item, chunks, chunk, tiles, vocabulary,
-    KNOWN, TILE, TILES, GAMMA,
-):  # fmt: skip
-    """Leaves the sums of one chunk of a drafted row; returns how many chunks of the request were done before, or -1.
-
-    Of greedy rows it leaves the largest logits; of others whose normaliser is known nothing is needed. With ``shapers``
-    it waits for these programs first.
+    Of a greedy row it stores the largest logits; of others whose normaliser is known, nothing.
     """
     i = item // chunks
     before = tl.full((), -1, tl.int32)
@@ -74,9 +62,7 @@ def score(
         logits, mask = p.logits + row * p.stride, masks.mask_of(p, row)
         temperature = tl.load(p.temperature + row).to(tl.float64)
         x = drafted_ids(block, first + i, i < drafted, vocabulary)
-        if shapers is not None:
-            await_shaped(ws, request, shapers)
-        # The drafted token's logit is rarely far below the largest, and spares looking for that.
+        # The draft token's logit is rarely far below the largest, and replaces a search for it.
         logit = _logit(p, row, x).to(tl.float32)
         if temperature == 0:
             on_tiles.leave_largest(logits, mask, begin, end, vocabulary, ws.reference + cells, ws.place + cells, TILE)
@@ -92,7 +78,7 @@ def score(
 
 @triton.jit
 def draft_probs(given, HAS_Q, GAMMA):
-    """q of each drafted token, its row's form (float64 factor 0 for a one-hot row), and its uniform; all [GAMMA]."""
+    """q of each draft token, the form of its row (float64 factor 0 for a one-hot row), and its uniform; all [GAMMA]."""
     _, logit, temperature, normalizer, cutoff, seed, position = given
     q_x = tl.full((GAMMA,), 1.0, tl.float64)
     scale, reference, factor = q_x.to(tl.float32), q_x.to(tl.float32), 0.0 * q_x
@@ -108,7 +94,7 @@ def draft_probs(given, HAS_Q, GAMMA):
 
 @triton.jit
 def accept(p, x, of_draft, ws, request, drafted, first, tiles, BLOCK, KNOWN, TILES, GAMMA):
-    """The accept tests of a scored request; leaves the form of its rows and returns its outcome."""
+    """Makes the accept tests of a scored request; stores the form of its rows and returns its outcome."""
     i = tl.arange(0, GAMMA)
     valid = i < drafted
     rows, slots = first + request + i, request * GAMMA + i
@@ -117,7 +103,7 @@ def accept(p, x, of_draft, ws, request, drafted, first, tiles, BLOCK, KNOWN, TIL
     tl.store(ws.form + 8 * slots + 4, q_reference, mask=valid)
     tl.store(ws.form + 8 * slots + 5, q_factor.to(tl.float32), mask=valid)
     p_x = _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, KNOWN, TILES)
-    p_x = tl.where(x < 0, 0.0, p_x)  # refused, also in a row that no probability comes of
+    p_x = tl.where(x < 0, 0.0, p_x)  # rejected, also in a row without valid probabilities
     if BLOCK:
         outcome = _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u)
     else:
@@ -128,7 +114,7 @@ def accept(p, x, of_draft, ws, request, drafted, first, tiles, BLOCK, KNOWN, TIL
 
 @triton.jit
 def _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, KNOWN, TILES):
-    """p of each drafted token, float64; leaves each row's form, or its argmax."""
+    """p of each draft token, float64; stores the form of each row, or its argmax."""
     logit = _logit(p, rows, x)
     temperature = tl.load(p.temperature + rows, mask=valid, other=1.0).to(tl.float64)
     t = tl.arange(0, TILES)
@@ -163,7 +149,7 @@ def _drafted_probs(p, ws, rows, slots, x, q_factor, valid, tiles, KNOWN, TILES):
 
 @triton.jit
 def _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u):
-    """Leaves pi_1 ... pi_g; the whole draft is accepted if u_g < pi_g, else the residual masses decide."""
+    """Stores pi_1 ... pi_g; the whole draft is accepted if u_g < pi_g, else the residual masses decide."""
     ratio = tl.where(p_x == 0, 0.0, p_x / q_x)
     pi = tl.where(valid, 1.0, 1.0).to(tl.float64)
     weight = tl.sum(tl.where(i == 0, pi, 0.0), axis=0)
@@ -172,7 +158,7 @@ def _block_outcome(ws, i, slots, valid, drafted, p_x, q_x, u):
         weight = tl.where(weight > 1, 1.0, weight)  # NaN stays
         pi = tl.where(i == k, weight, pi)
     tl.store(ws.pi + slots, pi, mask=valid)
-    if weight != weight:  # a bad row anywhere spoils the block: row 0 is drawn from, and made to yield no token
+    if weight != weight:  # NaN in any row spoils the block: no token comes of row 0, from which it would be sampled
         tl.store(ws.form + 8 * tl.min(slots, axis=0) + 2, float("nan"))
     whole = tl.sum(tl.where(i == drafted - 1, u, 0.0), axis=0) < weight
     return tl.where(whole, 1 + drafted.to(tl.int32), tl.where(weight == weight, BY_MASS, 1))

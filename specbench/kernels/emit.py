@@ -60,7 +60,7 @@ def _probs(form, start, vocabulary, WHOLE, N: tl.constexpr):
 def weigh(form, start, vocabulary, BLOCK, HAS_Q, WHOLE, N: tl.constexpr):
     """The weights of N tokens of a row from ``start`` on, float32.
 
-    The draft's logits are read without its mask, which is the target's: it leaves no weight to what it bans, by p.
+    The draft's logits have no mask: what the target's bans has no weight, by p.
     """
     p_form, q_form, x, dense, greedy, argmax, pi = form
     offsets = start + tl.arange(0, N)

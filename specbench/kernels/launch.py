@@ -17,9 +17,8 @@ from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.kernels.emit import GROUP
-from specbench.kernels.layout import Block, Mask, Rows
+from specbench.kernels.layout import Block, DeviceMask, Rows
 from specbench.kernels.masks import MOST_TILES
-from specbench.kernels.verify import shape_and_verify_kernel as _shape_and_verify_kernel
 from specbench.kernels.verify import verify_kernel as _verify_kernel
 from specbench.kernels.workspace import Workspace
 
@@ -27,14 +26,12 @@ LOGIT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TILE = 2048  # logits a tile: fixed, since a row's sums must not depend on the batch
 WARPS = 4
 REGISTERS = 64  # a thread: leaves room for enough programs at once to hide the memory's latency
-PROGRAMS = 1024  # tiles are shared out among so many,
-SCORE_CHUNK, EMIT_CHUNK = 32, 8  # at most so many a program
+TARGET_PROGRAMS = 1024  # a launch has about this many programs if its tiles suffice
+SCORE_CHUNK, EMIT_CHUNK = 32, 8  # the most tiles that a scoring or an emitting program reads
 LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
-LEAD = 512  # programs between penalising a request's rows and scoring it
 GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
-# A checker of types would read the kernels' parameters as the launches'.
+# A type checker would read the kernel's parameters as the launch's.
 verify_kernel: Any = _verify_kernel
-shape_and_verify_kernel: Any = _shape_and_verify_kernel
 INTERPRETED = isinstance(_verify_kernel, InterpretedFunction)
 _INTERPRETER = threading.RLock()
 
@@ -48,12 +45,12 @@ def verify(
     workspace: Workspace,
     out: Verification | None = None,
 ) -> Verification:
-    """Verifies a batch in one launch, which applies what is pending too; see kernels/verify.py.
+    """Verifies a batch in one launch; see kernels/verify.py.
 
-    It never waits for the device. So ids, counts, positions, seeds and logits are not looked at here, and what plain
-    verifiers refuse (core/arguments.py) has a defined result instead. Whatever they are, the launch ends, reads
-    and writes nothing outside of the tensors given, emits ids of the vocabulary or PADDING, and leaves the workspace
-    fit for the next:
+    It never waits for the device. So the values of ids, counts, positions, seeds and logits are not checked here, and
+    values that plain verifiers refuse (core/arguments.py) have a defined result instead. For any values the launch
+    ends, reads and writes only the tensors given, emits ids of the vocabulary or PADDING, and leaves the workspace
+    ready for the next launch:
 
     - A drafted id outside of the vocabulary is refused, as one that p gives no probability; the token in its place is
       drawn from max(p - q, 0), where such an id takes nothing from p (one-hot q).
@@ -65,8 +62,8 @@ def verify(
     - A row with NaN or +inf logits that a token was to be drawn from yields PADDING in its place.
 
     Args:
-        target: rows with or without log_normalizer.
-        draft: drafted from ``rows``; a log_normalizer that drafting did not leave is computed here, slowly.
+        target: rows with or without log_normalizer, with or without a mask.
+        draft: if its rows have no log_normalizer it is computed here, slowly; a mask of its rows is applied to a copy.
         block: the block rule instead of the token rule.
         out: where to write; token_ids [B, max_draft_tokens + 1] and num_accepted [B], int64, contiguous.
 
@@ -74,39 +71,35 @@ def verify(
         ArgumentError: names the argument whose shape, dtype, device or stride does not fit.
     """
     check(draft, target, streams)
-    batch, gamma, vocabulary = len(draft.num_draft_tokens), draft.max_draft_tokens, target.raw.shape[1]
-    device = target.raw.device
+    batch, gamma, vocabulary = len(draft.num_draft_tokens), draft.max_draft_tokens, target.logits.shape[1]
+    device = target.logits.device
     if out is None:
         out = Verification(
             torch.empty((batch, gamma + 1), dtype=torch.int64, device=device),
             torch.empty(batch, dtype=torch.int64, device=device),
         )
     else:
-        check_array("out.token_ids", out.token_ids, torch.int64, (batch, gamma + 1), target.raw)
-        check_array("out.num_accepted", out.num_accepted, torch.int64, (batch,), target.raw)
+        check_array("out.token_ids", out.token_ids, torch.int64, (batch, gamma + 1), target.logits)
+        check_array("out.num_accepted", out.num_accepted, torch.int64, (batch,), target.logits)
     if batch == 0:
         return out
     tile, tiles, tile_lanes = row_tiles(vocabulary)
     lanes = max(GAMMA_LANES, triton.next_power_of_2(gamma))
     known = target.log_normalizer is not None
-    most = MOST_TILES.value if target.mask is not None else tiles
+    most = MOST_TILES.value if target.allowed is not None else tiles
     slots = max(gamma, 1) if block else 1
     score_chunk = tiles if known else min(most, chunk_of(tiles, batch * gamma, SCORE_CHUNK))
     emit_chunk = min(most, chunk_of(tiles, batch * slots, EMIT_CHUNK))
     scoring, emitting = gamma * triton.cdiv(tiles, score_chunk), slots * triton.cdiv(tiles, emit_chunk)
     groups = (lanes if block else 1) * tile_lanes * tile // GROUP.value
-    scratch = workspace.scratch(batch, lanes, tile_lanes, groups, device)  # may refuse, and nothing is begun then
-    kernel, programs, shapes, constants = verify_kernel, batch * (scoring + emitting), (), {}
-    even = draft.padded or len(draft.token_ids) == batch * gamma
-    if target.pending is not None and even and not known and len(target.pending.history.texts) == batch:
-        asked, sizes, constants, shapers = target.pending.begun()
-        ahead = min(batch, triton.cdiv(LEAD, shapers + scoring))
-        kernel, programs, shapes = shape_and_verify_kernel, programs + (batch + ahead) * shapers, (ahead, asked, *sizes)
+    scratch = workspace.scratch(batch, lanes, tile_lanes, groups, device)
     p_rows = rows_of(target, target.log_normalizer, max(score_chunk, emit_chunk) > 1)
-    q_rows = p_rows if draft.rows is None else _draft_rows(draft.rows, target)
+    q_rows = p_rows
+    if draft.rows is not None:
+        q_rows = rows_of(draft.rows.with_mask_applied(), draft.rows.normalizer)
     run(
-        kernel,
-        programs,
+        verify_kernel,
+        batch * (scoring + emitting),
         p_rows,
         q_rows,
         Block(
@@ -126,7 +119,6 @@ def verify(
         score_chunk,
         emit_chunk,
         min(batch, triton.cdiv(LAG, max(1, scoring))),
-        *shapes,
         BLOCK=block,
         HAS_Q=draft.rows is not None,
         KNOWN=known,
@@ -135,7 +127,6 @@ def verify(
         GAMMA=lanes,
         SLOTS=lanes if block else 1,
         PADDED=draft.padded,
-        **constants,
         num_warps=WARPS,
         maxnreg=REGISTERS,
     )
@@ -145,8 +136,8 @@ def verify(
 def run(kernel: Any, programs: int, *args: Any, **options: Any) -> None:
     """Launches a kernel.
 
-    Triton's interpreter replaces functions of triton.language for the whole process while it runs a kernel: one thread
-    at a time. NumPy, under it, would warn of the NaN and inf that kernels reckon with.
+    Triton's interpreter replaces functions of triton.language for the whole process while it runs a kernel, so that
+    only one thread may run one. NumPy, which it uses, would warn of the NaN and inf that kernels handle.
     """
     if not INTERPRETED:
         kernel[(programs,)](*args, **options)
@@ -157,44 +148,40 @@ def run(kernel: Any, programs: int, *args: Any, **options: Any) -> None:
 
 
 def row_tiles(vocabulary: int) -> tuple[int, int, int]:
-    """Logits a tile, tiles a row, and the power of two that bounds these; fixed by the vocabulary alone."""
+    """Returns logits a tile, tiles a row, and the power of two that bounds the latter; a function of the vocabulary."""
     tile = max(GROUP.value, min(TILE, triton.next_power_of_2(vocabulary)))
     tiles = triton.cdiv(vocabulary, tile)
     return tile, tiles, triton.next_power_of_2(tiles)
 
 
 def chunk_of(tiles: int, rows: int, most: int) -> int:
-    """Tiles a program: one where rows are few and latency counts, more where there is enough to keep a GPU busy.
+    """Returns the tiles of a program: one for few rows, where latency counts, more if the GPU is busy anyway.
 
     Tokens do not depend on it.
     """
-    return max(1, min(tiles, most, tiles * rows // PROGRAMS))
+    return max(1, min(tiles, most, tiles * rows // TARGET_PROGRAMS))
 
 
 def rows_of(rows: LogitRows, normalizer: Tensor | None = None, skips: bool = True) -> Rows:
-    """Rows on the device, penalised and banned but for their mask; without a normaliser a pointer that no kernel
-    follows stands in its place. skips: whether a program has several tiles, some of which a mask may leave out."""
-    if rows.pending is not None:
-        rows.pending.apply()
+    """Returns rows as a kernel takes them.
+
+    Args:
+        normalizer: None if the kernel does not read it; a pointer that it does not follow takes its place.
+        skips: whether a program has several tiles, some of which it may skip by the mask.
+    """
     known = rows.temperature if normalizer is None else normalizer
-    mask, looks = rows.mask, None
-    if mask is not None:
-        mask, looks = Mask(mask.restricted, mask.bits, mask.bits.shape[1], mask.rows), 1 if skips else None
-    return Rows(rows.raw, rows.raw.stride(0), rows.temperature, rows.cutoff, known, mask, looks)
-
-
-def _draft_rows(rows: LogitRows, target: LogitRows) -> Rows:
-    """The draft's rows. Their mask may be left out if it is the target's too, since no weight is left there then."""
-    given = rows_of(rows, rows.normalizer)
-    if rows.mask is not None and not rows.mask.same_sets(target.mask):
-        given = given._replace(logits=rows.logits, stride=rows.logits.stride(0))
-    return given._replace(mask=None, skips=None)
+    mask = None
+    if rows.allowed is not None:
+        allowed = rows.allowed
+        mask = DeviceMask(allowed.restricted, allowed.bits, allowed.bits.shape[1], allowed.rows)
+    may_skip = 1 if skips and mask is not None else None
+    return Rows(rows.logits, rows.logits.stride(0), rows.temperature, rows.cutoff, known, mask, may_skip)
 
 
 def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
-    """Raises ArgumentError for what the kernel cannot take, as far as the host knows it. Reads no device data."""
+    """Raises ArgumentError for arguments that the kernel cannot take. Reads no device data."""
     arguments.check(draft, target, streams, values=False)
-    device = target.raw.device
+    device = target.logits.device
     if (device.type == "cpu") != INTERPRETED:
         remedy = "set TRITON_INTERPRET=1 before Python starts" if device.type == "cpu" else "unset TRITON_INTERPRET"
         raise ArgumentError(f"target: logits on {device}; to run the kernels there, {remedy}")
@@ -213,7 +200,7 @@ def check(draft: Draft, target: LogitRows, streams: Streams) -> None:
 
 def check_layout(name: str, rows: LogitRows) -> None:
     """Raises ArgumentError for rows in a dtype or with strides that no kernel can take."""
-    check_logits(name, rows.raw)
+    check_logits(name, rows.logits)
     for part in ("temperature", "cutoff", "log_normalizer"):
         tensor = getattr(rows, part)
         if tensor is not None and not tensor.is_contiguous():

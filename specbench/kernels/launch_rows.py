@@ -1,4 +1,4 @@
-"""Launches of the kernels that look at rows one by one: cutoffs with normalisers, and samples."""
+"""Launches of the kernels that work row by row: cutoffs with normalisers, and samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from specbench.kernels.layout import Block
 from specbench.kernels.masks import MOST_TILES
 from specbench.kernels.workspace import Workspace
 
-# A checker of types would read the kernels' parameters as the launches'.
+# A type checker would read the kernels' parameters as the launches'.
 survey_kernel: Any = cutoff.survey_kernel
 cutoff_kernel: Any = cutoff.cutoff_kernel
 sample_kernel: Any = sampler.sample_kernel
@@ -105,12 +105,12 @@ def sample(
     Raises:
         ArgumentError: names the argument whose shape, dtype, device or stride does not fit.
     """
-    arguments.check_rows("rows", rows, rows.raw.device)
+    arguments.check_rows("rows", rows, rows.logits.device)
     check_layout("rows", rows)
-    check_array("u", u, torch.float64, (len(rows),), rows.raw)
-    n, vocabulary = rows.raw.shape
+    check_array("u", u, torch.float64, (len(rows),), rows.logits)
+    n, vocabulary = rows.logits.shape
     tile, tiles, lanes = row_tiles(vocabulary)
-    device = rows.raw.device
+    device = rows.logits.device
     tokens = torch.empty(n, dtype=torch.int64, device=device)
     normalizers = torch.empty(n, dtype=torch.float64, device=device)
     if n > 0:

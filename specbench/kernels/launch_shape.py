@@ -1,147 +1,103 @@
-"""Launches of the kernels that penalise, bias and ban tokens in place."""
+"""Launches of the kernels that apply penalties, biases and bans to logits in place."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
-from jaxtyping import Shaped
+from jaxtyping import Float64, Int32, Int64, Shaped
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
-from specbench.core.masked_rows import Mask
+from specbench.core.types import BITS, Mask
 from specbench.kernels import shape as kernels
 from specbench.kernels.launch import check_logits, row_tiles, run
-from specbench.kernels.launch_tally import Counts, tally
-from specbench.kernels.layout import Asked
 from specbench.kernels.think import think_kernel as _think_kernel
 
-# A checker of types would read the kernels' parameters as the launches'.
+# A type checker would read the kernels' parameters as the launches'.
 shape_kernel: Any = kernels.shape_kernel
 allow_kernel: Any = kernels.allow_kernel
 think_kernel: Any = _think_kernel
-BITS = 32  # of allowed_token_ids, in a word
-CHUNK = 1024  # tokens of a text that are looked through together
-PROGRAMS = 1024  # if so many are enough, each has one row of one part of a request,
-TOKENS = 128  # of which it changes so many tokens together;
-ELEMENTS = 1024  # if not, each changes so many logits together,
-ROWS = 8  # in at most so many rows,
-BESIDE = (2, 128)  # or, in a verifier's launch, whose programs have few registers, in so many rows, so many tokens
-IN_VERIFIER = True  # whether a verifier's launch penalises and bans in its target's rows, or one before it
-_ALONE = {"allowed_token_ids", "thinking_token_budget"}  # what has a kernel of its own
+CHUNK = 1024  # tokens of a text that a program of think_kernel reads at once
+MAX_PROGRAMS = 1024  # up to this many programs, each handles one row of one part of a request,
+TOKENS_PER_ROW = 128  # and changes this many of its tokens at once;
+MAX_ROWS_PER_PROGRAM = 8  # beyond, a program handles up to this many rows,
+LOGITS_PER_PROGRAM = 1024  # and changes this many of their logits at once
 
 
-def shape(
-    logits: Shaped[Tensor, "n V"], asked: Any, history: Any, counts: Counts | None = None
-) -> Shaped[Tensor, "n V"]:
-    """Applies penalties, biases and bans to logits in place, and returns them.
+class ShapingRequest(NamedTuple):
+    """Penalties, biases, bad words and min_tokens of B requests, and the texts that they depend on.
 
-    One launch, and one more each for allowed_token_ids, for thinking_token_budget, and, if the history has no tally and
-    there are penalties, for that.
+    Parameters that no request uses are None; the kernel is then compiled without them. They have one row a request, or
+    the same number for each, as in sampling.shaping.Shaping. Texts are those of sampling.History, lists of tokens and
+    their counts those of tally_kernel.
+    """
+
+    offset: Int64[Tensor, " n"]
+    texts: Int64[Tensor, "B capacity"]
+    prompt_lengths: Int64[Tensor, " B"]
+    text_lengths: Int64[Tensor, " B"]
+    drafted: Int64[Tensor, "B width"]
+    list_lengths: Int32[Tensor, "B parts"] | None = None
+    listed: Int32[Tensor, "B parts room"] | None = None
+    counts: Int32[Tensor, "B parts room"] | None = None
+    presence: Float64[Tensor, " m"] | None = None
+    frequency: Float64[Tensor, " m"] | None = None
+    repetition: Float64[Tensor, " m"] | None = None
+    bias_ids: Int64[Tensor, "m biases"] | None = None
+    bias: Float64[Tensor, "m biases"] | None = None
+    bad_words: Int64[Tensor, "m sequences longest"] | None = None
+    min_tokens: Int64[Tensor, " m"] | None = None
+    ending_ids: Int64[Tensor, "m endings"] | None = None
+
+
+class ThinkingRequest(NamedTuple):
+    """thinking_token_budget of B requests, and the texts that it depends on; parameters as in ShapingRequest."""
+
+    offset: Int64[Tensor, " n"]
+    texts: Int64[Tensor, "B capacity"]
+    text_lengths: Int64[Tensor, " B"]
+    drafted: Int64[Tensor, "B width"]
+    budget: Int64[Tensor, " m"]
+    start: Int64[Tensor, " m"]
+    end: Int64[Tensor, " m"]
+
+
+def shape(logits: Shaped[Tensor, "n V"], params: ShapingRequest) -> None:
+    """Applies penalties, biases, bad words and min_tokens in place, in one launch.
 
     Args:
-        logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride; those of a request stand together, as
-            many for each.
-        asked: a :class:`specbench.sampling.shaping.Shaping`, a row a row of logits, alike for all rows of a request, or
-            a row a request.
-        history: the :class:`specbench.sampling.History` of the rows; the room of both is above this one.
-        counts: memory to count in; None takes some that is kept for the device's current stream.
+        logits: bf16, fp16 or fp32, last dimension contiguous, rows at any stride; the rows of a request are
+            consecutive, and every request has the same number.
+        params: the texts, and at least one parameter.
 
     Raises:
-        ArgumentError: logits in a dtype or with strides that no kernel can take; not as many rows for each request.
+        ArgumentError: logits in a dtype or with strides that no kernel can take; not the same number of rows for every
+            request.
     """
     check_logits("logits", logits)
-    n, vocabulary = logits.shape
-    if n == 0:
-        return logits
-    wanted, (rows, step) = asked.asked, _rows_and_step(n, asked, history)
-    if "allowed_token_ids" in wanted:
-        allow(logits, mask_of(asked, n))
-    if wanted - _ALONE:
-        _shape(logits, asked, history, counts, rows, step)
-    if "thinking_token_budget" in wanted:  # last, since it forces a token whatever bans it
-        texts, drafted = history.texts, history.drafted
-        run(
-            think_kernel, n,
-            logits, logits.stride(0), history.offset,
-            texts, texts.stride(0), history.text_lengths, drafted, drafted.stride(0),
-            asked.thinking_budget, asked.thinking_start, asked.thinking_end, step, rows, vocabulary,
-            CHUNK=_chunk(history), TILE=row_tiles(vocabulary)[0], num_warps=4,
-        )  # fmt: skip
-    return logits
+    requests, (n, vocabulary) = len(params.texts), logits.shape
+    rows = _rows_of_a_request(n, requests)
+    if rows == 0:
+        return
+    used = (params.presence, params.bias_ids, params.bad_words, params.min_tokens)
+    step = next(len(part) for part in used if part is not None) // requests
+    parts, room = (1, 0) if params.listed is None else params.listed.shape[1:]
+    sequences, longest = (0, 0) if params.bad_words is None else params.bad_words.shape[1:]
+    width, lanes = params.drafted.shape[1], triton.next_power_of_2(rows)
+    together, tokens = min(MAX_ROWS_PER_PROGRAM, lanes), LOGITS_PER_PROGRAM // min(MAX_ROWS_PER_PROGRAM, lanes)
+    if requests * parts * rows <= MAX_PROGRAMS:
+        together, tokens = 1, TOKENS_PER_ROW
+    run(
+        shape_kernel, requests * parts * triton.cdiv(rows, together),
+        logits, logits.stride(0), params, params.texts.stride(0), params.drafted.stride(0), step, rows, room, width,
+        _columns(params.bias_ids), sequences, longest, _columns(params.ending_ids), parts, vocabulary,
+        ROWS=together, TOKENS=tokens, WIDTH=triton.next_power_of_2(max(1, width)), num_warps=4,
+    )  # fmt: skip
 
 
-def _rows_and_step(n: int, asked: Any, history: Any) -> tuple[int, int]:
-    """Rows of logits, and of parameters, a request."""
-    requests = max(1, len(history.texts))
-    if n % requests:
-        raise ArgumentError(f"history: {requests} requests have {n} rows of logits; as many for each are needed")
-    return n // requests, n // requests if len(asked.presence) == n else 1
-
-
-@dataclass
-class Pending:
-    """Penalties, biases, bad words and min_tokens that logits still lack, to be applied in place.
-
-    A verifier's launch does so, and spares a launch; whoever else reads the logits calls :meth:`apply` first.
-
-    Args:
-        logits, asked, history: as in :func:`shape`; nothing that has a kernel of its own is asked for.
-
-    Raises:
-        ArgumentError: see :func:`shape`.
-    """
-
-    logits: Shaped[Tensor, "n V"]
-    asked: Any
-    history: Any
-    done: bool = False
-
-    def __post_init__(self) -> None:
-        check_logits("logits", self.logits)
-        _rows_and_step(len(self.logits), self.asked, self.history)
-
-    def apply(self) -> None:
-        """Applies them in a launch, if nobody has."""
-        if not self.done:
-            shape(self.logits, self.asked, self.history)
-            self.done = True  # if the launch was refused, they are still pending
-
-    def begun(self) -> tuple[Asked, tuple[int, ...], dict[str, int], int]:
-        """For who applies them in the next launch: asked, sizes and constants of shape_and_verify_kernel, and how many
-        programs shape a request."""
-        rows, step = _rows_and_step(len(self.logits), self.asked, self.history)
-        asked, sizes, constants = on_device(self.logits.shape[1], self.asked, self.history, None, rows, step, BESIDE)
-        self.done = True
-        return asked, sizes, constants, programs_of(sizes, constants["ROWS"])
-
-
-def beside(
-    logits: Shaped[Tensor, "n V"], asked: Any, history: Any
-) -> tuple[Mask | None, Callable[[Tensor, Mask], Tensor], Pending | None]:
-    """What stays beside the logits, as MaskedRows has it: the mask, what writes it into them, and what is pending.
-
-    The arguments are those of :func:`shape`, thinking_token_budget excepted.
-    """
-    mask = mask_of(asked, len(logits)) if "allowed_token_ids" in asked.asked else None
-    others, pending = dataclasses.replace(asked, asked=asked.asked - {"allowed_token_ids"}), None
-    if others.asked:
-        pending = Pending(logits, others, history)
-        if not IN_VERIFIER:
-            pending.apply()
-    return mask, allow, pending
-
-
-def mask_of(asked: Any, n: int) -> Mask:
-    """What allowed_token_ids leaves to n rows of logits; the arguments are those of :func:`shape`."""
-    return Mask(asked.restricted, asked.allowed, n // len(asked.restricted))
-
-
-def allow(logits: Shaped[Tensor, "n V"], mask: Mask) -> Shaped[Tensor, "n V"]:
-    """Writes -inf in place to what a mask bans, and returns the logits; one launch.
+def allow(logits: Shaped[Tensor, "n V"], mask: Mask) -> None:
+    """Writes -inf in place over the tokens that a mask bans, in one launch.
 
     Raises:
         ArgumentError: see :func:`shape`.
@@ -155,65 +111,34 @@ def allow(logits: Shaped[Tensor, "n V"], mask: Mask) -> Shaped[Tensor, "n V"]:
             logits, logits.stride(0), mask.restricted, mask.bits, mask.rows, mask.bits.shape[1], vocabulary, tiles,
             TILE=tile, WORDS=max(1, tile // BITS),
         )  # fmt: skip
-    return logits
 
 
-def _chunk(history: Any) -> int:
-    return min(CHUNK, triton.next_power_of_2(history.texts.shape[1] + history.drafted.shape[1]))
+def end_thinking(logits: Shaped[Tensor, "n V"], params: ThinkingRequest) -> None:
+    """Forces the end of thinking in place in the rows whose budget is spent, in one launch.
 
-
-def _shape(logits: Tensor, asked: Any, history: Any, counts: Counts | None, rows: int, step: int) -> None:
-    """Penalties, biases, bad words and min_tokens, of ``rows`` rows a request."""
-    arguments, sizes, options = on_device(logits.shape[1], asked, history, counts, rows, step)
-    programs = len(history.texts) * programs_of(sizes, options["ROWS"])
-    run(
-        shape_kernel, programs, logits, logits.stride(0), arguments, *sizes, logits.shape[1], **options, num_warps=4
-    )  # fmt: skip
-
-
-def programs_of(sizes: tuple[int, ...], together: int) -> int:
-    """How many programs change the rows of a request; see kernels/shape.py."""
-    return sizes[-1] * triton.cdiv(sizes[3], together)
-
-
-def on_device(
-    vocabulary: int,
-    asked: Any,
-    history: Any,
-    counts: Counts | None,
-    rows: int,
-    step: int,
-    most: tuple[int, int] | None = None,
-) -> tuple[Asked, tuple[int, ...], dict[str, int]]:
-    """What shape_some() of kernels/shape.py takes: its ``asked``, its ``sizes``, and its constants.
-
-    Args:
-        most: rows and tokens of a program where there are many; None for those of a launch that does nothing else.
+    Raises:
+        ArgumentError: see :func:`shape`.
     """
-    wanted, texts, drafted, tallied = asked.asked, history.texts, history.drafted, history.tally
-    parts, lists, room = 1, (None, None, None), 0
-    if "penalties" in wanted:
-        if tallied is None or not tallied.is_of(history, vocabulary):
-            given = (texts, history.prompt_lengths, history.text_lengths, asked.bias_ids, vocabulary)
-            tallied = tally(*given, counts)
-        lists, (_, parts, room) = (tallied.found, tallied.listed, tallied.times), tallied.listed.shape
-    numbers = (asked.presence, asked.frequency, asked.repetition) if "penalties" in wanted else (None, None, None)
-    biases = (asked.bias_ids, asked.bias) if "logit_bias" in wanted else (None, None)
-    endings = (asked.min_tokens, asked.ending_ids) if "min_tokens" in wanted else (None, None)
-    arguments = Asked(
-        history.offset, texts, history.prompt_lengths, history.text_lengths, drafted, *lists, *numbers, *biases,
-        asked.bad_words if "bad_words" in wanted else None, *endings,
-    )  # fmt: skip
-    _, sequences, longest = asked.bad_words.shape
-    width = drafted.shape[1]
-    sizes = (
-        texts.stride(0), drafted.stride(0), step, rows, room, width, asked.bias_ids.shape[1], sequences, longest,
-        asked.ending_ids.shape[1], parts,
-    )  # fmt: skip
-    lanes = triton.next_power_of_2(rows)
-    together, tokens = most or (ROWS, ELEMENTS // min(ROWS, lanes))
-    if len(texts) * parts * rows <= PROGRAMS:
-        together, tokens = 1, TOKENS
-    return arguments, sizes, {
-        "ROWS": min(together, lanes), "TOKENS": tokens, "WIDTH": triton.next_power_of_2(max(1, width))
-    }  # fmt: skip
+    check_logits("logits", logits)
+    requests, (n, vocabulary) = len(params.texts), logits.shape
+    rows = _rows_of_a_request(n, requests)
+    texts, drafted = params.texts, params.drafted
+    if rows > 0:
+        run(
+            think_kernel, n,
+            logits, logits.stride(0), params.offset,
+            texts, texts.stride(0), params.text_lengths, drafted, drafted.stride(0),
+            params.budget, params.start, params.end, len(params.budget) // requests, rows, vocabulary,
+            CHUNK=min(CHUNK, triton.next_power_of_2(texts.shape[1] + drafted.shape[1])),
+            TILE=row_tiles(vocabulary)[0], num_warps=4,
+        )  # fmt: skip
+
+
+def _rows_of_a_request(n: int, requests: int) -> int:
+    if n % max(1, requests):
+        raise ArgumentError(f"history: {requests} requests have {n} rows of logits; each needs the same number")
+    return n // max(1, requests)
+
+
+def _columns(part: Tensor | None) -> int:
+    return 0 if part is None else part.shape[1]

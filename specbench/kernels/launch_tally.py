@@ -16,17 +16,18 @@ from specbench.kernels import tally as kernels
 from specbench.kernels.launch import run
 from specbench.kernels.workspace import OfGraphs, captures
 
-tally_kernel: Any = kernels.tally_kernel  # a checker of types would read the kernel's parameters as the launch's
-CHUNK = 2048  # tokens of a text that are counted together
-PROGRAMS, PARTS = 1024, 8  # programs in all, about, and at most those of a request: a power of two
+tally_kernel: Any = kernels.tally_kernel  # a type checker would read the kernel's parameters as the launch's
+CHUNK = 2048  # tokens of a text that a program counts at once
+TARGET_PROGRAMS = 1024  # a launch has about this many programs,
+MAX_PARTS = 8  # and at most this many a request: a power of two
 
 
 @dataclass
 class Counts:
-    """The counts of texts' tokens, all 0 between launches; used on one stream and grown as needed.
+    """Memory for the counts of all tokens of a vocabulary, all 0 between launches; for one stream, grown as needed.
 
-    A launch inside a CUDA graph uses the memory there was when it was captured: run it once beforehand with the most
-    requests. That memory is kept as :class:`specbench.kernels.workspace.Workspace` keeps its own.
+    A launch inside a CUDA graph uses the memory of its capture: run it once before with the largest number of requests.
+    That memory is kept, as in :class:`specbench.kernels.workspace.Workspace`.
     """
 
     vocabulary: int
@@ -34,7 +35,7 @@ class Counts:
     _of_graphs: OfGraphs = field(default_factory=OfGraphs, repr=False)
 
     def reserve(self, requests: int, device: torch.device) -> None:
-        """Memory for so many requests.
+        """Makes room for the counts of the given number of requests.
 
         Raises:
             ArgumentError: more is needed while a CUDA graph is being captured.
@@ -53,28 +54,6 @@ def _counts(device: torch.device, stream: int, vocabulary: int) -> Counts:
     return Counts(vocabulary)
 
 
-@dataclass(frozen=True)
-class Tally:
-    """The tokens of texts, each once, and how often they hold it; see tally_kernel.
-
-    Attributes:
-        texts, text_lengths, vocabulary: what was counted, as it was then.
-        found, listed, times: the lists, of B requests in as many parts as ``found`` has columns.
-    """
-
-    texts: Int64[Tensor, "B capacity"]
-    text_lengths: Int64[Tensor, " B"]
-    vocabulary: int
-    found: Int32[Tensor, "B parts"]
-    listed: Int32[Tensor, "B parts room"]
-    times: Int32[Tensor, "B parts room"]
-
-    def is_of(self, history: Any, vocabulary: int) -> bool:
-        """Whether these are the texts of a history, in the same memory."""
-        same = self.texts is history.texts and self.text_lengths is history.text_lengths
-        return same and self.vocabulary == vocabulary
-
-
 def tally(
     texts: Int64[Tensor, "B capacity"],
     prompt_lengths: Int64[Tensor, " B"],
@@ -82,12 +61,15 @@ def tally(
     bias_ids: Int64[Tensor, "n biases"],
     vocabulary: int,
     counts: Counts | None = None,
-) -> Tally:
+) -> tuple[Int32[Tensor, "B parts"], Int32[Tensor, "B parts room"], Int32[Tensor, "B parts room"]]:
     """Counts the tokens of texts, in one launch.
 
     Args:
-        bias_ids: of Shaping, a row a request or as many for each; they are listed too.
-        counts: memory; None takes some that is kept for the device's current stream.
+        bias_ids: of Shaping, one row a request or the same number for each; these tokens are listed too.
+        counts: memory; None uses memory that is kept for the device's current stream.
+
+    Returns:
+        For each part of a request, the number of its listed tokens, the tokens, and their counts; see tally_kernel.
     """
     requests, device = len(texts), texts.device
     if counts is None:
@@ -95,7 +77,7 @@ def tally(
         counts = _counts(device, stream, vocabulary)
     counts.reserve(requests, device)
     columns, biases = texts.shape[1], bias_ids.shape[1]
-    parts = min(PARTS, triton.next_power_of_2(triton.cdiv(PROGRAMS, max(1, requests))))
+    parts = min(MAX_PARTS, triton.next_power_of_2(triton.cdiv(TARGET_PROGRAMS, max(1, requests))))
     found = torch.empty((requests, parts), dtype=torch.int32, device=device)
     listed, times = torch.empty((2, requests, parts, columns + biases), dtype=torch.int32, device=device)
     if requests:
@@ -105,4 +87,4 @@ def tally(
             len(bias_ids) // requests, columns, biases, vocabulary, parts,
             CHUNK=min(CHUNK, triton.next_power_of_2(max(1, columns))), num_warps=8,
         )  # fmt: skip
-    return Tally(texts, text_lengths, vocabulary, found, listed, times)
+    return found, listed, times

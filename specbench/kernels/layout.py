@@ -1,4 +1,4 @@
-"""What the verification kernel's functions hand around: rows, a block of drafts, and scratch memory."""
+"""The named tuples that kernels take: rows, masks, a block of drafts, and scratch memory."""
 
 from typing import Any, NamedTuple
 
@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 
-class Mask(NamedTuple):
-    """masked_rows.Mask on the device: restricted bool [m], bits int32 [m, words]; ``rows`` rows share a set."""
+class DeviceMask(NamedTuple):
+    """types.Mask on the device: restricted bool [m], bits int32 [m, words]; ``rows`` rows share a set."""
 
     restricted: Any
     bits: Any
@@ -15,33 +15,8 @@ class Mask(NamedTuple):
     rows: Any
 
 
-class Asked(NamedTuple):
-    """Shaping and History on the device; what no row has asked for is None: then no code is made for it.
-
-    found [B, parts], listed and counts [B, parts, room]: what tally_kernel left; None without penalties. The others are
-    as in Shaping, a row a request or as many for each, and in History.
-    """
-
-    offset: Any
-    texts: Any
-    prompt_lengths: Any
-    text_lengths: Any
-    drafted: Any
-    found: Any
-    listed: Any
-    counts: Any
-    presence: Any
-    frequency: Any
-    repetition: Any
-    bias_ids: Any
-    bias: Any
-    bad_words: Any
-    min_tokens: Any
-    ending_ids: Any
-
-
 class Rows(NamedTuple):
-    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]; mask: a Mask, or None.
+    """LogitRows on the device: logits [n, V] at a row stride, the rest [n]; mask: a DeviceMask, or None.
 
     skips: None where each program has a single tile, so that there is none to leave out; see masks.py.
     """
@@ -65,7 +40,7 @@ class Block(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What programs leave for one another; cells are [B, GAMMA, TILES], slots [B, GAMMA]."""
+    """Memory through which programs exchange results; cells are [B, GAMMA, TILES], slots [B, GAMMA]."""
 
     reference: Any  # cells float32: the exponent that a tile's sum is relative to; of a greedy row its largest logit
     total: Any  # cells float32: sum of exp2(logit * scale - reference); block rule: later the tile's residual mass
@@ -74,8 +49,7 @@ class Scratch(NamedTuple):
     form: Any  # [slots, 8] float32: scale, reference, factor of p, then of q, of on_tiles.exp2_form; two unused
     argmax: Any  # slots int32, of greedy rows
     pi: Any  # slots float64: pi_(i+1) of the block rule
-    scored: Any  # [B] int32, as the next three 0 between launches: chunks scored so far
-    shaped: Any  # [B] int32: programs that have penalised and banned in the request's rows
+    scored: Any  # [B] int32, as the next two 0 between launches: chunks scored so far
     emitted: Any  # [B] int32: chunks emitted so far
     outcome: Any  # [B] int32: 0 not yet scored; 1 + tau, the row to draw from; or BY_MASS
 

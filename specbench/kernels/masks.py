@@ -1,22 +1,22 @@
-"""Which tokens of a row may come: the bits of masked_rows.Mask, read beside the logits.
+"""The tokens that a row allows: the bits of types.Mask, read beside the logits.
 
-A row's mask is a tuple: words, how many of them there are, and the bits that count as set in all of them and beyond,
-which are all bits if nothing is banned from the row. If rows have no mask, the tuple is empty, and no code is made for
-it. If programs have several tiles, it has a fourth part: they leave out tiles without a token that may come, and look
-first whether the row needs its words at all. A program with a single tile reads the words, needed or not, so as not to
-wait. None would do for what is absent in Triton 3.7, but functions of 3.6 cannot return it.
+A row's mask is a tuple: a pointer to its words, their number, and the bits that count as set in all words and beyond
+them, which are all bits if the row bans nothing. Rows without a mask have an empty tuple, and their kernels are
+compiled without masks. If programs have several tiles the tuple has a fourth part: a program then skips tiles without
+allowed tokens, and checks first whether the row needs its words at all. A program with a single tile reads the words in
+any case, so as not to wait. The absent part is not None, which functions of Triton 3.6 cannot return.
 """
 
 import triton
 import triton.language as tl
 
 BITS = tl.constexpr(32)  # of a word
-MOST_TILES = tl.constexpr(32)  # that a program looks through at once
+MOST_TILES = tl.constexpr(32)  # tiles whose words a program reads at once
 
 
 @triton.jit
 def set_of(mask, rows):
-    """The sets of some rows, int64. A division of 64 bits would be a call of a hundred instructions."""
+    """The sets of the given rows, int64. A 64-bit division would be a call of a hundred instructions."""
     return (rows.to(tl.int32) // mask.rows).to(tl.int64)
 
 
@@ -34,23 +34,23 @@ def mask_of(source, row):
 
 @triton.jit
 def words_of(mask, row):
-    """(words, how many, what is set in all and beyond) of a row."""
+    """(words, their number, bits set in all words and beyond) of a row."""
     own = set_of(mask, row)
     return mask.bits + own * mask.words, mask.words, tl.where(tl.load(mask.restricted + own), 0, -1)
 
 
 @triton.jit
 def words_at(mask, at, held):
-    """Words of a row's mask by their places, of those that are held."""
+    """Words of a row's mask at the given places; 0 or all bits where ``held`` is False."""
     words, count, beyond = mask[0], mask[1], mask[2]
     return tl.load(words + at, mask=held & (at < count), other=0) | beyond
 
 
 @triton.jit
 def allowed(mask, start, N: tl.constexpr, TOGETHER: tl.constexpr):
-    """Whether each of N tokens from ``start`` on may come; both are multiples of BITS.
+    """Whether each of N tokens from ``start`` on is allowed; both are multiples of BITS.
 
-    A thread loads the word of TOGETHER tokens once: as many as it has logits in one piece.
+    A thread loads the word of TOGETHER tokens once, the number of logits that it loads in one piece.
     """
     place = tl.arange(0, N // TOGETHER) * TOGETHER
     word = words_at(mask, (start + place) // BITS, place >= 0) >> (place % BITS)
@@ -59,7 +59,7 @@ def allowed(mask, start, N: tl.constexpr, TOGETHER: tl.constexpr):
 
 @triton.jit
 def allows(mask, rows, x):
-    """Whether each row's own token may come; False for one below 0. Both [m] or scalars."""
+    """Whether each row allows its token x; False for x below 0. Both [m] or scalars."""
     own = set_of(mask, rows)
     word = tl.load(mask.bits + own * mask.words + x // BITS, mask=(x >= 0) & (x // BITS < mask.words), other=0)
     free = tl.load(mask.restricted + own, mask=x >= 0, other=1) == 0  # rows without a token may lie beyond the last
@@ -68,9 +68,9 @@ def allows(mask, rows, x):
 
 @triton.jit
 def tiles_with_tokens(mask, begin, end, TILE: tl.constexpr):
-    """Bit i says whether tile begin + i has any token that may come; of at most MOST_TILES tiles.
+    """Bit i says whether tile begin + i has an allowed token; for at most MOST_TILES tiles.
 
-    A single tile counts as one that has: to look would make its logits wait for the mask.
+    The bit of a single tile is always set: to look would make its logits wait for the mask.
     """
     some = tl.full((), 1, tl.int64)
     if end - begin > 1:
@@ -84,11 +84,11 @@ def tiles_with_tokens(mask, begin, end, TILE: tl.constexpr):
 
 @triton.jit
 def is_every(some, begin, end):
-    """Whether all tiles of tiles_with_tokens() have tokens that may come."""
+    """Whether all tiles of tiles_with_tokens() have allowed tokens."""
     return some == (tl.full((), 1, tl.int64) << (end - begin)) - 1
 
 
 @triton.jit
 def has_tokens(some, i):
-    """Whether tile i of tiles_with_tokens() has."""
+    """Whether tile i of tiles_with_tokens() has an allowed token."""
     return ((some >> i) & 1) != 0

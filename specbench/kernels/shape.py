@@ -1,11 +1,10 @@
 """Penalties, biases and bans in place, on the tokens concerned alone. Twin: sampling/shaped.py, which has the formulas.
 
-shape_some does all of it but allowed_token_ids, in a launch of its own (shape_kernel) or in that of a verifier
-(verify.py). The tokens of a request are dealt out by id to a few programs, and its rows too, none of which waits for
-another. Each changes those that its list has (tally.py) and those drafted that it has not, with the drafted tokens
-that precede a row counted beside. What a program reads comes in two trips to memory: all that does not depend on a
-logit first, then the logits. allow_kernel writes -inf to all that allowed_token_ids leaves out, and reads nothing of
-the row.
+shape_kernel applies penalties, biases, bad words and min_tokens. The tokens of a request are divided by id among a few
+programs, and so are its rows; no program waits for another. A program changes the tokens of its list (tally.py) and the
+draft tokens that the list lacks; it counts the draft tokens before a row itself. Its loads take two trips to memory:
+first everything that does not depend on a logit, then the logits. allow_kernel writes -inf over the tokens that
+allowed_token_ids leaves out, and reads no logit.
 """
 
 import triton
@@ -24,7 +23,7 @@ def penalised(logit, count, presence, frequency, repetition):
 
 @triton.jit
 def times(drafted, width, offset, token):
-    """How often tokens [1, m] are among the first ``offset`` [rows, 1] of ``width`` drafted ones."""
+    """The counts of tokens [1, m] among the first ``offset`` [rows, 1] of ``width`` draft tokens."""
     found = tl.zeros_like(offset + token).to(tl.int32)
     for i in tl.range(0, width, loop_unroll_factor=4):
         found += ((tl.load(drafted + i) == token) & (i < offset)).to(tl.int32)
@@ -41,7 +40,7 @@ def store(at, value, mask):
 def changed(
     logit, token, count, offset, drafted, width, once, each, factor, bias_ids, bias, biases, BIAS: tl.constexpr
 ):
-    """Logits float64 [rows, m] of tokens [m] with these counts in the text, behind ``offset`` drafted tokens."""
+    """The changed logits, float64 [rows, m], of tokens [m] with these counts, after ``offset`` draft tokens."""
     counted = count[None, :] + times(drafted, width, offset, token[None, :])
     if BIAS:
         for i in range(0, biases):
@@ -55,9 +54,9 @@ def penalise(
     once, each, factor, bias_ids, bias, biases,
     BIAS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Changes the tokens of a list, and the drafted ones of this part that it lacks, in the rows that start ``at``."""
+    """Changes the tokens of a list, and the draft tokens of this part that it lacks, in the rows that start ``at``."""
     lanes, place = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
-    # Neither waits until it is known how long the list is.
+    # Neither load waits for the length of the list.
     token = tl.load(listed + lanes, mask=lanes < room, other=0)
     count = tl.load(counts + lanes, mask=lanes < room, other=0)
     own = tl.load(drafted + place, mask=place < width, other=-1).to(tl.int32)
@@ -67,12 +66,12 @@ def penalise(
     known = tl.zeros((WIDTH,), tl.int32)
     for start in range(0, number, TOKENS):
         held = start + lanes < number
-        asked = inside & held[None, :]
-        logit = tl.load(at + token[None, :], mask=asked, other=0.0).to(tl.float64)
+        listed_here = inside & held[None, :]
+        logit = tl.load(at + token[None, :], mask=listed_here, other=0.0).to(tl.float64)
         met = (own[:, None] == token[None, :]) & held[None, :]
         known = tl.maximum(known, tl.max(met.to(tl.int32), axis=1))
         logit = changed(logit, token, count, offset, drafted, width, once, each, factor, bias_ids, bias, biases, BIAS)
-        store(at + token[None, :], logit, asked)
+        store(at + token[None, :], logit, listed_here)
         more = start + TOKENS + lanes
         token = tl.load(listed + more, mask=more < number, other=0)
         count = tl.load(counts + more, mask=more < number, other=0)
@@ -84,7 +83,7 @@ def penalise(
 
 @triton.jit
 def early(min_tokens, ending_ids, endings, place, prompt, start, vocabulary, part, parts, TOKENS: tl.constexpr):
-    """Some of the tokens that end a text [TOKENS], and in which rows they may not come yet [rows, TOKENS]."""
+    """TOKENS of the tokens that end a text, and whether each is banned from each row [rows, TOKENS]."""
     named = start + tl.arange(0, TOKENS) < endings
     ending = tl.load(ending_ids + start + tl.arange(0, TOKENS), mask=named, other=-1)
     refused = (place - prompt < tl.load(min_tokens)) & belongs(ending, named, vocabulary, part, parts)[None, :]
@@ -96,7 +95,7 @@ def completed(
     bad_words, sequences, longest, texts, drafted, place, prompt, length, start, vocabulary, part, parts,
     TOKENS: tl.constexpr,
 ):  # fmt: skip
-    """The last tokens of some bad words [TOKENS], and in which rows all the others precede them [rows, TOKENS]."""
+    """The last tokens of TOKENS bad words, and whether their other tokens precede each row [rows, TOKENS]."""
     named = start + tl.arange(0, TOKENS) < sequences
     words = bad_words + (start + tl.arange(0, TOKENS)) * longest
     last = tl.load(words, mask=named, other=-1)
@@ -111,63 +110,60 @@ def completed(
     return last, banned
 
 
-@triton.jit
-def programs_of(sizes, ROWS: tl.constexpr):
-    """How many programs change the rows of a request; sizes: as shape_some() has them."""
-    _, _, _, rows, _, _, _, _, _, _, parts = sizes
-    return parts * tl.cdiv(rows, ROWS)
-
-
-@triton.jit
-def shape_some(
-    logits, stride, asked, sizes, program, vocabulary, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr
+@triton.jit(do_not_specialize=[
+    "text_stride", "drafted_stride", "step", "rows", "room", "width", "biases", "sequences", "longest", "endings",
+    "parts",
+])  # fmt: skip
+def shape_kernel(
+    logits, stride, params, text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings,
+    parts, vocabulary, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """What one of programs_of() programs of each request does: a part of the tokens, in ROWS rows.
+    """logits [B * rows, vocabulary], changed; params: a ShapingRequest.
 
-    logits [B * rows, vocabulary], changed; asked: an Asked. sizes: (stride of texts, stride of drafted, rows of
-    parameters a request, rows of logits a request, room of a list, width of drafted, biases, bad words, tokens of the
-    longest, endings, parts). TOKENS are changed together; WIDTH: a power of two, at least that of drafted.
+    step: rows of parameters a request; rows: rows of logits a request; room: length of a list of tokens; width: draft
+    tokens a request; biases, sequences, endings: biased tokens, bad words and ending tokens of a row of parameters;
+    longest: tokens of the longest bad word; parts: lists a request. A program changes TOKENS tokens at a time in ROWS
+    rows; WIDTH: a power of two, at least ``width``. Grid: B * parts * cdiv(rows, ROWS).
     """
-    text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings, parts = sizes
-    programs = programs_of(sizes, ROWS)
+    program, programs = tl.program_id(0), parts * tl.cdiv(rows, ROWS)
     request, part = (program // programs).to(tl.int64), program % programs % parts
     lanes, row = tl.arange(0, TOKENS), (program % programs // parts * ROWS + tl.arange(0, ROWS))[:, None]
     inside, setting = row < rows, request * step
     at = logits + (request * rows + row) * stride
-    drafted = asked.drafted + request * drafted_stride
-    texts = asked.texts + request * text_stride
-    # All loads that wait for none come first, then those that do, and writing last: else each would cost a trip more.
-    prompt, length = tl.load(asked.prompt_lengths + request), tl.load(asked.text_lengths + request)
-    offset = tl.load(asked.offset + request * rows + row, mask=inside, other=0)
+    drafted = params.drafted + request * drafted_stride
+    texts = params.texts + request * text_stride
+    # Loads that wait for no other come first, then those that do, then the stores: else each would cost a trip more.
+    prompt, length = tl.load(params.prompt_lengths + request), tl.load(params.text_lengths + request)
+    offset = tl.load(params.offset + request * rows + row, mask=inside, other=0)
     place = length + offset
-    if asked.ending_ids is not None:
-        ending_ids, min_tokens = asked.ending_ids + setting * endings, asked.min_tokens + setting
+    if params.ending_ids is not None:
+        ending_ids, min_tokens = params.ending_ids + setting * endings, params.min_tokens + setting
         ending, refused = early(
             min_tokens, ending_ids, endings, place, prompt, 0, vocabulary, part, parts, TOKENS
         )  # fmt: skip
-    if asked.bias is not None:
-        bias_ids, bias = asked.bias_ids + setting * biases, asked.bias + setting * biases
-        if asked.listed is None:
+    if params.bias is not None:
+        bias_ids, bias = params.bias_ids + setting * biases, params.bias + setting * biases
+        if params.listed is None:
             id = tl.load(bias_ids + lanes, mask=lanes < biases, other=-1)
             more = tl.load(bias + lanes, mask=lanes < biases, other=0.0)
             biased = inside & belongs(id, lanes < biases, vocabulary, part, parts)[None, :]
             logit = tl.load(at + id[None, :], mask=biased, other=0.0).to(tl.float64)
-    if asked.bad_words is not None:
-        bad_words = asked.bad_words + setting * sequences * longest
+    if params.bad_words is not None:
+        bad_words = params.bad_words + setting * sequences * longest
         last, banned = completed(
             bad_words, sequences, longest, texts, drafted, place, prompt, length, 0, vocabulary, part, parts, TOKENS
         )  # fmt: skip
-    if asked.listed is not None:
-        once, each = tl.load(asked.presence + setting), tl.load(asked.frequency + setting)
-        factor, own = tl.load(asked.repetition + setting), request * parts + part
-        if asked.bias is None:
-            bias_ids, bias = asked.drafted, asked.presence  # of the types of biases, and not read
+    if params.listed is not None:
+        once, each = tl.load(params.presence + setting), tl.load(params.frequency + setting)
+        factor, own = tl.load(params.repetition + setting), request * parts + part
+        if params.bias is None:
+            bias_ids, bias = params.drafted, params.presence  # of the types of biases, and not read
         penalise(
-            at, inside, offset, drafted, width, tl.load(asked.found + own), asked.listed + own * room,
-            asked.counts + own * room, room, vocabulary, part, parts, once, each, factor, bias_ids, bias, biases,
-            asked.bias is not None, TOKENS, WIDTH,
+            at, inside, offset, drafted, width, tl.load(params.list_lengths + own), params.listed + own * room,
+            params.counts + own * room, room, vocabulary, part, parts, once, each, factor, bias_ids, bias, biases,
+            params.bias is not None, TOKENS, WIDTH,
         )  # fmt: skip
-    elif asked.bias is not None:
+    elif params.bias is not None:
         store(at + id[None, :], logit + more[None, :], biased)
         for start in range(TOKENS, biases, TOKENS):
             held = start + lanes < biases
@@ -176,17 +172,17 @@ def shape_some(
             biased = inside & belongs(id, held, vocabulary, part, parts)[None, :]
             logit = tl.load(at + id[None, :], mask=biased, other=0.0).to(tl.float64)
             store(at + id[None, :], logit + more[None, :], biased)
-    if (asked.listed is not None) | (asked.bias is not None):
+    if (params.listed is not None) | (params.bias is not None):
         tl.debug_barrier()  # what follows may ban a token that another thread wrote
     nothing = tl.full((ROWS, TOKENS), float("-inf"), tl.float64)
-    if asked.ending_ids is not None:
+    if params.ending_ids is not None:
         store(at + ending[None, :], nothing, refused & inside)
         for start in range(TOKENS, endings, TOKENS):
             ending, refused = early(
                 min_tokens, ending_ids, endings, place, prompt, start, vocabulary, part, parts, TOKENS
             )  # fmt: skip
             store(at + ending[None, :], nothing, refused & inside)
-    if asked.bad_words is not None:
+    if params.bad_words is not None:
         store(at + last[None, :], nothing, banned & inside)
         for start in range(TOKENS, sequences, TOKENS):
             last, banned = completed(
@@ -194,19 +190,6 @@ def shape_some(
                 TOKENS,
             )  # fmt: skip
             store(at + last[None, :], nothing, banned & inside)
-
-
-@triton.jit(do_not_specialize=[
-    "text_stride", "drafted_stride", "step", "rows", "room", "width", "biases", "sequences", "longest", "endings",
-    "parts",
-])  # fmt: skip
-def shape_kernel(
-    logits, stride, asked, text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings,
-    parts, vocabulary, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """See shape_some(). Grid: programs_of() for each request."""
-    sizes = (text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings, parts)
-    shape_some(logits, stride, asked, sizes, tl.program_id(0), vocabulary, ROWS, TOKENS, WIDTH)
 
 
 @triton.jit(do_not_specialize=["rows", "words", "tiles"])

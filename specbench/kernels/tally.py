@@ -1,28 +1,28 @@
-"""Which tokens a text holds, and how often, in lists: what penalties need of it, made once a step.
+"""Lists of the tokens of each text with their counts, which penalties need; made once a step.
 
-The tokens of a request are dealt out by id to a few programs, none of which waits for another. Each counts its own
-tokens of the text, and lists each of them once. There is a count for every token of the vocabulary, 0 between launches:
-who counts takes its counts back, so that nothing of that size is ever cleared or read.
+The tokens of a request are divided by id among a few programs; no program waits for another. A program counts its
+tokens of the text, and lists each of them once. Memory holds a count for every token of the vocabulary, 0 between
+launches: a program resets the counts that it changed, so that nothing of vocabulary size is cleared or read.
 """
 
 import triton
 import triton.language as tl
 
 GIVEN = tl.constexpr(1 << 30)  # in a count: the prompt holds the token
-BIASED = tl.constexpr(1 << 29)  # while it is counted: its logit has a bias
-NEIGHBOURS = tl.constexpr(16)  # ids whose logits lie together in memory go to one program
+BIASED = tl.constexpr(1 << 29)  # during counting: the token has a bias
+NEIGHBOURS = tl.constexpr(16)  # consecutive ids that one program handles, since their logits are neighbours
 
 
 @triton.jit
 def belongs(token, held, vocabulary, part, parts):
-    """Which of the tokens that are held belong to a program; none beyond the vocabulary. parts: a power of two."""
+    """Whether each held token belongs to a program; False beyond the vocabulary. parts: a power of two."""
     inside = held & (token >= 0) & (token < vocabulary)
     return inside & ((token.to(tl.int32) // NEIGHBOURS & (parts - 1)) == part)  # 64 bits, or a remainder, take longer
 
 
 @triton.jit
 def append(listed, found, token, first):
-    """Appends the tokens that are met for the first time; returns how many there are now."""
+    """Appends the tokens of which ``first`` is True to a list; returns its new length."""
     one = first.to(tl.int32)
     tl.store(listed + found + tl.cumsum(one, 0) - 1, token.to(tl.int32), mask=first)
     return found + tl.sum(one, 0)

@@ -1,7 +1,7 @@
-"""The end of thinking, forced once its budget is spent. Twin: thought_enough of sampling/shaped.py, which has the rule.
+"""Forces the end of thinking once its budget is spent. Twin: thinking_spent of sampling/shaped.py, which has the rule.
 
-A program looks for the last end of thinking before its row's position, and then for the first start behind that. Only
-a row whose end is forced is written, and that happens once for each time that a request thinks.
+A program searches for the last end of thinking before its row's position, and then for the first start after it. It
+writes only the rows whose end is forced, which happens once for each time that a request thinks.
 """
 
 import triton
@@ -12,7 +12,7 @@ from specbench.kernels.shape import store
 
 @triton.jit
 def before(texts, drafted, length, place, at):
-    """The tokens at some of the places before ``place``, of which the drafted ones follow the text; -2 elsewhere."""
+    """The tokens at the positions ``at`` of the text and the draft after it; -2 at ``place`` and beyond."""
     written = tl.load(texts + at, mask=(at < length) & (at < place), other=-2)
     return tl.where(at < length, written, tl.load(drafted + at - length, mask=(at >= length) & (at < place), other=-2))
 

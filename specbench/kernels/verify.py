@@ -1,31 +1,27 @@
 """Verification of a ragged batch from raw logits to tokens in one launch, by the token rule or the block rule.
 
-Twins: specbench/verifiers/masked.py and block.py. The same streams give the same tokens, but where a uniform lies
-within rounding of a threshold.
+Twins: specbench/verifiers/masked.py and block.py. The same streams give the same tokens, unless a uniform lies within
+rounding of a threshold.
 
-One grid, two kinds of programs. A *scoring* program reads a chunk of a drafted row of the target and leaves its tiles'
-statistics; the last of a request (an atomic counts them) has the normalisers, makes the accept tests and publishes the
-outcome. An *emitting* program waits for that, reads a chunk of p and q of the row to draw from (block rule: of every
-drafted row) and leaves the residual masses of groups of 64 tokens; the last of a request picks a group by inverse CDF
-and reads only that again. The bonus row is read only where the whole draft was accepted.
+One grid has two kinds of programs. A *scoring* program reads a chunk of a draft token's target row and stores the
+statistics of its tiles. The last one of a request (an atomic counts them) computes the normalisers, makes the accept
+tests and publishes the outcome. An *emitting* program waits for the outcome, reads a chunk of p and q of the row to
+sample from (block rule: of every draft token's row) and stores the residual masses of groups of 64 tokens. The last one
+of a request picks a group by inverse CDF and reads only that group again. The bonus row is read only if the whole draft
+was accepted.
 
-Where penalties, biases or bans are still to be applied (shape.py), *shaping* programs do so, and a request's scoring
-ones wait for them: no launch of their own, whose start and end the verification would wait for.
-
-Emitting programs come ``lag`` requests behind the scoring ones in the grid: they rarely wait, and find the target's row
-still in the L2 cache. Shaping ones come ``lead`` requests ahead, and leave in that cache what is read again. A program
-waits only for programs of a lower index, which the hardware starts first, so that none waits for one that has no place
-to run (CUB's decoupled look-back rests on the same order).
+Emitting programs come ``lag`` requests after the scoring ones in the grid: they rarely wait, and find the target's row
+still in the L2 cache. A program waits only for programs of a lower index, which the hardware starts first, so that it
+never waits for a program that cannot start (CUB's decoupled look-back relies on the same order).
 """
 
 import triton
 import triton.language as tl
 
 from specbench.kernels import tiles as on_tiles
-from specbench.kernels.accept import BY_MASS, accept, await_shaped, draft_probs, draft_side, score
+from specbench.kernels.accept import BY_MASS, accept, draft_probs, draft_side, score
 from specbench.kernels.emit import EMIT, draw, leave_masses, length_by_mass, write
 from specbench.kernels.layout import extent
-from specbench.kernels.shape import programs_of, shape_some
 
 
 @triton.jit(do_not_specialize=["batch", "gamma", "n", "tiles", "score_chunk", "emit_chunk", "lag"])
@@ -46,95 +42,17 @@ def verify_kernel(
     slots = 1
     if BLOCK:
         slots = tl.maximum(gamma, 1)
-    scoring, emitting = gamma * tl.cdiv(tiles, score_chunk), slots * tl.cdiv(tiles, emit_chunk)
-    scores, request, item = task(tl.program_id(0), batch, lag, scoring, emitting)
-    decide(
-        p, q, block, ws, None, token_ids, num_accepted, scores, request, item, batch, gamma, n, vocabulary, tiles,
-        score_chunk, emit_chunk, BLOCK, HAS_Q, KNOWN, TILE, TILES, GAMMA, SLOTS, PADDED,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=[
-    "batch", "gamma", "n", "tiles", "score_chunk", "emit_chunk", "lag", "lead",
-    "text_stride", "drafted_stride", "step", "rows", "room", "width", "biases", "sequences", "longest", "endings",
-    "parts",
-])  # fmt: skip
-def shape_and_verify_kernel(
-    p, q, block, ws, token_ids, num_accepted, batch, gamma, n, vocabulary, tiles, score_chunk, emit_chunk, lag,
-    lead, asked, text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings, parts,
-    BLOCK: tl.constexpr, HAS_Q: tl.constexpr, KNOWN: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
-    GAMMA: tl.constexpr, SLOTS: tl.constexpr, PADDED: tl.constexpr,
-    ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """verify_kernel() of rows that are to be penalised and banned first, in place: what p.mask bans excepted.
-
-    asked, the numbers up to ``parts``, and ROWS, TOKENS, WIDTH: those of shape_kernel, of gamma + 1 rows a request.
-    The grid has lead + B times the programs that shape a request besides.
-    """
-    sizes = (text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings, parts)
-    shapers, slots = programs_of(sizes, ROWS), 1
-    if BLOCK:
-        slots = tl.maximum(gamma, 1)
-    scoring, emitting = gamma * tl.cdiv(tiles, score_chunk), slots * tl.cdiv(tiles, emit_chunk)
-    # The first ``lead`` requests are shaped; then each of the others as the one lead places before it is scored.
-    program = tl.program_id(0)
-    place = program - lead * shapers
-    shapes, scores, request, item = place < 0, place < 0, place, place
-    if place >= 0:
-        scores, request, item = task(place, batch, lag, shapers + scoring, emitting)
-        shapes = scores & (item < shapers)
-        program = (request + lead) * shapers + item
-    if shapes:
-        if program < batch * shapers:
-            shape_some(p.logits, p.stride, asked, sizes, program, vocabulary, ROWS, TOKENS, WIDTH)
-            tl.debug_barrier()  # every thread's stores, before one thread counts this program
-            tl.atomic_add(ws.shaped + program // shapers, 1, sem="release")
-    else:
-        decide(
-            p, q, block, ws, shapers, token_ids, num_accepted, scores, request, tl.where(scores, item - shapers, item),
-            batch, gamma, n, vocabulary, tiles, score_chunk, emit_chunk,
-            BLOCK, HAS_Q, KNOWN, TILE, TILES, GAMMA, SLOTS, PADDED,
-        )  # fmt: skip
-
-
-@triton.jit
-def task(place, batch, lag, scoring, emitting):
-    """(whether it scores, request, number) of the program in this place, of so many scoring and emitting a request.
-
-    Requests 0 .. lag - 1 are scored; then each is emitted as the one lag places behind it is scored; then the rest.
-    """
-    ahead = place - lag * scoring
-    paired = (batch - lag) * (scoring + emitting)
-    scores = ahead < 0
-    request, item = place // tl.maximum(scoring, 1), place % tl.maximum(scoring, 1)
-    if (ahead >= 0) & (ahead < paired):
-        request, item = ahead // (scoring + emitting), ahead % (scoring + emitting)
-        scores = item >= emitting
-        request = tl.where(scores, request + lag, request)
-        item = tl.where(scores, item - emitting, item)
-    elif ahead >= 0:
-        request, item = batch - lag + (ahead - paired) // emitting, (ahead - paired) % emitting
-    return scores, request, item
-
-
-@triton.jit
-def decide(
-    p, q, block, ws, shapers, token_ids, num_accepted, scores, request, item, batch, gamma, n, vocabulary, tiles,
-    score_chunk, emit_chunk, BLOCK: tl.constexpr, HAS_Q: tl.constexpr, KNOWN: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr, GAMMA: tl.constexpr, SLOTS: tl.constexpr, PADDED: tl.constexpr,
-):  # fmt: skip
-    """What a scoring or emitting program does; ``shapers`` is None if it waits for none."""
     score_chunks, emit_chunks = tl.cdiv(tiles, score_chunk), tl.cdiv(tiles, emit_chunk)
+    scores, request, item = task(tl.program_id(0), batch, lag, gamma * score_chunks, slots * emit_chunks)
     drafted, first = extent(block, request, batch, gamma, n, PADDED)
     if scores:
         given = draft_side(q, block, request, drafted, first, vocabulary, HAS_Q, GAMMA)
         before = score(
-            p, block, ws, shapers, request, drafted, first, item, score_chunks, score_chunk, tiles, vocabulary,
+            p, block, ws, request, drafted, first, item, score_chunks, score_chunk, tiles, vocabulary,
             KNOWN, TILE, TILES, GAMMA,
         )  # fmt: skip
         of_draft = draft_probs(given, HAS_Q, GAMMA)  # while the count is on its way
-        # Of a request that drafted nothing none is the last: nobody waits for its outcome, so that one published late
-        # would stay, and the next launch would take it for its own.
+        # Without draft tokens no outcome is published: no program waits for it, and the next launch would read it.
         if (drafted > 0) & (before == drafted * score_chunks - 1):
             outcome = accept(p, given[0], of_draft, ws, request, drafted, first, tiles, BLOCK, KNOWN, TILES, GAMMA)
             tl.debug_barrier()  # every thread's stores, before one thread publishes
@@ -153,8 +71,6 @@ def decide(
                 outcome = tl.atomic_add(ws.outcome + request, 0, sem="acquire")
                 while outcome == 0:
                     outcome = tl.atomic_add(ws.outcome + request, 0, sem="acquire")
-            elif shapers is not None:
-                await_shaped(ws, request, shapers)
             tau = tl.where(outcome == BY_MASS, slot, outcome - 1)
             if (outcome == BY_MASS) | (slot == 0):
                 end = tl.minimum(begin + emit_chunk, tiles)
@@ -176,5 +92,23 @@ def decide(
                 tl.store(ws.scored + request, 0)
                 tl.store(ws.emitted + request, 0)
                 tl.store(ws.outcome + request, 0)
-                if shapers is not None:
-                    tl.store(ws.shaped + request, 0)
+
+
+@triton.jit
+def task(place, batch, lag, scoring, emitting):
+    """(whether it scores, request, number) of a program; scoring, emitting: programs a request.
+
+    Requests 0 .. lag - 1 are scored; then each is emitted as the one lag places behind it is scored; then the rest.
+    """
+    ahead = place - lag * scoring
+    paired = (batch - lag) * (scoring + emitting)
+    scores = ahead < 0
+    request, item = place // tl.maximum(scoring, 1), place % tl.maximum(scoring, 1)
+    if (ahead >= 0) & (ahead < paired):
+        request, item = ahead // (scoring + emitting), ahead % (scoring + emitting)
+        scores = item >= emitting
+        request = tl.where(scores, request + lag, request)
+        item = tl.where(scores, item - emitting, item)
+    elif ahead >= 0:
+        request, item = batch - lag + (ahead - paired) // emitting, (ahead - paired) % emitting
+    return scores, request, item

@@ -78,7 +78,6 @@ class Workspace:
             argmax=empty(slots, torch.int32),
             pi=empty(slots, torch.float64),
             scored=empty(requests, torch.int32).zero_(),
-            shaped=empty(requests, torch.int32).zero_(),
             emitted=empty(requests, torch.int32).zero_(),
             outcome=empty(requests, torch.int32).zero_(),
         )

@@ -203,7 +203,7 @@ class LatencyProtocol:
         cutoffs_known = known.of(verifier).reference is None
 
         def call() -> Verification:
-            return verifier.verify(*case.inputs(cutoffs_known))
+            return verifier.verify(*case.inputs(cutoffs_known, offers(verifier).takes_masks))
 
         checked = check(verifier, case, call())
         captured = timer.capture(call, capturable=offers(verifier).limits.capturable)

@@ -1,16 +1,17 @@
-"""From a model's logits to LogitRows: processors, penalties and bans, temperature and truncation, per request."""
+"""From a model's logits to LogitRows: processors, penalties, bans, temperature and truncation, for each request."""
 
 from specbench.core.sampling_params import SamplingParams
 from specbench.sampling.categorical import draw, inverse_cdf, sample, streams_of
-from specbench.sampling.history import History, Processor, on_host
+from specbench.sampling.history import History, Processor, TextCounts, on_host
 from specbench.sampling.resolved import resolve
-from specbench.sampling.rows import RowParams, logit_rows, shape, tally, whole_rows
+from specbench.sampling.rows import RowParams, logit_rows, shape, tally
 
 __all__ = [
     "History",
     "Processor",
     "RowParams",
     "SamplingParams",
+    "TextCounts",
     "draw",
     "inverse_cdf",
     "logit_rows",
@@ -20,5 +21,4 @@ __all__ = [
     "shape",
     "streams_of",
     "tally",
-    "whole_rows",
 ]

@@ -1,14 +1,13 @@
-"""The requests that are decoded side by side, as tensors: what a decoding step needs and leaves.
+"""The requests of a decoding step and their texts, as tensors.
 
-A step reads nothing else of them and hands on a new value, so that no list of texts is rebuilt and nothing waits for
-the device. What only the host can know of lengths is a bound: :meth:`Batch.at_most`.
+A step takes a Batch and returns a new one, so that no list of texts is rebuilt and nothing waits for the device. The
+host knows lengths only by a bound: :meth:`Batch.at_most`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64, Shaped
@@ -16,9 +15,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specbench.core.types import PADDING, LogitRows
-from specbench.sampling import History, RowParams, logit_rows, tally
+from specbench.sampling import History, RowParams, TextCounts, logit_rows, tally
 
-# Batch.finished: by a stop token, by max_new_tokens, by logits that nothing can be drawn from
+# Batch.finished: not yet, by a stop token, by max_new_tokens, by logits from which no token can be sampled
 RUNNING, STOPPED, FULL, FAILED = 0, 1, 2, 3
 
 
@@ -27,18 +26,18 @@ class Batch:
     """B requests and their texts so far.
 
     Attributes:
-        tokens: prompt and continuation of each request; beyond its length any id of the vocabulary. A block's width
-            of columns is left beyond the largest of the limits.
+        tokens: prompt and continuation of each request; any ids of the vocabulary beyond its length. There are columns
+            for one block beyond the largest of the limits.
         prompt_lengths: tokens of each prompt.
         lengths: tokens of each text; the last one is not yet fed to the target.
         limits: the length at which each text is full.
-        gammas: tokens that each request drafts a step, at most, on each path of a tree.
+        gammas: the most tokens that each request drafts a step, on each path of a tree.
         seeds: of the requests.
         params: sampling parameters, a row a request.
         finished: RUNNING, STOPPED, FULL or FAILED.
-        stop_ids: the ids that end each text; PADDING fills up rows that have fewer than others.
-        fixed: no shape may depend on what the tensors hold, as a captured CUDA graph wants it.
-        tally: what :meth:`counted` found in the texts as they are now; None for nothing.
+        stop_ids: the ids that end each text, then PADDING.
+        fixed: whether shapes may not depend on values of tensors, as a captured CUDA graph requires.
+        tally: the counts of the texts' tokens, made by :meth:`counted`; None if no kernel needs them.
     """
 
     tokens: Int64[Tensor, "B capacity"]
@@ -51,38 +50,41 @@ class Batch:
     finished: Int64[Tensor, " B"]
     stop_ids: Int64[Tensor, "B stops"]
     fixed: bool = False
-    tally: Any = None
+    tally: TextCounts | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @property
     def running(self) -> Bool[Tensor, " B"]:
-        """Which requests go on."""
+        """Whether each request goes on."""
         return self.finished == RUNNING
 
     def room(self) -> Int64[Tensor, " B"]:
-        """Tokens to draft for each request: its gamma, or fewer near the limit, since a step emits one token more."""
+        """Returns the tokens that each request may draft: its gamma, or fewer near its limit (a step emits 1 more)."""
         left = (self.limits - self.lengths - 1).clamp(min=0).minimum(self.gammas)
         return torch.where(self.running, left, 0)
 
     def counted(self, vocabulary: int) -> Batch:
-        """The same, with the tokens of the texts counted for all penalties of a step, if kernels apply any."""
-        given = (self.params, self.tokens, self.prompt_lengths, self.lengths, vocabulary)
-        return dataclasses.replace(self, tally=tally(*given))
+        """Returns the batch with the counts of its texts' tokens, for all penalties of a step, if kernels apply any."""
+        counts = tally(self.params, self.tokens, self.prompt_lengths, self.lengths, vocabulary)
+        return dataclasses.replace(self, tally=counts)
 
     def span(self, first: Int64[Tensor, " B"], width: int) -> Int64[Tensor, "B width"]:
-        """``width`` tokens of each text from its position ``first``; what lies beyond a text's end is any valid id."""
+        """Returns ``width`` tokens of each text from position ``first``; any valid ids beyond a text's end."""
         columns = first[:, None] + torch.arange(width, device=first.device)
         return self.tokens.gather(1, columns.clamp(0, self.tokens.shape[1] - 1))
 
-    def rows(self, logits: Shaped[Tensor, "n V"], drafted: Int64[Tensor, "B width"], first: int = 0) -> LogitRows:
-        """The distributions at the places of a block from ``first`` to the one behind the drafted tokens.
+    def rows(
+        self, logits: Shaped[Tensor, "n V"], drafted: Int64[Tensor, "B width"], first: int = 0, masks: bool = False
+    ) -> LogitRows:
+        """Returns the distributions at the places of a block from ``first`` to the place after the draft tokens.
 
         Args:
-            logits: a row a place, those of a request following one another; penalties and bans may change them in
-                place, so that who wants them raw looks before.
-            drafted: the tokens drafted so far; place i follows the first i of them.
+            logits: one row a place, the rows of a request consecutive. On a GPU penalties, biases and bans change them
+                in place: code that needs the model's own logits reads them before.
+            drafted: the draft tokens so far; place i follows the first i of them.
+            masks: see :func:`specbench.sampling.logit_rows`.
         """
         width = drafted.shape[1] + 1 - first
         if width == 1 and not self.params.looks_back:
@@ -93,32 +95,32 @@ class Batch:
             return logit_rows(logits, params)
         places = torch.arange(first, first + width, device=drafted.device).repeat(len(self))
         history = History(self.tokens, self.prompt_lengths, self.lengths, drafted, owner, places, self.tally)
-        return logit_rows(logits, params, history, in_place=True)
+        return logit_rows(logits, params, history, in_place=True, masks=masks)
 
     def at_most(self, values: Int64[Tensor, " B"], bound: int) -> int:
-        """The largest of some values where the host reads it for nothing (:func:`known_max`), else ``bound``."""
+        """Returns the largest value if the host can read it without waiting (:func:`known_max`), else ``bound``."""
         return bound if self.fixed else known_max(values, bound)
 
     def rows_of_paths(
         self, logits: Shaped[Tensor, "n V"], path: Int64[Tensor, "B m depth"], offset: Int64[Tensor, "B m"]
     ) -> LogitRows:
-        """The distributions at m places of a tree, each of which has a history of its own.
+        """Returns the distributions at m places of a tree, each of which has a history of its own.
 
         Args:
             logits: as in :meth:`rows`.
-            path: the drafted tokens on the way to each place.
-            offset: how many of them there are; what stands behind them does not count.
+            path: the draft tokens on the way to each place; entries at or beyond its offset are not read.
+            offset: the number of draft tokens on the way to each place.
         """
         owner = torch.arange(len(self), device=path.device).repeat_interleave(path.shape[1])
         params, history = self.params.select(owner), None
         if params.looks_back:
             places = torch.arange(len(owner), device=path.device)
-            parts = (self.tokens, self.prompt_lengths, self.lengths)
-            history = History(*(each[owner] for each in parts), path.flatten(0, 1), places, offset.flatten())
+            texts, prompt_lengths, lengths = self.tokens[owner], self.prompt_lengths[owner], self.lengths[owner]
+            history = History(texts, prompt_lengths, lengths, path.flatten(0, 1), places, offset.flatten())
         return logit_rows(logits, params, history, in_place=True)
 
     def select(self, rows: Int64[Tensor, " m"]) -> Batch:
-        """The given requests, in that order."""
+        """Returns the given requests, in that order."""
         return Batch(
             self.tokens[rows],
             self.prompt_lengths[rows],
@@ -133,7 +135,7 @@ class Batch:
         )
 
     def joined(self, other: Batch) -> Batch:
-        """These requests, then the other's."""
+        """Returns these requests, then the other's."""
         return Batch(
             _stacked(self.tokens, other.tokens, 0),
             torch.cat([self.prompt_lengths, other.prompt_lengths]),
@@ -149,16 +151,16 @@ class Batch:
 
 
 def _stacked(one: Int64[Tensor, "m w"], other: Int64[Tensor, "n u"], filling: int) -> Int64[Tensor, "rows widest"]:
-    """Rows above rows, as wide as the wider ones."""
+    """Returns the rows of both, as wide as the wider ones."""
     width = max(one.shape[1], other.shape[1])
-    return torch.cat([pad(each, (0, width - each.shape[1]), value=filling) for each in (one, other)])
+    return torch.cat([pad(rows, (0, width - rows.shape[1]), value=filling) for rows in (one, other)])
 
 
 def known_max(values: Int64[Tensor, " B"], bound: int) -> int:
-    """The largest of some values where the host reads it for nothing, on a CPU; elsewhere ``bound``, which holds them.
+    """Returns the largest value on a CPU, and elsewhere ``bound``, which is at least that.
 
-    On a CPU the smaller width saves rows that a matrix product would compute for nothing; on a GPU rows are cheap, and
-    to read a number means to wait for all the work before it.
+    On a CPU the smaller width saves rows of a matrix product. On a GPU rows are cheap, and reading a number would wait
+    for all the work before it.
     """
     if values.device.type != "cpu" or not len(values):
         return bound

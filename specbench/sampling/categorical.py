@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
@@ -12,10 +14,10 @@ from specbench.sampling import where
 
 
 def inverse_cdf(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """The first index whose cumulative weight exceeds u times the total; weights need not be normalised.
+    """Returns the first index whose cumulative weight exceeds u times the total; weights need not be normalised.
 
-    An index of weight 0 is never returned, since the cumulative sum does not grow there. Weights without a sum (NaN)
-    give PADDING, so that what cannot be drawn from shows.
+    An index of weight 0 is never returned, because the cumulative sum does not grow there. Weights whose sum is not
+    finite give PADDING.
     """
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:].contiguous()
@@ -26,23 +28,23 @@ def inverse_cdf(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> In
 
 
 def sample(rows: LogitRows, u: Float64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-    """One token a row; a greedy row yields its argmax whatever u is, and one with NaN or +inf logits PADDING."""
+    """Returns one token a row: the argmax of a greedy row for any u, PADDING for a row with NaN or +inf logits."""
     return draw(rows, u)[0]
 
 
 def draw(rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Int64[Tensor, " n"], LogitRows]:
-    """sample(), and the same rows with the log_normalizer that drawing brings to light."""
-    if where.by_kernels(rows.raw):
+    """Returns the tokens of :func:`sample`, and the rows with the log_normalizer that sampling computes."""
+    if where.by_kernels(rows.logits):
         from specbench.kernels import launch_rows
 
         tokens, normalizer = launch_rows.sample(rows, u.contiguous())  # u may be a column of a block's uniforms
     else:
         tokens, normalizer = inverse_cdf(rows.probs(), u), rows.normalizer
-    return tokens, rows.normalized(normalizer)
+    return tokens, dataclasses.replace(rows, log_normalizer=normalizer)
 
 
 def streams_of(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int) -> Streams:
-    """The random streams of a step; on a GPU their numbers are made at once."""
+    """Returns the random streams of a step; on a GPU one launch computes all their numbers."""
     if not where.by_kernels(seeds):
         return Streams(seeds, positions, width)
     from specbench.kernels import launch_rows

@@ -1,15 +1,17 @@
-"""What precedes each position at which a distribution is asked for: the text of its request, and the drafted tokens
-before it. Penalties, bans and grammars depend on it; temperature, top-k, top-p and min-p do not."""
+"""The tokens before each position of a batch: the text of its request, and the draft tokens before the position.
+
+Penalties, bans and grammars depend on them; temperature, top-k, top-p and min-p do not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from specbench.core.sampling_params import SamplingParams
@@ -17,18 +19,41 @@ from specbench.core.types import PADDING
 
 
 @dataclass(frozen=True)
+class TextCounts:
+    """The tokens of B texts, each once, and how often each text contains them; see tally_kernel in kernels/tally.py.
+
+    Attributes:
+        texts, text_lengths, vocabulary: of the texts that were counted.
+        list_lengths: tokens in each list; a request has one list a part.
+        listed, counts: the tokens and their counts.
+    """
+
+    texts: Int64[Tensor, "B capacity"]
+    text_lengths: Int64[Tensor, " B"]
+    vocabulary: int
+    list_lengths: Int32[Tensor, "B parts"]
+    listed: Int32[Tensor, "B parts room"]
+    counts: Int32[Tensor, "B parts room"]
+
+    def is_of(self, history: History, vocabulary: int) -> bool:
+        """Returns whether these are counts of the history's texts, in the same memory."""
+        same = self.texts is history.texts and self.text_lengths is history.text_lengths
+        return same and self.vocabulary == vocabulary
+
+
+@dataclass(frozen=True)
 class History:
     """The tokens before each of n positions of B requests.
 
     Attributes:
-        texts: the text of each request; what stands at or beyond its length does not count.
-        prompt_lengths: tokens of each text that were given; the others are its continuation so far.
+        texts: prompt and continuation of each request; columns at or beyond its length are not read.
+        prompt_lengths: tokens of each prompt.
         text_lengths: tokens of each text.
-        drafted: what was drafted after each text.
-        request: the request of each position; for kernels those of a request stand together, as many for each, in the
-            order of the requests.
-        offset: how many of the drafted tokens precede each position.
-        tally: what :func:`specbench.sampling.tally` made of the texts, so that kernels need not count them again.
+        drafted: the draft tokens after each text.
+        request: the request of each position. Kernels need the positions of a request to be consecutive, in the order
+            of the requests, and the same number for each.
+        offset: the number of draft tokens before each position.
+        tally: the counts of the texts' tokens (:func:`specbench.sampling.tally`); None if they are not counted yet.
     """
 
     texts: Int64[Tensor, "B capacity"]
@@ -37,16 +62,16 @@ class History:
     drafted: Int64[Tensor, "B width"]
     request: Int64[Tensor, " n"]
     offset: Int64[Tensor, " n"]
-    tally: Any = None
+    tally: TextCounts | None = None
 
     @cached_property
     def lengths(self) -> Int64[Tensor, " n"]:
-        """How many tokens precede each position."""
+        """The number of tokens before each position."""
         return self.text_lengths[self.request] + self.offset
 
     @cached_property
     def tokens(self) -> Int64[Tensor, "n longest"]:
-        """The tokens before each position, the earliest first; -1 behind the last."""
+        """The tokens before each position, the earliest first; -1 after the last."""
         width = self.drafted.shape[1]
         whole = torch.nn.functional.pad(self.texts, (0, width))
         columns = self.text_lengths[:, None] + torch.arange(width, device=whole.device)
@@ -55,7 +80,7 @@ class History:
         return torch.where(before, whole, PADDING)
 
     def counts(self, vocabulary: int) -> Int64[Tensor, "n vocabulary"]:
-        """How often each token of the vocabulary precedes each position."""
+        """Returns the count of each token of the vocabulary before each position."""
         seen = (self.tokens != PADDING).long()
         counts = seen.new_zeros((len(seen), vocabulary))
         return counts.scatter_add_(1, self.tokens.clamp(min=0), seen)
@@ -63,26 +88,26 @@ class History:
 
 @runtime_checkable
 class Processor(Protocol):
-    """Changes logits by what precedes them, before temperature and truncation; for target and draft alike.
+    """Changes logits by the tokens before them, before temperature and truncation; of target and draft alike.
 
-    A drafted token is then tested against the very distribution that plain decoding would have drawn from. This holds
-    only if row i of the result depends on row i of the logits and on what precedes position i, and on nothing else.
+    A draft token is then tested against the distribution that plain decoding would have drawn from. This holds only if
+    row i of the result is a function of row i of the logits and of the tokens before position i.
 
-    One that works on the host has an attribute ``capturable``, which is False: no CUDA graph can hold its step.
+    A processor that works on the host has the attribute ``capturable = False``: no CUDA graph can hold its step.
     """
 
     def __call__(self, logits: Float[Tensor, "n V"], history: History) -> Float[Tensor, "n V"]:
-        """New logits, -inf for a token that may not come. Those given are not to be changed."""
+        """Returns new logits, -inf for a banned token, and leaves the given logits unchanged."""
         ...
 
 
 def on_host(params: SamplingParams) -> str:
-    """What of the parameters works on the host, so that no CUDA graph can hold a step; empty for nothing."""
+    """Returns the parameters that work on the host, so that no CUDA graph can hold a step; empty for none."""
     if params.structured_outputs is not None:
         return "sampler.structured_outputs"
     return host_processors(params.processors)
 
 
 def host_processors(processors: Iterable[object]) -> str:
-    """The names of those that work on the host."""
-    return ", ".join(type(each).__name__ for each in processors if not getattr(each, "capturable", True))
+    """Returns the names of the processors that work on the host."""
+    return ", ".join(type(processor).__name__ for processor in processors if not getattr(processor, "capturable", True))

@@ -1,4 +1,4 @@
-"""Sampling parameters in the ids of one vocabulary: texts that may not come as tokens, and what ends a text."""
+"""Sampling parameters in the ids of one vocabulary: bad words, ids that end a text, ids that begin and end thinking."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from specbench.core.sampling_params import SamplingParams
 
 @dataclass(frozen=True)
 class ResolvedParams(SamplingParams):
-    """What :func:`resolve` makes of sampling parameters whose meaning depends on the model.
+    """Sampling parameters that depend on the model's vocabulary, made by :func:`resolve`.
 
     Attributes:
-        bad_word_ids: the sequences of ids that ``bad_words`` stands for.
-        ending_ids: what ends the text, and may not come before ``min_tokens``.
-        thinking_ids: what begins and what ends the thinking that ``thinking_token_budget`` limits.
+        bad_word_ids: the sequences of ids of ``bad_words``.
+        ending_ids: the ids that end the text, which are banned before ``min_tokens``.
+        thinking_ids: the ids that begin and end the thinking that ``thinking_token_budget`` limits.
     """
 
     bad_word_ids: Sequence[Sequence[int]] = ()
@@ -32,21 +32,21 @@ def resolve(
     vocabulary: int,
     thinking_ids: tuple[int, int] | None = None,
 ) -> SamplingParams:
-    """The same parameters, in the ids of a vocabulary where they need any.
+    """Returns the parameters with the ids of a vocabulary if they need any.
 
     Args:
-        encode: the ids of a text, without any that mark its beginning or end.
+        encode: returns the ids of a text, without special ids at its beginning or end.
         stop_ids: the model's own.
-        vocabulary: how many ids there are.
-        thinking_ids: what begins and what ends thinking; None if the model has no tokens for that.
+        vocabulary: the number of ids.
+        thinking_ids: the ids that begin and end thinking; None if the model has no tokens for that.
 
     Raises:
-        ConfigError: an id beyond the vocabulary, a bad word without tokens, or a budget of thinking for a model without
-            tokens for it.
+        ConfigError: an id beyond the vocabulary, a bad word without tokens, or a thinking budget for a model without
+            thinking tokens.
     """
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-        given = getattr(params, name) or ()
-        for token in (each[0] if name == "logit_bias" else each for each in given):
+        entries = getattr(params, name) or ()
+        for token in (entry[0] if name == "logit_bias" else entry for entry in entries):
             if token >= vocabulary:
                 problem = f"id {token} is beyond the vocabulary of {vocabulary}"
                 raise ConfigError(f"sampler.{name}", token, problem, f"Use ids from 0 to {vocabulary - 1}.")
@@ -56,9 +56,9 @@ def resolve(
         raise ConfigError("sampler.thinking_token_budget", params.thinking_token_budget, problem, remedy)
     if not params.bad_words and params.min_tokens == 0 and params.thinking_token_budget is None:
         return params
-    asked = {each.name: getattr(params, each.name) for each in dataclasses.fields(SamplingParams)}
+    fields = {field.name: getattr(params, field.name) for field in dataclasses.fields(SamplingParams)}
     return ResolvedParams(
-        **asked,
+        **fields,
         bad_word_ids=tuple(dict.fromkeys(ids for word in params.bad_words for ids in _sequences(word, encode))),
         ending_ids=tuple(sorted(params.ids_that_end(frozenset(stop_ids)))),
         thinking_ids=thinking_ids,
@@ -66,9 +66,9 @@ def resolve(
 
 
 def _sequences(word: str, encode: Callable[[str], Sequence[int]]) -> list[tuple[int, ...]]:
-    """The tokens of a word by itself, and of the same word after a space, which many vocabularies hold apart."""
+    """Returns the ids of a word by itself and after a space, since many vocabularies have different tokens for them."""
     bare = word.lstrip(" ") or word
-    found = [tuple(encode(text)) for text in (bare, f" {bare}")]
-    if not all(found):
+    sequences = [tuple(encode(text)) for text in (bare, f" {bare}")]
+    if not all(sequences):
         raise ConfigError("sampler.bad_words", word, "has no tokens", "Remove it, or write it out.")
-    return found
+    return sequences

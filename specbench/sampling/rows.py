@@ -1,8 +1,8 @@
-"""logits and sampling parameters -> LogitRows: the cutoff and the normaliser of each row.
+"""From logits and sampling parameters to LogitRows, with the cutoff and the normaliser of each row.
 
-Processors come first, then penalties, biases and bans (shaped.py), then temperature, top-k, top-p on what top-k left,
-min-p. min-p compares with the largest probability, which no truncation removes, so its place in the order does not
-matter.
+The order is: processors, then penalties, biases and bans (shaped.py), then temperature, then top-k, then top-p of the
+tokens that top-k keeps, then min-p. min-p compares with the largest probability, which no truncation removes, so that
+its place in the order does not matter.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from specbench.core.errors import ArgumentError
-from specbench.core.masked_rows import MaskedRows
 from specbench.core.sampling_params import NUMBERS, SamplingParams
-from specbench.core.types import LogitRows
+from specbench.core.types import LogitRows, Mask
 from specbench.sampling import where
-from specbench.sampling.history import History, Processor, host_processors
+from specbench.sampling.history import History, Processor, TextCounts, host_processors
 from specbench.sampling.shaped import shaped
-from specbench.sampling.shaping import PENALISE, THINK, Shaping
+from specbench.sampling.shaping import PENALISE, RESTRICT, THINK, Shaping
 
 Chain = tuple[Processor, ...]
 
@@ -34,10 +32,11 @@ class RowParams:
     """Sampling parameters of n rows as tensors.
 
     Attributes:
-        truncates: whether any of them truncates, so that none pays for a sort if not.
-        chains: the processors, and the rows that they are for; None stands for all rows. Empty for most.
-        shaping: penalties, biases and bans, a row each or, after :meth:`repeated`, a row a request; None where nobody
-            ever asked for any.
+        temperature, top_k, top_p, min_p: as in SamplingParams.
+        truncates: whether any row truncates; if none does, no cutoffs are searched.
+        chains: processors with the rows that they change; None stands for all rows. Empty for most batches.
+        shaping: penalties, biases and bans, one row each or, after :meth:`repeated`, one row a request; None if no
+            request has ever had any.
     """
 
     temperature: Float64[Tensor, " n"]
@@ -50,62 +49,62 @@ class RowParams:
 
     @property
     def looks_back(self) -> bool:
-        """Whether a distribution depends on what precedes its position."""
+        """Whether a distribution depends on the tokens before its position."""
         return bool(self.chains) or self.shapes
 
     @property
     def shapes(self) -> bool:
         """Whether penalties, biases or bans change any row's logits."""
-        return self.shaping is not None and bool(self.shaping.asked)
+        return self.shaping is not None and bool(self.shaping.kinds)
 
     @property
     def on_host(self) -> str:
-        """The processors that work on the host, by name; empty for none."""
-        return host_processors(each for chain, _ in self.chains for each in chain)
+        """The names of the processors that work on the host; empty for none."""
+        return host_processors(processor for chain, _ in self.chains for processor in chain)
 
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> RowParams:
-        """One row a request."""
-        asked = [tuple(each.processors) for each in params]
-        chains = [chain for chain in dict.fromkeys(asked) if chain]
-        rows = [torch.tensor([each == chain for each in asked], device=device) for chain in chains]
+        """Returns one row a request."""
+        of_request = [tuple(request.processors) for request in params]
+        chains = [chain for chain in dict.fromkeys(of_request) if chain]
+        rows = [torch.tensor([own == chain for own in of_request], device=device) for chain in chains]
         return RowParams(
             temperature=torch.tensor([p.temperature for p in params], dtype=torch.float64, device=device),
             top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
             top_p=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device),
             min_p=torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device),
             truncates=any(p.truncates for p in params),
-            chains=tuple(zip(chains, [None] if len(set(asked)) == 1 else rows, strict=False)),
+            chains=tuple(zip(chains, [None] if len(set(of_request)) == 1 else rows, strict=False)),
             shaping=Shaping.of(params, device),
         )
 
     def select(self, rows: Int64[Tensor, " m"]) -> RowParams:
-        """The parameters of the given rows, repeats allowed."""
+        """Returns the parameters of the given rows, repeats allowed."""
         chains = tuple((chain, None if its is None else its[rows]) for chain, its in self.chains)
         shaping = None if self.shaping is None else self.shaping.select(rows)
         parts = (getattr(self, name)[rows] for name in NUMBERS)
         return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
 
     def repeated(self, request: Int64[Tensor, " m"]) -> RowParams:
-        """The parameters of rows of these requests, for :func:`logit_rows` with a history that says the same of them.
+        """Returns the parameters of rows of the given requests, for :func:`logit_rows` with a history of those rows.
 
-        What shapes logits stays a row a request, since copying it would take longer than what it does.
+        ``shaping`` keeps one row a request, because to copy it would take longer than to apply it.
         """
         plain = dataclasses.replace(self, shaping=None).select(request)
         return dataclasses.replace(plain, shaping=self.shaping)
 
     def leading(self, n: int) -> RowParams:
-        """The first n rows, in the same memory."""
+        """Returns the first n rows, in the same memory."""
         chains = tuple((chain, None if its is None else its[:n]) for chain, its in self.chains)
         parts = (getattr(self, name)[:n] for name in NUMBERS)
         shaping = None if self.shaping is None else self.shaping.leading(n)
         return RowParams(*parts, truncates=self.truncates, chains=chains, shaping=shaping)
 
     def put(self, rows: Int64[Tensor, " m"], other: RowParams) -> RowParams:
-        """These rows with the other's in some places, in the same memory; what chains of these there were stay."""
+        """Replaces the given rows by the other's, in the same memory; chains of these rows stay."""
         for name in NUMBERS:
             getattr(self, name)[rows] = getattr(other, name)
-        chains = dict.fromkeys(chain for each in (self, other) for chain, _ in each.chains)
+        chains = dict.fromkeys(chain for params in (self, other) for chain, _ in params.chains)
         kept = tuple((chain, self._rows_of(chain)) for chain in chains)
         for chain, its in kept:
             its[rows] = other._rows_of(chain)
@@ -116,9 +115,9 @@ class RowParams:
         return dataclasses.replace(self, truncates=truncates, chains=kept, shaping=shaping)
 
     def joined(self, other: RowParams) -> RowParams:
-        """These rows, then the other's."""
-        parts = (torch.cat([getattr(each, name) for each in (self, other)]) for name in NUMBERS)
-        all_chains = dict.fromkeys(chain for each in (self, other) for chain, _ in each.chains)
+        """Returns these rows, then the other's."""
+        parts = (torch.cat([getattr(rows, name) for rows in (self, other)]) for name in NUMBERS)
+        all_chains = dict.fromkeys(chain for rows in (self, other) for chain, _ in rows.chains)
         chains = tuple((chain, torch.cat([self._rows_of(chain), other._rows_of(chain)])) for chain in all_chains)
         shaping = None
         if self.shaping is not None or other.shaping is not None:
@@ -126,11 +125,11 @@ class RowParams:
         return RowParams(*parts, truncates=self.truncates or other.truncates, chains=chains, shaping=shaping)
 
     def ended(self) -> RowParams:
-        """The same rows, in the same memory, once all their requests have ended: nothing is done for any of them."""
+        """Returns the same rows, in the same memory, without any parameter, after all their requests have ended."""
         for _, rows in self.chains:
             if rows is not None:
                 rows.fill_(False)
-        shaping = None if self.shaping is None else dataclasses.replace(self.shaping, asked=frozenset())
+        shaping = None if self.shaping is None else dataclasses.replace(self.shaping, kinds=frozenset())
         return dataclasses.replace(self, truncates=False, shaping=shaping)
 
     @property
@@ -145,26 +144,32 @@ class RowParams:
 
 
 def logit_rows(
-    logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None = None, in_place: bool = False
+    logits: Shaped[Tensor, "n V"],
+    params: RowParams,
+    history: History | None = None,
+    in_place: bool = False,
+    masks: bool = False,
 ) -> LogitRows:
-    """The distributions that sampling with ``params`` from ``logits`` means: the one door from logits to probabilities.
+    """Returns the distributions that tokens are sampled from: the one door from logits to probabilities.
 
     Args:
         logits: bf16, fp16 or fp32.
         params: one row of parameters a row of logits.
-        history: what precedes each row; needed where ``params.looks_back``.
-        in_place: whether the logits may be changed, as a decoding step allows, so that a GPU touches only the tokens
-            that penalties, biases and bans concern; else they are copied where any are asked for.
+        history: the tokens before each row; required if ``params.looks_back``.
+        in_place: whether penalties, biases and bans may change ``logits``, as in a decoding step, so that a GPU writes
+            only the tokens that they concern; if not, the logits are copied first.
+        masks: whether every reader of the rows applies ``LogitRows.allowed``. A GPU then keeps ``allowed_token_ids``
+            there as a bit mask, if nothing truncates; if not, it writes -inf over the banned tokens.
 
     Returns:
-        LogitRows that refer to ``logits``, or to what the parameters made of them. Where nothing truncates,
-        log_normalizer is None: who needs it computes it, and a fused verifier needs it of few rows. Otherwise it is
-        known, and not finite for a row with NaN or +inf logits (LogitRows.finite); raising here would wait for the
+        Rows that refer to ``logits``, or to the logits that the parameters made of them. If nothing truncates,
+        log_normalizer is None: readers that need it compute it, and a fused verifier needs it of few rows. Otherwise it
+        is known, and not finite for a row with NaN or +inf logits (LogitRows.finite); to raise here would wait for the
         device. A GPU finds the cutoffs without a sort.
 
     Raises:
-        ArgumentError: not as many rows of parameters as of logits; processors, penalties or bans without a history; a
-            processor that returned something else than logits.
+        ArgumentError: not the same number of rows of parameters and of logits; processors, penalties or bans without a
+            history; a processor that does not return logits.
     """
     if len(params.temperature) != len(logits):
         raise ArgumentError(
@@ -172,17 +177,17 @@ def logit_rows(
             "of a request for each of its rows"
         )
     logits = _processed(logits, params, history)
+    logits, allowed = shape(logits, params, history, in_place, masks and not params.truncates)
     if not params.truncates:
         cutoff = logits.new_full((len(logits),), -math.inf, dtype=torch.float64)
-        return whole_rows(logits, params, cutoff, history, in_place)
-    logits = shape(logits, params, history, in_place)
+        return LogitRows(logits, params.temperature, cutoff, None, allowed)
     if where.by_kernels(logits):
         from specbench.kernels import launch_rows
 
-        found = launch_rows.find_cutoffs(logits, params.temperature, params.top_k, params.top_p, params.min_p)
+        cutoffs = launch_rows.find_cutoffs(logits, params.temperature, params.top_k, params.top_p, params.min_p)
     else:
-        found = sorted_cutoffs(logits, params)
-    return LogitRows(logits, params.temperature, *found)
+        cutoffs = sorted_cutoffs(logits, params)
+    return LogitRows(logits, params.temperature, *cutoffs)
 
 
 def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None) -> Shaped[Tensor, "n V"]:
@@ -196,42 +201,37 @@ def _processed(logits: Shaped[Tensor, "n V"], params: RowParams, history: Histor
     return logits
 
 
-def whole_rows(
+def shape(
     logits: Shaped[Tensor, "n V"],
     params: RowParams,
-    cutoff: Float[Tensor, " n"],
-    history: History | None = None,
+    history: History | None,
     in_place: bool = False,
-) -> LogitRows:
-    """:func:`logit_rows` where nothing truncates and no processor is left: ``cutoff`` is -inf.
+    masks: bool = False,
+) -> tuple[Shaped[Tensor, "n V"], Mask | None]:
+    """Returns the logits after penalties, biases and bans, and the mask of the tokens that they still have to lose.
 
-    Where kernels may change the logits, allowed_token_ids stay a mask beside them, and the rest is done by the
-    verifier's launch, or when somebody asks for the logits (masked_rows.py).
+    The arguments are those of :func:`logit_rows`. Logits that no parameter changes are returned themselves.
     """
-    asked = frozenset() if params.shaping is None else params.shaping.asked
-    if history is None or not in_place or not asked or THINK in asked or not where.by_kernels(logits):
-        return LogitRows(shape(logits, params, history, in_place), params.temperature, cutoff, None)
-    from specbench.kernels import launch_shape
-
-    beside = launch_shape.beside(logits, params.shaping, history)
-    return MaskedRows(logits, params.temperature, cutoff, None, *beside)
-
-
-def shape(
-    logits: Shaped[Tensor, "n V"], params: RowParams, history: History | None, in_place: bool = False
-) -> Shaped[Tensor, "n V"]:
-    """The logits after penalties, biases and bans: themselves, if ``params`` ask for none; see :func:`logit_rows`."""
     if params.shaping is None or not params.shapes:
-        return logits
+        return logits, None
+    shaping = params.shaping
     if history is None:
-        asked = ", ".join(sorted(params.shaping.asked))
-        raise ArgumentError(f"history: None; {asked} needs to know what precedes each position")
+        names = ", ".join(sorted(shaping.kinds))
+        raise ArgumentError(f"history: None; {names} needs to know what precedes each position")
     if not where.by_kernels(logits):
-        a_row_each = len(params.shaping.presence) == len(logits)
-        return shaped(logits, params.shaping if a_row_each else params.shaping.select(history.request), history)
-    from specbench.kernels import launch_shape
+        a_row_each = len(shaping.presence) == len(logits)
+        return shaped(logits, shaping if a_row_each else shaping.select(history.request), history), None
+    from specbench.sampling import launches
 
-    return launch_shape.shape(logits if in_place else logits.clone(), params.shaping, history)
+    mask = None
+    # The end of a thinking budget forces a token that a mask may ban.
+    if masks and RESTRICT in shaping.kinds and THINK not in shaping.kinds:
+        mask = launches.mask_of(shaping, len(logits))
+        shaping = dataclasses.replace(shaping, kinds=shaping.kinds - {RESTRICT})
+    if shaping.kinds:
+        logits = logits if in_place else logits.clone()
+        launches.shape_in_place(logits, shaping, history)
+    return logits, mask
 
 
 def tally(
@@ -240,36 +240,37 @@ def tally(
     prompt_lengths: Int64[Tensor, " B"],
     text_lengths: Int64[Tensor, " B"],
     vocabulary: int,
-) -> Any:
-    """The tokens of texts, counted for all rows of a step at once, if kernels will penalise them; else None.
+) -> TextCounts | None:
+    """Returns the counts of the texts' tokens for all rows of a step, if kernels will penalise them; else None.
 
     Args:
-        params: a row a text.
+        params: one row a text.
     """
     shaping = params.shaping
-    if shaping is None or PENALISE not in shaping.asked or not where.by_kernels(texts):
+    if shaping is None or PENALISE not in shaping.kinds or not where.by_kernels(texts):
         return None
-    from specbench.kernels import launch_tally
+    from specbench.sampling import launches
 
-    return launch_tally.tally(texts, prompt_lengths, text_lengths, shaping.bias_ids, vocabulary)
+    return launches.count_tokens(texts, prompt_lengths, text_lengths, shaping, vocabulary)
 
 
-def _checked(processor: Processor, given: Tensor, made: object) -> Tensor:
+def _checked(processor: Processor, logits: Tensor, result: object) -> Tensor:
+    """Returns the result of a processor, or raises ArgumentError if it is not logits of the same kind."""
     name = type(processor).__name__
-    if not isinstance(made, Tensor):
-        raise ArgumentError(f"{name} returned {type(made).__name__}; logits needed")
-    if made.shape != given.shape or made.dtype != given.dtype or made.device != given.device:
+    if not isinstance(result, Tensor):
+        raise ArgumentError(f"{name} returned {type(result).__name__}; logits needed")
+    if result.shape != logits.shape or result.dtype != logits.dtype or result.device != logits.device:
         raise ArgumentError(
-            f"{name} returned {made.dtype} {tuple(made.shape)} on {made.device}; it was given {given.dtype} "
-            f"{tuple(given.shape)} on {given.device}"
+            f"{name} returned {result.dtype} {tuple(result.shape)} on {result.device}; it was given {logits.dtype} "
+            f"{tuple(logits.shape)} on {logits.device}"
         )
-    return made
+    return result
 
 
 def sorted_cutoffs(
     logits: Shaped[Tensor, "n V"], params: RowParams
 ) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
-    """Cutoff and log_normalizer of each row by sorting: the reference of kernels/cutoff.py."""
+    """Returns cutoff and log_normalizer of each row by sorting: the plain twin of kernels/cutoff.py."""
     temperature = torch.where(params.temperature > 0, params.temperature, 1.0)
     scaled = logits.double() / temperature[:, None]
     cutoff = torch.where(params.temperature > 0, _cutoff(logits, scaled, params), -math.inf)
@@ -279,7 +280,7 @@ def sorted_cutoffs(
 
 
 def _cutoff(logits: Shaped[Tensor, "n V"], scaled: Float64[Tensor, "n V"], params: RowParams) -> Float[Tensor, " n"]:
-    """The lowest logit that survives top-k, top-p and min-p; computed by sorting, as the reference."""
+    """Returns the lowest logit of each row that top-k, top-p and min-p keep."""
     vocabulary = logits.shape[-1]
     order = scaled.argsort(dim=-1, descending=True, stable=True)
     ordered, ordered_logits = scaled.gather(-1, order), logits.double().gather(-1, order)

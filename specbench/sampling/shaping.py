@@ -1,4 +1,4 @@
-"""The parameters that change logits, as tensors with a row a request; what they do is in shaped.py."""
+"""The sampling parameters that change logits, as tensors with one row a request; shaped.py has the formulas."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import PENALTIES, SamplingParams
-from specbench.core.types import PADDING
+from specbench.core.types import BITS, PADDING
 from specbench.sampling.resolved import ResolvedParams
 
 PENALISE, BIAS, RESTRICT, FORBID, DELAY = "penalties", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens"
 THINK = "thinking_token_budget"
-BITS = 32
-_COLUMNS = ("bias_ids", "bias", "allowed", "ending_ids")  # as many as the row that needs most
-_OFF: dict[str, tuple[torch.dtype, float | int]] = {  # of a row that does not ask, and of columns beyond its last
+_COLUMNS = ("bias_ids", "bias", "allowed", "ending_ids")  # two-dimensional, as wide as the widest row needs
+_OFF: dict[
+    str, tuple[torch.dtype, float | int]
+] = {  # values of rows without the parameter, and of columns after a row's last
     **dict.fromkeys(("presence", "frequency"), (torch.float64, 0.0)),
     "repetition": (torch.float64, 1.0),
     "bias_ids": (torch.int64, PADDING),
@@ -40,17 +41,16 @@ class Shaping:
 
     Attributes:
         presence, frequency, repetition: the penalties.
-        bias_ids, bias: ids, each once in a row, and what is added to their logits; -1 behind a row's last.
-        restricted: whether only some ids are allowed.
-        allowed: which, a bit each: id 32 * i + j is bit j of word i. Ids beyond the words are not allowed.
-        bad_words: sequences of ids, each from its end: [.., 0] may not come if [.., 1], [.., 2], ... are the tokens
-            one, two, ... before it in the continuation; -1 behind a sequence's first token, and for no sequence.
-        min_tokens: tokens of the continuation before which none of ``ending_ids`` may come.
-        ending_ids: -1 behind a row's last.
-        thinking_budget: tokens between ``thinking_start`` and ``thinking_end``, at most; -1 is no limit.
+        bias_ids, bias: ids, each once in a row, and the numbers added to their logits; ids of -1 after a row's last.
+        restricted: whether only the ids of ``allowed`` may come.
+        allowed: one bit an id: id 32 * i + j is bit j of word i. Ids beyond the words are banned.
+        bad_words: sequences of ids in reverse order: id [.., 0] is banned if [.., 1], [.., 2], ... are the tokens one,
+            two, ... before it in the continuation; -1 after a sequence's first token, and for no sequence.
+        min_tokens: the number of tokens of the continuation before which all of ``ending_ids`` are banned.
+        ending_ids: the ids that end a text; -1 after a row's last.
+        thinking_budget: the most tokens between ``thinking_start`` and ``thinking_end``; -1 is no limit.
         thinking_start, thinking_end: the ids that begin and end thinking; -1 for none.
-        asked: which of PENALISE, BIAS, RESTRICT, FORBID, DELAY, THINK any row has asked for; nothing is done for the
-            others.
+        kinds: those of PENALISE, BIAS, RESTRICT, FORBID, DELAY, THINK that any row uses; the others are skipped.
     """
 
     presence: Float64[Tensor, " n"]
@@ -66,87 +66,90 @@ class Shaping:
     thinking_budget: Int64[Tensor, " n"]
     thinking_start: Int64[Tensor, " n"]
     thinking_end: Int64[Tensor, " n"]
-    asked: frozenset[str]
+    kinds: frozenset[str]
 
     @staticmethod
     def of(params: Sequence[SamplingParams], device: torch.device | str = "cpu") -> Shaping | None:
-        """One row a request; None if nobody asks for anything.
+        """Returns one row a request; None if no request has a parameter that changes logits.
 
         Raises:
-            ArgumentError: what needs ids of a vocabulary, and nobody has turned into them (Pair.resolved does).
+            ArgumentError: a parameter needs ids of a vocabulary, and is not resolved (Pair.resolved does that).
         """
-        if not any(each.shaping for each in params):
+        if not any(request.shaping for request in params):
             return None
-        for each in params:
-            name = next((name for name in (FORBID, DELAY, THINK) if name in each.shaping), None)
-            if name is not None and not isinstance(each, ResolvedParams):
+        for request in params:
+            name = next((name for name in (FORBID, DELAY, THINK) if name in request.shaping), None)
+            if name is not None and not isinstance(request, ResolvedParams):
                 raise ArgumentError(f"{name}: needs the ids of a vocabulary; use Pair.resolved(sampling)")
-        biases = [dict(each.logit_bias or ()) for each in params]
-        budgets = [each.thinking_token_budget for each in params]
-        thinking = [getattr(each, "thinking_ids", None) or (PADDING, PADDING) for each in params]
+        biases = [dict(request.logit_bias or ()) for request in params]
+        budgets = [request.thinking_token_budget for request in params]
+        thinking = [getattr(request, "thinking_ids", None) or (PADDING, PADDING) for request in params]
+        penalties = {
+            name.removesuffix("_penalty"): [float(getattr(request, name)) for request in params] for name in PENALTIES
+        }
         rows: dict[str, list] = {
-            **{name.removesuffix("_penalty"): [float(getattr(each, name)) for each in params] for name in PENALTIES},
-            "bias_ids": [list(each) for each in biases],
-            "bias": [list(each.values()) for each in biases],
-            "restricted": [each.allowed_token_ids is not None for each in params],
-            "allowed": [_bits(each.allowed_token_ids or ()) for each in params],
-            "bad_words": [[ids[::-1] for ids in getattr(each, "bad_word_ids", ())] for each in params],
-            "min_tokens": [each.min_tokens for each in params],
-            "ending_ids": [list(getattr(each, "ending_ids", ())) for each in params],
-            "thinking_budget": [-1 if each is None else each for each in budgets],
+            **penalties,
+            "bias_ids": [list(bias) for bias in biases],
+            "bias": [list(bias.values()) for bias in biases],
+            "restricted": [request.allowed_token_ids is not None for request in params],
+            "allowed": [_bits(request.allowed_token_ids or ()) for request in params],
+            "bad_words": [[ids[::-1] for ids in getattr(request, "bad_word_ids", ())] for request in params],
+            "min_tokens": [request.min_tokens for request in params],
+            "ending_ids": [list(getattr(request, "ending_ids", ())) for request in params],
+            "thinking_budget": [-1 if budget is None else budget for budget in budgets],
             "thinking_start": [start for start, _ in thinking],
             "thinking_end": [end for _, end in thinking],
         }
-        asked = {PENALISE if name in PENALTIES else name for each in params for name in each.shaping}
-        made = {name: _tensor(rows[name], name, device) for name in _OFF}
-        return Shaping(**made, asked=frozenset(asked))
+        kinds = {PENALISE if name in PENALTIES else name for request in params for name in request.shaping}
+        tensors = {name: _tensor(rows[name], name, device) for name in _OFF}
+        return Shaping(**tensors, kinds=frozenset(kinds))
 
     @staticmethod
     def off(rows: int, device: torch.device) -> Shaping:
-        """Rows that ask for nothing."""
+        """Returns rows without parameters."""
         shapes = dict.fromkeys(_COLUMNS, (0,)) | {"bad_words": (0, 1)}
-        made = {
+        tensors = {
             name: torch.full((rows, *shapes.get(name, ())), off, dtype=dtype, device=device)
             for name, (dtype, off) in _OFF.items()
         }
-        return Shaping(**made, asked=frozenset())
+        return Shaping(**tensors, kinds=frozenset())
 
     @property
     def layout(self) -> tuple[object, ...]:
-        """What a step that was captured for these parameters goes by; other rows of the same layout replace them."""
-        return (tuple(sorted(self.asked)), *(getattr(self, name).shape[1:] for name in _OFF))
+        """The key of steps captured with these parameters; other rows of the same layout can take their place."""
+        return (tuple(sorted(self.kinds)), *(getattr(self, name).shape[1:] for name in _OFF))
 
     def select(self, rows: Int64[Tensor, " m"]) -> Shaping:
-        """The given rows, repeats allowed."""
+        """Returns the given rows, repeats allowed."""
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in _OFF})
 
     def leading(self, n: int) -> Shaping:
-        """The first n rows, in the same memory."""
+        """Returns the first n rows, in the same memory."""
         return dataclasses.replace(self, **{name: getattr(self, name)[:n] for name in _OFF})
 
     def put(self, rows: Int64[Tensor, " m"], other: Shaping) -> Shaping:
-        """These rows with the other's in some places: in the same memory, unless the other's have more columns."""
+        """Replaces the given rows by the other's, in the same memory unless the other's have more columns."""
         shapes = self._common(other)
         parts = {name: _widened(getattr(self, name), shape, _OFF[name][1]) for name, shape in shapes.items()}
         for name, part in parts.items():
             part[rows] = _widened(getattr(other, name), shapes[name], _OFF[name][1])
-        return Shaping(**parts, asked=self.asked | other.asked)
+        return Shaping(**parts, kinds=self.kinds | other.kinds)
 
     def joined(self, other: Shaping) -> Shaping:
-        """These rows, then the other's."""
+        """Returns these rows, then the other's."""
         parts = {}
         for name, shape in self._common(other).items():
-            parts[name] = torch.cat([_widened(getattr(each, name), shape, _OFF[name][1]) for each in (self, other)])
-        return Shaping(**parts, asked=self.asked | other.asked)
+            parts[name] = torch.cat([_widened(getattr(rows, name), shape, _OFF[name][1]) for rows in (self, other)])
+        return Shaping(**parts, kinds=self.kinds | other.kinds)
 
     def _common(self, other: Shaping) -> dict[str, tuple[int, ...]]:
-        """The columns of each part that hold both."""
+        """Returns the shape of each part that fits both."""
         pairs = {name: (getattr(self, name).shape[1:], getattr(other, name).shape[1:]) for name in _OFF}
         return {name: tuple(max(sizes) for sizes in zip(*shapes, strict=True)) for name, shapes in pairs.items()}
 
 
 def _tensor(rows: list, name: str, device: torch.device | str) -> Tensor:
-    """Numbers of each row, or lists of them, or lists of lists, made as long as the longest."""
+    """Returns a tensor of numbers, or of lists or lists of lists extended to equal lengths."""
     dtype, off = _OFF[name]
     if name in _COLUMNS:
         rows = _even(rows, off)
@@ -164,7 +167,7 @@ def _even(rows: list[list], off: object) -> list[list]:
 
 
 def _bits(ids: Sequence[int]) -> list[int]:
-    """Words of 32 bits, in which the bit of each id is set, as signed numbers."""
+    """Returns words of 32 bits in which the bit of each id is set, as signed numbers."""
     words = [0] * (max(ids) // BITS + 1 if ids else 0)
     for token in ids:
         words[token // BITS] |= 1 << token % BITS
@@ -172,7 +175,7 @@ def _bits(ids: Sequence[int]) -> list[int]:
 
 
 def _widened(part: Tensor, shape: tuple[int, ...], value: float | int) -> Tensor:
-    """The part itself, or with more columns of a value."""
+    """Returns the part itself, or with more columns of a value."""
     if part.shape[1:] == shape:
         return part
     wide = part.new_full((len(part), *shape), value)

@@ -1,4 +1,4 @@
-"""Which rows are looked at by kernels, and which by their plain twins."""
+"""The choice between kernels and their plain twins."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import Tensor
 
 
 def by_kernels(tensor: Tensor) -> bool:
-    """Whether cutoffs and samples of these logits, or streams of these seeds, come from kernels: on a GPU."""
+    """Returns whether kernels process these logits or seeds: on a GPU."""
     return tensor.is_cuda

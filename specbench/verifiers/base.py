@@ -87,6 +87,7 @@ class Offers:
             None if it has no kernels.
         takes_padded: whether it takes drafts whose rows are padded (``Draft.padded``).
         takes_trees: whether it takes drafts that are trees (``Draft.parents``), beside chains.
+        takes_masks: whether it applies ``LogitRows.allowed`` of the target. If not, banned tokens have logit -inf.
         synthetic: whether it accepts at rates that are given, whatever the target thinks: texts are then nobody's.
         least_gamma: the gamma without which it cannot do what it was asked for.
         draft_tokens: draws the drafts in place of the fixtures, for a sampler that is itself under test.
@@ -96,6 +97,7 @@ class Offers:
     interpreted: bool | None = None
     takes_padded: bool = False
     takes_trees: bool = False
+    takes_masks: bool = False
     synthetic: bool = False
     least_gamma: int = 0
     draft_tokens: DraftSampler | None = None

@@ -25,6 +25,7 @@ class FusedVerifier:
 
     lossless = True
     takes_padded = True
+    takes_masks = True
     interpreted = launch.INTERPRETED
 
     def __init__(self, block: bool = False, debug: bool = False):

@@ -1,8 +1,8 @@
-"""Constrained decoding: only tokens that keep the continuation inside a grammar may come.
+"""Constrained decoding: only tokens that keep the continuation inside a grammar are allowed.
 
-A bitmask says at each position which tokens those are (Dong et al., "XGrammar", arXiv 2411.15100). It is one more
-processor of the one door, so that target and draft are masked alike, position by position along the draft, and
-decoding stays lossless: what is drawn from is the target's distribution given that the grammar goes on.
+A bit mask at each position has those tokens (Dong et al., "XGrammar", arXiv 2411.15100). A Constraint is a processor
+like any other, so that target and draft are masked alike at each position of the draft, and decoding stays lossless:
+tokens are sampled from the target's distribution given that the grammar goes on.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from torch import Tensor
 
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.sampling_params import SamplingParams
+from specbench.core.types import BITS
 from specbench.extras.structured.grammars import KEY, grammar_of, xgrammar
 from specbench.sampling.history import History
 
-MOST_MATCHERS = 4096  # that a constraint keeps
-_WORD = 32  # tokens that one number of a bitmask holds
+MOST_MATCHERS = 4096  # matchers that a constraint keeps
 
 
 class Constraint:
-    """A grammar over the continuation, what precedes a prompt's end left out. Once the grammar is at its end only the
-    model's stop tokens may come. Behind a token that the grammar forbids, which can be drafted by other means than
-    its distribution and never stands, everything may.
+    """A grammar over the continuation, without the prompt. At the end of the grammar only the model's stop tokens are
+    allowed. After a token that the grammar forbids every token is allowed: a drafter may propose such a token, but no
+    verifier accepts it.
 
-    It is a function of what precedes each position. What it keeps, a matcher for each request, only saves work: the
-    matcher is rolled back to where the text and what it has accepted part, and goes on from there.
+    The allowed tokens are a function of the tokens before each position. The constraint keeps a matcher for each
+    request only to save work: the matcher is rolled back to the last token that it shares with the text, and goes on.
 
     Args:
         structure: kind and text of SamplingParams.structured_outputs.
         compiled: the grammar over a vocabulary, an xgrammar.CompiledGrammar.
         vocabulary: tokens of the logits.
-        stop_ids: what ends a text.
+        stop_ids: the ids that end a text.
     """
 
     capturable = False  # matchers work on the host
@@ -46,9 +46,9 @@ class Constraint:
 
     def __init__(self, structure: tuple[str, str], compiled: Any, vocabulary: int, stop_ids: Collection[int]):
         self.structure, self.vocabulary = structure, vocabulary
-        self._compiled, self._words = compiled, -(-vocabulary // _WORD)
+        self._compiled, self._words = compiled, -(-vocabulary // BITS)
         self._matchers: dict[tuple[int, int], _Matcher] = {}
-        ended = torch.zeros(self._words * _WORD, dtype=torch.bool)
+        ended = torch.zeros(self._words * BITS, dtype=torch.bool)
         ended[list(stop_ids)] = True
         self._ended = ended[:vocabulary]
 
@@ -66,7 +66,7 @@ class Constraint:
         return logits.masked_fill(~self.allowed(history).to(logits.device), -math.inf)
 
     def allowed(self, history: History) -> Bool[Tensor, "n V"]:
-        """Which tokens may come at each position; on the CPU."""
+        """Returns the tokens that are allowed at each position; on the CPU."""
         prompts = history.prompt_lengths
         first = int(prompts.min()) if len(prompts) else 0
         tokens, request = history.tokens[:, first:].tolist(), history.request.tolist()
@@ -79,7 +79,7 @@ class Constraint:
         return torch.where(ended[:, None], self._ended, _unpacked(bitmask)[:, : self.vocabulary])
 
     def _matcher(self, batch: int, request: int) -> _Matcher:
-        """That of a request among so many; chains and the nodes of trees come as batches of other sizes."""
+        """Returns the matcher of a request in a batch of this size; chains and nodes of trees differ in size."""
         if len(self._matchers) >= MOST_MATCHERS:
             self._matchers.clear()
         if (batch, request) not in self._matchers:
@@ -88,15 +88,15 @@ class Constraint:
 
 
 class _Matcher:
-    """An xgrammar.GrammarMatcher, and the tokens that it has accepted."""
+    """An xgrammar.GrammarMatcher and the tokens that it has accepted."""
 
     def __init__(self, matcher: Any):
         self.matcher, self.accepted = matcher, []
 
     def follow(self, text: list[int], bitmask: Int32[Tensor, "n words"], row: int) -> bool:
-        """Goes to the text's end and fills in its row; returns whether a stop token has ended the text.
+        """Moves to the text's end and fills in its row; returns whether a stop token has ended the text.
 
-        The row is left as it is where that has happened, and behind a token that the grammar forbids.
+        The row does not change if that has happened, or after a token that the grammar forbids.
         """
         common = _common(self.accepted, text)
         if common < len(self.accepted):
@@ -115,7 +115,7 @@ class _Matcher:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+    """Returns the length of the common prefix of two texts."""
     shorter = min(len(one), len(other))
     if one[:shorter] == other[:shorter]:
         return shorter
@@ -123,23 +123,23 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _unpacked(bitmask: Int32[Tensor, "n words"]) -> Bool[Tensor, "n tokens"]:
-    places = torch.arange(_WORD, dtype=torch.int32)
+    places = torch.arange(BITS, dtype=torch.int32)
     return ((bitmask[:, :, None] >> places) & 1).bool().flatten(1)
 
 
 def constrain(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> SamplingParams:
-    """Returns the same parameters with a Constraint as their last processor, if they ask for structured outputs.
+    """Returns the parameters with a Constraint as their last processor, if they have structured outputs.
 
     Args:
-        tokenizer: of transformers; its vocabulary says how tokens are written.
+        tokenizer: of transformers; the texts of its tokens are needed.
         vocabulary: tokens of the logits.
-        stop_ids: what ends a text.
+        stop_ids: the ids that end a text.
 
     Raises:
-        ConfigError: a structure that cannot be compiled, or no stop token, so that nothing could follow its end.
-        NotInstalledError: xgrammar is not there.
+        ConfigError: a structure that cannot be compiled, or no stop token, so that no token could follow its end.
+        NotInstalledError: xgrammar is not installed.
     """
-    if sampling.structure is None or any(isinstance(each, Constraint) for each in sampling.processors):
+    if sampling.structure is None or any(isinstance(processor, Constraint) for processor in sampling.processors):
         return sampling
     constraint = _constraint(sampling.structure, tokenizer, vocabulary, stop_ids)
     return dataclasses.replace(sampling, processors=(*sampling.processors, constraint))
@@ -147,7 +147,7 @@ def constrain(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_id
 
 @functools.lru_cache(maxsize=64)
 def _constraint(structure: tuple[str, str], tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> Constraint:
-    """The same one for equal structures, so that requests of a batch that share it are masked at once."""
+    """Returns one Constraint for equal structures, so that the requests that share it are masked together."""
     if not stop_ids:
         remedy = "Give the target's generation_config.json an eos_token_id."
         raise ConfigError(KEY, structure, "the pair has no stop token, and only one may follow the end", remedy)

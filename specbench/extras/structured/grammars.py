@@ -1,6 +1,6 @@
 """``structured_outputs`` as a grammar: a JSON schema, a regular expression, EBNF or a choice of texts.
 
-A grammar needs no vocabulary, so that one that cannot be is refused before any model is loaded.
+A grammar needs no vocabulary, so that one that cannot be compiled is refused before any model is loaded.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 from specbench.core.errors import ConfigError, NotInstalledError
 
 KEY = "sampler.structured_outputs"
-# What JSON schemas may say and xgrammar 0.2 leaves out, seen by trying each: texts could break it.
+# Keywords of JSON schemas that xgrammar 0.2 ignores, as trials show: texts could violate them.
 _NOT_HELD = ("not", "if", "uniqueItems", "dependentRequired", "dependentSchemas")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")  # their keys are names of the user's
-_DATA = ("const", "enum", "default", "examples")  # these hold no schemas
-_PLACE = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")  # of xgrammar's source, before what it has to say
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")  # their keys are the user's names
+_DATA = ("const", "enum", "default", "examples")  # their values are not schemas
+_PLACE = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")  # the place in xgrammar's source, before its message
 
 
 def xgrammar() -> ModuleType:
     """The package.
 
     Raises:
-        NotInstalledError: it is not there.
+        NotInstalledError: it is not installed.
     """
     try:
         return importlib.import_module("xgrammar")
@@ -44,15 +44,15 @@ def grammar_of(kind: str, text: str) -> Any:
         kind, text: as SamplingParams.structured_outputs has them.
 
     Raises:
-        ConfigError: text that is no schema, expression, grammar or list of texts, or a schema that says what xgrammar
-            does not hold texts to.
-        NotInstalledError: xgrammar is not there.
+        ConfigError: text that is no schema, expression, grammar or list of texts, or a schema with keywords that
+            xgrammar ignores.
+        NotInstalledError: xgrammar is not installed.
     """
     grammar, shown = xgrammar().Grammar, f"{{{kind}: {text}}}"
     try:
         if kind == "json":
             _check_schema(json.loads(text), shown)
-            # Where blanks are free, a small model may write them for ever.
+            # With free whitespace a small model may write blanks for ever.
             return grammar.from_json_schema(text, any_whitespace=False)
         if kind == "regex":
             return grammar.from_regex(text)
@@ -77,12 +77,12 @@ _REMEDY = {
 }
 
 
-def _alternatives(text: str) -> str:
-    """EBNF of a list of texts, which are written as in JSON there."""
-    texts = json.loads(text)
-    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) and each for each in texts):
+def _alternatives(choices: str) -> str:
+    """Returns EBNF of a list of texts, each written as in JSON."""
+    texts = json.loads(choices)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError("it is no list of texts, or one of them is empty")
-    return "root ::= " + " | ".join(json.dumps(each, ensure_ascii=False) for each in texts)
+    return "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
 
 
 def _check_schema(schema: Any, shown: str) -> None:
@@ -97,10 +97,10 @@ def _check_schema(schema: Any, shown: str) -> None:
 
 
 def _schemas(node: Any) -> Iterator[dict[str, Any]]:
-    """The schema and all schemas inside of it."""
+    """Yields the schema and all schemas inside it."""
     if isinstance(node, list):
-        for each in node:
-            yield from _schemas(each)
+        for schema in node:
+            yield from _schemas(schema)
     elif isinstance(node, dict):
         yield node
         for key, value in node.items():
