@@ -67,7 +67,7 @@ if not any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/dxg", "
 
 extensions.provide("structured_outputs", "specbench.extras.structured")
 extensions.provide("different_vocabularies", "specbench.extras.vocabularies")
-caches.make_do_without_home()  # likewise before Triton and matplotlib are imported
+caches.use_temporary_home()  # likewise before Triton and matplotlib are imported
 
 
 def __getattr__(name: str) -> object:

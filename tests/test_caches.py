@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.core.machine.caches import CACHES, make_do_without_home
+from specbench.core.machine.caches import CACHES, use_temporary_home
 from tests.command_lines import NO_HOME
 
 OURS = ("TRITON_CACHE_DIR", "MPLCONFIGDIR")
@@ -22,7 +22,7 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def chosen() -> dict[str, str]:
-    make_do_without_home()
+    use_temporary_home()
     return {name: os.environ[name] for name in OURS if name in os.environ}
 
 

@@ -16,7 +16,7 @@ CACHES = (
 )
 
 
-def make_do_without_home() -> None:
+def use_temporary_home() -> None:
     """Gives each library whose cache cannot be written a temporary folder, which goes when this process ends."""
     for variable, others, folder in CACHES:
         if not any(os.environ.get(each) for each in (variable, *others)) and not _writable(folder):
