@@ -53,7 +53,7 @@ def test_a_provider_of_vocabularies_makes_the_engine_of_the_draft(pair, monkeypa
     made = SimpleNamespace(draft_engine=lambda *given: given)
     monkeypatch.setitem(sys.modules, "my_vocabularies", made)
     monkeypatch.setattr(extensions, "_PROVIDERS", {"different_vocabularies": "my_vocabularies"})
-    shared = object()
+    shared = SimpleNamespace(shared=None, words=None)
     given = draft_engine(dataclasses.replace(pair, translation=shared))
     assert given == (pair.draft, shared, "draft", pair.target.dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -15,6 +15,7 @@ SHOWN = 5
 MOST_PADDING = 2  # outputs for each id; the widest paddings known add a tenth
 
 
+@runtime_checkable
 class SharedTokens(Protocol):
     """What the vocabularies of a target and of a draft share; see the hook in specbench/core/extensions.py."""
 
