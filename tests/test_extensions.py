@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import grimp
 import pytest
+import torch
 
 from specbench.core import extensions
 from specbench.core.errors import ConfigError
-from specbench.models import draft_engine
+from specbench.models import Engine, draft_engine
 from specbench.runs.samplings import sampling_params
 from specbench.sampling import SamplingParams
 
@@ -49,13 +50,23 @@ def test_another_backend_refuses_a_structure_before_any_model(backend):
         sampling_params({**SAMPLER, "structured_outputs": {"regex": "bad"}})
 
 
+class AllShared:
+    """What two vocabularies share, as a provider of a user's returns it."""
+
+    shared = torch.ones(4096, dtype=torch.bool)
+
+    def words(self):
+        return "all"
+
+
 def test_a_provider_of_vocabularies_makes_the_engine_of_the_draft(pair, monkeypatch):
-    made = SimpleNamespace(draft_engine=lambda *given: given)
+    engine, calls = Engine(pair.draft, pair.vocab_size, "draft"), []
+    made = SimpleNamespace(draft_engine=lambda *given: calls.append(given) or engine)
     monkeypatch.setitem(sys.modules, "my_vocabularies", made)
     monkeypatch.setattr(extensions, "_PROVIDERS", {"different_vocabularies": "my_vocabularies"})
-    shared = SimpleNamespace(shared=None, words=None)
-    given = draft_engine(dataclasses.replace(pair, translation=shared))
-    assert given == (pair.draft, shared, "draft", pair.target.dtype)
+    shared = AllShared()
+    assert draft_engine(dataclasses.replace(pair, translation=shared)) is engine
+    assert calls == [(pair.draft, shared, "draft", pair.target.dtype)]
 
 
 def test_only_the_command_line_imports_an_extra():
