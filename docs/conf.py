@@ -47,7 +47,7 @@ CONTENTS = {
             "docs/engine",
         ],
         "Results": ["docs/certificates", "docs/inputs", "docs/verdicts", "docs/numbers", "experiments/README"],
-        "Reference": ["docs/api", "CONTRIBUTING", "CHANGELOG", "SECURITY"],
+        "Reference": ["docs/api", "docs/architecture", "CONTRIBUTING", "CHANGELOG", "SECURITY"],
     },
     "experiments/README": {"Experiments": ["*"]},
 }

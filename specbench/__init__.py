@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from specbench.core import _old_names  # noqa: F401  modules under the names that they had in 0.1.0
+from specbench.core import _old_names, extensions  # noqa: F401  _old_names: modules under their names of 0.1.0
 from specbench.core.machine import caches
 
 if TYPE_CHECKING:  # what the names below are, for type checkers and editors
@@ -65,6 +65,8 @@ _HOMES = {
 if not any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+extensions.provide("structured_outputs", "specbench.extras.structured")
+extensions.provide("different_vocabularies", "specbench.extras.vocabularies")
 caches.keep_outside_clean()  # likewise before Triton and matplotlib are imported
 
 

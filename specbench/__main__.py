@@ -78,7 +78,7 @@ def paper(arguments: list[str]) -> int:
 
 def convert(arguments: list[str]) -> int:
     """``python -m specbench convert FILE --out FOLDER``."""
-    from specbench.runs.convert import convert
+    from specbench.extras.gguf.command import convert
 
     return convert(arguments)
 
@@ -155,7 +155,7 @@ def end(sweep: Asked, interrupted: bool = False) -> int:
         if not interrupted:
             say("nothing was run: no sweep was planned. --help lists what can be chosen.", style="bold red")
         return 1
-    if not ranks.leads():
+    if not ranks.is_rank0():
         return 1 if sweep.launch_error else 0
     from specbench.runs.ending import tell
 
@@ -168,7 +168,7 @@ def end(sweep: Asked, interrupted: bool = False) -> int:
 def main() -> None:
     """The command line."""
     arguments = sys.argv[1:]
-    if not ranks.leads():  # one process of a parallel run speaks
+    if not ranks.is_rank0():  # one process of a parallel run speaks
         console.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with interruptible():

@@ -19,13 +19,14 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
+from specbench.extras.structured import Constraint
+from specbench.extras.structured.grammars import grammar_of
 from specbench.models import CachedModel
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from specbench.runs.samplings import processors_text, sampling_params
-from specbench.sampling import Constraint, History, RowParams, SamplingParams, on_host
-from specbench.sampling.structures import grammar_of
+from specbench.sampling import History, RowParams, SamplingParams, on_host
 from tests.cases import bound, decoder
 from tests.test_decoding import make_requests, texts
 

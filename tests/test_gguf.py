@@ -15,8 +15,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench.core.errors import ConfigError, ModelError, NotInstalledError
+from specbench.extras.gguf.conversion import convert
 from specbench.models import load_pair
-from specbench.models.gguf import convert
 from tests.checkpoints import tiny
 
 TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"

@@ -92,7 +92,7 @@ def on_rank(folder: Path) -> None:
             torch.cuda.empty_cache()
             large = loaded(LARGE, "bfloat16")
         found[name] = step_times(large, engine)
-        if ranks.leads():
+        if ranks.is_rank0():
             (folder / "found.json").write_text(json.dumps(found, indent=1))
 
 

@@ -183,5 +183,5 @@ def test_without_torchrun_there_is_one_rank(monkeypatch):
     """Variables of another launcher are none of torchrun's."""
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "2")
-    assert (ranks.size(), ranks.rank(), ranks.leads()) == (1, 0, True)
-    assert ranks.led(lambda: 7) == ranks.together(lambda: 7) == 7
+    assert (ranks.size(), ranks.rank(), ranks.is_rank0()) == (1, 0, True)
+    assert ranks.broadcast_from_rank0(lambda: 7) == ranks.together(lambda: 7) == 7

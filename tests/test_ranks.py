@@ -22,7 +22,11 @@ def test_rank_0_decides_for_all():
     """One that decided by itself would take another number of rounds, and wait for ever."""
 
     def work(rank):
-        return [ranks.led(lambda: rank + 5), ranks.led(lambda: [rank]), said(lambda: ranks.led(lambda: raised("bad")))]
+        return [
+            ranks.broadcast_from_rank0(lambda: rank + 5),
+            ranks.broadcast_from_rank0(lambda: [rank]),
+            said(lambda: ranks.broadcast_from_rank0(lambda: raised("bad"))),
+        ]
 
     first, second = on_ranks(work)
     assert first == [5, [0], "ConfigError: key=1: bad. Mend it."]
@@ -49,14 +53,14 @@ def test_a_rank_that_waits_hears_that_another_has_failed():
     def work(rank):
         ranks.begin("job 0")
         if rank == 0:
-            ranks.led(lambda: "told before")
+            ranks.broadcast_from_rank0(lambda: "told before")
             ended = ranks.outcomes("key=1: bad", 60.0)
         else:
-            assert ranks.led(lambda: "") == "told before"
-            waited = said(lambda: ranks.led(lambda: "never"))
+            assert ranks.broadcast_from_rank0(lambda: "") == "told before"
+            waited = said(lambda: ranks.broadcast_from_rank0(lambda: "never"))
             ended = ranks.outcomes(waited, 60.0)
         ranks.begin("job 1")
-        return ended, ranks.led(lambda: "next")
+        return ended, ranks.broadcast_from_rank0(lambda: "next")
 
     first, second = on_ranks(work)
     assert first == second == ({0: "key=1: bad", 1: "RankError: rank 0: key=1: bad"}, "next")

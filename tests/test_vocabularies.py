@@ -20,13 +20,13 @@ from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.drafters.strings import StringsDrafter
 from specbench.drafters.tree import TreeDrafter
 from specbench.exactness.enumeration.laws import all_drafts, completed, law_ends, law_of, target_joint
+from specbench.extras.vocabularies.retokenized import Retokenized
+from specbench.extras.vocabularies.spelling import Spelling
+from specbench.extras.vocabularies.strings import StringsDrafter
+from specbench.extras.vocabularies.translation import Translation
 from specbench.models import CachedModel, cached_draft, load_pair
-from specbench.models.vocabularies.retokenized import Retokenized
-from specbench.models.vocabularies.spelling import Spelling
-from specbench.models.vocabularies.translation import Translation
 from specbench.rules.block.formulas import RULE as BLOCK
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.matching import MatchingVerifier

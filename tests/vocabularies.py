@@ -11,10 +11,10 @@ from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench.extras.vocabularies.spelling import Spelling
+from specbench.extras.vocabularies.translation import Translation
 from specbench.models import Pair
 from specbench.models.tokenizer import Chat
-from specbench.models.vocabularies.spelling import Spelling
-from specbench.models.vocabularies.translation import Translation
 
 TEXTS = [
     "def add(a, b):\n    return a + b\n",

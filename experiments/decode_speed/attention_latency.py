@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.decode_speed.attention_cases import AttentionCase, AttentionSpec, expected, largest_error, make_case
-from specbench.benchmark.timed import Timed, there_and_back, with_interval
+from specbench.benchmark.timed import Timed, round_trip, with_interval
 from specbench.benchmark.timer import FEWEST, DeviceTimer, calls_by_host
 from specbench.core.machine.devices import choose_device
 from specbench.metrics.latency import ratio_of_medians
@@ -180,7 +180,7 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     cases = [[TimedWay(number, spec, way) for way in options.ways] for number, spec in enumerate(specs)]
     timer = DeviceTimer(device, options.flush)
     bandwidth, empty = timer.copy_bandwidth(), timer.empty_graph_us()
-    for number, ways in there_and_back(cases, options.rounds, options.budget):
+    for number, ways in round_trip(cases, options.rounds, options.budget):
         case = make_case(ways[0].spec, options.seed, number, device)
         for way in ways if number % 2 == 0 else reversed(ways):
             if way.skipped or way.wrong:

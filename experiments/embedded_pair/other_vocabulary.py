@@ -23,8 +23,8 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerF
 
 from experiments.embedded_pair.corpus import END_OF_TEXT, collect, encode, train_tokenizer
 from experiments.embedded_pair.optimise import build, next_token_loss, train
+from specbench.extras.vocabularies.spelling import Spelling
 from specbench.models import load_pair
-from specbench.models.vocabularies.spelling import Spelling
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 SHAPE = (2, 192, 3, 3, 512)  # of the embedded draft

@@ -34,7 +34,7 @@ from specbench.protocols.scoring import score_texts
 from specbench.replay.trace import Trace
 from specbench.rules.verifier import Verifier
 from specbench.runs.choices import chosen
-from specbench.sampling import Constraint, SamplingParams, on_host
+from specbench.sampling import SamplingParams, on_host
 
 _GROUPS = {"sampler.": "sampling.", "protocol.": ""}
 _ROUNDS = RoundSettings(rounds=2, max_rounds=6, seconds=60)  # as protocol=decode
@@ -301,8 +301,8 @@ def _processors_text(sampling: SamplingParams) -> str:
     arguments of its class; empty for none."""
     named = []
     for each in sampling.processors:
-        if isinstance(each, Constraint):
-            continue  # named by what it was made from
+        if hasattr(each, "parameter"):
+            continue  # named by the parameter that it was made from
         kind = each if isinstance(each, FunctionType) else type(each)
         named.append({"_target_": f"{kind.__module__}.{kind.__qualname__}", **getattr(each, "__dict__", {})})
     return processors_named(named, sampling)

@@ -79,7 +79,7 @@ def with_interval(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
-def there_and_back(cases: Sequence[T], rounds: int, budget: float) -> Iterator[tuple[int, T]]:
+def round_trip(cases: Sequence[T], rounds: int, budget: float) -> Iterator[tuple[int, T]]:
     """Each case with the number of the round, every second round backwards, so that what drifts meets all cases alike.
 
     Args:

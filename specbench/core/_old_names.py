@@ -20,6 +20,7 @@ MOVED = {
     "between": "reports.between",
     "config": "runs.config",
     "cost": "replay.cost",
+    "drafters.strings": "extras.vocabularies.strings",
     "journal": "core.machine.journal",
     "plots": "reports.plots",
     "results": "metrics.results",
@@ -52,7 +53,7 @@ def moved_to(old: str) -> str | None:
 
 
 class _OldNames(MetaPathFinder, Loader):
-    """Finds ``specbench.OLD`` and ``specbench.OLD.anything`` for the names in MOVED."""
+    """Finds the modules in MOVED and those inside of them."""
 
     def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, old = fullname.partition(".")

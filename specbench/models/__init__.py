@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput, right_padded
-    from specbench.models.loading import Pair, load_pair
+    from specbench.models.loading import Pair, cached_draft, load_pair
     from specbench.models.row_cache import RowCache
-    from specbench.models.vocabularies.intersection import cached_draft
 
     Engine, draft_engine = CachedModel, cached_draft
 
@@ -30,9 +29,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput, right_padded
-    from specbench.models.loading import Pair, load_pair
+    from specbench.models.loading import Pair, cached_draft, load_pair
     from specbench.models.row_cache import RowCache
-    from specbench.models.vocabularies.intersection import cached_draft
 
     # Engine and draft_engine are the names before 0.2, kept for one release.
     public = (CachedModel, CachedModel, Feature, Features, ModelOutput, Pair, RowCache, cached_draft, cached_draft)

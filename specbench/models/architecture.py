@@ -16,7 +16,7 @@ from transformers import (
 from transformers.quantizers import AutoHfQuantizer
 
 from specbench.core.errors import ModelError
-from specbench.core.machine.files import Source, foreign, shown
+from specbench.core.machine.files import Source, shown, wrap_library_errors
 from specbench.models.attention import takes_places
 from specbench.models.cached_model import context_length
 
@@ -32,12 +32,14 @@ def load_config(folder: Path, source: Source) -> PreTrainedConfig:
         ModelError: a model that specbench cannot run: no language model, an encoder, layers without attention.
     """
     problem, remedy = "config.json describes no model", "Check config.json against the model's own release."
-    with foreign(source.key, source.value, problem, remedy):
+    with wrap_library_errors(source.key, source.value, problem, remedy):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         text = config.get_text_config()
         context = context_length(config)
     if (folder / "generation_config.json").exists():
-        with foreign(source.key, source.value, "generation_config.json cannot be used", "Mend it, or remove it."):
+        with wrap_library_errors(
+            source.key, source.value, "generation_config.json cannot be used", "Mend it, or remove it."
+        ):
             GenerationConfig.from_pretrained(folder, local_files_only=True)
     asked = f"{source.key}={source.value}"
     if getattr(config, "is_encoder_decoder", False):
@@ -69,7 +71,7 @@ def _check_quantised(quantised: Any, source: Source) -> None:
     method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
     problem = f"it is quantised ({shown(method)}), and cannot be loaded here"
     remedy = "Install what is missing, or choose a checkpoint in bfloat16 or float32."
-    with foreign(source.key, source.value, problem, remedy):
+    with wrap_library_errors(source.key, source.value, problem, remedy):
         known = AutoHfQuantizer.supports_quant_method(quantised)
         if known:
             quantizer = AutoHfQuantizer.from_config(copy.deepcopy(quantised), pre_quantized=True)

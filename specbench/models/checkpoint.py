@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from specbench.core.machine import ranks
-from specbench.core.machine.files import Source, foreign, shown
+from specbench.core.machine.files import Source, shown, wrap_library_errors
 from specbench.core.machine.progress import say
 from specbench.models import hub
 from specbench.models.architecture import load_config, stop_ids
@@ -152,7 +152,7 @@ class Checkpoint:
         # Shards are read to where they stay, and some quantised models refuse to be moved.
         if not sharded and not (self.quantised and model.device.type == device.type):
             problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
-            with foreign(self.source.key, self.source.value, problem, remedy):
+            with wrap_library_errors(self.source.key, self.source.value, problem, remedy):
                 model = model.to(device)
         width = output_weight(model, self.source).shape[0]
         check_output_width(f"{self.source.key}={self.source.value}", width, self.vocab_size)

@@ -8,22 +8,21 @@ from functools import cached_property
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from specbench.core import extensions
 from specbench.core.errors import ConfigError
 from specbench.core.machine.devices import choose_device, choose_dtype, device_of_rank
 from specbench.core.machine.progress import say
 from specbench.models import sharding
-from specbench.models.cached_model import context_length
+from specbench.models.cached_model import CachedModel, context_length
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.random_weights import RandomModel
 from specbench.models.thinking import thinking_ids
 from specbench.models.tokenizer import Chat, Message, chat_of, token_ids
-from specbench.models.vocabularies.spelling import Spelling
-from specbench.models.vocabularies.translation import Translation
-from specbench.models.vocabulary import check_same_vocabulary, differences
+from specbench.models.vocabulary import SharedTokens, check_same_vocabulary, differences
 from specbench.models.weights import alone
-from specbench.sampling import SamplingParams, constrained, resolve
+from specbench.sampling import SamplingParams, resolve
 
-__all__ = ["EMBEDDED", "Pair", "load_pair", "locate"]
+__all__ = ["EMBEDDED", "Pair", "cached_draft", "load_pair", "locate"]
 
 VOCABULARIES = SAME, DIFFERENT = ("same", "different")
 DRAFT_DTYPE = "pair.draft_dtype"
@@ -48,7 +47,7 @@ class Pair:
     vocab_size: int
     stop_ids: frozenset[int]
     written: Chat
-    translation: Translation | None = None
+    translation: SharedTokens | None = None
     thinking_ids: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
@@ -90,7 +89,10 @@ class Pair:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
 
         own = resolve(sampling, encode, self.stop_ids, self.vocab_size, self.thinking_ids)
-        return constrained(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
+        if own.structure is None:
+            return own
+        provider = extensions.provider("structured_outputs")
+        return provider.constrain(own, self.tokenizer, self.vocab_size, own.ids_that_end(self.stop_ids))
 
 
 @alone()
@@ -176,13 +178,28 @@ def load_pair(
     return Pair(model, draft_model, tokenizer, of_target.vocab_size, stops, written, translation, thought)
 
 
-def _translation(target: Checkpoint | RandomModel, draft: Checkpoint | RandomModel) -> Translation | None:
+def _translation(target: Checkpoint | RandomModel, draft: Checkpoint | RandomModel) -> SharedTokens | None:
     """Between two vocabularies; None if they are the same."""
     if target.vocab_size == draft.vocab_size and not differences(target.tokenizer, draft.tokenizer):
         return None
-    found = Translation(*(Spelling(each.tokenizer, each.vocab_size) for each in (target, draft)))
-    say(f"pair.vocabularies={DIFFERENT}: {found.words()}")
-    return found
+    provider = extensions.provider("different_vocabularies")
+    shared = provider.translation(*((each.tokenizer, each.vocab_size) for each in (target, draft)))
+    say(f"pair.vocabularies={DIFFERENT}: {shared.words()}")
+    return shared
+
+
+def cached_draft(pair: Pair) -> CachedModel:
+    """Returns the pair's draft with a cache of its own, whose tokens and logits are the target's.
+
+    Raises:
+        ModelError: vocabularies that share nothing.
+    """
+    assert pair.draft is not None
+    # Logits in the target's dtype, whatever the draft's own is: verifiers read rows of both side by side.
+    dtype = pair.target.dtype
+    if pair.translation is None:
+        return CachedModel(pair.draft, pair.vocab_size, "draft", dtype)
+    return extensions.provider("different_vocabularies").cached_draft(pair.draft, pair.translation, "draft", dtype)
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:

@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.machine import ranks
-from specbench.core.machine.files import Source, foreign
+from specbench.core.machine.files import Source, wrap_library_errors
 from specbench.models import sharding
 from specbench.models.attention import implementation
 from specbench.models.shapes import RANDOM, shape
@@ -87,7 +87,7 @@ class RandomModel:
 
         def made() -> PreTrainedModel:
             problem = f"it cannot be made on {device}"
-            with foreign(self.source.key, self.source.value, problem, self.source.remedy):
+            with wrap_library_errors(self.source.key, self.source.value, problem, self.source.remedy):
                 return self._shard(dtype) if sharded else self._whole(dtype, device)
 
         model = ranks.together(made) if sharded else made()

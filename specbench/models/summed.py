@@ -116,10 +116,10 @@ def shared_memory(model: PreTrainedModel) -> Tensor | None:
         ranks.together(lambda: _check(model.device, model.dtype))
         shared = ranks.together(lambda: _tried(model.device, model.dtype))
     except ranks.RankError as error:
-        if ranks.leads():
+        if ranks.is_rank0():
             say(f"parallel=tensor: sums over ranks go through {dist.get_backend()}, not through shared memory: {error}")
         return None
-    if ranks.leads():
+    if ranks.is_rank0():
         say(f"parallel=tensor: sums over ranks of up to {LARGEST:,} bytes go through memory that the GPUs share.")
     return shared
 

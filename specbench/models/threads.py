@@ -65,7 +65,9 @@ def _faster(target: CachedModel, rows: int, width: int) -> Threads:
             seconds[threads] += [passed] if number else []
     one, every = (1000 * median(each) for each in seconds.values())
     took = f"{TIMED}{rows * width} tokens took {one:.0f} ms with one thread and {every:.0f} ms with {PYTORCH_THREADS}"
-    chosen = Threads(*ranks.led(lambda: (PYTORCH_THREADS if every < one else 1, took)))  # clocks differ
+    chosen = Threads(
+        *ranks.broadcast_from_rank0(lambda: (PYTORCH_THREADS if every < one else 1, took))
+    )  # clocks differ
     say(f"threads={chosen.count}: {chosen.reason}")
     return chosen
 

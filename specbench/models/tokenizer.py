@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.core.errors import ConfigError, ModelError
-from specbench.core.machine.files import Source, foreign, reason, shown
+from specbench.core.machine.files import Source, reason, shown, wrap_library_errors
 
 _TRIAL = "Hello"
 _SWITCHES = ("enable_thinking", "thinking")  # by which templates turn thinking on and off
@@ -43,7 +43,7 @@ def load_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase:
     remedy = source.remedy
     if code:
         remedy = f"It has code of its own ({shown(code)}), which specbench does not run: choose another checkpoint."
-    with foreign(source.key, source.value, "its tokenizer cannot be read", remedy):
+    with wrap_library_errors(source.key, source.value, "its tokenizer cannot be read", remedy):
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         ids = list(tokenizer.get_vocab().values())
     if not ids or min(ids) < 0:
@@ -72,11 +72,15 @@ def chat_of(
             raise ConfigError("pair.thinking", thinking, problem, "Use pair.thinking=null.")
         return Chat(False, system)
     trial = [{"role": "user", "content": _TRIAL}]
-    with foreign("pair.chat", chosen, "the target's chat template does not work", "Mend it, or use pair.chat=false."):
+    with wrap_library_errors(
+        "pair.chat", chosen, "the target's chat template does not work", "Mend it, or use pair.chat=false."
+    ):
         _templated(tokenizer, trial, {})
     if system is not None:
         remedy = "Use pair.system=null, and say it in the prompts."
-        with foreign("pair.system", shown(system), "the target's chat template takes no system prompt", remedy):
+        with wrap_library_errors(
+            "pair.system", shown(system), "the target's chat template takes no system prompt", remedy
+        ):
             _templated(tokenizer, with_system(trial, system), {})
     return Chat(True, system, {} if thinking is None else {_switch(tokenizer, trial, thinking): thinking})
 
@@ -84,7 +88,9 @@ def chat_of(
 def _switch(tokenizer: PreTrainedTokenizerBase, trial: Sequence[Message], thinking: bool) -> str:
     """The argument that turns thinking on and off: the one that makes a difference to the text."""
     for name in _SWITCHES:
-        with foreign("pair.thinking", thinking, f"the chat template fails on {name}", "Use pair.thinking=null."):
+        with wrap_library_errors(
+            "pair.thinking", thinking, f"the chat template fails on {name}", "Use pair.thinking=null."
+        ):
             on, off = (_templated(tokenizer, trial, {name: value}) for value in (True, False))
         if on != off:
             return name

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Bool
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from specbench.core.errors import ModelError
@@ -9,6 +13,20 @@ from specbench.core.machine.files import shown
 
 SHOWN = 5
 MOST_PADDING = 2  # outputs for each id; the widest paddings known add a tenth
+
+
+@runtime_checkable
+class SharedTokens(Protocol):
+    """What the vocabularies of a target and of a draft share; see the hook in specbench/core/extensions.py."""
+
+    @property
+    def shared(self) -> Bool[Tensor, " V"]:
+        """Returns for each token of the target whether the draft has it."""
+        ...
+
+    def words(self) -> str:
+        """Returns what is shared as a sentence for the console."""
+        ...
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from specbench.core.machine.files import Source, foreign, plain, shown
+from specbench.core.machine.files import Source, plain, shown, wrap_library_errors
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -103,7 +103,9 @@ def headers(files: list[Path], source: Source) -> dict[str, Held]:
     held: dict[str, Held] = {}
     for path in files:
         source.check(path, path.name)
-        with foreign(source.key, source.value, f"{path.name} is not a whole safetensors file", source.remedy):
+        with wrap_library_errors(
+            source.key, source.value, f"{path.name} is not a whole safetensors file", source.remedy
+        ):
             with path.open("rb") as file:
                 beginning = file.read(64)
             found = {} if beginning.startswith(b"version ") else _header(path)

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ModelError
-from specbench.core.machine.files import Source, foreign
+from specbench.core.machine.files import Source, wrap_library_errors
 from specbench.core.machine.progress import say
 from specbench.models import sharding
 from specbench.models.attention import implementation
@@ -87,7 +87,7 @@ def from_files(source: Source, problem: str, folder: Path, remedy: str = _MIXED,
     transformers_logging.disable_progress_bar()
     with _loading_report() as logged:
         try:
-            with foreign(source.key, source.value, problem, source.remedy):
+            with wrap_library_errors(source.key, source.value, problem, source.remedy):
                 loaded: Any = AutoModelForCausalLM.from_pretrained(
                     folder,
                     local_files_only=True,
@@ -112,7 +112,9 @@ def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Sourc
         ConfigError: that, or an architecture that config.json's numbers do not make.
     """
     with (
-        foreign(source.key, source.value, "config.json describes no model that can be built", "Check config.json."),
+        wrap_library_errors(
+            source.key, source.value, "config.json describes no model that can be built", "Check config.json."
+        ),
         torch.device("meta"),
     ):
         model = AutoModelForCausalLM.from_config(

@@ -26,7 +26,7 @@ from specbench.benchmark.measured import Measured
 from specbench.benchmark.synthetic import Case, make_case
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SAMPLES_SCHEMA, LATENCY_SCHEMA
 from specbench.benchmark.texts import resolved
-from specbench.benchmark.timed import there_and_back
+from specbench.benchmark.timed import round_trip
 from specbench.benchmark.timer import Call, Captured, DeviceTimer, calls_by_host
 from specbench.core.checks import check_count
 from specbench.core.errors import ArgumentError, ConfigError
@@ -123,7 +123,7 @@ class LatencyProtocol:
         measured = [Measured(spec, self._why_not(spec, context)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)
         bandwidth, empty = timer.copy_bandwidth(), timer.empty_graph_us()
-        for number, each in there_and_back(measured, self.rounds, self.budget):
+        for number, each in round_trip(measured, self.rounds, self.budget):
             if each.skipped is None:
                 self._one_round(context, timer, each, number)
         if (rule := rule_of(context.verifier)).rows_again is None:

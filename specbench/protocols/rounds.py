@@ -187,7 +187,7 @@ def timed_rounds(
         expected = (time.perf_counter() - started) * (len(rounds) + 1) / len(rounds)
         steady = (speed_of(times_of(rounds)).round_error or 0.0) <= TOLERANCE
         enough = bool(len(rounds) >= settings.rounds and (steady or 0 < settings.seconds < expected))
-        if ranks.led(lambda enough=enough: enough):  # clocks differ
+        if ranks.broadcast_from_rank0(lambda enough=enough: enough):  # clocks differ
             break
         rounds.append(paired_round(plain, speculative, batches, len(rounds), at_once, live))
     seen = watch.ended()

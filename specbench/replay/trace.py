@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Source, foreign, is_text, problem_of, reason, shown
+from specbench.core.machine.files import Source, is_text, problem_of, reason, shown, wrap_library_errors
 from specbench.replay.values import (
     KEY,
     Where,
@@ -168,7 +168,7 @@ def read_trace(path: str | Path) -> Trace:
     check_file(path)
     source = Source(KEY, path, _REMEDY)
     # Not read_table, which takes columns from folders named x=1 as well.
-    with foreign(KEY, path, "cannot be read as parquet", _REMEDY), pq.ParquetFile(path) as file:
+    with wrap_library_errors(KEY, path, "cannot be read as parquet", _REMEDY), pq.ParquetFile(path) as file:
         held = file.schema_arrow.names
         kept = [name for name in held if name in _COLUMNS]
         table = file.read(columns=kept)

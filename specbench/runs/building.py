@@ -123,7 +123,9 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
 
 def _threads(context: RunContext, config: Config, target: CachedModel) -> Threads:
     """Sets the run's threads: those that a job of its sweep has found to be faster, so that their times compare."""
-    found = ranks.led(lambda: None if config.threads else _threads_of_sweep(context, config.pair.target))
+    found = ranks.broadcast_from_rank0(
+        lambda: None if config.threads else _threads_of_sweep(context, config.pair.target)
+    )
     return choose_threads(config.threads, target, config.batch_size, config.gamma + 1, found and Threads(*found))
 
 

@@ -69,7 +69,7 @@ def run_job(config: Config) -> None:
     """
     job = JobInfo.current()
     ranks.begin(f"job {job.number}")
-    if not ranks.leads():
+    if not ranks.is_rank0():
         follow(lambda: _measured(config, job, device_of_rank(config.device), None))
         return
     try:
@@ -78,7 +78,7 @@ def run_job(config: Config) -> None:
             if state is None:
                 _leave(f"job {job.number} failed: {job.folder} is not planned; was the sweep moved?", "red")
             elif state.status is Status.DONE:  # another process has been faster
-                ranks.led(lambda: False)
+                ranks.broadcast_from_rank0(lambda: False)
             else:
                 _attempt(config, job, state)
     except JobRunning as error:
@@ -89,7 +89,7 @@ def run_job(config: Config) -> None:
 
 def _leave(reason: str, style: str) -> None:
     """No attempt is made, by no rank."""
-    ranks.led(lambda: False)
+    ranks.broadcast_from_rank0(lambda: False)
     say(reason, style=style)
 
 
@@ -97,7 +97,7 @@ def _attempt(config: Config, job: JobInfo, before: JobState) -> None:
     clear_attempt(job.folder)
     state = before.begun()
     write_state(job.folder, state)
-    ranks.led(lambda: True)
+    ranks.broadcast_from_rank0(lambda: True)
     plan = read_plan(job.folder.parent)
     name_job(f"job {job.number}" if plan and len(plan.jobs) > 1 else "")
     if plan and len(plan.jobs) > 1:

@@ -43,7 +43,7 @@ def follow(work: Callable[[], object]) -> None:
     Raises:
         Parted: it ended otherwise here than on another rank.
     """
-    if not ranks.led(lambda: False):  # whether rank 0 attempts it
+    if not ranks.broadcast_from_rank0(lambda: False):  # whether rank 0 attempts it
         return
     own = ""
     try:
@@ -154,7 +154,7 @@ def settle(own: str) -> None:
     told = ranks.outcomes(own, PATIENCE if own else math.inf)
     if [told.get(number) for number in range(ranks.size())] == [own] * ranks.size():
         return
-    if own and not ranks.leads():  # else silent; rank 0 may not hear it any more
+    if own and not ranks.is_rank0():  # else silent; rank 0 may not hear it any more
         print(_of_rank(ranks.rank(), own), file=sys.stderr, flush=True)
     raise Parted(heard(own) or "another rank did not end as this one did")
 

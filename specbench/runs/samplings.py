@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from specbench.core import extensions
 from specbench.core.errors import ConfigError
 from specbench.core.sampling_params import processors_named
 from specbench.runs.choices import build
 from specbench.runs.config import Config
 from specbench.runs.workloads import Prompt
 from specbench.sampling import SamplingParams
-from specbench.sampling.structures import grammar_of
 
 
 def all_samplings(prompts: list[Prompt], config: Config, sampling: SamplingParams, mixed: bool) -> list[SamplingParams]:
@@ -68,7 +68,7 @@ def sampling_params(sampler: Mapping[str, Any]) -> SamplingParams:
 def _compiled(params: SamplingParams) -> SamplingParams:
     """The same, if what a text has to be can be compiled, which is known before any model. Raises ConfigError."""
     if params.structure is not None:
-        grammar_of(*params.structure)
+        extensions.provider("structured_outputs").check(*params.structure)
     return params
 
 

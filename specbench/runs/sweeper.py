@@ -99,7 +99,7 @@ class PlannedSweeper(Sweeper):
             return
         exp = str(OmegaConf.select(config, "hydra.runtime.choices.exp") or "adhoc")
         try:
-            self._follow(ranks.led(lambda: self._plan(wanted, exp)))
+            self._follow(ranks.broadcast_from_rank0(lambda: self._plan(wanted, exp)))
         except WriteError as error:
             remedy = "Free space, or choose another folder with hydra.sweep.dir."
             raise ConfigError(

@@ -2,19 +2,16 @@
 
 from specbench.core.sampling_params import SamplingParams
 from specbench.sampling.categorical import draw, inverse_cdf, sample, streams_of
-from specbench.sampling.constraint import Constraint, constrained
 from specbench.sampling.history import History, Processor, TextCounts, on_host
 from specbench.sampling.resolved import resolve
 from specbench.sampling.rows import RowParams, logit_rows, shape, tally
 
 __all__ = [
-    "Constraint",
     "History",
     "Processor",
     "RowParams",
     "SamplingParams",
     "TextCounts",
-    "constrained",
     "draw",
     "inverse_cdf",
     "logit_rows",

@@ -188,7 +188,7 @@ class Source:
 
 
 @contextmanager
-def foreign(key: str, value: object, problem: str, remedy: str) -> Generator[None]:
+def wrap_library_errors(key: str, value: object, problem: str, remedy: str) -> Generator[None]:
     """Turns any exception of the block into a ConfigError, in our words.
 
     transformers, safetensors and pyarrow raise nearly anything for a broken file, a KeyError as well as a panic of

@@ -1,9 +1,10 @@
 """Ranks: the processes of one run that torchrun starts side by side, each of which computes a part of the target.
 
 Rank 0 leads: it alone plans, writes and prints. The others do what it does, at the same time, since each waits for the
-others in every layer. What could part them is told by rank 0: what the clock or the disk decides (:func:`led`). What
-went wrong on any of them is told to all (:func:`together`). Messages go through the store that torchrun keeps, so that
-they need no GPU. Without torchrun there is one rank, and nothing here does anything.
+others in every layer. What the clock or the disk decides would part them, so rank 0 decides it for all
+(:func:`broadcast_from_rank0`). What went wrong on any of them is told to all (:func:`together`). Messages go through
+the store that torchrun keeps, so that they need no GPU. Without torchrun there is one rank, and nothing here does
+anything.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ def rank() -> int:
     return int(os.environ["RANK"]) if launched() else 0
 
 
-def leads() -> bool:
+def is_rank0() -> bool:
     """Whether this process plans, writes and prints."""
     return rank() == 0
 
 
-def led(decide: Callable[[], Value]) -> Value:
+def broadcast_from_rank0(decide: Callable[[], Value]) -> Value:
     """What rank 0 decides, on every rank; ``decide`` is called there alone. Every rank has to come here.
 
     Args:
@@ -58,7 +59,7 @@ def led(decide: Callable[[], Value]) -> Value:
     if size() == 1:
         return decide()
     place = _next_place()
-    if leads():
+    if is_rank0():
         try:
             value = decide()
         except SpecbenchError as error:

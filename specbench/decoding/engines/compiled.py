@@ -52,7 +52,7 @@ class CompiledEngine(GraphEngine):
         try:
             ranks.together(early_code.check)  # all ranks have to take the same kernels
         except (ModelError, ranks.RankError) as error:
-            if ranks.leads():
+            if ranks.is_rank0():
                 say(f"engine=compiled: kernels of torch.compile start one after the other: {error}.")
             self._early = False
             self._compile()

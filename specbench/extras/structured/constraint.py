@@ -20,8 +20,8 @@ from torch import Tensor
 from specbench.core.errors import ArgumentError, ConfigError
 from specbench.core.sampling_params import SamplingParams
 from specbench.core.types import BITS
+from specbench.extras.structured.grammars import KEY, grammar_of, xgrammar
 from specbench.sampling.history import History
-from specbench.sampling.structures import KEY, grammar_of, xgrammar
 
 MOST_MATCHERS = 4096  # matchers that a constraint keeps
 
@@ -42,6 +42,7 @@ class Constraint:
     """
 
     capturable = False  # matchers work on the host
+    parameter = "structured_outputs"  # see specbench.core.extensions
 
     def __init__(self, structure: tuple[str, str], compiled: Any, vocabulary: int, stop_ids: Collection[int]):
         self.structure, self.vocabulary = structure, vocabulary
@@ -126,7 +127,7 @@ def _unpacked(bitmask: Int32[Tensor, "n words"]) -> Bool[Tensor, "n tokens"]:
     return ((bitmask[:, :, None] >> places) & 1).bool().flatten(1)
 
 
-def constrained(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> SamplingParams:
+def constrain(sampling: SamplingParams, tokenizer: Any, vocabulary: int, stop_ids: frozenset[int]) -> SamplingParams:
     """Returns the parameters with a Constraint as their last processor, if they have structured outputs.
 
     Args:

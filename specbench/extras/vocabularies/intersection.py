@@ -21,9 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specbench.core.errors import ArgumentError, ModelError
+from specbench.extras.vocabularies.translation import MISSING, Translation
 from specbench.models.cached_model import CachedModel, Feature, Features, ModelOutput
-from specbench.models.loading import Pair
-from specbench.models.vocabularies.translation import MISSING, Translation
 
 _Count = TypeVar("_Count", int, Tensor)
 _ROOM = 4  # draft tokens for each token of a text that there is memory for, on average
@@ -241,17 +240,3 @@ class IntersectionModel(CachedModel):
 def _refuse(features: Sequence[Feature]) -> None:
     if features:
         raise ArgumentError(f"features: {list(features)}; a draft of another vocabulary returns no hidden states")
-
-
-def cached_draft(pair: Pair) -> CachedModel:
-    """Returns the pair's draft with a cache of its own, whose tokens and logits are the target's.
-
-    Raises:
-        ModelError: vocabularies that share nothing.
-    """
-    assert pair.draft is not None
-    # Logits in the target's dtype, whatever the draft's own is: verifiers read rows of both side by side.
-    dtype = pair.target.dtype
-    if pair.translation is None:
-        return CachedModel(pair.draft, pair.vocab_size, "draft", dtype)
-    return IntersectionModel(pair.draft, pair.translation, "draft", dtype)

@@ -25,9 +25,9 @@ from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import Draft
 from specbench.drafters.base import Drafter
+from specbench.extras.vocabularies.retokenized import Retokenized
+from specbench.extras.vocabularies.translation import Translation
 from specbench.models import CachedModel, Pair, RowCache, right_padded
-from specbench.models.vocabularies.retokenized import Retokenized
-from specbench.models.vocabularies.translation import Translation
 from specbench.sampling import RowParams, logit_rows, sample
 from specbench.sampling.batch import Batch
 
@@ -101,6 +101,7 @@ class StringsDrafter(Drafter):
         self.check(pair.draft is not None)
         assert pair.draft is not None
         translation = pair.translation or Translation.between_same(pair.tokenizer, pair.vocab_size)
+        assert isinstance(translation, Translation), "of another provider of different_vocabularies"
         self._cache = TextCache(translation, CachedModel(pair.draft, len(translation.draft.tokens), "draft"))
         self.caches = (self._cache,)
 

@@ -21,15 +21,15 @@ def convert(arguments: Sequence[str]) -> int:
     """Converts a file; returns the exit status.
 
     Raises:
-        ConfigError: see :func:`specbench.models.gguf.convert`.
+        ConfigError: see :func:`specbench.extras.gguf.conversion.convert`.
     """
     asked = _parser().parse_args(arguments)
     if not console.is_terminal:  # bars of transformers would fill a log
         os.environ.setdefault("TQDM_DISABLE", "1")
     from specbench.core.machine.devices import DTYPES as OF_TORCH
-    from specbench.models import gguf  # which imports PyTorch
+    from specbench.extras.gguf import conversion  # which imports PyTorch
 
-    gguf.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
+    conversion.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
     named = f"pair=hf {typed('pair.target', str(asked.out))}"
     say(f"Checkpoint: {asked.out}. To use it: {named} pair.draft=..., or alone: {named} drafter=prompt_lookup")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specbench.models.vocabularies.translation import Translation
+from specbench.extras.vocabularies.translation import Translation
 
 _BEFORE = 32  # bytes of the text before, with which what follows is read
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from specbench.core.errors import ConfigError, ModelError, NotInstalledError
 from specbench.core.machine.disk import writing
-from specbench.core.machine.files import Source, foreign, problem_of
+from specbench.core.machine.files import Source, problem_of, wrap_library_errors
 from specbench.models import hub, weights
 from specbench.models.weight_files import named
 
@@ -44,7 +44,7 @@ def convert(file: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
     _check(file, out)
     source, unread = Source("FILE", file, REMEDY), "transformers cannot read it"
     with hub.offline():
-        with foreign(source.key, file, unread, REMEDY):
+        with wrap_library_errors(source.key, file, unread, REMEDY):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)  # ty: ignore[invalid-assignment]
             if (begins := _begins_with_bos(file)) is not None:
                 tokenizer.add_bos_token = begins

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from specbench.models.vocabularies.spelling import ROLES, Spelling
+from specbench.extras.vocabularies.spelling import ROLES, Spelling
 
 MOST_PIECES = 16  # draft tokens that a target token is fed as; of a longer one the draft sees the beginning
 MISSING = -1

@@ -1,0 +1,34 @@
+"""Hooks: where a feature comes in that the core does not import.
+
+A hook has a provider, a module that is imported when the feature is first used. specbench/__init__.py names those of
+specbench/extras/. A module outside the tree replaces one by ``provide(hook, "my_module")`` before it is used.
+
+``structured_outputs``
+    ``check(kind, text)`` raises ConfigError for a structure that cannot be compiled; no model is needed.
+    ``constrain(sampling, tokenizer, vocabulary, stop_ids)`` returns the SamplingParams with a processor that keeps
+    texts to ``sampling.structure``. The processor's attribute ``parameter`` is "structured_outputs", so that runs and
+    traces name it by the parameter that it was made from.
+
+``different_vocabularies`` (pair.vocabularies=different)
+    ``translation(target, draft)`` compares two vocabularies, each a tokenizer and its number of ids, and returns a
+    specbench.models.vocabulary.SharedTokens, which the pair then has as ``translation``.
+    ``cached_draft(model, translation, name, dtype)`` returns a CachedModel of the draft, which takes and returns the
+    target's tokens.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PROVIDERS: dict[str, str] = {}
+
+
+def provide(hook: str, module: str) -> None:
+    """Makes a module the provider of a hook, by its dotted name."""
+    _PROVIDERS[hook] = module
+
+
+def provider(hook: str) -> Any:
+    """Returns the module that provides a hook. Raises KeyError if there is none."""
+    return importlib.import_module(_PROVIDERS[hook])

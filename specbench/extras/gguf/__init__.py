@@ -1,0 +1,1 @@
+"""``python -m specbench convert``: a checkpoint folder from a model in one GGUF file."""
