@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Draft
-from specbench.decoding import Decoder
+from specbench.decoding import Decoder, step
 from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
@@ -139,12 +139,10 @@ def watched(toy, way, engine):
 def test_what_is_observed_are_the_states_of_whole_passes(toy, way, engine):
     """Requests come, end, and take each other's rows; prompts of one token have no states, and equal ones share."""
     decoding = watched(toy, way, ENGINES[engine]())
-    decoding.run(toy_requests((9, 1, 12, 4, 9, 2, 20)), at_once=3)
-    if engine == "static":
-        return_of = toy_requests((6, 6))
-        same = [dataclasses.replace(request, prompt=return_of[0].prompt) for request in return_of]
-        decoding.run(same)
-    else:
+    requests = toy_requests((9, 1, 12, 4, 9, 2, 20))
+    requests[2] = dataclasses.replace(requests[2], prompt=requests[0].prompt)
+    decoding.run(requests, at_once=3)
+    if engine != "static":  # which has three rows
         come_and_go(decoding, toy_requests((5, 3, 1, 8)), random.Random(1), 2)
     compared = decoding.components.drafter.compared
     assert set(compared) == {"last", 1, 0}
@@ -212,8 +210,9 @@ class Counted(StaticEngine):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_drafter_that_asks_for_none_pays_nothing(toy):
-    """The operations of a step are the same before and after another drafter of the same models had them."""
+def test_a_drafter_that_asks_for_none_pays_nothing(toy, monkeypatch):
+    """Nothing is put together for it, and the operations of a step are the same before and after another drafter of
+    the same models had features."""
 
     def operations(drafter):
         target = CachedModel(toy.target, toy.vocab_size, "target")
@@ -227,7 +226,9 @@ def test_a_drafter_that_asks_for_none_pays_nothing(toy):
         def observe(self, observation):
             observation.features["last"].sum()
 
-    before = operations(ModelDrafter())
+    with monkeypatch.context() as patched:
+        patched.setattr(step, "_observation", None)
+        before = operations(ModelDrafter())
     assert len(operations(Observing())) > len(before)
     assert operations(ModelDrafter()) == before
 
@@ -343,7 +344,6 @@ def test_a_head_drafts_trees(exact, guide, asked, engine):
 @pytest.mark.usefixtures("reading_nothing", "unchecked")
 @pytest.mark.parametrize("kind", ["chain", "tree"])
 def test_a_step_with_a_head_reads_nothing_back(exact, guide, asked, kind):
-    from specbench.decoding import step
     from tests.test_step import Unchecked
 
     drafter = in_float64(guide) if kind == "chain" else tree_head(guide)
