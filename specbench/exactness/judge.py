@@ -25,7 +25,7 @@ from specbench.exactness.statistics.cells import TokenCells, smooth, token_cells
 from specbench.exactness.strata import Seen
 from specbench.rules.agreement import TOLERANCE, only, well_formed
 from specbench.rules.agreement import excess as rounding_excess
-from specbench.rules.rule import rule_of, rules_with_formulas
+from specbench.rules.rule import of_this_tree
 from specbench.rules.verifier import Verifier
 
 CONFIGURED_FIRST = 2**40  # the number of the first call under the conditions of the run
@@ -66,14 +66,13 @@ class Judge:
 
     Attributes:
         rule: that it is compared with; None if with none.
-        own_rule: whether that rule is not registered as proved.
+        own_rule: whether that rule is not one of this tree, so that its law is checked on each call.
         counted: whether tokens are counted, since there is no rule, or no closed form of its law.
     """
 
     def __init__(self, verifier: Verifier):
         self.verifier, self.rule = verifier, held_against(verifier)
-        own = rule_of(verifier)
-        self.own_rule = self.rule is not None and rules_with_formulas().get(own.name) is not own
+        self.own_rule = self.rule is not None and not of_this_tree(self.rule)
         self.counted = self.rule is None
         self._unexplained: dict[str, int] = {}
 
