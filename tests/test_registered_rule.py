@@ -13,6 +13,7 @@ import pytest
 import specbench
 from analysis import gamma_sweep, verifier_latency
 from specbench.core.errors import ArgumentError
+from specbench.exactness.judge import Judge
 from specbench.protocols.agreement import AgreementProtocol
 from specbench.replay.call import replay
 from specbench.reports import markdown
@@ -20,7 +21,7 @@ from specbench.reports.latex import bibliography
 from specbench.reports.plots import latency as plots
 from specbench.reports.plots.looks import Look, looks
 from specbench.rules import RULES, Rule, RuleInfo, SeriesLook, info_of, register
-from specbench.rules.rule import get_rule, rule_of
+from specbench.rules.rule import get_rule, of_this_tree, rule_of
 from specbench.runs.paper import paper
 from tests import test_latency_analysis
 from tests.made_up_rows import gamma_rows, table_of, write_run
@@ -120,6 +121,21 @@ def test_its_formulas_certify_both_verifiers(module: ModuleType) -> None:
         assert certificate.verdict in ("lossless", "not rejected"), certificate.headline
         assert all(bound["rule_error"] < 1e-12 for bound in certificate.bounds)  # None without its formulas
         assert {row["rule_wrong"] for row in certificate.inputs} == {0}
+
+
+def test_its_declaration_is_not_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law of a rule registered elsewhere is checked, on small pairs and on calls of D: here it is biased."""
+    biased = Rule(
+        name="biased", title="biased rule", guarantee="lossless", thresholds=lambda path: 0.5 * path.ratio.clamp(max=1)
+    )
+    assert not of_this_tree(biased)
+    monkeypatch.setitem(RULES, "biased", biased)
+    assert not of_this_tree(biased)
+    assert [of_this_tree(get_rule(name)) for name in ("token", "block")] == [True, True]
+    assert Judge(biased.reference).own_rule
+    certificate = specbench.certify(biased.reference, "quick", device="cpu", **SMALL)
+    assert certificate.verdict == "not lossless"
+    assert not Judge(get_rule("token").reference).own_rule
 
 
 def test_agreement_holds_one_verifier_against_code_made_of_its_formulas(module: ModuleType) -> None:

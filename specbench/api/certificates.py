@@ -20,7 +20,7 @@ from specbench.core.sampling_params import LARGEST_SEED
 from specbench.exactness.certificate import Certificate
 from specbench.exactness.certificate.question import Question, fresh_seed
 from specbench.exactness.settings import settings_of
-from specbench.rules import RuleInfo
+from specbench.rules import RULES, RuleInfo
 from specbench.rules.rule import rules_with_formulas
 from specbench.rules.verifier import Verifier
 from specbench.sampling import SamplingParams
@@ -162,5 +162,6 @@ def _source(value: Any) -> str:
         given = {name: dict(each) if name == "logit_bias" else each for name, each in given.items()}
         return f"specbench.SamplingParams({', '.join(f'{name}={each!r}' for name, each in given.items())})"
     if isinstance(value, RuleInfo):
-        return repr(value.name) if rules_with_formulas().get(value.name) is value else re.sub(r"\W", "_", value.name)
+        known = value in (RULES.get(value.name), rules_with_formulas().get(value.name))
+        return repr(value.name) if known else re.sub(r"\W", "_", value.name)
     return repr(plain_number(value))

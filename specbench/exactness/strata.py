@@ -52,7 +52,7 @@ class Seen:
 
         Args:
             rule: that calls were compared with; None if with none.
-            own_rule: whether it is not registered as proved.
+            own_rule: whether it is not one of this tree.
             along: bound by counts of cells, where there is one.
         """
         alpha = 1 - CONFIDENCE

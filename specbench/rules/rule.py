@@ -187,6 +187,14 @@ def rules_with_formulas() -> dict[str, Rule]:
     return {name: _with_formulas(info) for name, info in RULES.items() if info.has_law}
 
 
+def of_this_tree(rule: Rule) -> bool:
+    """Whether a rule is one of this tree, whose law the tests prove. The law of a rule registered elsewhere is not."""
+    info = RULES.get(rule.name)
+    if info is None or isinstance(info, Rule) or not info.formulas.startswith(f"{__package__}."):
+        return False
+    return _with_formulas(info) is rule
+
+
 def _with_formulas(info: RuleInfo) -> Rule:
     return info if isinstance(info, Rule) else _imported(info)
 
