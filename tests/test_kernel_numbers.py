@@ -3,13 +3,16 @@
 An error of 1e-6 in a probability changes a token in a million, so that agreement of tokens would not show it.
 """
 
+import importlib
 import math
+from pkgutil import iter_modules
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 
+from specbench import kernels
 from specbench.core.rng import Stream, Streams
 from specbench.kernels import launch, launch_rows
 from specbench.kernels import tiles as on_tiles
@@ -126,3 +129,12 @@ def test_a_tail_below_the_resolution_of_float32_is_reached():
     logits = torch.full((3 * 2048,), -torch.inf)
     logits[3], logits[3000], logits[5000] = 0.0, -28 * math.log(2), -28 * math.log(2)
     assert [sampled(logits, 1 - tail * 2.0**-28) for tail in (2.5, 1.5, 0.5)] == [3, 3000, 5000]
+
+
+def test_no_kernel_has_an_argument_by_a_name_that_triton_uses_itself():
+    """Triton's launcher on a GPU assigns these names before it reads the arguments; its interpreter has no launcher."""
+    modules = (importlib.import_module(f"{kernels.__name__}.{each.name}") for each in iter_modules(kernels.__path__))
+    functions = {value for module in modules for value in vars(module).values() if hasattr(value, "arg_names")}
+    assert len(functions) > 20
+    for function in functions:
+        assert not {"params", "specialization", "options"} & set(function.arg_names), function

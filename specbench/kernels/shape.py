@@ -115,10 +115,10 @@ def completed(
     "parts",
 ])  # fmt: skip
 def shape_kernel(
-    logits, stride, params, text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings,
+    logits, stride, shaping, text_stride, drafted_stride, step, rows, room, width, biases, sequences, longest, endings,
     parts, vocabulary, ROWS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """logits [B * rows, vocabulary], changed; params: a ShapingRequest.
+    """logits [B * rows, vocabulary], changed; shaping: a ShapingRequest.
 
     step: rows of parameters a request; rows: rows of logits a request; room: length of a list of tokens; width: draft
     tokens a request; biases, sequences, endings: biased tokens, bad words and ending tokens of a row of parameters;
@@ -130,40 +130,40 @@ def shape_kernel(
     lanes, row = tl.arange(0, TOKENS), (program % programs // parts * ROWS + tl.arange(0, ROWS))[:, None]
     inside, setting = row < rows, request * step
     at = logits + (request * rows + row) * stride
-    drafted = params.drafted + request * drafted_stride
-    texts = params.texts + request * text_stride
+    drafted = shaping.drafted + request * drafted_stride
+    texts = shaping.texts + request * text_stride
     # Loads that wait for no other come first, then those that do, then the stores: else each would cost a trip more.
-    prompt, length = tl.load(params.prompt_lengths + request), tl.load(params.text_lengths + request)
-    offset = tl.load(params.offset + request * rows + row, mask=inside, other=0)
+    prompt, length = tl.load(shaping.prompt_lengths + request), tl.load(shaping.text_lengths + request)
+    offset = tl.load(shaping.offset + request * rows + row, mask=inside, other=0)
     place = length + offset
-    if params.ending_ids is not None:
-        ending_ids, min_tokens = params.ending_ids + setting * endings, params.min_tokens + setting
+    if shaping.ending_ids is not None:
+        ending_ids, min_tokens = shaping.ending_ids + setting * endings, shaping.min_tokens + setting
         ending, refused = early(
             min_tokens, ending_ids, endings, place, prompt, 0, vocabulary, part, parts, TOKENS
         )  # fmt: skip
-    if params.bias is not None:
-        bias_ids, bias = params.bias_ids + setting * biases, params.bias + setting * biases
-        if params.listed is None:
+    if shaping.bias is not None:
+        bias_ids, bias = shaping.bias_ids + setting * biases, shaping.bias + setting * biases
+        if shaping.listed is None:
             id = tl.load(bias_ids + lanes, mask=lanes < biases, other=-1)
             more = tl.load(bias + lanes, mask=lanes < biases, other=0.0)
             biased = inside & belongs(id, lanes < biases, vocabulary, part, parts)[None, :]
             logit = tl.load(at + id[None, :], mask=biased, other=0.0).to(tl.float64)
-    if params.bad_words is not None:
-        bad_words = params.bad_words + setting * sequences * longest
+    if shaping.bad_words is not None:
+        bad_words = shaping.bad_words + setting * sequences * longest
         last, banned = completed(
             bad_words, sequences, longest, texts, drafted, place, prompt, length, 0, vocabulary, part, parts, TOKENS
         )  # fmt: skip
-    if params.listed is not None:
-        once, each = tl.load(params.presence + setting), tl.load(params.frequency + setting)
-        factor, own = tl.load(params.repetition + setting), request * parts + part
-        if params.bias is None:
-            bias_ids, bias = params.drafted, params.presence  # of the types of biases, and not read
+    if shaping.listed is not None:
+        once, each = tl.load(shaping.presence + setting), tl.load(shaping.frequency + setting)
+        factor, own = tl.load(shaping.repetition + setting), request * parts + part
+        if shaping.bias is None:
+            bias_ids, bias = shaping.drafted, shaping.presence  # of the types of biases, and not read
         penalise(
-            at, inside, offset, drafted, width, tl.load(params.list_lengths + own), params.listed + own * room,
-            params.counts + own * room, room, vocabulary, part, parts, once, each, factor, bias_ids, bias, biases,
-            params.bias is not None, TOKENS, WIDTH,
+            at, inside, offset, drafted, width, tl.load(shaping.list_lengths + own), shaping.listed + own * room,
+            shaping.counts + own * room, room, vocabulary, part, parts, once, each, factor, bias_ids, bias, biases,
+            shaping.bias is not None, TOKENS, WIDTH,
         )  # fmt: skip
-    elif params.bias is not None:
+    elif shaping.bias is not None:
         store(at + id[None, :], logit + more[None, :], biased)
         for start in range(TOKENS, biases, TOKENS):
             held = start + lanes < biases
@@ -172,17 +172,17 @@ def shape_kernel(
             biased = inside & belongs(id, held, vocabulary, part, parts)[None, :]
             logit = tl.load(at + id[None, :], mask=biased, other=0.0).to(tl.float64)
             store(at + id[None, :], logit + more[None, :], biased)
-    if (params.listed is not None) | (params.bias is not None):
+    if (shaping.listed is not None) | (shaping.bias is not None):
         tl.debug_barrier()  # what follows may ban a token that another thread wrote
     nothing = tl.full((ROWS, TOKENS), float("-inf"), tl.float64)
-    if params.ending_ids is not None:
+    if shaping.ending_ids is not None:
         store(at + ending[None, :], nothing, refused & inside)
         for start in range(TOKENS, endings, TOKENS):
             ending, refused = early(
                 min_tokens, ending_ids, endings, place, prompt, start, vocabulary, part, parts, TOKENS
             )  # fmt: skip
             store(at + ending[None, :], nothing, refused & inside)
-    if params.bad_words is not None:
+    if shaping.bad_words is not None:
         store(at + last[None, :], nothing, banned & inside)
         for start in range(TOKENS, sequences, TOKENS):
             last, banned = completed(
