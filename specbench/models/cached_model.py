@@ -265,8 +265,9 @@ class CachedModel(RowCache):
             lengths = lengths + token_ids.shape[1] - ancestors.shape[2]  # where the tree begins
             positions = lengths[:, None] + trees.depths(ancestors) - 1
         at = places(lengths, positions, ancestors)
-        layers = {name: -1 if name == "last" else name for name in features}  # transformers counts like this too
-        wanted = {"output_hidden_states": list(layers.values())} if layers else {}
+        # All layers are asked for: transformers counts from the embeddings then in every release, but before 5.23 not in
+        # a list of layers.
+        wanted = {"output_hidden_states": True} if features else {}
         with sdpa_kernel(_ATTENTION):
             output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(
                 input_ids=token_ids,
@@ -278,7 +279,7 @@ class CachedModel(RowCache):
                 logits_to_keep=1 if last else 0,
                 **wanted,
             )
-        hidden: Features = {name: output.hidden_states[layer] for name, layer in layers.items()}
+        hidden: Features = {name: output.hidden_states[-1 if name == "last" else name] for name in features}
         return ModelOutput(self._without_padding(output.logits), hidden)
 
     def _following(self, lengths: Int64[Tensor, " B"], n: int) -> Int64[Tensor, "B n"]:
