@@ -270,7 +270,7 @@ def test_code_that_follows_a_lossy_rule_is_as_far_from_the_target_as_the_rule():
     assert probe.method == RULE
     assert probe.located == probe.rule_error == rule_error(LENIENT, FIXTURES["chain"]) > 0.05
     streams = request_streams(5, 0, 5000, FIXTURES["chain"].gamma + 1, CPU)
-    probe.check(verified_steps(verifier, FIXTURES["chain"], streams), streams)
+    probe.check(verified_steps(verifier, FIXTURES["chain"], streams), streams, [5000])
     assert probe.surprises == 0
     assert probe.least(1e-3) > 0.05
     claims_too_much = Rule(name="claims", title="claims", guarantee="lossless", thresholds=LENIENT.thresholds)

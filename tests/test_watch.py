@@ -237,4 +237,4 @@ def test_the_evidence_so_far_is_kept():
     )  # fmt: skip
     assert certificate.verdict == BROKEN
     assert certificate.headline.startswith("broken: On the fixture ")
-    assert "what they showed stands below" in certificate.words[1]
+    assert "the tables below have what they showed" in certificate.words[1]

@@ -38,7 +38,7 @@ def number(interval: str, remedy: str, least: float = 0.0) -> Check:
             raise wrong(name, value, "not a finite number", "Give a number.")
         end = (interval[0] == "(" and value == low) or (interval[-1] == ")" and value == high)
         if end or not low <= value <= high:
-            raise wrong(name, value, f"outside {interval}", remedy)
+            raise wrong(name, value, "below 0" if interval == "[0, inf)" else f"outside {interval}", remedy)
         if 0 < value < least:
             raise wrong(name, value, "so small that logits overflow", remedy)
         return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,3 +234,12 @@ def _value(config: Mapping[str, Any], path: str) -> Any:
     for key in path.split("."):
         value = value[key]
     return json.dumps(value) if isinstance(value, Mapping) else value
+
+
+def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested configuration, each with its path, such as ``protocol.check.draws``."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

@@ -8,14 +8,14 @@ its path in the column ``config``, such as ``protocol.check.draws``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from specbench.core.sampling_params import DEFAULTS, PLAIN_WORK
-from specbench.metrics.run_row import COVERED, SETTINGS
+from specbench.metrics.run_row import COVERED, SETTINGS, leaves
 
 SAMPLER = "sampler."  # before a parameter's name, since a sampler's seed is not the run's
 SPECULATION = ("drafter", "verifier", "gamma", "pair.draft", "pair.draft_dtype")  # what plain decoding does not read
@@ -94,15 +94,6 @@ def _values(row: pd.Series) -> dict[str, Any]:
     values = dict(leaves({key: value for key, value in config.items() if key not in ("choices", "sampler")}))
     values |= {SAMPLER + name: value for name, value in sampling_of(row).items()}
     return {path: value for path, value in values.items() if path not in COVERED}
-
-
-def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested configuration, each with its path, such as ``protocol.check.draws``."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{above}{key}.")
-        else:
-            yield above + key, value
 
 
 def _differs(rows: pd.DataFrame, name: str) -> bool:

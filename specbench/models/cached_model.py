@@ -265,8 +265,8 @@ class CachedModel(RowCache):
             lengths = lengths + token_ids.shape[1] - ancestors.shape[2]  # where the tree begins
             positions = lengths[:, None] + trees.depths(ancestors) - 1
         at = places(lengths, positions, ancestors)
-        # All layers are asked for: transformers counts from the embeddings then in every release, but before 5.23 not in
-        # a list of layers.
+        # All layers are requested: only then does transformers count from the embeddings in every supported release. In
+        # a list of layers it does since 5.23.
         wanted = {"output_hidden_states": True} if features else {}
         with sdpa_kernel(_ATTENTION):
             output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.metrics.run_settings import leaves
+from specbench.metrics.run_row import leaves
 
 # These change neither what is asked nor the numbers that answer it, other than times.
 APART = ("tracking", "threads", "share_machine")
