@@ -141,7 +141,8 @@ def test_every_method_of_rows_applies_their_mask(kind):
     assert torch.equal(masked.select(picked).probs(), dense.select(picked).probs())
     together = [LogitRows.interleave([rows, rows]) for rows in (masked, dense)]
     assert torch.equal(together[0].probs(), together[1].probs())
-    assert torch.equal(sample(masked, u := torch.full((len(dense),), 0.5).double()), sample(dense, u))
+    u = torch.full((len(dense),), 0.5, dtype=torch.float64, device=DEVICE)
+    assert torch.equal(sample(masked, u), sample(dense, u))
 
 
 @RULES
