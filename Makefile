@@ -12,7 +12,7 @@ PIP := python -m pip install --quiet --disable-pip-version-check
 
 # PyTorch's build for both sets: `make test-lowest TORCH=torch==2.11.0`. A plain torch from PyPI brings 3 GB of CUDA.
 TORCH ?= $(shell grep ^torch== constraints.txt)
-QUICK := $(addprefix tests/test_,$(addsuffix .py,smoke tracking loading engine sampling verifiers external_verifiers \
+QUICK := $(addprefix tests/test_,$(addsuffix .py,smoke tracking loading cached_model hidden_states sampling verifiers external_verifiers \
 	replay results conf analysis))
 
 # A file's tests stay with one worker, which makes what they share; the other one does not wait for it.

@@ -236,7 +236,7 @@ class CachedModel(RowCache):
             ancestors: if the tokens are part of a tree: which of its k tokens fed so far, these n as the last of them,
                 are on the path to each (:func:`specbench.core.trees.ancestors`). A token attends to the text before the
                 tree and to its path, and its position is by its depth. None for tokens that follow one another.
-            features: the hidden states to return.
+            features: the hidden states to return. While the pass runs, those of all layers are in memory.
 
         Returns:
             Logits and hidden states; rows at or beyond a request's count are meaningless.
