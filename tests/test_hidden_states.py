@@ -324,7 +324,7 @@ def tree_head(guide):
             ]
             depth = streams.width - 1
             tokens = torch.cat([first, torch.stack(behind, dim=1)], dim=1)[:, : 2 * depth]
-            parents = torch.tensor([-1, -1, 0, 1][: 2 * depth], device=tokens.device).repeat(len(batch))
+            parents = (torch.arange(2 * depth, device=tokens.device) - 2).clamp(min=-1).repeat(len(batch))
             return Draft(tokens.flatten(), None, 2 * limits, 2 * depth, padded=True, parents=parents, depth=depth)
 
     return TreeHead(guide["head"].weights.double())
@@ -365,6 +365,8 @@ def test_a_step_with_a_head_reads_nothing_back(exact, guide, asked, kind):
 
 
 @on_a_gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # PyTorch's own, while it compiles
+@pytest.mark.usefixtures("unchecked")  # checks of shapes would be compiled too
 @pytest.mark.parametrize("kind", ["chain", "tree"])
 def test_captured_and_compiled_steps_draft_what_eager_ones_do(guide, kind):
     made = load_pair("embedded:target", device="cuda", dtype="float32")

@@ -226,6 +226,7 @@ def test_cached_logits_are_those_of_a_whole_pass(letter_models):
     engine, rng = cached_draft(letter_models[0]), random.Random(2)
     texts = [[rng.randrange(7) for _ in range(30)] for _ in range(3)]
     engine.start([text[:5] for text in texts], 40)
+    assert engine.capacity == 40
     for _ in range(12):
         before = engine.lengths.tolist()
         counts = [min(rng.randrange(6), 30 - length) for length in before]

@@ -17,7 +17,7 @@ import specbench
 from specbench.exactness.inputs.rows import RECORDED
 
 POSITIONS, TOKENS, SEED = 64, 64, 0
-PROMPTS = Path(specbench.__file__).parent / "workloads" / "embedded.jsonl"
+PROMPTS = Path(specbench.__file__).parent / "runs" / "workloads" / "embedded.jsonl"
 
 
 @torch.inference_mode()

@@ -13,19 +13,25 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _CORE = ("types", "rng", "trees", "errors", "arguments", "checks", "draft_lengths", "sampling_params", "rounding")
+_MACHINE = ("caches", "devices", "disk", "files", "journal", "progress", "provenance", "ranks")
 _VERIFIERS = ("batched", "fused", "matching", "synthetic", "external")
 MOVED = {
     **{name: f"core.{name}" for name in _CORE},
+    **{name: f"core.machine.{name}" for name in _MACHINE},
     "batch": "sampling.batch",
     "between": "reports.between",
     "config": "runs.config",
     "cost": "replay.cost",
     "drafters.strings": "extras.vocabularies.strings",
-    "journal": "core.machine.journal",
+    "metrics.standing": "metrics.ranking",
+    "models.engine": "models.cached_model",
     "plots": "reports.plots",
     "results": "metrics.results",
     "rules.along": "rules.draft_path",
     "rules.cards": "rules",
+    "rules.reference": "rules.rule",
+    "theory": "metrics.theory",
+    "tracking": "reports.tracking",
     "varying": "metrics.run_settings",
     "verifiers": "rules",
     "verifiers.base": "rules.verifier",
@@ -34,9 +40,13 @@ MOVED = {
     **{f"verifiers.{name}": f"rules.{name}" for name in _VERIFIERS},
     **{f"verifiers.{name}": f"rules.token.{name}" for name in ("naive", "masked", "tree", "tree_naive")},
     "winner": "reports.winner",
+    "workloads": "runs.workloads",
 }
 # Names of moved modules, by the module that has them now.
 RENAMED = {
+    "core.machine.files": {"foreign": "wrap_library_errors"},
+    "metrics.ranking": {"standing": "ranking"},
+    "models.cached_model": {"Engine": "CachedModel"},
     "rules": {"CARDS": "RULES", "Card": "RuleInfo", "card_of": "info_of", "floor_card": "floor_info"},
     "rules.draft_path": {"Along": "DraftPath", "AlongBatch": "DraftPathBatch", "AlongTables": "DraftPathTables"},
     "rules.verifier": {"Offers": "Capabilities", "offers": "capabilities"},

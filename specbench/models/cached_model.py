@@ -210,6 +210,8 @@ class CachedModel(RowCache):
 
     def show(self, rows: int, longest: int | None = None) -> None:
         """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity."""
+        if isinstance(longest, bool):  # ``fixed``, as drafters written before 0.2 say
+            longest = None if longest else self.capacity
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._longest = 0 if longest is None else longest
 

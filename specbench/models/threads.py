@@ -63,6 +63,7 @@ def _faster(target: CachedModel, rows: int, width: int) -> Threads:
             torch.set_num_threads(threads)
             passed = _pass_seconds(target, rows, width)
             seconds[threads] += [passed] if number else []
+    target.start([], 0)
     one, every = (1000 * median(each) for each in seconds.values())
     took = f"{TIMED}{rows * width} tokens took {one:.0f} ms with one thread and {every:.0f} ms with {PYTORCH_THREADS}"
     chosen = Threads(

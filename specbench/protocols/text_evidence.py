@@ -1,4 +1,4 @@
-"""What the bets of exactness/eprocess.py need of a decoded text: one teacher-forced pass of both models."""
+"""What the bets of exactness/texts/eprocess.py need of a decoded text: one teacher-forced pass of both models."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class TokenSteps:
 
 
 class BlockSteps:
-    """Block verification; as it stands it is the sound rule of block.py. A bug overrides one method."""
+    """Block verification; as it stands it is the sound rule of rules/block. A bug overrides one method."""
 
     rule = "block"
     lossless = False

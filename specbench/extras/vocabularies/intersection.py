@@ -74,6 +74,11 @@ class IntersectionModel(CachedModel):
         return (self.lengths, *self._inner.state)
 
     @property
+    def capacity(self) -> int:
+        """The tokens of a request that there is memory for."""
+        return max(self._ends.shape[1] - 1, 0)
+
+    @property
     def fixed_forward(self) -> Callable[..., Any] | None:
         """See :class:`specbench.models.cached_model.CachedModel`."""
         return self._inner.fixed_forward
@@ -147,6 +152,8 @@ class IntersectionModel(CachedModel):
 
     def show(self, rows: int, longest: int | None = None) -> None:
         """See :class:`specbench.models.cached_model.CachedModel`. No bound on draft tokens follows from ``longest``."""
+        if isinstance(longest, bool):  # ``fixed``, as drafters written before 0.2 say
+            longest = None if longest else self.capacity
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._inner.show(rows, None if longest is None else self._inner.capacity)
 
