@@ -1,0 +1,103 @@
+"""What an engine under test is given and what it returns: the contract that every source of texts keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from specbench.core.sampling_params import SamplingParams
+
+
+class Mode(StrEnum):
+    """How a source decodes: speculation off, or on."""
+
+    PLAIN = "plain"
+    SPECULATIVE = "speculative"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest:
+    """A text to be sampled.
+
+    Attributes:
+        prompt_id: names the prompt; requests of one prompt share it.
+        prompt: as text; sent as it is, without a chat template.
+        token_ids: the prompt as the target's token ids, for sources that take them; None sends the text.
+        seed: given to engines that take one.
+        max_new_tokens: the limit of tokens.
+        ignore_stops: whether the text goes on behind an end-of-text token, where the source can.
+    """
+
+    prompt_id: str
+    prompt: str
+    sampling: SamplingParams
+    seed: int
+    max_new_tokens: int
+    token_ids: tuple[int, ...] | None = None
+    ignore_stops: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A text that a source returned.
+
+    Attributes:
+        request: what it answers.
+        mode: how it was decoded.
+        text: without the prompt.
+        token_ids: of the text; None if the engine does not tell.
+        finish_reason: "stop", "length", or the engine's own word; None if it does not tell.
+        logprobs: natural logarithms, one for each token; None if none were given.
+        counters: what the engine counted for this text: "drafted", "accepted" and "steps" (verifications) where it
+            has them, others under its own names.
+        seconds: from sending the request to having the whole text.
+    """
+
+    request: TextRequest
+    mode: Mode
+    text: str
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: str | None = None
+    logprobs: tuple[float, ...] | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+
+
+@runtime_checkable
+class Source(Protocol):
+    """An engine that decodes the same requests in two modes.
+
+    A class of one's own needs these members and nothing else of specbench but the two dataclasses above.
+
+    Attributes:
+        engine: its name and version, such as "llama.cpp b7000"; known once it has been opened.
+        modes: those that it has. A file of texts may hold one alone.
+        unsupported: names of sampling parameters that it cannot set. A request that has one is refused.
+        takes_seeds: whether the same seed is meant to give the same text.
+    """
+
+    engine: str
+    modes: frozenset[Mode]
+    unsupported: frozenset[str]
+    takes_seeds: bool
+
+    def open(self) -> None:
+        """Loads models or reaches the server. Raises SpecbenchError with a remedy if it cannot."""
+        ...
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+        """Decodes requests, side by side where the engine batches.
+
+        Returns:
+            One completion a request, in their order.
+
+        Raises:
+            SpecbenchError: a request that the engine refuses, or a reply that cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees what ``open`` took; may be called twice."""
+        ...
