@@ -25,9 +25,9 @@ class TextRequest:
         prompt_id: names the prompt; requests of one prompt share it.
         prompt: as text; sent as it is, without a chat template.
         token_ids: the prompt as the target's token ids, for sources that take them; None sends the text.
+        sampling: ``ignore_eos`` in it keeps texts going behind the model's own stop tokens, where the source can.
         seed: given to engines that take one.
         max_new_tokens: the limit of tokens.
-        ignore_stops: whether the text goes on behind an end-of-text token, where the source can.
     """
 
     prompt_id: str
@@ -36,7 +36,6 @@ class TextRequest:
     seed: int
     max_new_tokens: int
     token_ids: tuple[int, ...] | None = None
-    ignore_stops: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
