@@ -53,7 +53,7 @@ def build_source(node: Any) -> Source | None:
     """The engine under test that a configuration names; None if it names none. Raises ConfigError."""
     if node is None:
         return None
-    source = build("source", node)
+    source = explained("source", instantiate, node, _convert_="all")
     missing = [name for name in _SOURCE_MEMBERS if not hasattr(source, name)]
     if missing:
         remedy = "See docs/sources.md for what a source of one's own has."

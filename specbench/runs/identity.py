@@ -19,7 +19,7 @@ OPEN = (
     "engine",
     "protocol",
     "source",
-)  # groups with keys of a user's own, of which any may name a file
+)  # groups of a user's own classes; any key may name a file
 SAMPLES, SAMPLE = 16, 4096  # of a large file: so many pieces of so many bytes
 
 
