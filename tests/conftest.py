@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.command_lines import NO_HOME, SmokeRun, clean_environment, once
-from tests.without_network import without_network
+from tests.helpers.command_lines import NO_HOME, SmokeRun, clean_environment, once
+from tests.helpers.without_network import without_network
 
 if TYPE_CHECKING:
     from specbench.models import Pair
@@ -41,7 +41,8 @@ def pytest_collection(session: pytest.Session) -> None:
 
     install_import_hook("specbench", "beartype.beartype")
 
-    from tests import independent, interpreter
+    from tests.helpers import independent
+    from tests.interpreted import interpreter
 
     independent.fill_lists_of_torch()
     independent.draw_the_same_examples()
@@ -124,7 +125,7 @@ def pair() -> "Pair":
 @pytest.fixture(scope="session")
 def exact(pair: "Pair") -> "Pair":
     """The same in float64, where shapes of matrix products move no token."""
-    from tests.cases import in_float64
+    from tests.helpers.cases import in_float64
 
     return in_float64(pair)
 

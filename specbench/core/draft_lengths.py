@@ -13,8 +13,9 @@ last nodes backwards: a node of weight pi is kept with probability pi, since its
 and its own test adds what is missing. Neither asks that the last nodes be equally deep.
 
 To drop the unsure token in place of verifying it would be biased. Which tokens are left then depends on their values:
-they come from q without its unlikely tokens, and are verified as if they came from q. tests/test_draft_lengths.py adds
-up both over all drafts: this way the distance to the target is 0, that way it is not.
+they come from q without its unlikely tokens, and are verified as if they came from q.
+tests/drafters/test_draft_lengths.py adds up both over all drafts: this way the distance to the target is 0, that way it
+is not.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class TopTreeDrafter(TreeDrafter):
     """Drafts the most likely children of each token at any temperature, as EAGLE does (Li et al., arXiv 2401.15077).
 
     Each child has q 1, and is accepted with its share of the target's probability that earlier siblings left. This is
-    lossless too (tests/test_tree_rule.py). The sampler's temperature and truncation do not change the draft.
+    lossless too (tests/rules/test_tree_rule.py). The sampler's temperature and truncation do not change the draft.
 
     Args:
         branches: see :class:`TreeDrafter`.

@@ -23,7 +23,7 @@ benchmarking in reasonable time", ISMM 2013, on levels of repetition):
   Applied Statistics 1(2), 2007), so that intervals are rather too wide on a disturbed machine.
 
 Degrees of freedom are Satterthwaite's. A nominal 95% holds the truth in 94% to 99% of made-up runs of 12 batches, the
-more where times are noisy, and in 92% where whole rounds differ by 10% (tests/test_speed.py).
+more where times are noisy, and in 92% where whole rounds differ by 10% (tests/metrics/test_speed.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,384 @@
+"""Reports from made-up rows: every number shown is a row's own, and any part of a sweep can be shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import decode_speed, decoding, drafters, gamma_sweep, parameters, temperature_sweep, vocabularies
+from analysis.drawn_tokens import exactness, telling
+from specbench.core.errors import ConfigError
+from specbench.metrics import theory
+from specbench.metrics.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
+from specbench.reports import Section, markdown
+from specbench.reports.plots.style import style
+from specbench.reports.writing import write
+from tests.helpers.command_lines import ROOT
+from tests.helpers.made_up_rows import (
+    NO_OVERLAP,
+    NO_RATE,
+    UNCHECKED,
+    frame,
+    gamma_rows,
+    make_row,
+    said,
+    table_of,
+    write_run,
+)
+
+GAMMA_FIGURES = {"speedup_against_gamma", "acceptance_length_against_gamma", "position_rates"}
+TEMPERATURE_FIGURES = {"acceptance_against_temperature", "speedup_against_temperature"}
+COMMON_FIGURES = {"time_split", "acceptance_histograms"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report folder of gamma_rows(), figures and all."""
+    run = write_run(tmp_path_factory.mktemp("run"), gamma_rows())
+    return write(gamma_sweep.build(run), run).parent
+
+
+def test_the_table_holds_the_rows_numbers(folder: Path) -> None:
+    lines = table_of(folder / "report.md")
+    order = [(gamma, verifier) for gamma in ("1", "3", "12") for verifier in ("naive", "masked")]
+    assert [(line["gamma"], line["verifier"]) for line in lines] == order
+    assert lines[3] == {
+        "gamma": "3", "verifier": "masked", "acceptance rate": "0.61 [0.58, 0.64]",
+        "acceptance length": "1.38 [1.27, 1.48]", "overlap": "0.80 [0.77, 0.83]", "tokens/s": "250.0",
+        "plain tokens/s": "200.0", "speedup": "1.60 [1.59, 1.61]", "check TV": "0.051",
+        "noise mean / q99": "0.050 / 0.061", "p": "0.412",
+    }  # fmt: skip
+    assert table_of(folder / "table.md") == lines
+
+
+def test_csv_is_unrounded_and_latex_is_whole(folder: Path) -> None:
+    table = pd.read_csv(folder / "table.csv", dtype={"speedup_low": str}).sort_values(
+        "job"
+    )  # pandas rounds as it reads
+    assert table["speedup_low"].map(float).tolist() == [row.speedup_low for row in gamma_rows()]
+    assert set(table) == {field.name for field in dataclasses.fields(RunRow)}
+    latex = (folder / "table.tex").read_text(encoding="utf-8").splitlines()
+    marks = [line for line in latex if line.startswith("\\")]
+    assert marks == ["\\begin{tabular}{@{}rlrrrrrrrrr@{}}", "\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}"]
+    assert [line.count("&") for line in latex if line.endswith("\\\\")] == [10] * 7
+
+
+def test_lists_in_the_csv_are_json(folder: Path) -> None:
+    table = pd.read_csv(folder / "table.csv").set_index("job")
+    for job, row in enumerate(gamma_rows()):
+        for name in ("acceptance_histogram", "joint_rates", "batch_seconds"):
+            assert json.loads(table.loc[job, name]) == getattr(row, name)
+
+
+def test_a_rate_that_is_missing_is_null_in_the_csv(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row(gamma=2, joint_rates=[0.5, None])])
+    table = pd.read_csv(write(gamma_sweep.build(run), run).parent / "table.csv")
+    assert json.loads(table["joint_rates"][0]) == [0.5, None]
+
+
+def test_every_figure_is_written_and_linked(folder: Path) -> None:
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    stems = GAMMA_FIGURES | COMMON_FIGURES | {"empirical_against_target"}
+    files = {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+    assert set(files) == {stem + suffix for stem in stems for suffix in (".pdf", ".png")}
+    for name, content in files.items():
+        assert content.startswith(b"%PDF" if name.endswith("pdf") else b"\x89PNG")
+        assert name.endswith("pdf") or f"](figures/{name})" in report
+
+
+def test_the_same_rows_give_the_same_bytes(folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    first = [path.read_bytes() for path in files]
+    write(gamma_sweep.build(folder.parent), folder.parent)
+    assert [path.read_bytes() for path in files] == first
+
+
+def test_the_fastest_setting_and_where_it_ran(folder: Path) -> None:
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    assert "Fastest: **gamma 3 with masked**, 1.60 [1.59, 1.61] times plain decoding, 250.0 against 200.0 tok" in report
+    for text in (
+        "specbench 0.1.0, commit",
+        "8 cores of Some_CPU [x]",
+        "2 threads",
+        "PyTorch 2.13.0",
+        "0123abc-dirty",
+        "transformers 5.23.0",
+    ):
+        assert text in report
+
+
+def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
+    rows = [make_row(job=i, verifier=name) for i, name in enumerate(("block_rule", "50%&more"))]
+    report = gamma_sweep.build(write_run(tmp_path, rows))
+    write(dataclasses.replace(report, sections=(Section("Table", report.tables),)), tmp_path)
+    latex = (tmp_path / "report/table.tex").read_text(encoding="utf-8")
+    assert "block\\_rule" in latex
+    assert "50\\%\\&more" in latex
+
+
+def test_what_keeps_times_from_being_trusted_is_said(tmp_path: Path) -> None:
+    rows = [dataclasses.replace(row, other_cores=1.5, differing_texts=2 * (row.job == 3)) for row in gamma_rows()]
+    text = said(gamma_sweep, write_run(tmp_path, rows))
+    assert "## Result\n\nThe highest speedup is that of **gamma 3 with masked**: 1.60" in text
+    assert "; **which is the fastest cannot be told**, since the machine was disturbed." in text
+    assert "\n\nOther processes used up to 1.5 of 8 cores, in 6 of 6 runs" in text
+    assert "2 texts of later rounds, in 1 of 6 runs, are not those of the first round" in text
+    assert "- timed in 3 rounds of plain and speculative decoding" in text
+
+
+def test_later_rounds_that_repeat_the_first_are_not_spoken_of(folder: Path) -> None:
+    assert "later rounds" not in (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
+    text = gamma_sweep.closed_form(frame([make_row(gamma=4, drafted=2000), make_row(gamma=8, speedup=1.1)]))
+    # 1 s for 2000 drafted tokens, 5 s for 1000 plain ones
+    assert "drafting a token took 0.10 of" in text
+    assert f"the speedup would be {theory.expected_speedup(0.8, 4, 0.1):.2f} there" in text
+    best = theory.best_gamma(0.8, 0.1)
+    assert f"at most {theory.expected_speedup(0.8, best, 0.1):.2f}, at gamma {best} " in text
+
+
+ENDS = [f"{name}_{end}" for name in ("speedup", "acceptance_length", "drafted_per_step") for end in ("low", "high")]
+ONE_PROMPT = {"prompts": 1, "rounds": 1, **dict.fromkeys(["round_error", "plain_round_error", *ENDS])}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [make_row(gamma=3)],
+        [make_row(gamma=0, drafted=0, joint_rates=[], conditional_rates=[], **NO_RATE, **NO_OVERLAP)],
+        [make_row(job=i, gamma=gamma, drafter="prompt_lookup", **NO_OVERLAP) for i, gamma in enumerate((1, 2))],
+        [make_row(job=i, gamma=gamma, check_draws=0, **UNCHECKED) for i, gamma in enumerate((2, 5))],
+        [make_row(job=0), make_row(job=1, verifier="naive", check_draws=0, **UNCHECKED, **NO_OVERLAP)],
+        [make_row(job=0, overlap=1 + 1e-9, overlap_high=1 + 1e-9, speedup_low=1.25, speedup_high=1.25 - 1e-15)],
+        [make_row(job=i, gamma=i + 2, speedup_low=None, speedup_high=None) for i in range(2)],
+        [make_row(job=0, gamma=2, joint_rates=[0.5, None], conditional_rates=[0.5, None])],
+        [make_row(job=i, gamma=2, verifier=f"rule_{i}") for i in range(9)],
+        [make_row(gamma=2, **ONE_PROMPT)],
+        [make_row(gamma=2, **ONE_PROMPT, **NO_OVERLAP)],
+    ],
+    ids=[
+        *("one row", "gamma 0", "no overlap", "no check", "mixed", "rounding", "one batch", "position not reached"),
+        *("many verifiers", "one prompt", "one prompt and no overlap"),
+    ],
+)
+@pytest.mark.parametrize("module", [gamma_sweep, temperature_sweep])
+def test_any_part_of_a_sweep_is_reported(module: Any, rows: list[RunRow], tmp_path: Path) -> None:
+    report = module.build(write_run(tmp_path, rows, empirical=False))
+    text = markdown.render(report)
+    assert "nan" not in text.lower()
+    assert "None" not in text
+    assert len(table_of(text)) == len(rows)
+    assert {picture.name for picture in report.pictures} >= COMMON_FIGURES
+    assert "empirical_against_target" not in {picture.name for picture in report.pictures}
+    with style():
+        for picture in report.pictures:  # laid out, and not turned into pixels, which takes seconds
+            picture.figure.draw_without_rendering()
+
+
+def test_a_number_that_is_missing_is_a_dash(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [make_row(check_draws=0, **UNCHECKED, **NO_OVERLAP, **NO_RATE)])
+    (line,) = table_of(said(gamma_sweep, run))
+    names = ("acceptance rate", "overlap", "check TV", "noise mean / q99", "p")
+    assert [line[name] for name in names] == ["-"] * 5
+    assert line["speedup"] == "1.25 [1.20, 1.30]"
+
+
+def test_what_else_varies_tells_rows_apart(tmp_path: Path) -> None:
+    rows = [make_row(job=i, gamma=2, seed=seed, temperature=t) for i, (seed, t) in enumerate([(0, 0.5), (7, 0.5)])]
+    report = said(gamma_sweep, write_run(tmp_path, rows))
+    assert [(line["verifier"], line["seed"]) for line in table_of(report)] == [("masked", "0"), ("masked", "7")]
+    assert set(decoding.read_run(tmp_path, "gamma")["series"]) == {"masked, seed 0", "masked, seed 7"}
+
+
+def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
+    rows = [make_row(job=0), make_row(job=1, verifier="greedy_bug", lossless=False, check_tv=0.2, check_p_value=0.001)]
+    text = said(gamma_sweep, write_run(tmp_path, rows))
+    assert [line["lossless"] for line in table_of(text)] == ["True", "False"]
+    assert "1 of 2 runs lie beyond" in text
+    assert "Beyond it: greedy_bug (not declared lossless), in 1 of its runs." in text
+
+
+def test_certain_tokens_are_not_beyond_noise() -> None:
+    zero = {"check_tv": 1e-17, "check_tv_noise": 0.0, "check_tv_noise_q99": 0.0, "check_p_value": 1.0}
+    assert "0 of 1 runs lie beyond" in exactness(frame([make_row(**zero)]).assign(series="masked"))
+
+
+def test_at_temperature_0_the_report_says_what_was_checked() -> None:
+    certain = {"check_tv": 0.0, "check_tv_noise": 0.0, "check_tv_noise_q99": 0.0, "check_p_value": 1.0}
+    rows = [make_row(temperature=0.0, **certain), make_row(temperature=0.0, gamma=2, **{**certain, "check_tv": 0.125})]
+    assert telling(frame(rows).assign(series="masked")) is None  # one token a prefix is no distribution to draw
+    text = exactness(frame(rows[:1]).assign(series="masked"))
+    assert "taken 64 times after each of 4 prefixes, has to be the target's likeliest. It was, in 1 of 1 runs." in text
+    assert "quantile" not in text
+    text = exactness(frame([*rows, make_row()]).assign(series="masked"))
+    assert "0 of 1 runs lie beyond" in text
+    assert "Others came in 1 of 2 runs: 12.5% with masked." in text
+
+
+def test_the_figure_of_drawn_tokens_is_of_the_run_that_would_show_a_bias() -> None:
+    """The fastest run, often at temperature 0, would show nothing."""
+    spread = [(0.0, 1.0, 2.0), (0.5, 0.01, 1.5), (1.2, 0.9, 1.0), (1.2, 0.2, 0.8)]
+    rows = [
+        make_row(job=i, temperature=t, check_p_value=p, speedup=speedup) for i, (t, p, speedup) in enumerate(spread)
+    ]
+    row, why = telling(frame(rows))
+    assert (row["job"], why) == (3, "of all, at the highest temperature, the run of the lowest p-value")
+    rows[1] = dataclasses.replace(rows[1], check_tv=0.2)
+    row, why = telling(frame(rows))
+    assert row["job"] == 1
+    assert why.startswith("of the runs beyond the 99% quantile of sampling noise")
+
+
+def test_agreement_of_verifiers_that_promise_the_same_tokens(tmp_path: Path) -> None:
+    rows = [*gamma_rows(), make_row(job=6, gamma=3, verifier="block", acceptance_histogram=[1, 2, 3, 4])]
+    report = said(gamma_sweep, write_run(tmp_path / "same", rows))
+    assert "naive and masked promise the same tokens" in report
+    assert "identical in all 3 settings" in report
+    rows[4] = dataclasses.replace(rows[4], acceptance_histogram=[239, 21, 20, 20])
+    report = said(gamma_sweep, write_run(tmp_path / "other", rows))
+    assert "their acceptance histograms differ at gamma 3: rounding" in report
+
+
+def test_agreement_is_asked_of_runs_of_the_same_sampling(tmp_path: Path) -> None:
+    """Under other penalties verifiers accept otherwise, which is no finding about them."""
+    rows = [
+        make_row(
+            job=i, verifier=verifier, frequency_penalty=penalty, acceptance_histogram=[300 - many, many, 50, 25, 9]
+        )
+        for i, (verifier, (penalty, many)) in enumerate(itertools.product(("naive", "masked"), ((0.0, 90), (1.5, 70))))
+    ]
+    report = said(gamma_sweep, write_run(tmp_path, rows))
+    assert "identical in all 2 settings" in report
+    assert [line["frequency_penalty"] for line in table_of(report)] == ["0", "1.5"] * 2
+
+
+def test_where_it_ran_names_every_sampling_parameter(tmp_path: Path) -> None:
+    asked = [{"frequency_penalty": 0.5, "stop": ["def "]}, {"frequency_penalty": 0.5}]
+    rows = [make_row(job=i, gamma=1 + i, sampling=json.dumps(each)) for i, each in enumerate(asked)]
+    report = said(gamma_sweep, write_run(tmp_path, rows))
+    assert 'min_p 0, frequency_penalty 0.5, stop ["def "], off; seed 0' in report.replace("\\", "")
+
+
+@pytest.mark.parametrize(("column", "words"), [("commit", "different commits"), ("hardware", "different hardware")])
+def test_rows_that_do_not_go_together_are_spoken_of(tmp_path: Path, column: str, words: str) -> None:
+    """A sweep may be gone on with after the code has changed, and on another machine."""
+    for run, last in (("same", "a"), ("mixed", "b")):
+        rows = [make_row(job=i, gamma=1 + i, **{column: value}) for i, value in enumerate(("a", last))]
+        assert (f"**Rows come from {words}: " in said(gamma_sweep, write_run(tmp_path / run, rows))) == (last == "b")
+
+
+def test_prompts_that_were_sampled_otherwise_are_spoken_of(tmp_path: Path) -> None:
+    report = said(gamma_sweep, write_run(tmp_path / "own", [make_row(own_sampling=6)]))
+    assert "gamma 4; 6 of the prompts have sampling parameters of their own" in report
+    for run, count in (("none", 0), ("older", None)):
+        assert "of their own" not in said(gamma_sweep, write_run(tmp_path / run, [make_row(own_sampling=count)]))
+
+
+def test_temperatures_are_ordered_and_their_extremes_named(tmp_path: Path) -> None:
+    overlaps = {1.2: 0.7, 0.0: 0.9, 0.85: 0.8}
+    rows = [
+        make_row(job=i, temperature=t, overlap=o, exp="temperature_sweep") for i, (t, o) in enumerate(overlaps.items())
+    ]
+    report = temperature_sweep.build(write_run(tmp_path, rows))
+    text = markdown.render(report)
+    assert [line["temperature"] for line in table_of(text)] == ["0", "0.85", "1.2"]
+    low = "Overlap goes from 0.70 [0.77, 0.83] at temperature 1.2 (masked)"
+    assert f"{low} to 0.90 [0.77, 0.83] at temperature 0 (masked)." in text
+    figures = {picture.name for picture in report.pictures}
+    assert figures == TEMPERATURE_FIGURES | COMMON_FIGURES | {"empirical_against_target"}
+
+
+def test_the_command_prints_the_table_and_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    write_run(tmp_path / "outputs" / "gamma_sweep" / "latest", gamma_rows())
+    monkeypatch.setattr("analysis.command.write", lambda _, run_dir: run_dir / "report" / "report.md")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["gamma_sweep"])
+    decoding.main_sweep("gamma_sweep", gamma_sweep.build)
+    printed = capsys.readouterr().out
+    assert "1.60 [1.59, 1.61]" in printed
+    assert printed.rstrip().endswith("outputs/gamma_sweep/latest/report/report.md")
+
+
+@pytest.mark.parametrize(("made", "said"), [(False, "no such folder"), (True, "no results.parquet")])
+def test_a_run_that_is_not_there_is_a_message_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, made: bool, said: str
+) -> None:
+    if made:
+        (tmp_path / "gone").mkdir()
+    monkeypatch.setattr(sys, "argv", ["gamma_sweep", str(tmp_path / "gone")])
+    with pytest.raises(SystemExit) as stopped:
+        decoding.main_sweep("gamma_sweep", gamma_sweep.build)
+    assert stopped.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"RUN_DIR={tmp_path / 'gone'}: {said}")
+
+
+def test_a_run_without_rows_is_an_error(tmp_path: Path) -> None:
+    write_rows(tmp_path / RESULTS, [], RESULT_SCHEMA)
+    with pytest.raises(ConfigError, match="empty"):
+        gamma_sweep.build(tmp_path)
+
+
+def test_the_analysis_of_contributing_runs_as_it_stands(tmp_path: Path) -> None:
+    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add a sampler, a pair, an experiment\n")
+    block = rest.partition("```python\n")[2].partition("```")[0]
+    module = types.ModuleType("analysis.sky")
+    module.__package__ = "analysis"
+    exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
+    text = said(module, write_run(tmp_path, [make_row()]))
+    assert "\nIt is **blue**.\n" in text
+    assert table_of(text) == [{"verifier": "masked", "speedup": "1.25 [1.20, 1.30]"}]
+    assert "## Where it ran" in text
+
+
+def test_rows_of_another_protocol_or_schema_are_named(tmp_path: Path) -> None:
+    """A table of other columns, of one whose type has changed since, and a file cut short."""
+    run = write_run(tmp_path / "run", [make_row(protocol="cost", speedup=None, version=None)], empirical=False)
+    with pytest.raises(
+        ConfigError, match=r"no speedup in its rows, which are of cost, specbench older than 0.1\. Give"
+    ):
+        gamma_sweep.build(run)
+    path = run / "0" / RESULTS
+    pq.write_table(pa.table({"job": ["zero"], "exp": ["gamma_sweep"]}), path)
+    with pytest.raises(ConfigError, match=r"rows of another version of specbench, or damaged .*run it again"):
+        gamma_sweep.build(run)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ConfigError, match=r"rows of another version of specbench, or damaged"):
+        gamma_sweep.build(run)
+
+
+def test_reports_load_no_model_library_and_no_window_system() -> None:
+    """As the command, in a process of its own, since these tests have loaded PyTorch already."""
+    code = "import sys, analysis.gamma_sweep, analysis.temperature_sweep; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "matplotlib.figure" in loaded
+    assert not {"torch", "transformers", "hydra", "wandb", "matplotlib.pyplot"} & set(loaded)
+
+
+@pytest.mark.parametrize("module", [gamma_sweep, decode_speed, drafters, parameters, vocabularies])
+def test_latency_is_shown_where_rows_have_it(tmp_path, module):
+    """Rows of an earlier version have none, and their report has no such section."""
+    names = [f"{each}_{name}_ms" for name in ("ttft", "tpot") for each in ("mean", "p50", "p99")]
+    values = {name: 10.0 + place for place, name in enumerate(names)}
+    page = said(module, write_run(tmp_path / "new", gamma_rows(engine="eager", **values)))
+    lines = table_of(page.split("## Latency")[1])
+    assert {line["TTFT p99"] for line in lines} == {"12.00"}
+    assert {line["TPOT mean"] for line in lines} == {"13.00"}
+    assert len({tuple(line.values()) for line in lines}) == len(gamma_rows())  # each row is told from the others
+    assert "## Latency" not in said(module, write_run(tmp_path / "old", gamma_rows(engine="eager")))

@@ -1,0 +1,106 @@
+"""The report of +exp=drafters: what each of them gains in each category."""
+
+import dataclasses
+
+import pytest
+from matplotlib.text import Text
+
+from analysis import drafters
+from specbench.metrics.results import CATEGORIES, write_rows
+from specbench.protocols.categories import CATEGORY_SCHEMA
+from specbench.reports import markdown
+from specbench.runs.workloads import load_prompts
+from tests.helpers.made_up_rows import make_category, make_row, write_run
+
+GAINS = {("model", "copy"): (4.0, 2.0), ("model", "new"): (2.0, 0.5)}  # acceptance length and speedup
+GAINS |= {("prompt_lookup", "copy"): (1.0, 0.9), ("prompt_lookup", "new"): (1.0, None)}
+
+
+def folder(path, categories=("copy", "new"), gains=GAINS, **changes):
+    """Two drafters; the second drafts nothing."""
+    rows = [
+        make_row(job=job, drafter=name, exp="drafters", temperature=0.0, drafted_per_step=4.0 * (1 - job), **changes)
+        for job, name in enumerate(("model", "prompt_lookup"))
+    ]
+    write_run(path, rows, empirical=False)
+    for row in rows:
+        lines = []
+        for category in categories:
+            length, speedup = gains[row.drafter, category]
+            drafted = {"drafted_per_step": row.drafted_per_step, "acceptance_rate": None if row.job else 0.5}
+            lines.append(make_category(category, speedup, acceptance_length=length, **drafted))
+        if lines:
+            write_rows(path / str(row.job) / CATEGORIES, lines, CATEGORY_SCHEMA)
+    return path
+
+
+def test_drafters_stand_beside_each_other_in_each_category(tmp_path):
+    report = drafters.build(folder(tmp_path))
+    overall, beside, parts = report.tables
+    assert beside.shown[["copy", "new"]].to_numpy().tolist() == [["2.00", "0.50"], ["0.90", "-"]]
+    columns = ["category", "drafter", "tokens drafted", "acceptance rate", "acceptance length", "speedup"]
+    assert parts.shown[columns].to_numpy().tolist() == [
+        ["copy", "model", "4.00", "0.50", "4.00", "2.00"], ["copy", "prompt_lookup", "0.00", "-", "1.00", "0.90"],
+        ["new", "model", "4.00", "0.50", "2.00", "0.50"], ["new", "prompt_lookup", "0.00", "-", "1.00", "-"],
+    ]  # fmt: skip
+    assert overall.shown["draft share"].tolist() == ["25.0%", "25.0%"]
+    assert [cell[:4] for cell in overall.shown["tokens drafted"]] == ["4.00", "0.00"]
+    text = markdown.render(report)
+    assert "highest acceptance lengths are those of model in copy (4.00" in text
+    assert "nan" not in text.lower()
+    assert "synthetic" not in text
+
+
+def test_latencies_are_shown_where_rows_have_them(tmp_path):
+    assert "Latency" not in [each.heading for each in drafters.build(folder(tmp_path / "none")).sections]
+    times = {f"{each}_{name}_ms": 2.5 for each in ("mean", "p50", "p99") for name in ("ttft", "tpot")}
+    report = drafters.build(folder(tmp_path / "timed", **times))
+    shown = next(each.shown for each in report.tables if each.name == "latency")
+    assert shown["TTFT mean"].tolist() == ["2.50", "2.50"]
+
+
+def test_without_times_there_is_no_figure(tmp_path):
+    assert len(drafters.build(folder(tmp_path / "timed")).pictures) == 1
+    untimed = dict.fromkeys(GAINS, (1.0, None))
+    assert not drafters.build(folder(tmp_path / "not", gains=untimed)).pictures
+
+
+def test_without_categories_there_is_one_table(tmp_path):
+    report = drafters.build(folder(tmp_path, ()))
+    assert len(report.tables) == 1
+
+
+def test_synthetic_rows_are_called_so_first(tmp_path):
+    report = drafters.build(folder(tmp_path, synthetic=True, lossless=False))
+    assert report.warning.startswith("2 of 2 runs are synthetic")
+    assert "synthetic" not in str(report.sections[0].blocks[0])  # which an index quotes
+
+
+def test_the_copy_heavy_workload_has_four_categories():
+    prompts = load_prompts("embedded:copy_heavy.jsonl")
+    counts = {each: sum(prompt.category == each for prompt in prompts) for each in ("repeat", "edit", "rows", "new")}
+    assert counts == dict.fromkeys(counts, 6)
+    assert len({prompt.text for prompt in prompts}) == len(prompts) == 24
+
+
+@pytest.mark.parametrize(("category", "expected"), [('"x"', "x"), ("null", ""), ("3", "3")])
+def test_a_line_may_have_a_category(tmp_path, category, expected):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'{{"prompt": "a", "category": {category}}}\n')
+    assert dataclasses.asdict(load_prompts(str(path))[0])["category"] == expected
+
+
+def test_runs_of_one_drafter_are_told_apart(tmp_path):
+    """Two draft lengths had one name in the tables, the sentences and the figure."""
+    rows = [make_row(job=job, gamma=gamma, temperature=0.0, drafted_per_step=2.0) for job, gamma in enumerate((2, 4))]
+    write_run(tmp_path, rows, empirical=False)
+    for row in rows:
+        lines = [make_category("copy", 1.5, acceptance_length=float(row.gamma), drafted_per_step=2.0)]
+        write_rows(tmp_path / str(row.job) / CATEGORIES, lines, CATEGORY_SCHEMA)
+    report = drafters.build(tmp_path)
+    assert [table.shown["gamma"].tolist() for table in report.tables] == [["2", "4"], ["2", "4"]]
+    text = markdown.render(report)
+    assert "highest acceptance lengths are those of model, gamma 4 in copy" in text
+    assert "model, gamma 2 at temperature 0" in text
+    (picture,) = report.pictures
+    assert {"model, gamma 2", "model, gamma 4"} <= {each.get_text() for each in picture.figure.findobj(Text)}

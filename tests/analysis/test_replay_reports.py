@@ -1,0 +1,180 @@
+"""The two reports over made-up tables: every number shown is one of theirs, and a miss is called one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import metrics, predicted_speedup, replay_sweep
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import STEP_SCHEMA, STEPS, write_rows
+from specbench.reports import Block, Paragraph, Text, markdown
+from specbench.reports.cells import few_units
+from tests.helpers.made_up_rows import make_row, said, write_run
+
+
+def words(content: Block | Text) -> str:
+    """As Markdown, in which what stands out is between asterisks."""
+    return markdown.block(Paragraph(content) if isinstance(content, str | tuple) else content)
+
+
+def comparison(**changes: float) -> pd.DataFrame:
+    """Predicted and measured tables of one job, gammas 1 and 4; gamma 4 is best. Changes go into measured gamma 4."""
+    common = {"batch": 1, "verifier": "masked", "job": 0}
+    terms: dict[str, float] = {
+        "speedup": 1.2, "speedup_low": 1.1, "speedup_high": 1.3, "tokens_per_second": 100.0,
+        "plain_tokens_per_second": 80.0, "tokens_per_step": 2.0, "step_seconds": 0.02, "plain_step_seconds": 0.01,
+        "start_seconds": 0.02,
+    }  # fmt: skip
+    predicted = pd.DataFrame([{**common, **terms, "gamma": gamma} for gamma in (1, 4)])
+    predicted["speedup"] += [-0.01, 0.0]
+    measured = pd.DataFrame([{**common, **terms, "gamma": gamma, "batch_seconds": 0.6} for gamma in (1, 4)])
+    measured["speedup"] = [1.19, 1.25]
+    for name, value in changes.items():
+        measured.loc[1, name] = value
+    return predicted_speedup.compared(predicted, measured)
+
+
+def test_a_close_prediction_is_no_miss():
+    both = comparison()
+    text = words(predicted_speedup.recommendations(both))
+    assert "recommended is gamma 4, predicted 1.20 [1.10, 1.30], measured 1.25 [1.10, 1.30], error -4.0%" in text
+    assert "best measured is gamma 4, 1.25 [1.10, 1.30], regret 0.00." in text
+    assert "miss" not in text
+    assert predicted_speedup.rendered(both)["error"].tolist() == ["+0.0%", "-4.0%"]
+    assert predicted_speedup.rendered(both)["best"].tolist() == ["", "predicted, measured"]
+    assert "2 lie within 10%" in predicted_speedup.everywhere(both)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"speedup": 2.0, "step_seconds": 0.012}, "the speculative step's time, 0.60 times"),
+        ({"speedup": 1.5, "tokens_per_step": 2.5}, "acceptance (tokens a step), 1.25 times"),
+        ({"speedup": 1.5, "plain_step_seconds": 0.0125}, "the plain step's time, 1.25 times"),
+        # The prompts are a thirtieth of the time: four times as slow, they move less than a step 1.25 times as slow.
+        ({"speedup": 1.5, "start_seconds": 0.08, "batch_seconds": 2.4, "step_seconds": 0.025}, "speculative step's"),
+    ],
+    ids=["step", "acceptance", "plain", "prompts do not matter"],
+)
+def test_a_miss_has_an_address(changes, fault):
+    text = words(predicted_speedup.recommendations(comparison(**changes)))
+    assert "**a miss**" in text
+    assert fault in text
+
+
+def test_the_regret_is_that_of_the_recommended_gamma():
+    """Gamma 4 is recommended, and gamma 1 turns out better: close at the latter, 20% too high at the former."""
+    both = comparison(speedup=1.0)
+    assert both[["gamma", "recommended", "best"]].to_numpy().tolist() == [[1, False, True], [4, True, False]]
+    assert both["regret"].tolist() == pytest.approx([0, 0.19])
+    text = words(predicted_speedup.recommendations(both))
+    assert "recommended is gamma 4, predicted 1.20 [1.10, 1.30], measured 1.00" in text
+    assert "error +20.0% (**a miss**" in text
+    assert "best measured is gamma 1, 1.19 [1.10, 1.30], regret 0.19." in text
+    text = predicted_speedup.headline(both)
+    assert "recommends it is within 10% of the measured speedup in 0 of 1 settings" in text
+    assert "loses 16.0% of the best" in text
+    assert "only hindsight knows, it is within 10% in 1 of 1" in text
+
+
+def test_settings_have_their_own_best():
+    """The same table as two jobs; the second's speedups are all higher."""
+    both = comparison(speedup=1.0)
+    common = ["job", "verifier", "batch", "gamma", "batch_seconds"]
+    names = [n for n in both if n not in common and f"{n}_predicted" in both]
+    measured = pd.concat([both[common + names].assign(job=job, speedup=both["speedup"] + job) for job in (0, 1)])
+    predicted = both[["verifier", "batch", "gamma"]].join(
+        both[[f"{n}_predicted" for n in names]].set_axis(names, axis=1)
+    )
+    again = predicted_speedup.compared(pd.concat([predicted.assign(job=job) for job in (0, 1)]), measured)
+    assert again.sort_values(["job", "gamma"])["regret"].tolist() == pytest.approx([0, 0.19, 0, 0.19])
+    assert again["best"].sum() == again["recommended"].sum() == 2
+
+
+@pytest.mark.parametrize(("inside", "called"), [(20, False), (18, False), (15, True)])
+def test_intervals_that_hold_too_little_are_called_that(inside, called):
+    """Of 20 points; 18 or fewer happen in 26% of such pages, 15 or fewer in 0.3%."""
+    both = pd.concat([comparison()] * 10, ignore_index=True)
+    both["inside"] = np.arange(20) < inside
+    text = words(predicted_speedup.everywhere(both))
+    assert f"{inside} of the 20 measured speedups ({inside / 20:.0%}) lie in the predicted interval" in text
+    assert ("**They are no 95% intervals**" in text) == called
+
+
+def test_few_units_are_named():
+    assert few_units({"prompts": 32, "cases": 40}) == ""
+    text = few_units({"prompts": 12, "cases": 1})
+    assert "prompts number 12, with which a nominal 95% holds about 91%; cases number 1, which gives no" in text
+
+
+def test_a_crossover_is_a_range_or_not_known():
+    each = {"batch": 4, "measured": True, "tokens_measured": 36}
+    runs = [(0, "masked", 9, 8, 11), (1, "masked", 12, 10, 13), (2, "block", None, None, None)]
+    names = ["job", "verifier", "crossover", "crossover_low", "crossover_high"]
+    rows = pd.DataFrame([{**each, **dict(zip(names, run, strict=True)), "gamma": g} for run in runs for g in (1, 4)])
+    text = predicted_speedup.crossover(rows)
+    assert "masked: 8 to 13; block: not known." in text
+    assert "Measured up to 36 tokens a call, a batch of 4" in text
+    rows.loc[rows["job"] == 1, names[2:]] = None
+    assert "masked: 8 to 11, not known by 1 of 2 runs" in predicted_speedup.crossover(rows)
+
+
+def test_joint_tests_in_words():
+    points = pd.DataFrame({"difference_p": [0.2, 0.01], "same_text_p": [0.5, 1e-5]})
+    text = words(replay_sweep.agrees(points))
+    assert "independent texts: they agree, joint p-value 0.02 over 2 settings" in text
+    assert "they **differ**, joint p-value 2e-05 over 2 settings" in text
+
+
+def test_time_is_added_up():
+    timings = pd.DataFrame(
+        [
+            {"job": 0, "what": "sampling", "gamma": np.nan, "seconds": 2.0},
+            {"job": 0, "what": "scoring", "gamma": np.nan, "seconds": 1.0},
+            {"job": 0, "what": "replay", "gamma": np.nan, "seconds": 0.5},
+            {"job": 0, "what": "decode", "gamma": 1.0, "seconds": 20.0},
+            {"job": 0, "what": "decode", "gamma": 2.0, "seconds": 15.0},
+        ]
+    )
+    text = replay_sweep.saved(timings, pd.DataFrame({"gamma": [1, 2, 3]}))
+    assert "replaying 3 settings 0.50 s, against 35.0 s of decoding 2 of them: a share of 0.100" in text
+
+
+def test_a_folder_of_another_experiment_is_named(tmp_path):
+    run = write_run(tmp_path / "run", [make_row()])
+    for build in (replay_sweep.build, predicted_speedup.build):
+        with pytest.raises(ConfigError, match=r"no (points|predicted)\.parquet in its jobs"):
+            build(run)
+
+
+def test_the_page_of_definitions(tmp_path):
+    """Two runs that pooled and per-request rates rank oppositely; the page says so, and shows each run's numbers."""
+    run = write_run(tmp_path / "run", [make_row(gamma=2, job=0), make_row(gamma=2, job=1, verifier="naive")])
+    logs = ([("a", 2, 2, 3)] * 6 + [("b", 2, 0, 1)] * 2, [("a", 2, 1, 2)] * 6 + [("b", 2, 2, 3)])
+    for job, lines in enumerate(logs):
+        labels = {"category": "", "conversation": "a", "turn": 1}
+        rows = [
+            {
+                "prompt": p,
+                "step": i,
+                "num_draft_tokens": d,
+                "num_accepted": a,
+                "num_emitted": e,
+                "draft_depth": d,
+                **labels,
+            }
+            for i, (p, d, a, e) in enumerate(lines)
+        ]
+        write_rows(run / str(job) / STEPS, rows, STEP_SCHEMA)
+    text = said(metrics, run)
+    assert "0.7500" in text  # 12 / 16
+    assert "0.5714" in text  # 8 / 14
+    assert "- **mean acceptance length**: vllm-project/vllm, vllm/v1/spec_decode/metrics.py" in text
+    assert (
+        "verifier masked against verifier naive: the second is higher by **acceptance rate, mean of requests**" in text
+    )
+    empty = write_run(tmp_path / "empty", [make_row()])
+    with pytest.raises(ConfigError, match=r"no steps\.parquet"):
+        metrics.build(empty)

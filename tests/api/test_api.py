@@ -1,0 +1,453 @@
+"""The Python API: names that import nothing heavy, batches of plain tensors, certificates of functions."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import specbench
+from specbench.api.naming import renamed
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.exactness.certificate.question import Question
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.statistics import small
+from specbench.protocols.exactness import ExactnessProtocol
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import Rule, rule_of
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.runs.choices import chosen, names
+from specbench.sampling import RowParams, logit_rows
+from tests.exactness.test_exactness_protocols import context as run_context
+from tests.helpers.command_lines import ROOT
+
+# Names
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_specbench_imports_nothing_heavy():
+    heavy = "torch", "transformers", "numpy", "pandas", "hydra", "matplotlib"
+    assert fresh(f"import sys, specbench; print([name for name in {heavy} if name in sys.modules])") == "[]"
+
+
+def test_every_public_name_is_there_and_is_what_type_checkers_are_told():
+    assert sorted(specbench.__all__) == sorted({*specbench._HOMES, "replay", "__version__"})
+    tree = ast.parse((ROOT / "specbench" / "__init__.py").read_text())
+    (checking,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    told = {
+        alias.name: node.module for node in checking.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    homes = {name: f"specbench.{home}" for name, home in specbench._HOMES.items()}
+    assert told == homes | {"replay": "specbench.replay.call"}
+    for name in specbench.__all__:
+        assert name in dir(specbench)
+        assert getattr(specbench, name).__doc__ or name == "__version__"
+    with pytest.raises(AttributeError, match="no attribute 'verifyy'"):
+        specbench.verifyy  # noqa: B018
+
+
+@pytest.mark.parametrize("before", ["", "import specbench.replay.trace; ", "from specbench import replay; "])
+def test_replay_is_a_function_and_a_room_whatever_was_imported_before(before):
+    """Importing a module of a room binds the room's name in the package, where the function would have been."""
+    code = f"{before}import specbench\ntry:\n    specbench.replay('nope.parquet', 'block', [1])\nexcept Exception as e:"
+    assert "nope.parquet" in fresh(f"{code}\n    print(e)\nfrom specbench.replay.trace import Trace")
+
+
+@pytest.mark.parametrize("name", [name for name in specbench.__all__ if name[0].islower()])
+def test_functions_have_docstrings_that_stand_alone(name):
+    from specbench.replay import call
+
+    function = call.replay if name == "replay" else getattr(specbench, name)
+    for part in ("Args:", "Returns:", "Raises:", "Example:"):
+        assert part in function.__doc__
+
+
+# verify
+
+COUNTS = [3, 0, 1, 2]
+SAMPLING = [
+    specbench.SamplingParams(temperature=0.7),
+    specbench.SamplingParams(top_k=3),
+    specbench.SamplingParams(temperature=0.0),
+    specbench.SamplingParams(temperature=1.3, top_p=0.8),
+]
+SEEDS, POSITIONS = [11, 2**62, 0, 5], [9, 0, 2**31, 4]
+PLAIN = ["masked", "naive", "block", "control/sample_match"]
+
+
+def batch(vocabulary: int = 7) -> dict[str, Any]:
+    """Ragged requests, each with parameters of its own."""
+    generator = torch.Generator().manual_seed(1)
+    n = sum(COUNTS)
+    target_logits = 2 * torch.randn(n + len(COUNTS), vocabulary, generator=generator)
+    draft_logits = 2 * torch.randn(n, vocabulary, generator=generator)
+    params = [SAMPLING[b] for b, count in enumerate(COUNTS) for _ in range(count)]
+    q = logit_rows(draft_logits, RowParams.of(params)).probs()
+    return {
+        "target_logits": target_logits,
+        "draft_logits": draft_logits,
+        "draft_token_ids": q.multinomial(1, generator=generator)[:, 0],
+        "num_draft_tokens": COUNTS,
+        "sampling": SAMPLING,
+        "seeds": SEEDS,
+        "positions": POSITIONS,
+    }
+
+
+def apart(given: dict[str, Any]) -> dict[str, Any]:
+    """The same batch with an entry a request."""
+    return given | {
+        "target_logits": list(given["target_logits"].split([count + 1 for count in COUNTS])),
+        "draft_logits": list(given["draft_logits"].split(COUNTS)),
+        "draft_token_ids": [part.tolist() for part in given["draft_token_ids"].split(COUNTS)],
+        "num_draft_tokens": None,
+    }
+
+
+@pytest.mark.parametrize("verifier", PLAIN)
+@pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
+def test_a_batch_gives_what_its_requests_give_alone(verifier, one_hot):
+    """Catches rows, parameters, seeds or positions that go to another request of a ragged batch."""
+    given = batch() | ({"draft_logits": None} if one_hot else {})
+    together = specbench.verify(**given, verifier=verifier)
+    lists = apart(batch()) | ({"draft_logits": None} if one_hot else {})
+    same = specbench.verify(**lists, verifier=verifier)
+    assert torch.equal(together.token_ids, same.token_ids)
+    for b, count in enumerate(COUNTS):
+        alone = specbench.verify(
+            lists["target_logits"][b],
+            lists["draft_token_ids"][b],
+            None if one_hot else lists["draft_logits"][b],
+            num_draft_tokens=[count],
+            sampling=SAMPLING[b],
+            seeds=[SEEDS[b]],
+            positions=POSITIONS[b],
+            verifier=verifier,
+        )
+        assert alone.token_ids[0].tolist() == together.token_ids[b, : count + 1].tolist()
+        assert alone.num_accepted[0] == together.num_accepted[b]
+
+
+def test_a_single_seed_gives_every_request_its_own():
+    rows = torch.zeros(64, 2, 1000)
+    found = specbench.verify(rows[:, :1], [[] for _ in range(64)], seeds=3, positions=0).token_ids[:, 0]
+    assert found.unique().numel() > 50  # of 64 draws from 1000; one if they shared a seed
+    again = specbench.verify(rows[:, :1], [[] for _ in range(64)], seeds=3, positions=0).token_ids[:, 0]
+    assert torch.equal(found, again)
+
+
+def test_draft_sampling_is_of_the_draft_alone():
+    """At draft temperature 0 q is one-hot at the argmax, so that a drafted token of little p is accepted that often."""
+    target = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).expand(4000, 2, 2)
+    draft = torch.tensor([[0.0, 0.1]]).expand(4000, 1, 2)
+    ids = torch.ones(4000, 1, dtype=torch.int64)
+    given = {"seeds": 1, "positions": 0}
+    cold = specbench.verify(target, ids, draft, draft_sampling=specbench.SamplingParams(0.0), **given)
+    one_hot = specbench.verify(target, ids, **given)
+    warm = specbench.verify(target, ids, draft, **given)
+    assert torch.equal(cold.token_ids, one_hot.token_ids)
+    assert warm.num_accepted.sum() > 1.5 * cold.num_accepted.sum()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_whole_numbers_may_be_lists_arrays_or_tensors_of_any_width():
+    expected = specbench.verify(**batch())
+    names = ("draft_token_ids", "num_draft_tokens", "seeds", "positions")
+    lists = {name: torch.as_tensor(batch()[name]).tolist() for name in names}
+    for kind in (list, np.array, torch.tensor, lambda values: list(np.array(values))):
+        found = specbench.verify(**batch() | {name: kind(value) for name, value in lists.items()})
+        assert torch.equal(found.token_ids, expected.token_ids)
+    one = [specbench.verify(**changed(seeds=kind(7), positions=kind(9))) for kind in (int, np.int64)]
+    assert torch.equal(one[0].token_ids, one[1].token_ids)
+    narrow = batch()["draft_token_ids"].to(torch.int32)
+    assert torch.equal(specbench.verify(**changed(draft_token_ids=narrow)).token_ids, expected.token_ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_logits_may_be_arrays(dtype):
+    """All of them as one array, or one for each request; also those that nobody may write."""
+    given = batch()
+    given |= {name: given[name].to(dtype) for name in ("target_logits", "draft_logits")}
+    expected = specbench.verify(**given)
+    arrays = given | {name: given[name].numpy() for name in ("target_logits", "draft_logits")}
+    arrays["target_logits"].flags.writeable = False
+    lists = apart(given)
+    lists |= {name: [part.numpy() for part in lists[name]] for name in ("target_logits", "draft_logits")}
+    for form in (arrays, lists):
+        found = specbench.verify(**form)
+        assert torch.equal(found.token_ids, expected.token_ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["target_logits", "draft_logits"])
+def test_rows_that_look_like_probabilities_are_refused_and_their_logarithms_are_not(name, dtype):
+    given = batch(vocabulary=300)
+    expected = specbench.verify(**given | {"sampling": None})
+    given |= {"sampling": None, name: given[name].softmax(dim=1)}
+    logarithms = specbench.verify(**given | {name: given[name].log()})
+    assert torch.equal(logarithms.token_ids, expected.token_ids)
+    with pytest.raises(ArgumentError, match=rf"^{name}: the rows look like probabilities, .* or the logarithm"):
+        specbench.verify(**given | {name: given[name].to(dtype)})
+
+
+def test_few_logits_that_are_not_negative_are_no_probabilities():
+    target = torch.tensor([[1.0, 0.0], [0.0, 9.0]])
+    assert specbench.verify(target, [0], num_draft_tokens=[1], seeds=1, positions=0).num_accepted.shape == (1,)
+
+
+def test_an_object_verifies_as_its_name_does():
+    one, two = (specbench.verify(**batch(), verifier=each) for each in ("block", BlockVerifier()))
+    assert torch.equal(one.token_ids, two.token_ids)
+
+
+def test_arguments_are_left_as_they_are():
+    given = batch()
+    before = {name: value.clone() for name, value in given.items() if isinstance(value, torch.Tensor)}
+    specbench.verify(**given)
+    assert all(torch.equal(given[name], value) for name, value in before.items())
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return batch() | changes
+
+
+NAN = torch.full((10, 7), torch.nan)
+WRONG = [  # what is wrong, the arguments, and how the message begins
+    ("a row too few", changed(target_logits=torch.zeros(9, 7)), "target_logits: 9 rows; 10 needed"),
+    ("one dimension", changed(target_logits=torch.zeros(10)), "target_logits: [10]; a tensor or array [rows, V]"),
+    ("whole numbers", changed(target_logits=torch.zeros(10, 7, dtype=torch.int64)), "target_logits: torch.int64"),
+    ("NaN", changed(target_logits=NAN), "target_logits: row 0 holds NaN"),
+    ("NaN in drafts", changed(draft_logits=NAN[:6]), "draft_logits: row 0 holds NaN"),
+    ("another vocabulary", changed(draft_logits=torch.zeros(6, 8)), "draft_logits: [6, 8] on cpu; [6, 7] on cpu"),
+    ("draft rows", changed(draft_logits=torch.zeros(5, 7)), "draft_logits: 5 rows; 6 needed"),
+    ("floats as ids", changed(draft_token_ids=torch.zeros(6)), "draft_token_ids: torch.float32 [6]"),
+    ("ids beyond", changed(draft_token_ids=[0, 1, 2, 7, 0, 0]), "draft_token_ids[3] = 7 is outside 0 to 6"),
+    ("padding as ids", changed(draft_token_ids=[0, 1, -1, 2, 0, 0]), "draft_token_ids[2] = -1 is outside"),
+    ("counts missing", changed(num_draft_tokens=None), "num_draft_tokens: missing. Say how many of the 6"),
+    ("counts of another sum", changed(num_draft_tokens=[3, 0, 1, 1]), "num_draft_tokens: 5 in all"),
+    ("negative counts", changed(num_draft_tokens=[4, -1, 1, 2]), "num_draft_tokens: [4, -1, 1, 2]"),
+    ("no requests", changed(num_draft_tokens=[]), "num_draft_tokens: []"),
+    ("counts of lists", apart(batch()) | {"num_draft_tokens": [3, 0, 2, 1]}, "num_draft_tokens: [3, 0, 2, 1], but"),
+    ("rows of lists", changed(target_logits=list(torch.zeros(4, 3, 7))), "target_logits: [3, 3, 3, 3] rows"),
+    ("seeds too few", changed(seeds=[1, 2]), "seeds: 2 for 4 requests"),
+    ("negative seed", changed(seeds=[1, -2, 3, 4]), "seeds[1] = -2 is outside"),
+    ("a single negative seed", changed(seeds=-1), "seeds: -1 is outside"),
+    ("seed beyond 64 bits", changed(seeds=[2**64, 1, 1, 1]), "seeds: no whole numbers"),
+    ("positions beyond", changed(positions=2**32), "positions[0] = 4294967296 is outside"),
+    ("positions of floats", changed(positions=[0.5, 1, 1, 1]), "positions: torch.float32"),
+    ("samplings too few", changed(sampling=SAMPLING[:3]), "sampling: 3 for 4 requests"),
+    ("sampling of another kind", changed(sampling=[{"top_k": 3}] * 4), "sampling: a dict among them"),
+    (
+        "processors",
+        changed(sampling=specbench.SamplingParams(processors=(print,))),
+        "sampling: processors need the text",
+    ),
+    ("draft sampling alone", changed(draft_logits=None, draft_sampling=SAMPLING[0]), "draft_sampling: given without"),
+    ("unknown verifier", changed(verifier="nonsense"), "verifier='nonsense': not one of conf/verifier. Use block"),
+    ("above the folder", changed(verifier="../protocol/decode"), "verifier='../protocol/decode': not one of"),
+    ("no logits", changed(target_logits=None), "target_logits: of type NoneType; a tensor [rows, V]"),
+    ("logits of 8 bits", changed(target_logits=torch.zeros(10, 7, dtype=torch.float8_e5m2)), "target_logits: torch.fl"),
+    ("sparse logits", changed(target_logits=torch.zeros(10, 7).to_sparse()), "target_logits: torch.sparse_coo on cpu"),
+    ("logits without values", changed(target_logits=torch.zeros(10, 7, device="meta")), "target_logits: torch.strided"),
+    ("one logit", changed(draft_logits=torch.tensor(1.0)), "draft_logits: of type Tensor; a tensor [rows, V]"),
+    ("one id", changed(draft_token_ids=3), "draft_token_ids: of type int; token ids, or a sequence"),
+    ("no ids", changed(draft_token_ids=None), "draft_token_ids: of type NoneType"),
+    ("texts for ids", changed(draft_token_ids=np.array([["a"]])), "draft_token_ids[0]: no whole numbers"),
+    (
+        "a number for sampling",
+        changed(sampling=0.8),
+        "sampling: of type float; one SamplingParams, or one for each request",
+    ),
+    (
+        "a mapping for sampling",
+        changed(draft_sampling={"top_k": 3}),
+        "draft_sampling: of type dict; one SamplingParams",
+    ),
+    (
+        "a token that its draft rules out",
+        changed(draft_logits=torch.zeros(6, 7).index_fill(1, batch()["draft_token_ids"][:1], -torch.inf)),
+        f"draft_token_ids[0] = {int(batch()['draft_token_ids'][0])} has probability 0 in its draft's distribution",
+    ),
+    ("no verifier", changed(verifier=3.0), "verifier: a float without a method verify"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("given", "says"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+def test_a_wrong_argument_is_named(given, says):
+    with pytest.raises(ArgumentError) as raised:
+        specbench.verify(**given)
+    assert str(raised.value).startswith(says)
+
+
+OURS = [name for name in names("verifier") if not name.startswith("external/") and name != "flawed"]
+
+
+@pytest.mark.parametrize("name", [*OURS, "flawed/lenient"])
+def test_every_verifier_of_conf_is_built_by_its_name(name):
+    assert callable(chosen("verifier", name).verify)
+
+
+def test_a_name_that_stands_for_many_asks_which():
+    with pytest.raises(ArgumentError, match="verifier='flawed': one of many; say which, as verifier='flawed/BUG'"):
+        specbench.certify("flawed")
+    with pytest.raises(ConfigError, match=r"verifier\.bug=lenience: no such bug"):
+        specbench.certify("flawed/lenience")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"target": "/none"}, "target=/none: "),
+        ({"target": "embedded:target", "dtype": "int8"}, "dtype=int8: "),
+        ({"target": "embedded:target", "draft_dtype": "int8"}, "draft_dtype=int8: "),
+        ({"target": "embedded:target", "thinking": True}, "thinking=True: "),
+        ({"target": "embedded:target", "chat": True}, "chat=True: the target's tokenizer has no chat template. Use"),
+        ({"target": "embedded:target", "vocabularies": "all"}, "vocabularies=all: "),
+    ],
+    ids=str,
+)
+def test_load_pair_names_its_arguments_and_no_keys_of_the_command_line(given, says):
+    with pytest.raises(ConfigError) as raised:
+        specbench.load_pair(**given)
+    assert str(raised.value).startswith(says)
+    assert "pair." not in str(raised.value)
+    assert raised.value.key == says.partition("=")[0]
+
+
+def test_only_keys_are_renamed():
+    said = "pair.target=/a/pair.target/x: no. Use pair.chat=false, or pair.draft=null; see conf/pair.yaml, repair.it"
+    assert renamed(said, {"pair.": ""}) == (
+        "target=/a/pair.target/x: no. Use chat=False, or draft=None; see conf/pair.yaml, repair.it"
+    )
+
+
+# certify
+
+SMALL = {"draws": 5000, "serial_draws": 500, "calls": 12, "use_calls": 100, "seconds": 0, "input_seconds": 0}
+SMALL |= {"inputs_seed": 3, "row_vocabulary": 50}
+OF_THE_RUN = ("command", "environment", "seconds", "verifier")
+
+
+def bare(certificate: Any) -> dict[str, Any]:
+    found = {name: value for name, value in vars(certificate).items() if name not in OF_THE_RUN}
+    return found | {name: {**found[name], "seconds": 0} for name in ("long_use", "row")}
+
+
+@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
+def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line(monkeypatch):
+    monkeypatch.setattr(small, "QUICK", math.inf)  # batches grow whatever the clock says, which the page has
+    run = run_context(MaskedVerifier(), gamma=4, batch_size=1)
+    protocol = ExactnessProtocol(suite="quick", **SMALL)
+    expected = protocol._question(run).answer(protocol._question(run).examine())
+
+    def mine(draft: Any, target: Any, streams: Any) -> Any:
+        return MaskedVerifier().verify(draft, target, streams)
+
+    numpys = {"seed": np.int64(0), "gamma": np.int8(4)}  # which JSON would not take
+    asked = (("masked", numpys), (MaskedVerifier(), {}), (mine, {"rule": TOKEN}), (mine, {"rule": "token"}))
+    for verifier, more in asked:
+        found = specbench.certify(verifier, "quick", device="cpu", **SMALL, **more)
+        assert found.json()
+        # A function does not say that it takes padded drafts, so other calls are drawn for it.
+        same = bare(found).keys() if verifier is not mine else ("bounds", "habits", "verdict", "rule", "tv_upper_bound")
+        assert all(bare(found)[name] == bare(expected)[name] for name in same)
+    assert found.verifier == "mine"
+    assert found.command.startswith(
+        "specbench.certify(mine, suite='quick', seed=0, inputs_seed=3, rule='token', device='cpu', draws=5000"
+    )
+    assert found.headline in found.page
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("verifier", "arguments"),
+    [
+        ("mine", {"rule": "token"}),
+        ("mine", {"rule": TOKEN, "lossless": False, "suite": "deep", "gamma": np.int8(2), "draws": np.int64(7)}),
+        ("mine", {"rule": Rule(name="own-rule", title="own"), "dtype": "bfloat16", "batch_size": 3, "seed": 5}),
+        (
+            "mine",
+            {"rule": "x", "sampling": specbench.SamplingParams(temperature=0.7, logit_bias={3: 1.5}), "device": "cpu"},
+        ),
+        ("masked", {"seconds": 60, "stop_when_caught": False}),
+        ("object", {"suite": "default"}),
+    ],
+    ids=["a name", "a Rule of this tree", "a Rule of one's own", "sampling", "settings", "an object"],
+)
+def test_the_call_that_repeats_a_certificate_is_run_as_it_stands(monkeypatch, verifier, arguments):
+    """Pasted, with the object as ``verifier`` and a Rule under its name, it asks the same question."""
+    asked: list[Question] = []
+
+    def remembered(question: Question, *_: Any) -> Evidence:
+        asked.append(question)
+        return Evidence()
+
+    monkeypatch.setattr(Question, "examine", remembered)
+
+    def mine(draft: Any, target: Any, streams: Any) -> Any:
+        return MaskedVerifier().verify(draft, target, streams)
+
+    given = {"mine": mine, "object": MaskedVerifier()}.get(verifier, verifier)
+    first = specbench.certify(given, **arguments)
+    names = {"specbench": specbench, "mine": mine, "verifier": given, "own_rule": arguments.get("rule")}
+    assert eval(first.command, names).command == first.command
+    of_verifier = [(rule_of(question.verifier).name, question.verifier.lossless) for question in asked]
+    assert len(asked) == 2
+    assert of_verifier[0] == of_verifier[1]
+    assert len({str(dataclasses.replace(question, verifier=None)) for question in asked}) == 1
+
+
+@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
+def test_what_a_function_does_wrong_is_said_and_not_raised():
+    def falls(draft: Any, target: Any, streams: Any) -> Any:
+        raise IndexError("no such row")
+
+    found = specbench.certify(falls, rule="mine", lossless=False, **SMALL)
+    assert found.verdict == "broken"
+    assert "no such row" in found.headline
+    assert (found.rule, found.declared_lossless) == ("mine", False)
+
+
+@pytest.mark.parametrize(("takes_padded", "left_out"), [(None, True), (True, False)])
+def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
+    found = specbench.certify(
+        MaskedVerifier().verify, rule="token", takes_padded=takes_padded, **SMALL | {"calls": 20, "inputs_seed": 1}
+    )
+    assert any(line.startswith("padded drafts") for line in found.not_covered) == left_out
+    assert ("takes_padded=True" in found.command) != left_out
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"verifier": print}, ArgumentError, "rule: missing for the function print"),
+        ({"verifier": "masked", "rule": "token"}, ArgumentError, "rule='token': given for masked, which says itself"),
+        ({"verifier": MaskedVerifier(), "lossless": True}, ArgumentError, "lossless=True: given for MaskedVerifier"),
+        ({"verifier": "masked", "suite": "thorough"}, ConfigError, "suite=thorough: no such suite"),
+        ({"verifier": "masked", "takes_padded": True}, ArgumentError, "takes_padded=True: given for masked"),
+        ({"verifier": "masked", "draws": "many"}, ConfigError, "draws=many: not a whole number. See conf/"),
+        ({"verifier": "masked", "drawss": 3}, ConfigError, "drawss=3: no setting of a suite"),
+        ({"verifier": "masked", "batch_size": 0}, ConfigError, "batch_size=0: not a count"),
+        ({"verifier": "masked", "seed": 2**63}, ConfigError, f"Use a whole number from 0 to {2**63 - 1}."),
+        ({"verifier": "masked", "device": "tpu"}, ConfigError, "device=tpu"),
+        ({"verifier": MaskedVerifier}, ArgumentError, "verifier: a class, MaskedVerifier; give an object of it"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_certify_names_a_wrong_argument(given, error, says):
+    with pytest.raises(error) as raised:
+        specbench.certify(**given)
+    assert says in str(raised.value)

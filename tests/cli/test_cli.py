@@ -1,0 +1,249 @@
+"""The command line: what a user gets wrong and what a sweep leaves behind."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from specbench import __main__
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import read_results
+from specbench.metrics.run_row import COLUMNS_OF
+from specbench.runs import listing
+from specbench.runs.choices import names
+from specbench.runs.commandline import GROUPS
+from specbench.runs.config import SamplerConfig
+from specbench.runs.sweeper import Asked
+from specbench.runs.workloads import load_prompts
+from specbench.sampling import SamplingParams
+from tests.helpers.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, JUDGED, SWEEP
+from tests.helpers.command_lines import Ended, clean_environment, once, read_all, run_all, run_specbench, untracked
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One command line and the folder that it ran in."""
+
+    ended: Ended
+    folder: Path
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        return read_results(self.folder / "outputs" / "adhoc" / "latest")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> dict[str, Ran]:
+    """Every command line of this file that needs no process of its own, by its reason."""
+    cases = [*BAD_INPUT, *GOOD_INPUT, *FLAGS, SWEEP, BUG, JUDGED, HELP]
+
+    def run(folder: Path) -> None:
+        for number, case in enumerate(cases):
+            for name, content in case.files.items():
+                path = folder / str(number) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(content)
+        run_all([(untracked(case.arguments), case.needs_model) for case in cases], folder)
+
+    folder = once(tmp_path_factory, "command_lines", run)
+    every = zip(cases, read_all(folder), strict=True)
+    return {case.reason: Ran(ended, folder / str(number)) for number, (case, ended) in enumerate(every)}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT, ids=[case.reason for case in BAD_INPUT])
+def test_bad_input(case, ran):
+    got = ran[case.reason].ended
+    assert got.status != 0
+    assert "Traceback" not in got.text
+    for part in case.says:
+        assert part in got.text
+    assert got.loaded == case.needs_model
+
+
+@pytest.mark.parametrize("case", GOOD_INPUT, ids=[case.reason for case in GOOD_INPUT])
+def test_unusual_input_that_works(case, ran):
+    got = ran[case.reason]
+    assert got.ended.status == 0, got.ended.text
+    for part in case.says:
+        assert part in got.ended.text
+    assert len(list(got.folder.rglob("0/results.parquet"))) == 1
+
+
+def test_a_row_says_what_drafted(ran):
+    row = ran["a target alone"].rows.iloc[0]
+    assert (row["draft"], row["drafter"]) == ("none", "layer_skip[layers=11,temperature=0.8]")
+    assert row["draft_temperature"] == 0.8
+    assert pd.isna(row["draft_dtype"])
+    assert 0 < row["weight_bytes_draft"] < row["weight_bytes_target"]
+    usual = ran[SWEEP.reason].rows.iloc[0]
+    assert (usual["draft"], usual["drafter"], usual["draft_dtype"]) == ("embedded:draft", "model", usual["dtype"])
+
+
+def test_a_replay_says_what_it_replayed(ran):
+    (folder,) = ran["columns swapped"].folder.glob("outputs/adhoc/latest/0")
+    written = json.loads((folder / "trace.json").read_text())
+    assert (written["target"], written["draft"], written["dtype"]) == ("T", "D", "unknown")
+    assert (written["texts"], written["tokens"], written["sampler"]["temperature"]) == (1, 2, 1.0)
+    assert written["path"].endswith("trace.jsonl")
+    assert "log_q swapped" in written["warning"]
+    assert ran["columns swapped"].rows["dtype"].tolist() == ["unknown"]
+
+
+def conditions(ran: Ran) -> dict[str, object]:
+    """The columns of the one row that say under which conditions it was measured; None if they are empty."""
+    row = ran.rows.iloc[0]
+    names = [column for columns in COLUMNS_OF.values() for column in columns]
+    return {name: None if pd.isna(row[name]) else row[name] for name in names}
+
+
+def test_a_row_has_all_sampling_parameters_beside_the_readable_ones(ran):
+    found = conditions(ran["recording"])
+    asked = json.loads(found["sampling"])
+    assert asked.pop("processors") == []
+    numbers = SamplingParams(temperature=0.7, top_k=50, top_p=0.9).numbers
+    assert {name: asked[name] for name in numbers} == {name: found[name] for name in numbers} == numbers
+    assert {"processors", *asked} == set(vars(SamplerConfig()))
+    assert (found["sampler"], found["max_new_tokens"]) == ("chat", 7)
+
+
+def test_a_row_counts_the_prompts_that_it_does_not_speak_of(ran):
+    found = conditions(ran["lines with parameters of their own"])
+    assert (found["prompts"], found["own_sampling"], found["temperature"]) == (2, 1, 1.0)
+    assert conditions(ran["greedy"])["own_sampling"] == 0
+
+
+def test_a_row_has_empty_columns_for_what_was_not_used(ran):
+    """Nothing verifies while a trace is recorded; what is decoded greedily is asked for by the sampler, and used."""
+    found = conditions(ran["recording"])
+    unused = [name for name, value in found.items() if value is None]
+    assert unused == ["draft_temperature", "verifier", "lossless", "synthetic", "prompt_chunk"]
+    found = conditions(ran["greedy"])
+    assert [name for name, value in found.items() if value is None] == ["draft_temperature", "prompt_chunk"]
+    assert (found["temperature"], found["verifier"], found["gamma"]) == (0, "block", 4)
+
+
+def test_a_bad_job_does_not_cost_the_sweep_its_others(ran):
+    got = ran[SWEEP.reason]
+    assert got.ended.status == 1
+    assert got.rows["gamma"].tolist() == [1]
+    assert got.rows["job"].tolist() == [1]
+    failed, counted, remedy = got.ended.text.rstrip().splitlines()[-3:]
+    assert failed.startswith("failed: ")
+    assert "gamma=-1" in failed
+    assert BAD in failed
+    assert counted == "1 of 2 jobs done, 1 failed."
+    assert "resume=outputs/adhoc/" in remedy
+    assert BAD in next(got.folder.glob("outputs/adhoc/*/0/error.txt")).read_text()
+
+
+def test_a_bug_in_one_verifier_does_not_cost_the_sweep_its_others(ran):
+    """The traceback is kept in the job's folder, for whoever writes the verifier, and not shown."""
+    got = ran[BUG.reason]
+    assert got.ended.status == 1
+    assert got.rows["job"].tolist() == [1]
+    assert "Traceback" not in got.ended.text
+    assert "has no attribute 'verify'" in got.ended.text.rstrip().splitlines()[-3]
+    assert "Traceback" in next(got.folder.glob("outputs/adhoc/*/0/error.txt")).read_text()
+
+
+def test_help_lists_what_can_be_chosen_and_leaves_nothing(ran):
+    got = ran[HELP.reason]
+    assert got.ended.status == 0
+    for choice in HELP.says:
+        assert choice in got.ended.text
+    assert list(got.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", FLAGS, ids=[case.reason for case in FLAGS])
+def test_flags_of_hydra_work(case, ran):
+    got = ran[case.reason].ended
+    assert got.status == 0, got.text
+    for part in case.says:
+        assert part in got.text
+
+
+def test_list_says_in_a_line_what_each_choice_is():
+    for group in ("exp", *GROUPS):
+        shown = listing.listing(group).splitlines()
+        assert [line.split()[0] for line in shown[1:]] == names(group)
+        assert all(len(line.split(maxsplit=1)[1]) > 20 for line in shown[1:])
+        assert shown[1:] == [line for line in listing.overview().splitlines() if line in shown[1:]]
+    with pytest.raises(ConfigError, match=r"^list=verifiers: no such group\. Did you mean verifier\? There are exp, "):
+        listing.listing("verifiers")
+
+
+def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):
+    """Its yaml alone: the bonus is taken from the row before. It does not say that it is lossless: exit status 0."""
+    got = ran[JUDGED.reason]
+    assert got.ended.status == 0, got.ended.text
+    for part in JUDGED.says:
+        assert part in got.ended.text
+    assert list(got.folder.glob("outputs/adhoc/*/0/certificate.md"))
+
+
+def test_bad_input_in_a_process_of_its_own(tmp_path):
+    """Bad input that shows last, when everything is imported."""
+    done = run_specbench("protocol.warmup=abc", folder=tmp_path)
+    assert done.returncode == 1
+    assert "protocol.warmup=abc: not a count. Use a whole number from 0 to 10000." in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_unicode_line_separators_do_not_end_a_line(tmp_path):
+    """json.dumps(ensure_ascii=False) writes U+2028 as it is, and texts from the web hold it."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "one\u2028two\x85three"}, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    assert [prompt.text for prompt in load_prompts(str(path))] == ["one\u2028two\x85three"]
+
+
+def test_a_command_that_plans_nothing_says_so_and_fails(capfd):
+    assert __main__.end(Asked()) == 1
+    assert "nothing was run: no sweep was planned" in capfd.readouterr().err
+
+
+def test_help_may_be_cut_short(tmp_path):
+    """``--help | head -1``: whoever reads it has gone before all is written, and that is nobody's mistake."""
+    read, write = os.pipe()
+    os.close(read)
+    command, environment = [sys.executable, "-m", "specbench", "--help"], clean_environment(tmp_path)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_path_that_the_locale_cannot_name_is_refused_before_anything_runs(tmp_path):
+    """Libraries take paths for UTF-8: the tokenizer of every job could not be read, and no run was tracked."""
+    folder = tmp_path / "läufe"
+    folder.mkdir()
+    locale = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    def ended(where: Path) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "specbench", "report"]
+        return subprocess.run(
+            command, cwd=where, env=clean_environment(tmp_path) | locale, capture_output=True, check=False
+        )
+
+    got = ended(folder)
+    assert got.returncode == 2
+    assert b"Set LC_ALL=C.UTF-8" in got.stderr
+    assert b"Set LC_ALL" not in ended(tmp_path).stderr
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_refused_before_anything_runs(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)
+    environment = clean_environment(tmp_path) | {"PYTHONUTF8": "1"}
+    for where, arguments in ((folder, ["report"]), (tmp_path, ["report", folder]), (folder, ["gamma=2"])):
+        command = [sys.executable, "-m", "specbench", *arguments]
+        done = subprocess.run(command, cwd=where, env=environment, capture_output=True, check=False)
+        assert done.returncode == 2
+        assert b"not UTF-8. Rename it, or work in another folder." in b" ".join(done.stderr.split())
+        assert b"caf\\udce9" in done.stderr
+    assert not os.listdir(folder)

@@ -1,0 +1,213 @@
+"""The laboratory's command lines: whose verifier it is, what is refused, exit statuses, and code that never returns."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench.exactness.zoo.bonus import PreviousRowBonus
+from specbench.metrics.results import read_results
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.runs.job import component_name
+from specbench.runs.overrides import spelled_out
+from tests.helpers.cli_cases import AS_SLOW_CODE, Case
+from tests.helpers.command_lines import Ended, once, read_all, run_all, untracked
+
+HERE = "tests.cli.test_exactness_cli"
+FEW = (
+    *("protocol=exactness", "tracking.mode=disabled", "protocol.draws=10000"),
+    *("protocol.serial_draws=0", "protocol.calls=0", "protocol.use_calls=0", "protocol.seconds=0", AS_SLOW_CODE),
+)
+
+
+class Claims(PreviousRowBonus):
+    """Flawed, and says that it is not."""
+
+    lossless = True
+
+
+class Hangs(MaskedVerifier):
+    """Never returns where there are two tokens, and is deaf to the usual exceptions."""
+
+    def verify(self, draft, target, streams):
+        while target.logits.shape[1] == 2:
+            try:
+                sum(range(1000))
+            except Exception:
+                continue
+        return super().verify(draft, target, streams)
+
+
+def refused(key: str, value: str, *says: str, plus: str = "") -> Case:
+    return Case(f"{key}={value}", ("protocol=exactness", f"{plus}{key}={value}"), (f"{key}={value}: ", *says))
+
+
+def ignored(key: str, value: str) -> Case:
+    says = (f"{key}={value}: ", "protocol=exactness would ignore it. It is for calls drawn from D")
+    return Case(f"zoo {key}", ("+exp=flawed_zoo", "verifier=flawed/lenient", f"{key}={value}"), says)
+
+
+REFUSED = [
+    refused("protocol.suite", "thorough", "no such suite. Use quick, default, deep."),
+    refused("protocol.draws", "many", "See conf/protocol"),
+    refused("protocol.draws", "0", "Use 1 to 100,000,000,000."),
+    refused("protocol.draws", str(10**30), "Use 1 to 100,000,000,000."),
+    refused("protocol.draws", "1.5", "See conf/protocol"),
+    refused("protocol.seconds", "-1", "Use 0 for no limit, or more."),
+    refused("protocol.seconds", "nan", "Use 0 for no limit, or more."),
+    refused("protocol.call_seconds", "inf", "Use 0 for no limit, or more."),
+    refused("protocol.false_alarm", "2.0", "not inside (0, 1)"),
+    refused("protocol.calls", "-1", "Use 0 to 100,000,000,000."),
+    refused("protocol.inputs_seed", "-1", "Use a whole number from 0 to"),
+    refused("protocol.calibration_seeds", "-1", "Use a whole number from 0."),
+    refused("protocol.calibration_seconds", "soon", "Use 0 for no limit, or more."),
+    refused("protocol.patience", "3", "no setting of a suite", "stop_when_caught", plus="+"),
+    ignored("gamma", "7"),
+    ignored("sampler", "chat"),
+    ignored("sampler.top_p", "0.9"),
+    ignored("batch_size", "8"),
+    ignored("dtype", "bfloat16"),
+    Case(
+        "agreement without draws",
+        ("protocol=agreement", "+verifier@protocol.other=block", "protocol.draws=0", "batch_size=8"),
+        ("batch_size=8: ", "protocol=agreement would ignore it", "protocol.draws=0"),
+    ),
+]
+CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
+HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=2"), ())
+BUGS = Case("two bugs, one unknown", (*FEW, "verifier=flawed", "verifier.bug=target_residual,lenience"), ())
+COMPARED = Case(
+    "two verifiers",
+    (
+        *("protocol=agreement", "+verifier@protocol.other=flawed", "protocol.other.bug=target_residual"),
+        *("protocol.draws=0", "protocol.requests=50", "tracking.mode=disabled"),
+    ),
+    (),
+)
+NAMELESS = Case("no bug", (*FEW, "verifier=flawed"), ("verifier.bug=???: no value given",))
+NO_MODULE = Case(
+    "module that is not there", (*FEW, "verifier._target_=mine.Mine"), ("verifier=", "'mine'", "PYTHONPATH")
+)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> dict[str, tuple[Ended, Path]]:
+    """Every command line of this file, in one process, by its reason."""
+    cases = [*REFUSED, CLAIMS, HANGS, NO_MODULE, BUGS, COMPARED, NAMELESS]
+    folder = once(
+        tmp_path_factory,
+        "exactness_cli",
+        lambda folder: run_all([(untracked(c.arguments), False) for c in cases], folder),
+    )
+    ended = zip(cases, read_all(folder), strict=True)
+    return {case.reason: (each, folder / str(number)) for number, (case, each) in enumerate(ended)}
+
+
+def test_no_line_here_imports_what_only_models_need(ran):
+    """A second or more of each command; the last line's process has run all the others."""
+    assert ran[NAMELESS.reason][0].heavy == []
+
+
+def certificate(folder: Path) -> dict:
+    return json.loads((folder / "outputs" / "adhoc" / "latest" / "0" / "certificate.json").read_text())
+
+
+def row(folder: Path) -> dict:
+    return read_results(folder / "outputs" / "adhoc" / "latest").iloc[0].to_dict()
+
+
+@pytest.mark.parametrize("case", [*REFUSED, NO_MODULE, NAMELESS], ids=lambda case: case.reason)
+def test_what_would_be_ignored_or_cannot_work_is_refused_by_name(case, ran):
+    ended, folder = ran[case.reason]
+    assert ended.status == 1
+    assert "Traceback" not in ended.text
+    for part in case.says:
+        assert part in ended.text
+    assert not list(folder.rglob("results.parquet"))
+
+
+def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ran):
+    """Its name is that of its target, not of the yaml that the target was written over."""
+    ended, folder = ran[CLAIMS.reason]
+    assert ended.status == 1
+    written = certificate(folder)
+    assert written["verdict"] == "not lossless"
+    assert f"failed: it is declared lossless and is {written['headline']}" in ended.text
+    assert written["verifier"] == row(folder)["verifier"] == f"{HERE}.Claims"
+    assert "block" not in ended.text.replace("verifier=block", "")
+    assert row(folder)["lossless"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["verifier=block", "gamma=2"], "block"),
+        (["verifier=block", "+verifier.bits=8"], "block[bits=8]"),
+        (["verifier=block", "verifier._target_=mine.Mine"], "mine.Mine"),
+        (["verifier._target_=mine.Mine", "+verifier.bits=8", "++verifier.a=x"], "mine.Mine[a=x,bits=8]"),
+        (["verifier@protocol.other=naive", "protocol.other.bits=8"], "block"),
+    ],
+)
+def test_a_verifier_is_named_by_what_the_command_line_made_of_it(overrides, name):
+    node = {"_target_": "mine.Mine", "bits": 8, "a": "x"}
+    assert component_name("verifier", "block", node, overrides) == name
+
+
+def test_another_verifier_is_compared_from_the_command_line(ran):
+    ended, folder = ran[COMPARED.reason]
+    assert ended.status == 1
+    assert "failed: it does not emit the tokens of TargetResidual; the two part first at " in ended.text
+    assert "comparing 800 requests of 16 small fixtures" in ended.text
+    assert "requests of the small fixtures differ" in ended.text
+    found = row(folder)
+    assert (found["verifier"], found["protocol"]) == ("masked", "agreement")
+    assert found["gamma"] is None or found["gamma"] != found["gamma"]  # nothing read it
+
+
+def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran):
+    ended, folder = ran[BUGS.reason]
+    assert ended.status == 1
+    assert "verifier.bug=lenience: no such bug. Use one of accepts_everything, " in ended.text
+    assert certificate(folder)["verifier"] == row(folder)["verifier"] == "flawed/target_residual"
+    assert "failed: it" not in ended.text  # it does not claim to be lossless
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ([], "flawed/lost_penalty"),
+        (["+verifier.penalty=0.7"], "flawed/lost_penalty[penalty=0.7]"),
+        (["verifier._target_=mine.Mine"], "mine.Mine[bug=lost_penalty]"),
+    ],
+    ids=["by its bug", "with a setting", "other code"],
+)
+def test_a_flawed_verifier_is_named_by_its_bug(more, name):
+    node = {"_target_": "mine.Mine", "bug": "lost_penalty", "penalty": 0.7}
+    overrides = ["verifier=flawed", "verifier.bug=lost_penalty", *more]
+    assert component_name("verifier", "flawed", node, overrides) == name
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ("verifier=flawed/lenient", ["verifier=flawed", "verifier.bug=lenient"]),
+        ("verifier=flawed/lenient,masked", ["verifier=flawed/lenient,masked"]),
+        ("verifier=masked,flawed/lenient", ["verifier=masked,flawed/lenient"]),
+        ("verifier=external/transformers", ["verifier=external/transformers"]),
+        ("workload.path=flawed/lenient", ["workload.path=flawed/lenient"]),
+    ],
+)
+def test_the_name_in_results_is_a_choice_on_the_command_line(given, spelled):
+    assert spelled_out(given) == spelled
+
+
+def test_code_that_never_returns_is_broken_and_the_fixture_is_named(ran):
+    ended, folder = ran[HANGS.reason]
+    assert ended.status == 1
+    written = certificate(folder)
+    assert written["verdict"] == "broken"
+    stopped = "verify never returned: it was stopped after 2 seconds"
+    assert written["headline"] == f"broken: On the fixture 'deep': {stopped}"  # the one of two tokens
+    assert written["headline"] in ended.text
+    assert "Raise protocol.call_seconds if it is only slow." in ended.text
+    assert "never returned" in (folder / "outputs" / "adhoc" / "latest" / "0" / "certificate.md").read_text()

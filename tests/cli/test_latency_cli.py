@@ -1,0 +1,196 @@
+"""``+exp=verifier_latency`` and ``+exp=verifier_agreement`` from the command line.
+
+On a CPU, with small vocabularies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from specbench.core.errors import NotInstalledError
+from specbench.metrics.results import read_jobs, read_results
+from tests.helpers.cli_cases import TRACE
+from tests.helpers.command_lines import Ended, once, read_all, run_all
+
+OFF = "tracking.mode=disabled"
+GRID = "protocol.grid=[{batch_size:[1,2]},{sampler:[truncated,greedy,one_hot]},{batch_size:[2],vocabulary:[90000]}]"
+FEW = ("protocol.vocabulary=97", "protocol.rounds=2", "protocol.replays=3", "protocol.host_calls=1", "batch_size=2")
+SMALL = (*FEW, GRID, "protocol.cpu_logits=1000000", OFF)
+VERIFIERS = "verifier=masked,block"
+MASKED, ABSENT = "specbench.rules.token.masked.MaskedVerifier", "tests.cli.test_latency_cli.AbsentVerifier"
+BROKEN = ("verifier._target_=tests.benchmark.test_result_check.Broken", "+verifier.mistake=one token off")
+LINES = {
+    "latency": ("+exp=verifier_latency", *SMALL, VERIFIERS, "device=cpu"),
+    "agreement": (
+        *("+exp=verifier_agreement", "protocol.vocabulary=97", "protocol.draws=300", "protocol.steps=3"),
+        *("protocol.requests=1", "batch_size=4", OFF, VERIFIERS),
+    ),
+    "replay": ("protocol=replay", "protocol.trace=../trace.jsonl", "protocol.gammas=[1,2]", OFF),
+    "absent": ("-m", "protocol=latency", *SMALL, "protocol.budget=0", f"verifier._target_={MASKED},{ABSENT}"),
+    "absent alone": ("protocol=latency", *SMALL, f"verifier._target_={ABSENT}"),
+    "broken": (
+        "protocol=latency",
+        "protocol.vocabulary=97",
+        "protocol.grid=[{gamma:[2]}]",
+        "batch_size=8",
+        OFF,
+        *BROKEN,
+    ),
+    "broken, compared": (
+        *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=50", "batch_size=8", OFF),
+        "protocol.requests=0",
+        *BROKEN,
+    ),
+    "nothing fits": ("protocol=latency", *SMALL, "device=cpu", "protocol.cpu_logits=1"),
+    "bad axis": ("protocol=latency", *SMALL, "protocol.grid=[{batches:[1]}]"),
+    "bad rounds": ("protocol=latency", *SMALL, "protocol.rounds=0"),
+}
+
+
+class AbsentVerifier:
+    """Stands for a verifier whose package is not there."""
+
+    rule, lossless = "absent", True
+
+    def __init__(self) -> None:
+        raise NotInstalledError("verifier", "absent", "no_such_package is not installed", "Install it.")
+
+
+@dataclass(frozen=True)
+class Ran:
+    ended: Ended
+    folder: Path
+
+    @property
+    def sweep(self) -> Path:
+        return next(self.folder.glob("outputs/*/latest"))
+
+    def table(self, name: str) -> pd.DataFrame:
+        return read_jobs(self.sweep, name)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    def run(folder: Path) -> None:
+        (folder / "trace.jsonl").write_text(TRACE["trace.jsonl"])
+        run_all([(arguments, False) for arguments in LINES.values()], folder)
+
+    folder = once(tmp_path_factory, "latency_lines", run)
+    every = zip(LINES, read_all(folder), strict=True)
+    return {name: Ran(ended, folder / str(number)) for number, (name, ended) in enumerate(every)}
+
+
+def test_what_needs_no_models_imports_nothing_that_only_they_need(ran):
+    """Which takes seconds. Later lines of their process have verifiers of tests, which import more."""
+    for name in ("latency", "agreement", "replay"):
+        assert ran[name].ended.status == 0, ran[name].ended.text
+        assert ran[name].ended.heavy == []
+
+
+def test_latency_ends_with_rows_and_a_report(ran):
+    got = ran["latency"]
+    assert got.ended.status == 0, got.ended.text
+    assert not got.ended.loaded
+    assert "Report: outputs/verifier_latency/" in got.ended.text
+    assert "**Timed on a CPU" in (got.sweep / "report" / "report.md").read_text(encoding="utf-8")
+    assert (got.sweep / "0" / "time_against_batch.png").read_bytes().startswith(b"\x89PNG")
+    rows = got.table("latency.parquet")
+    assert sorted(set(rows["verifier"])) == ["block", "masked"]
+    masked = rows[(rows["verifier"] == "masked") & rows["skipped"].isna()]
+    assert list(zip(masked["variant"], masked["batch_size"], strict=True)) == [
+        ("base", 1),
+        ("base", 2),
+        ("sampler=truncated", 2),
+        ("sampler=greedy", 2),
+        ("sampler=one_hot", 2),
+    ]
+    assert not masked["graph"].any()
+    assert masked["comparable"].all()
+    assert (masked["temperature"] == [0.8, 0.8, 0.8, 0.0, 0.8]).all()
+    assert (masked["dtype"] == "float32").all()
+    assert (masked["ratio"] * masked["floor_bytes"] / masked["copy_bandwidth"] * 1e6).tolist() == pytest.approx(
+        masked["median_us"].tolist()
+    )
+    assert (masked["checked"] == 2 * masked["batch_size"]).all()
+    (reason,) = set(rows["skipped"].dropna())
+    assert "protocol.cpu_logits=1000000" in reason
+
+
+def test_latency_samples_are_those_of_the_medians(ran):
+    got = ran["latency"]
+    rows, samples = got.table("latency.parquet"), got.table("latency_samples.parquet")
+    medians = samples.groupby(["job", "case"])["microseconds"].median()
+    timed = rows[rows["skipped"].isna()].set_index(["job", "case"])["median_us"]
+    assert medians.to_dict() == pytest.approx(timed.to_dict())
+    assert (samples.groupby(["job", "case", "round"]).size() == 3).all()
+
+
+def test_a_row_of_a_run_without_models(ran):
+    rows = read_results(ran["latency"].sweep)
+    assert rows["verifier"].tolist() == ["masked", "block"]
+    assert rows["target"].isna().all()
+    assert (rows["batch_size"] == 2).all()
+
+
+def test_agreement_ends_with_rows_and_a_report(ran):
+    got = ran["agreement"]
+    assert got.ended.status == 0, got.ended.text
+    rows = got.table("agreement.parquet")
+    assert (rows["draws"] >= 300).all()
+    assert (rows["differences"] == 0).all()
+    assert "masked differs from MaskedVerifier in 0 of" in (got.sweep / "report" / "report.md").read_text()
+
+
+def test_a_package_that_is_not_there_is_skipped_and_fails_no_sweep(ran):
+    got = ran["absent"]
+    assert got.ended.status == 0, got.ended.text
+    last = got.ended.text.rstrip().splitlines()[-2]
+    assert last.startswith("skipped: ")
+    assert "no_such_package is not installed. Install it." in last
+    assert len(read_results(got.sweep)) == 1
+    alone = ran["absent alone"]
+    assert alone.ended.status == 1
+    assert "no_such_package is not installed" in alone.ended.text
+
+
+def test_a_spent_budget_ends_after_the_first_round(ran):
+    rows = ran["absent"].table("latency.parquet")
+    assert (rows.loc[rows["skipped"].isna(), "rounds"] == 1).all()
+    assert (ran["latency"].table("latency.parquet")["rounds"].dropna() == 2).all()
+
+
+def test_a_wrong_result_fails_its_job_and_is_named(ran):
+    got = ran["broken"]
+    assert got.ended.status == 1
+    assert "request 3 emits" in got.ended.text
+    assert "by the token rule it is" in got.ended.text
+    assert not list(got.folder.rglob("latency.parquet"))
+
+
+def test_a_wrong_result_is_counted_by_the_comparison(ran):
+    got = ran["broken, compared"]
+    assert got.ended.status == 1, got.ended.text  # more than rounding
+    (row,) = got.table("agreement.parquet").to_dict("records")
+    assert row["wrong"] > 0.8 * row["verifications"] / 8
+    listed = got.table("differences.parquet")
+    assert (listed["request"] == 3).all()
+    assert (listed["accepted"] == listed["twin_accepted"]).all()
+    assert (listed["emitted"] == listed["twin_emitted"] ^ 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nothing fits", "no case could be timed. The first:"),
+        ("bad axis", "protocol.grid.batches=[1]: unknown axis. Use batch_size"),
+        ("bad rounds", "protocol.rounds=0: not a count. Use a whole number from 1."),
+    ],
+)
+def test_bad_input(ran, name, says):
+    assert ran[name].ended.status == 1
+    assert says in ran[name].ended.text
+    assert "Traceback" not in ran[name].ended.text

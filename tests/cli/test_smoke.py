@@ -1,0 +1,100 @@
+"""One whole run from an empty folder, +exp=smoke: what it leaves adds up. Shared with test_tracking."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from specbench.metrics import results
+from specbench.metrics.results import read_results
+from tests.helpers.command_lines import SmokeRun
+
+
+def test_smoke_ends_well(smoke: SmokeRun):
+    assert smoke.status == 0, smoke.text
+    assert "failed" not in smoke.text
+    assert "Results: outputs/smoke/" in smoke.text
+
+
+def test_smoke_has_a_row_for_each_job(smoke: SmokeRun):
+    rows = read_results(smoke.sweep)
+    assert rows["job"].tolist() == [0, 1, 2, 3]
+    assert sorted(zip(rows["gamma"], rows["verifier"], strict=True)) == [
+        (gamma, verifier) for gamma in (1, 3) for verifier in ("masked", "naive")
+    ]
+    # What not every machine tells, and what was not asked for.
+    unknown = ["cores", "other_cores", "waited", "copy_bandwidth", "prompt_chunk", "draft_temperature"]
+    unknown += [name for name in rows if name.startswith(("shared_tokens", "shared_mass"))]  # one vocabulary
+    assert not rows.drop(columns=unknown).select_dtypes("number").isna().any(axis=None)
+    assert (rows["rounds"] == 2).all()
+    assert (rows["differing_texts"] == 0).all()
+    assert (rows["prompts"] == 4).all()
+    assert (rows["exp"] == "smoke").all()
+
+
+def test_smoke_counts_agree_between_tables(smoke: SmokeRun):
+    rows = read_results(smoke.sweep).set_index("job")
+    steps, texts = (results.read_jobs(smoke.sweep, name).groupby("job") for name in (results.STEPS, results.TEXTS))
+    assert (steps["num_emitted"].sum() == rows["tokens"]).all()
+    assert (texts["tokens"].sum() == rows["tokens"]).all()
+    assert (steps["num_accepted"].sum() == rows["accepted"]).all()
+    assert (steps.size() == rows["acceptance_histogram"].map(sum)).all()
+    drawn = results.read_jobs(smoke.sweep, results.EMPIRICAL).groupby(["job", "prefix"])
+    assert (drawn["count"].sum() == 64).all()
+    assert drawn.ngroups == 4 * 2
+
+
+def test_smoke_speeds_add_up(smoke: SmokeRun):
+    """The speedup is that of the sums over batches, which are medians over the rounds that were timed."""
+    times = results.read_jobs(smoke.sweep, "rounds.parquet")
+    for row in read_results(smoke.sweep).itertuples():
+        assert row.speedup == pytest.approx(row.tokens_per_second / row.plain_tokens_per_second)
+        assert sum(row.batch_seconds) == pytest.approx(row.seconds)
+        assert sum(row.batch_plain_seconds) == pytest.approx(row.plain_seconds)
+        phases = [getattr(row, f"seconds_{phase}") for phase in ("draft", "target", "verify", "commit", "rest")]
+        assert sum(phases) == pytest.approx(row.seconds)
+        assert min(phases) > 0
+        own = times[times["job"] == row.job]
+        assert len(own) == 2 * 2 * 2  # rounds, batches, ways
+        for way, name in (("plain", "batch_plain_seconds"), ("speculative", "batch_seconds")):
+            taken = own[own["way"] == way].groupby("batch")["seconds"].agg(["min", "max"])
+            found = pd.Series(getattr(row, name))
+            assert (found >= taken["min"] * (1 - 1e-9)).all()
+            assert (found <= taken["max"] * (1 + 1e-9)).all()
+        plain = own[own["way"] == "plain"].groupby("batch")["tokens"].unique()
+        assert [tokens.tolist() for tokens in plain] == [[tokens] for tokens in row.batch_plain_tokens]
+
+
+def test_smoke_verifiers_of_one_rule_agree(smoke: SmokeRun):
+    for _, rows in read_results(smoke.sweep).groupby("gamma"):
+        first, second = rows["acceptance_histogram"]
+        assert first.tolist() == second.tolist()
+    texts = results.read_jobs(smoke.sweep, results.TEXTS).merge(read_results(smoke.sweep)[["job", "gamma", "verifier"]])
+    assert (texts.groupby(["gamma", "prompt"])["completion"].nunique() == 1).all()
+
+
+def test_smoke_joint_rates_are_products_of_conditional_ones(smoke: SmokeRun):
+    """Exactly so for blocks of full length, which are counted again here."""
+    steps = results.read_jobs(smoke.sweep, results.STEPS)
+    for row in read_results(smoke.sweep).itertuples():
+        full = steps[(steps["job"] == row.job) & (steps["num_draft_tokens"] == row.gamma)]["num_accepted"].to_numpy()
+        every = steps[steps["job"] == row.job]
+        assert row.joint_rates[0] == row.conditional_rates[0]
+        assert row.joint_rates[-1] == pytest.approx((full == row.gamma).mean())
+        for i, (joint, conditional) in enumerate(zip(row.joint_rates, row.conditional_rates, strict=True)):
+            reached = every[every["num_draft_tokens"] > i]["num_accepted"]
+            assert joint == pytest.approx(conditional * (reached >= i).mean())
+
+
+def test_smoke_leaves_everything_in_each_job_folder(smoke: SmokeRun):
+    for job in range(4):
+        folder = smoke.sweep / str(job)
+        for name in ("acceptance_histogram", "position_rates", "empirical_against_target"):
+            assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "gamma: " in (folder / "config.yaml").read_text()
+        details = json.loads((folder / "environment.json").read_text())
+        row = read_results(smoke.sweep).set_index("job").loc[job]
+        assert details == {key: row[key].item() if isinstance(row[key], np.generic) else row[key] for key in details}
+        assert not list(folder.glob("error.txt"))
+    assert not [path for path in smoke.sweep.rglob(".*") if path.name != ".hydra"]

@@ -1,0 +1,278 @@
+"""Sweeps that are killed, interrupted, run twice at once or out of disk: nothing is lost, and what is said is true.
+
+tests/helpers/sweep_scenarios.py puts them through it, each scenario once, those of one tuple below in one process.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command_lines import ROOT, clean_environment, once
+
+TOGETHER = (
+    ("killed", "one_second", "widened", "interrupted"),
+    ("no_room", "beside_numbers"),
+    ("joblib", "lost", "refused"),
+    ("submitit_local", "ray"),
+    ("killed_often",),
+)
+
+
+def found(factory: pytest.TempPathFactory, name: str) -> dict:
+    """What a scenario found; the first worker runs it, with those that share its process."""
+    (names,) = (each for each in TOGETHER if name in each)
+
+    def make(folder: Path) -> None:
+        command = [sys.executable, "-m", "tests.helpers.sweep_scenarios", str(folder), *names]
+        environment = clean_environment(folder, hide_gpus=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return json.loads((once(factory, f"sweep_{names[0]}", make) / f"{name}.json").read_text())
+
+
+def no_traceback(*texts: str) -> bool:
+    return not any("Traceback" in text for text in texts)
+
+
+@pytest.mark.parametrize(("name", "kills"), [("killed", 4), pytest.param("killed_often", 10, marks=pytest.mark.long)])
+def test_a_sweep_that_is_killed_again_and_again_ends_with_the_rows_of_an_undisturbed_one(tmp_path_factory, name, kills):
+    got = found(tmp_path_factory, name)
+    assert len(got["ended"]) == kills
+    assert set(got["ended"]) <= {-9, 0}  # 0: it was done before its turn came
+    assert got["ended"].count(-9) >= kills / 2
+    assert got["last"]["status"] == 0, got["last"]["text"]
+    assert got["last"]["text"].endswith("4 of 4 jobs done.")
+    assert got["same"]
+    assert got["rows"] == 4
+    assert got["attempts"] > 4  # some jobs began more than once
+    assert got["left"] == []
+    for said in got["said"]:
+        assert " of 4 jobs done" in said["text"]
+        assert no_traceback(said["text"])
+
+
+def test_sweeps_of_one_second_have_folders_of_their_own(tmp_path_factory):
+    got = found(tmp_path_factory, "one_second")
+    assert got["ended"] == [0, 0]
+    assert got["seeds"] == [[1], [2]]
+
+
+def test_two_processes_that_go_on_with_one_sweep_share_its_jobs(tmp_path_factory):
+    got = found(tmp_path_factory, "one_second")
+    assert got["first"] == -9
+    assert got["done"] == got["rows"] == 4
+    assert sum(got["attempts"]) in (4, 5)  # 5 if the first process was killed in a job
+    assert no_traceback(*(each["text"] for each in got["both"]))
+
+
+def test_a_sweep_is_widened_and_keeps_what_is_done(tmp_path_factory):
+    got = found(tmp_path_factory, "widened")
+    assert got["statuses"] == [0, 0, 0]
+    assert got["plan"] == ["gamma=1", "gamma=2", "gamma=0", "gamma=3"]
+    assert got["kept"]
+    assert "none of its jobs left to run" in got["nothing"]
+    assert got["workloads"] == ["file:prompts.jsonl"]
+
+
+def test_rows_of_two_questions_do_not_mix(tmp_path_factory):
+    got = found(tmp_path_factory, "widened")
+    for name in ("changed", "other"):
+        assert got[name]["status"] == 2
+        assert "workload.path changed since job 0 (gamma=1) was planned" in got[name]["text"]
+        assert "start a new sweep" in got[name]["text"]
+    assert got["gammas"] == [1, 2, 0, 3]  # the refused ones were not even planned
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "sentence"),
+    [
+        ("SIGTERM", 143, "1 of 4 jobs done, 2 not started, 1 failed."),
+        ("SIGINT", 130, "2 of 4 jobs done, 1 not started, 1 failed."),
+    ],
+)
+def test_a_signal_ends_a_sweep_in_order(tmp_path_factory, name, status, sentence):
+    got = found(tmp_path_factory, "interrupted")
+    assert got[name]["status"] == status
+    assert got[name]["reason"] == f"interrupted ({name})"
+    assert "Results: " in got[name]["text"]
+    assert sentence in got[name]["text"]
+    assert "To run what is missing: python -m specbench resume=outputs/smoke/" in got[name]["text"]
+    assert no_traceback(got[name]["text"])
+    assert got["again"] == 0
+
+
+def test_all_jobs_are_planned_before_the_first_one_ends(tmp_path_factory):
+    """So that whoever kills a sweep early can go on with it."""
+    assert found(tmp_path_factory, "interrupted")["planned"] == "4"
+
+
+def test_a_full_disk(tmp_path_factory):
+    got = found(tmp_path_factory, "no_room")
+    text = got["full"]["text"]
+    assert got["full"]["status"] == 1
+    assert "File too large). Free space there" in text
+    assert "What was measured: " in text
+    assert "0 of 2 jobs done, 2 failed." in text
+    assert no_traceback(text)
+    assert got["full again"] == 0  # once there is room
+
+
+def test_a_folder_that_turns_read_only(tmp_path_factory):
+    got = found(tmp_path_factory, "no_room")["read-only"]
+    assert got["status"] == 1
+    assert "Permission denied" in got["text"]
+    assert "rows stay in the jobs' folders" in got["text"]
+    assert "Results: " not in got["text"]  # which would name a file that is not there
+    assert "1 of 2 jobs done" in got["text"]  # the one that was written before
+    assert no_traceback(got["text"])
+
+
+def test_a_folder_that_goes_away(tmp_path_factory):
+    got = found(tmp_path_factory, "no_room")["gone"]
+    assert got["status"] == 1
+    assert "was the sweep moved?" in got["text"]
+    assert no_traceback(got["text"])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("figures", "figures are missing (RuntimeError: broken on purpose)"), ("tracking", "not tracked in W&B")],
+)
+def test_what_fails_beside_the_numbers_fails_no_job(tmp_path_factory, name, says):
+    got = found(tmp_path_factory, "beside_numbers")[name]
+    assert got["status"] == 0
+    assert says in got["text"]
+    assert "Results: " in got["text"]
+
+
+def test_rows_stand_though_the_process_was_killed_while_it_tracked_them(tmp_path_factory):
+    got = found(tmp_path_factory, "beside_numbers")
+    assert got["killed tracking"] == -9
+    assert got["untracked"]["status"] == 0
+    assert "Results: " in got["untracked"]["text"]
+    assert "warning: gamma=1,verifier=masked" in got["untracked"]["text"]
+    assert "its process ended before its figures and its tracking were finished" in got["untracked"]["text"]
+
+
+def test_a_report_that_fails_hides_nothing_and_is_no_success(tmp_path_factory):
+    got = found(tmp_path_factory, "beside_numbers")["report"]
+    assert got["status"] == 1
+    assert "tokens a step" in got["text"]
+    assert "report: RuntimeError: broken on purpose" in got["text"]
+    assert no_traceback(got["text"])
+
+
+def test_a_file_system_without_links(tmp_path_factory):
+    got = found(tmp_path_factory, "beside_numbers")
+    assert got["links"]["status"] == got["links report"]["status"] == 0
+    assert "Results: " in got["links report"]["text"]
+
+
+def test_latest_is_nobodys_file_and_no_failed_sweep(tmp_path_factory):
+    got = found(tmp_path_factory, "beside_numbers")
+    assert got["a file named latest"]["status"] == 0
+    assert got["its content"] == "mine"
+    assert not got["latest of a failure"]
+
+
+def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
+    got = found(tmp_path_factory, "beside_numbers")["exits"]
+    assert got["status"] == 1
+    assert "failed: SystemExit: 0" in got["text"]
+
+
+NEEDS_RAY = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'specbench[ray]'"
+)
+LONG = [
+    pytest.param("submitit_local", marks=pytest.mark.long),
+    pytest.param("ray", marks=[pytest.mark.long, NEEDS_RAY]),
+]
+
+
+@pytest.mark.parametrize("name", ["joblib", *LONG])
+def test_launchers_leave_what_one_process_leaves(tmp_path_factory, name):
+    got = found(tmp_path_factory, name)
+    assert got["ended"]["status"] == 0, got["ended"]["text"]
+    assert got["same"]
+    assert "2 of 2 jobs done." in got["ended"]["text"]
+    assert set(got["home"]) <= {"outputs", ".cache", ".config"}  # in the user's home only matplotlib's fonts
+
+
+@NEEDS_RAY
+def test_a_worker_that_dies_and_a_job_that_fails_are_told(tmp_path_factory):
+    got = found(tmp_path_factory, "lost")
+    assert got["status"] == 1
+    assert "died: job " in got["text"]
+    assert "failed: job " in got["text"]
+    assert "gamma=99" in got["text"]
+    assert "1 of 4 jobs done, 2 failed, 1 died." in got["text"]
+    assert "Traceback" not in got["text"]
+
+
+def test_times_are_not_taken_side_by_side_unless_asked(tmp_path_factory):
+    got = found(tmp_path_factory, "refused")
+    assert got["status"] == 1
+    assert "hydra/launcher=joblib: jobs that run beside each other" in got["text"]
+    assert "share_machine=true" in got["text"]
+
+
+def test_the_command_answers_before_it_imports_pytorch(tmp_path):
+    """A mistyped command is answered in a fraction of the second that PyTorch alone takes."""
+    code = "import sys, specbench.__main__; print(sorted({'torch', 'pandas', 'transformers'} & {*sys.modules}))"
+    environment = clean_environment(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Sends:
+    def find_spec(self, name, *_):
+        if name == "torch.nn.functional":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Sends())
+sys.argv = ["specbench", "gamma=1,2"]
+from specbench.__main__ import main
+main()
+"""
+
+
+def test_a_signal_while_pytorch_is_imported_ends_a_sweep_in_order(tmp_path):
+    """A half of PyTorch cannot be imported again, and the end of a sweep needs it."""
+    command, environment = [sys.executable, "-c", INTERRUPTED_IMPORT], clean_environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 143
+    assert no_traceback(done.stderr)
+    assert "interrupted (SIGTERM)" in done.stderr
+    assert "0 of 2 jobs done, 2 not started." in done.stderr
+
+
+COUNTING = """
+import sys
+from hydra._internal.config_loader_impl import ConfigLoaderImpl as Loader
+from specbench.__main__ import run
+
+compose, composed = Loader.load_configuration, []
+Loader.load_configuration = lambda *args, **kwargs: composed.append(1) or compose(*args, **kwargs)
+sys.argv = ["specbench"]
+run(["gamma=-1"])
+print(len(composed))
+"""
+
+
+def test_a_refused_command_is_composed_no_oftener_than_it_must(tmp_path):
+    """Once for the sweep and once for its job: a fifth of a second each, most of what such a command takes."""
+    command, environment = [sys.executable, "-c", COUNTING], clean_environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "2"

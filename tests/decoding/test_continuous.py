@@ -1,0 +1,130 @@
+"""Continuous batches in the protocol decode: the same texts as batch by batch, from fuller steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from types import SimpleNamespace
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.decoding import Decoder, Request, decoder
+from specbench.drafters.model import ModelDrafter
+from specbench.metrics.disturbance import Disturbance
+from specbench.metrics.results import STEPS, TEXTS, RunRow
+from specbench.metrics.speed import Rounds
+from specbench.models import CachedModel, Pair
+from specbench.protocols import ModelContext, Outcome, RunContext
+from specbench.protocols.decode import DecodeProtocol, headline
+from specbench.protocols.rounds import TimedRounds
+from specbench.reports.text import literal
+from specbench.reports.winner import ONE_BATCH, fastest
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+from tests.decoding.test_decoding import make_requests
+from tests.helpers.made_up_rows import frame, make_row
+
+LENGTHS = (2, 7, 2, 7, 3, 4)
+CHECK = {"prefixes": 1, "draws": 0, "batch_size": 4}
+
+
+def requests_of(pair: Pair) -> list[Request]:
+    """Of different samplers, prompts and lengths."""
+    pairs = zip(make_requests(pair, len(LENGTHS)), LENGTHS, strict=True)
+    return [dataclasses.replace(request, max_new_tokens=length) for request, length in pairs]
+
+
+def decoded(pair: Pair, group: int | None, batch_size: int = 2, rounds: int = 1) -> Outcome:
+    """The protocol's outcome; no text ends before its limit."""
+    endless = dataclasses.replace(pair, stop_ids=frozenset())
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    requests = requests_of(pair)
+    context = ModelContext(
+        verifier=MaskedVerifier(), verifier_name="masked", sampling=requests[0].sampling, gamma=3, seed=0, title="",
+        batch_size=batch_size, device=torch.device("cpu"), dtype=torch.float32, command="", pair=endless,
+        target=target, drafter=ModelDrafter().bind(pair, target), requests=requests,
+    )  # fmt: skip
+    return DecodeProtocol(rounds, rounds, 0, 0, CHECK, group=group).run(context)
+
+
+@pytest.fixture(scope="module")
+def outcomes(pair: Pair) -> dict[str, Outcome]:
+    """Batches that end before the next begins, and one continuous batch, in two rounds."""
+    jaxtyping.config.update("jaxtyping_disable", True)  # as the fixture unchecked, which is of one test
+    found = {"batches": decoded(pair, None), "continuous": decoded(pair, 0, rounds=2)}
+    jaxtyping.config.update("jaxtyping_disable", False)
+    return found
+
+
+def test_texts_and_step_logs_are_those_of_batches(outcomes):
+    """In float32; and the second round repeats the first."""
+    batches, continuous = outcomes.values()
+    for table in (TEXTS, STEPS):
+        assert continuous.tables[table].rows == batches.tables[table].rows
+    assert (continuous.measured["differing_texts"], continuous.failure) == (0, None)
+
+
+def test_a_row_says_how_full_the_batch_was(outcomes):
+    """Plainly a text takes as many steps as tokens: two at once take 7 + 7 + 4 steps, or 14 in all."""
+    batches, continuous = (outcome.measured for outcome in outcomes.values())
+    assert (batches["group"], continuous["group"]) == (2, 6)
+    assert (batches["batch_plain_steps"], continuous["batch_plain_steps"]) == ([7, 7, 4], [14])
+    assert batches["plain_requests_per_step"] == pytest.approx(25 / 18)
+    assert continuous["plain_requests_per_step"] == pytest.approx(25 / 14)
+    assert batches["requests_per_step"] < continuous["requests_per_step"] <= 2
+    assert batches["requests_per_step"] == pytest.approx(batches["steps"] / sum(batches["batch_steps"]))
+    assert (sum(batches["batch_tokens"]), continuous["batch_tokens"]) == (25, [25])
+    names = {field.name for field in dataclasses.fields(RunRow)}
+    assert {"group", "requests_per_step", "plain_requests_per_step"} <= names & set(continuous)
+
+
+def test_a_row_has_the_latency_of_its_requests(outcomes):
+    for measured in (outcome.measured for outcome in outcomes.values()):
+        assert 0 < measured["p50_ttft_ms"] <= measured["p99_ttft_ms"]
+        assert 0 < measured["p50_tpot_ms"] <= measured["p99_tpot_ms"]
+
+
+def test_the_clock_of_a_request_starts_when_it_is_admitted(pair, monkeypatch):
+    """The clock ticks once an admission and once a step: a request that waited for a place waited outside of it."""
+    endless = frozenset()
+    ticks = itertools.count()
+    monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    plain = Decoder(CachedModel(pair.target, pair.vocab_size, "target"), None, None, 0, endless)
+    texts = plain.run(requests_of(pair), at_once=2)
+    assert [text.first_token - text.started for text in texts] == [1] * len(LENGTHS)
+    assert texts[0].ended - texts[0].first_token == 1  # two tokens, and nobody admitted between them
+    assert texts[2].started == 3  # after the two steps of the first
+
+
+def test_a_group_that_fills_no_batch_is_refused():
+    protocol = DecodeProtocol(1, 1, 0, 0, CHECK, group=3)
+    made = RunContext(
+        verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=3, seed=0, title="",
+        batch_size=4, device=torch.device("cpu"), dtype=torch.float32, command="",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"protocol\.group=3: fewer than batch_size=4.*0 for all"):
+        protocol.precheck(made)
+    protocol.precheck(dataclasses.replace(made, batch_size=3))
+    DecodeProtocol(1, 1, 0, 0, CHECK, group=0).precheck(made)
+    for wrong in (-1, 1.5, "all", True):
+        with pytest.raises(ConfigError, match=r"protocol\.group="):
+            DecodeProtocol(1, 1, 0, 0, CHECK, group=wrong)
+
+
+def test_one_group_has_no_interval_and_the_table_says_what_gives_it_one():
+    one = {"batch_tokens": [1000], "batch_plain_tokens": [1000], "batch_seconds": [4.0], "batch_plain_seconds": [5.0]}
+    row = make_row(**one, speedup_low=None, speedup_high=None, group=16)
+    assert ONE_BATCH in literal(fastest(frame([row]), ["gamma 4"]))
+    assert "protocol.group" in ONE_BATCH
+
+
+def test_the_line_of_a_job_says_why_its_speedup_has_no_interval():
+    quiet = TimedRounds([], Rounds(*[np.ones((1, 1))] * 4), 0, Disturbance(None, None, None))
+    measured = {"acceptance_length": 2.0, "speedup": 1.5, "speedup_low": None, "speedup_high": None}
+    said = "2.00 tokens a step, 1.50 times plain decoding; no interval, since all was timed in one batch"
+    assert headline(measured, quiet) == said
+    assert "interval" not in headline(measured | {"speedup_low": 1.25, "speedup_high": 1.75}, quiet)

@@ -1,0 +1,171 @@
+"""The decode loop on the embedded pair: texts depend on seed and prompt alone, lengths and stops are exact."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError, ModelError
+from specbench.decoding import Request
+from specbench.drafters.prompt_lookup import PromptLookupDrafter, lookup
+from specbench.models import ModelOutput
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
+from specbench.runs.workloads import load_prompts
+from specbench.sampling import SamplingParams
+from tests.helpers.cases import decoder
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def make_requests(pair, count, sampling=None, max_new_tokens=24):
+    """The first prompts of the embedded workload; ``sampling`` None mixes greedy, hot and truncated requests."""
+    mixed = [SamplingParams(), GREEDY, SamplingParams(temperature=0.7, top_k=40, top_p=0.9)]
+    return [
+        Request(prompt.name, tuple(pair.encode(prompt.text)), 1000 + i, sampling or mixed[i % 3], max_new_tokens)
+        for i, prompt in enumerate(load_prompts("embedded:embedded.jsonl", count))
+    ]
+
+
+def texts(completions):
+    return [completion.token_ids for completion in completions]
+
+
+def test_a_batch_of_eight_gives_the_texts_of_eight_single_runs(pair):
+    requests = make_requests(pair, 8)
+    together = texts(decoder(pair).run(requests))
+    alone = [texts(decoder(pair).run([request]))[0] for request in requests]
+    assert together == alone
+    assert texts(decoder(pair).run(requests[::-1])) == together[::-1]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_greedy_speculative_text_is_greedy_plain_text_over_the_whole_workload(pair):
+    requests = make_requests(pair, 0, GREEDY, max_new_tokens=16)
+    assert len(requests) >= 64
+    for start in range(0, len(requests), 24):
+        batch = requests[start : start + 24]
+        plain = texts(decoder(pair, gamma=0).run(batch))
+        for gamma in (1, 5):
+            assert texts(decoder(pair, gamma=gamma).run(batch)) == plain, f"gamma {gamma}"
+
+
+def test_prompt_lookup_is_greedy_plain_text_too(pair):
+    requests = make_requests(pair, 8, GREEDY, max_new_tokens=40)
+    completions = decoder(pair, gamma=4, drafter=PromptLookupDrafter()).run(requests)
+    assert texts(completions) == texts(decoder(pair, gamma=0).run(requests))
+    drafted = [step.num_draft_tokens for completion in completions for step in completion.steps]
+    assert 0 in drafted
+    assert max(drafted) > 1
+
+
+def test_naive_and_masked_write_the_same_texts_and_steps(pair):
+    requests = make_requests(pair, 6)
+    naive, masked = (decoder(pair, gamma=4, verifier=v).run(requests) for v in (NaiveVerifier(), MaskedVerifier()))
+    assert texts(naive) == texts(masked)
+    assert [c.steps for c in naive] == [c.steps for c in masked]
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 7])
+def test_max_new_tokens_is_exact(pair, max_new_tokens):
+    requests = make_requests(pair, 4, max_new_tokens=max_new_tokens)
+    for completion in decoder(pair, gamma=4, stop_ids=[]).run(requests):
+        assert len(completion.token_ids) == max_new_tokens
+        assert completion.finished == "length"
+
+
+def test_requests_of_different_lengths_share_a_batch(pair):
+    requests = [
+        dataclasses.replace(r, max_new_tokens=n) for r, n in zip(make_requests(pair, 4), (1, 5, 12, 9), strict=True)
+    ]
+    together = decoder(pair, stop_ids=[]).run(requests)
+    assert [len(c.token_ids) for c in together] == [1, 5, 12, 9]
+    assert texts(together) == [texts(decoder(pair, stop_ids=[]).run([r]))[0] for r in requests]
+
+
+def test_a_stop_token_inside_a_block_ends_the_text_there(pair):
+    request = make_requests(pair, 1, GREEDY, max_new_tokens=20)[0]
+    free = decoder(pair, gamma=0, stop_ids=[]).run([request])[0].token_ids
+    accepted = decoder(pair, gamma=5, stop_ids=[]).run([request])[0].steps
+    block = next(s for s in accepted if s.num_accepted >= 2)
+    start = sum(s.num_emitted for s in accepted[: block.step])
+    stop = free[start + 1]  # the second token of a block of which at least three are emitted
+    if stop in free[: start + 1]:
+        pytest.fail("choose another prompt: the stop token occurs earlier")
+    completion = decoder(pair, gamma=5, stop_ids=[stop]).run([request])[0]
+    assert completion.token_ids == free[: start + 2]
+    assert completion.finished == "stop"
+    assert completion.steps[-1].num_emitted == 2 < completion.steps[-1].num_accepted + 1
+
+
+def test_the_step_log_adds_up(pair):
+    for completion in decoder(pair, gamma=4).run(make_requests(pair, 8)):
+        assert sum(step.num_emitted for step in completion.steps) == len(completion.token_ids)
+        assert all(step.num_accepted <= step.num_draft_tokens <= 4 for step in completion.steps)
+        assert [step.step for step in completion.steps] == list(range(len(completion.steps)))
+
+
+def test_another_seed_gives_another_text_and_the_same_seed_the_same(pair):
+    request = make_requests(pair, 1, SamplingParams())[0]
+    other = dataclasses.replace(request, seed=request.seed + 1)
+    first, second, third = (texts(decoder(pair).run([r]))[0] for r in (request, request, other))
+    assert first == second != third
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_nan_logits_name_model_prompt_and_step(pair, name, monkeypatch):
+    request = make_requests(pair, 1)[0]
+    broken = decoder(pair)
+    model = broken.components.target if name == "target" else broken.components.drafter.model
+    extend, calls = model.extend, []
+
+    def failing(token_ids, counts, **others):
+        output = extend(token_ids, counts, **others)
+        calls.append(1)
+        return output if len(calls) < 5 else ModelOutput(torch.full_like(output.logits, torch.nan), {})
+
+    monkeypatch.setattr(model, "extend", failing)
+    with pytest.raises(ModelError, match=rf"{name} model returned NaN .* prompt '{request.name}' at step \d"):
+        broken.run([request])
+
+
+def test_draft_cache_is_never_recomputed(pair, monkeypatch):
+    """Each drafted block feeds gamma tokens, and one more only after a block that was accepted whole."""
+    fed = []
+    speculative = decoder(pair, gamma=3, stop_ids=[])
+    extend = speculative.components.drafter.model.extend
+    monkeypatch.setattr(
+        speculative.components.drafter.model,
+        "extend",
+        lambda ids, counts: (fed.append(int(counts[0])), extend(ids, counts))[1],
+    )
+    steps = speculative.run(make_requests(pair, 1, GREEDY, max_new_tokens=40))[0].steps
+    expected = 0
+    for previous, step in zip([None, *steps], steps, strict=False):
+        whole = previous is not None and previous.num_accepted == previous.num_draft_tokens == 3
+        expected += step.num_draft_tokens + (1 if whole and step.num_draft_tokens else 0)
+    assert sum(fed) == expected
+
+
+@pytest.mark.parametrize(
+    ("sequence", "expected"),
+    [
+        ([1, 2, 3, 9, 1, 2, 3], [9, 1, 2, 3]),
+        ([1, 2, 7, 2, 8, 2], [8, 2]),
+        ([1, 2, 3], []),
+        ([5], []),
+        ([4, 4], [4]),
+    ],
+    ids=["longest ending", "most recent occurrence", "no occurrence", "one token", "overlap"],
+)
+def test_lookup(sequence, expected):
+    """Texts of other lengths stand beside it, and what lies behind its end would match if it counted."""
+    tokens = torch.tensor([[*sequence, *sequence, *[7] * 20][:20], [0] * 20])
+    first = lookup(tokens, torch.tensor([len(sequence), 20]), longest=3, shortest=1)
+    assert sequence[first[0] :] == expected
+    assert first[1] == 19  # three zeros before it
+
+
+def test_prompt_lookup_refuses_impossible_sizes(pair):
+    with pytest.raises(ConfigError, match="drafter.shortest"):
+        PromptLookupDrafter(longest=2, shortest=3)

@@ -1,0 +1,196 @@
+"""Engines write the texts and step logs of the eager one, whatever comes and goes in their rows."""
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.types import Draft
+from specbench.decoding import Decoder
+from specbench.decoding.engines.auto import AutoEngine
+from specbench.decoding.engines.base import moves
+from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.graph import GraphEngine
+from specbench.decoding.engines.static import StaticEngine
+from specbench.drafters import Drafter
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.models import CachedModel, ModelOutput
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
+from specbench.sampling import SamplingParams
+from tests.decoding.test_decoding import make_requests, texts
+from tests.helpers.cases import bound, come_and_go
+
+DRAFTERS = {"model": ModelDrafter, "prompt_lookup": PromptLookupDrafter, "plain": None}
+
+
+class Ban:
+    """No token 5: a processor that only some requests have."""
+
+    def __call__(self, logits, history):
+        return logits.index_fill(1, torch.tensor([5]), -torch.inf)
+
+
+def decoder(pair, engine, drafter="model", verifier=None, gamma=3, stop_ids=None):
+    target, made = CachedModel(pair.target, pair.vocab_size, "target"), DRAFTERS[drafter]
+    stops = pair.stop_ids if stop_ids is None else stop_ids
+    if made is None:
+        return Decoder(target, None, None, 0, stops, engine)
+    return Decoder(target, bound(made(), pair), verifier or MaskedVerifier(), gamma, stops, engine)
+
+
+def various(pair, count):
+    """Requests of different lengths and samplers, one of them with a processor."""
+    requests = [
+        dataclasses.replace(r, max_new_tokens=4 + 7 * (i % 4)) for i, r in enumerate(make_requests(pair, count))
+    ]
+    banned = SamplingParams(processors=(Ban(),))
+    return [dataclasses.replace(r, sampling=banned) if i == 2 else r for i, r in enumerate(requests)]
+
+
+def logs(completions):
+    return [(c.token_ids, c.steps, c.finished) for c in completions]
+
+
+@pytest.fixture(scope="module")
+def alone(exact):
+    """What each of 16 requests comes to by itself; fewer requests are the first of these."""
+    return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in various(exact, 16)]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "verifier"),
+    [
+        *itertools.product(("model", "prompt_lookup"), (MaskedVerifier(), BlockVerifier())),
+        ("plain", None),  # which verifies nothing
+    ],
+    ids=["model-token", "model-block", "prompt_lookup-token", "prompt_lookup-block", "plain"],
+)
+def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier, request):
+    """With requests that end at different times, so that rows are free, move, and batches shrink."""
+    requests = various(exact, 6)
+    expected = decoder(exact, EagerEngine(), drafter, verifier).run(requests)
+    if isinstance(verifier, BlockVerifier):  # the types of static steps are checked with the other one
+        request.getfixturevalue("unchecked")
+    static = decoder(exact, StaticEngine(), drafter, verifier)
+    assert logs(static.run(requests)) == logs(expected)
+    assert logs(static.run(requests[::-1])) == logs(expected[::-1])  # what the first left behind is not seen
+    assert static.engine.batch_sizes == (1, 2, 4, 6)
+    few = decoder(exact, StaticEngine([2, 8]), drafter, verifier)
+    assert logs(few.run(requests)) == logs(expected)
+
+
+@pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([3])], ids=["eager", "static", "one"])
+def test_requests_take_the_places_of_those_that_end(exact, alone, engine):
+    decoding = decoder(exact, engine)
+    assert logs(decoding.run(various(exact, 11), at_once=3)) == alone[:11]
+    assert decoding.active == 0
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_requests_come_and_go_as_they_like(exact, alone):
+    """A soak: admitted at any time, longer than what there was room for, with processors and truncation midway."""
+    requests, rng = various(exact, 16), random.Random(0)
+    for engine in (StaticEngine(), EagerEngine()):
+        assert logs(come_and_go(decoder(exact, engine), requests, rng, 4)) == alone
+
+
+def test_what_is_under_way_is_told_when_asked(pair):
+    decoding = decoder(pair, StaticEngine())
+    completion = decoding.start(make_requests(pair, 1))[0]
+    decoding.step()
+    assert not completion.token_ids
+    decoding.flush()
+    assert len(completion.steps) == 1
+    assert completion.token_ids
+    decoding.step()
+    decoding.start(make_requests(pair, 1))  # forgets the step under way too
+    assert len(completion.steps) == 1
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+@pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
+def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, monkeypatch):
+    requests = make_requests(pair, 3)
+    broken = decoder(pair, engine, stop_ids=frozenset())
+    model = broken.components.target if name == "target" else broken.components.drafter.model
+    extend, calls = model.extend, []
+
+    def failing(token_ids, counts, **others):
+        logits = extend(token_ids, counts, **others).logits
+        calls.append(1)
+        if len(calls) == 7:
+            logits = logits.clone()
+            logits[1, :, 9] = torch.nan
+        return ModelOutput(logits, {})
+
+    monkeypatch.setattr(model, "extend", failing)
+    step = 6 if name == "target" else 2  # the 7th call of either
+    with pytest.raises(ModelError, match=rf"{name} model returned NaN .* prompt '{requests[1].name}' at step {step}\."):
+        broken.run(requests)
+
+
+def test_a_finished_request_moves_no_lengths_of_its_own(pair):
+    """A row stays in the batch after its request has ended: nothing may grow there, step after step."""
+    requests = make_requests(pair, 2)
+    decoding = decoder(pair, StaticEngine([2]), stop_ids=frozenset())
+    decoding.run(
+        [dataclasses.replace(requests[0], max_new_tokens=2), dataclasses.replace(requests[1], max_new_tokens=60)]
+    )
+    lengths = decoding.components.target.lengths.tolist()
+    assert lengths[0] <= len(requests[0].prompt) + 2
+
+
+class Keeps(Drafter):
+    """Keeps something for each request, in the way of a drafter that knows nothing of rows."""
+
+    def start(self, prompts, capacity):
+        self.prompts = prompts
+
+    def propose(self, batch, limits, streams):
+        return Draft.empty(len(batch), batch.lengths.device)
+
+
+def test_what_cannot_be_captured_is_refused_by_name(pair):
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    with pytest.raises(ConfigError, match=r"drafter=Keeps keeps something .*place\(\)"):
+        Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), StaticEngine())
+    with pytest.raises(ConfigError, match=r"engine=graph.*device is cpu.*engine=auto"):
+        Decoder(target, None, None, 0, frozenset(), GraphEngine())
+    with pytest.raises(ConfigError, match=r"engine\.batch_sizes=\[1, 2\]: no place for 3 requests.*batch_size to 2"):
+        decoder(pair, StaticEngine([2, 1])).run(make_requests(pair, 3))
+    for wrong in ("all", [0], [1.5], 4):
+        with pytest.raises(ConfigError, match=r"engine\.batch_sizes"):
+            StaticEngine(wrong)
+    gpu = torch.device("cuda")
+    with pytest.raises(ConfigError, match=r"engine=graph: verifier=naive has to read .*engine=eager"):
+        GraphEngine().resolve(gpu, ModelDrafter(), NaiveVerifier())
+    assert AutoEngine().resolve(gpu, ModelDrafter(), NaiveVerifier()).name == "eager"
+    assert AutoEngine().resolve(gpu, None, MaskedVerifier()).name == "graph"
+
+
+def test_auto_is_eager_without_a_gpu(pair):
+    assert decoder(pair, AutoEngine()).engine.name == "eager"
+
+
+def test_rows_are_filled_from_behind():
+    assert moves([0, 3, 5]) == {3: 1, 5: 2}
+    assert moves([0, 1, 2]) == {}
+    assert moves([4]) == {4: 0}
+
+
+def test_bounded_texts(pair):
+    """No request grows beyond its limit, though a block may be drafted across it."""
+    requests = [
+        dataclasses.replace(r, max_new_tokens=n) for r, n in zip(make_requests(pair, 4), (1, 2, 5, 9), strict=True)
+    ]
+    for completion, request in zip(
+        decoder(pair, StaticEngine(), stop_ids=frozenset()).run(requests), requests, strict=True
+    ):
+        assert len(completion.token_ids) == request.max_new_tokens
+    assert texts(decoder(pair, StaticEngine()).run([])) == []

@@ -1,0 +1,152 @@
+"""Prompts fed in pieces: the texts of whole prompts, and nobody who decodes waits for more than a piece."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.core.types import Draft
+from specbench.decoding import Decoder, Request
+from specbench.decoding.engines.auto import AutoEngine
+from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.prompts import PromptQueue
+from specbench.decoding.engines.static import StaticEngine
+from specbench.models import CachedModel, Pair
+from specbench.rules.token.masked import MaskedVerifier
+from tests.decoding.test_engines import Keeps, logs
+from tests.helpers.cases import come_and_go
+from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
+from tests.models.test_cached_model import PROMPTS, TOLERANCE
+
+CHUNK = 7
+DRAFTS = {
+    **{"plain": ("model", 0), "model": ("model", 3), "prompt_lookup": ("prompt_lookup", 3), "tree": ("tree", 2)},
+    "layer_skip": ("layer_skip", 3),
+}
+
+
+@pytest.fixture(scope="module")
+def toy(pair: Pair) -> Pair:
+    return toy_pair(pair)
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    """Of prompts from one token to many pieces."""
+    return toy_requests((9, 1, 40, 17, 2, 25, 4))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_texts_and_steps_are_those_of_whole_prompts(toy, requests, draft):
+    kind, gamma = DRAFTS[draft]
+    expected = logs(toy_decoder(toy, kind, gamma=gamma).run(requests))
+    assert draft == "plain" or sum(step.num_accepted for _, steps, _ in expected for step in steps) > 0
+    for engine in (EagerEngine(CHUNK), StaticEngine(prompt_chunk=CHUNK)):
+        chunked = toy_decoder(toy, kind, engine, gamma)
+        assert logs(chunked.run(requests, at_once=3)) == expected, engine.name
+        assert logs(chunked.run(requests[::-1])) == expected[::-1]  # what the first left behind is not seen
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("engine", [EagerEngine(5), StaticEngine(prompt_chunk=5)], ids=["eager", "static"])
+def test_requests_come_and_go_while_prompts_are_fed(toy, requests, engine):
+    """Rows move and memory grows under prompts that are half fed; at times nobody decodes."""
+    expected, rng = logs(toy_decoder(toy).run(requests * 2)), random.Random(0)
+    assert logs(come_and_go(toy_decoder(toy, engine=engine), requests * 2, rng, 3)) == expected
+
+
+@pytest.mark.parametrize("engine", [EagerEngine(CHUNK), StaticEngine(prompt_chunk=CHUNK)], ids=["eager", "static"])
+def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(toy, requests, engine, monkeypatch):
+    first, second = (dataclasses.replace(requests[i], max_new_tokens=20) for i in (3, 2))
+    second = dataclasses.replace(second, prompt=(second.prompt * 2)[: 6 * CHUNK])
+    decoding, events = toy_decoder(dataclasses.replace(toy, stop_ids=frozenset()), "model", engine, 0), []
+    feed, extend = decoding.components.target.feed, decoding.components.target.extend
+    target = decoding.components.target
+    monkeypatch.setattr(
+        target, "feed", lambda tokens, *rest: (events.append(sum(map(len, tokens))), feed(tokens, *rest))
+    )
+    monkeypatch.setattr(target, "extend", lambda *fed, **asked: (events.append("step"), extend(*fed, **asked))[1])
+    completion = decoding.start([first])[0]
+    assert set(events) <= set(range(CHUNK + 1))  # memory is needed for a piece alone
+    decoding.step()
+    events.clear()
+    (other,) = decoding.admit([second])
+    assert (events, decoding.active) == ([], 2)
+    for _ in range(6):
+        assert not other.steps
+        decoding.step()
+    assert events == [CHUNK, "step"] * 5 + [CHUNK - 1, "step"]
+    decoding.flush()
+    assert (len(completion.steps), len(other.steps)) == (7, 1)
+    assert decoding.prompt_seconds > 0
+
+
+def test_pieces_do_what_a_whole_prompt_does(pair):
+    """In rows of any order, one of them behind the leading ones and one with a NaN that the last request left."""
+    engine, ids = CachedModel(pair.target, pair.vocab_size, "target"), [pair.encode(prompt) for prompt in PROMPTS]
+    engine.start(ids, 80)
+    with torch.inference_mode():
+        for layer in engine._cache.layers:
+            layer.values[1] = torch.nan
+    engine.reserve(4, 80)
+    prompts, rows = [ids[1], ids[0]], [1, 3]
+    fed = [0, 0]
+    while any(done < len(prompt) - 1 for done, prompt in zip(fed, prompts, strict=True)):
+        pieces = [prompt[done : min(done + 4, len(prompt) - 1)] for done, prompt in zip(fed, prompts, strict=True)]
+        engine.feed(pieces, rows, fed)
+        fed = [done + len(piece) for done, piece in zip(fed, pieces, strict=True)]
+    engine.show(4)  # attention reads the whole rows
+    asked = [ids[0], ids[1], ids[2], ids[0]]  # rows 0 and 2 are as they were
+    logits = engine.extend(torch.tensor([[each[-1]] for each in asked]), torch.ones(4).long()).logits
+    for row, each in enumerate(asked):
+        torch.testing.assert_close(logits[row], engine.score(each)[-1:], **TOLERANCE)
+
+
+def test_the_queue_gives_the_first_prompt_first_and_fills_up_with_others():
+    queue = PromptQueue()
+    queue.add([4, 0, 2], [range(4), range(10, 20), [30]])
+    pieces = queue.take(8)
+    assert (pieces.rows, list(map(list, pieces.tokens))) == ([4, 0], [[0, 1, 2], [10, 11, 12]])
+    assert (pieces.first, pieces.fed, pieces.last) == ([0, 0], [3, 3], [True, False])
+    assert set(queue.rows) == {0, 2}
+    queue.move({0: 1})
+    pieces = queue.take(5)
+    assert (pieces.rows, list(pieces.tokens[0]), pieces.first, pieces.last) == ([1], [13, 14, 15, 16, 17], [3], [False])
+    assert list(queue.take(4).tokens[0]) == [18]  # all but the last token of the prompt
+    assert set(queue.rows) == set()
+
+
+class Feeds(Keeps):
+    """Keeps something for each request, and takes pieces."""
+
+    def place(self, prompts, rows):
+        pass
+
+    def feed(self, pieces, rows, first):
+        self.fed = rows
+
+    def propose(self, batch, limits, streams):
+        return Draft.empty(len(batch), batch.lengths.device)
+
+
+def test_what_takes_no_pieces_is_refused_by_name(toy, requests):
+    target = CachedModel(toy.target, toy.vocab_size, "target")
+    for engine in (EagerEngine(4), StaticEngine(prompt_chunk=4)):
+        with pytest.raises(
+            ConfigError, match=r"engine\.prompt_chunk=4: drafter=Keeps takes prompts as a whole.*prompt_chunk=null"
+        ):
+            Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), engine)
+        drafter = Feeds()
+        Decoder(target, drafter, MaskedVerifier(), 3, frozenset(), engine).run(requests[:1])
+        assert drafter.fed == [0]
+    for wrong in (0, -1, 1.5, "all", True):
+        for engine in (EagerEngine, StaticEngine, AutoEngine):
+            with pytest.raises(ConfigError, match=r"engine\.prompt_chunk="):
+                engine(prompt_chunk=wrong)
+    assert AutoEngine(9).resolve(torch.device("cpu"), None, None).prompt_chunk == 9
+    assert AutoEngine(9).resolve(torch.device("cuda"), None, None).prompt_chunk == 9

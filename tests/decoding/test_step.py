@@ -1,0 +1,190 @@
+"""A step on the device: pure, without reading anything back, with drafts padded or not, with requests that join."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from specbench.core.rng import Stream
+from specbench.core.types import Draft, LogitRows, Verification
+from specbench.decoding import Decoder, step
+from specbench.decoding.stamps import Stamps
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.models import CachedModel, load_pair
+from specbench.rules import batched
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier, accepted_mask
+from specbench.sampling import RowParams, SamplingParams, inverse_cdf
+from specbench.sampling import batch as batches
+from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
+from tests.decoding.test_decoding import make_requests, texts
+from tests.helpers.cases import decoder
+from tests.helpers.kernel_cases import on_a_gpu
+from tests.helpers.no_reading import NoReading
+
+DRAFTERS = [ModelDrafter(), PromptLookupDrafter()]
+both = pytest.mark.parametrize("drafter", DRAFTERS, ids=["model", "prompt_lookup"])
+
+
+class Unchecked(MaskedVerifier):
+    """masked.py without the check of its arguments, which reads them."""
+
+    def verify(self, draft, target, streams):
+        num_accepted = accepted_mask(draft, target, streams).sum(dim=1)
+        weights = batched.residual(*batched.next_rows(draft, target, num_accepted))
+        return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
+
+
+@both
+def test_bounds_in_place_of_lengths_write_the_same_texts(exact, drafter, request):
+    requests = [dataclasses.replace(r, max_new_tokens=9 + 4 * i) for i, r in enumerate(make_requests(exact, 4))]
+    expected = decoder(exact, drafter=drafter).run(requests)
+    request.getfixturevalue("reading_nothing")
+    found = decoder(exact, drafter=drafter).run(requests)
+    assert texts(found) == texts(expected)
+    assert [c.steps for c in found] == [c.steps for c in expected]
+
+
+@both
+@pytest.mark.usefixtures("reading_nothing")
+def test_a_step_reads_nothing_back(pair, drafter):
+    speculative = decoder(pair, drafter=drafter, verifier=Unchecked())
+    speculative.start(make_requests(pair, 3))
+    for _ in range(3):
+        before = speculative.engine._batch
+        with NoReading():
+            speculative.engine._batch, result = step.step(before, speculative.components)
+    assert (result.num_emitted > 0).all()
+    with pytest.raises(AssertionError, match="_local_scalar_dense"), NoReading():  # it sees what it should
+        int(result.num_emitted.max())
+
+
+@on_a_gpu
+@both
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
+def test_a_step_waits_for_no_gpu(drafter, block):
+    """Whatever makes the host wait is an error while the step runs; its texts are those of plain decoding."""
+    made = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
+    requests = make_requests(made, 8, SamplingParams(temperature=0.0))
+    speculative = decoder(made, drafter=drafter, verifier=FusedVerifier(block=block))
+    speculative.start(requests)
+    speculative.step()  # compiles the kernels
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        step.step(speculative.engine._batch, speculative.components)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    completions = speculative.run(requests)
+    target = CachedModel(made.target, made.vocab_size, "target")
+    assert texts(completions) == texts(Decoder(target, None, None, 0, made.stop_ids).run(requests))
+
+
+@both
+def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
+    speculative = decoder(pair, drafter=drafter)
+    speculative.start(make_requests(pair, 3))
+    before = speculative.engine._batch
+    kept = copy.deepcopy(before)
+    after, _ = step.step(before, speculative.components)
+    for field in ("tokens", "lengths", "limits", "seeds", "finished"):
+        assert torch.equal(getattr(before, field), getattr(kept, field)), field
+    assert (after.lengths > before.lengths).all()
+
+
+@both
+@pytest.mark.parametrize("widths", ["read", "bounds"])
+def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, drafter, widths, request):
+    """Prompts of other lengths and higher limits than those that are under way; one is a single token."""
+    if widths == "bounds":
+        request.getfixturevalue("reading_nothing")
+    requests = [dataclasses.replace(r, max_new_tokens=8 + 5 * i) for i, r in enumerate(make_requests(exact, 4))]
+    requests.append(dataclasses.replace(requests[0], prompt=requests[0].prompt[:1], name="short"))
+    alone = [texts(decoder(exact, drafter=drafter).run([each]))[0] for each in requests]
+    speculative = decoder(exact, drafter=drafter)
+    completions = speculative.start(requests[:2])
+    speculative.step()
+    completions += speculative.admit(requests[2:3])
+    speculative.step()
+    completions += speculative.admit(requests[3:])
+    while speculative.active:
+        speculative.step()
+    assert texts(completions) == alone
+
+
+def test_the_first_may_be_prompts_of_one_token(exact):
+    requests = make_requests(exact, 2)
+    short = dataclasses.replace(requests[0], prompt=requests[0].prompt[:1])
+    speculative = decoder(exact)
+    completions = [*speculative.start([short]), *speculative.admit(requests[1:])]
+    while speculative.active:
+        speculative.step()
+    assert texts(completions) == [texts(decoder(exact).run([r]))[0] for r in (short, requests[1])]
+
+
+class Compact(ModelDrafter):
+    """Drafts without padding, as a drafter of one's own may make them, of 0 to gamma tokens."""
+
+    def propose(self, batch, limits, streams):
+        draft = super().propose(batch, torch.minimum(limits, batch.lengths % 4), streams)
+        if draft.max_draft_tokens == 0:
+            return draft
+        target_rows = draft.rows.select(torch.zeros(len(batch) * (draft.max_draft_tokens + 1), dtype=torch.int64))
+        return draft.compact(target_rows)[0]
+
+
+class Uneven(Compact):
+    """The same drafts, padded."""
+
+    def propose(self, batch, limits, streams):
+        return ModelDrafter.propose(self, batch, torch.minimum(limits, batch.lengths % 4), streams)
+
+
+def test_drafts_with_and_without_padding_write_the_same_texts(exact):
+    requests = make_requests(exact, 4)
+    padded, compact = (decoder(exact, drafter=drafter).run(requests) for drafter in (Uneven(), Compact()))
+    assert texts(padded) == texts(compact)
+    drafted = {step.num_draft_tokens for completion in padded for step in completion.steps}
+    assert {0, 1, 2, 3} <= drafted
+
+
+def test_a_finished_request_stays_as_it_is():
+    """As long as nobody retired it: nothing is drafted for it, and nothing of it changes."""
+    params = RowParams.of([SamplingParams()] * 3)
+    finished = torch.tensor([RUNNING, STOPPED, FULL])
+    batch = Batch(
+        torch.zeros(3, 9).long(),
+        torch.tensor([2, 2, 2]),
+        torch.tensor([4, 4, 6]),
+        torch.tensor([6, 6, 6]),
+        torch.full((3,), 5),
+        *[torch.arange(3)],
+        params,
+        finished,
+        torch.full((3, 1), 9),
+    )
+    assert batch.free_tokens().tolist() == [1, 0, 0]
+    rows = LogitRows(torch.zeros(6, 4), torch.ones(6), torch.full((6,), -torch.inf), None)
+    draft = Draft(torch.tensor([1, 1, 1]), None, torch.tensor([1, 0, 0]), 1, padded=True)
+    verification = Verification(torch.tensor([[1, 2], [3, -1], [3, -1]]), torch.tensor([1, 0, 0]))
+
+    class Nothing(CachedModel):
+        def __init__(self):
+            pass
+
+        def truncate(self, lengths):
+            self.lengths = lengths
+
+    components, stamps = step.StepComponents(Nothing(), None, None, 1), Stamps(5, torch.device("cpu"))
+    for _ in range(4):
+        stamps.mark()
+    after, result = step._commit(batch, draft, rows, verification, components, stamps)
+    assert after.lengths.tolist() == [6, 4, 6]
+    assert after.finished.tolist() == [FULL, STOPPED, FULL]
+    assert result.num_emitted.tolist() == [2, 0, 0]
+    assert after.tokens[0, 4:6].tolist() == [1, 2]
+    assert torch.equal(after.tokens[1:], batch.tokens[1:])
+    assert batches.known_max(batch.lengths, 99) == 6

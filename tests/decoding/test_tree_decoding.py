@@ -1,0 +1,273 @@
+"""Decoding with trees: texts, processors, the step log and its numbers, and what does not go together."""
+
+import copy
+import dataclasses
+
+import pandas as pd
+import pytest
+import torch
+
+from specbench.core import arguments, trees
+from specbench.core.errors import ConfigError
+from specbench.core.rng import Streams
+from specbench.decoding import Decoder, step
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.tree import MOST_TOKENS, TopTreeDrafter, TreeDrafter
+from specbench.metrics import ratios
+from specbench.metrics.acceptance import position_rates
+from specbench.metrics.results import STEPS
+from specbench.models import CachedModel, load_pair
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
+from specbench.sampling import History, RowParams, SamplingParams
+from specbench.sampling.batch import RUNNING, Batch
+from tests.core.test_trees import IDS, PARENTS, PATHS, decoder
+from tests.decoding.test_decoding import GREEDY, make_requests, texts
+from tests.decoding.test_step import NoReading
+from tests.helpers.kernel_cases import on_a_gpu
+from tests.protocols.test_honest_rows import context, protocol_of
+
+
+@pytest.fixture(scope="module")
+def exact(pair):
+    """The pair in float64, where shapes of matrix products move no token."""
+    return dataclasses.replace(
+        pair, target=copy.deepcopy(pair.target).double(), draft=copy.deepcopy(pair.draft).double()
+    )
+
+
+# --- Texts ---
+
+
+def test_greedy_texts_are_the_plain_ones(exact):
+    requests = make_requests(exact, 4, GREEDY, max_new_tokens=14)
+    plain = Decoder(CachedModel(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
+    for drafter in (TreeDrafter([2, 2, 1, 1]), TopTreeDrafter([1, 3])):
+        found = decoder(exact, drafter).run(requests)
+        assert texts(found) == texts(plain)
+        assert max(step.num_accepted for each in found for step in each.steps) == 4
+
+
+def test_a_tree_without_branches_is_the_chain(exact):
+    """Bit for bit: the texts and the acceptance that the draft model and the token rule have."""
+    requests = make_requests(exact, 3, max_new_tokens=16)
+    chain = decoder(exact, ModelDrafter(), MaskedVerifier()).run(requests)
+    tree = decoder(exact, TreeDrafter([1])).run(requests)
+    assert texts(tree) == texts(chain)
+    assert [each.steps for each in tree] == [each.steps for each in chain]
+
+
+def test_a_draft_model_that_is_the_target_is_accepted_whole(exact):
+    """At temperature 0 each first child is the target's own token. Catches a draft cache without the path's rows."""
+    same = dataclasses.replace(exact, draft=exact.target)
+    found = decoder(same, TreeDrafter([2, 2, 1])).run(make_requests(same, 2, GREEDY, max_new_tokens=20))
+    steps = [step for each in found for step in each.steps]
+    assert len(steps) > 6
+    assert all(step.num_accepted == step.draft_depth for step in steps)
+
+
+def test_a_text_depends_on_its_seed_and_prompt_alone(exact):
+    """Not on requests of other sampling parameters and lengths beside it, nor on those that join later."""
+    requests = [dataclasses.replace(r, max_new_tokens=5 + 4 * i) for i, r in enumerate(make_requests(exact, 3))]
+    alone = [texts(decoder(exact).run([request]))[0] for request in requests]
+    assert texts(decoder(exact).run(requests[::-1])) == alone[::-1]
+    made = decoder(exact)
+    completions = made.start(requests[1:])
+    made.step()
+    completions += made.admit(requests[:1])
+    while made.active:
+        made.step()
+    assert texts(completions) == [*alone[1:], alone[0]]
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 4, 7])
+def test_trees_are_cut_by_depth_near_the_end(pair, max_new_tokens):
+    requests = make_requests(pair, 4, max_new_tokens=max_new_tokens)
+    requests = [dataclasses.replace(request, stop_ids=frozenset()) for request in requests]
+    made = decoder(pair, TreeDrafter([2, 2]))
+    nodes = [0, 2, 6, 10, 14]
+    for completion in made.run(requests):
+        assert len(completion.token_ids) == max_new_tokens
+        left = max_new_tokens
+        for each in completion.steps:
+            assert each.draft_depth == min(4, left - 1)
+            assert each.num_draft_tokens == nodes[each.draft_depth]
+            assert each.num_accepted <= each.draft_depth
+            left -= each.num_emitted
+
+
+def test_bounds_in_place_of_lengths_write_the_same_texts(exact, request):
+    requests = [dataclasses.replace(r, max_new_tokens=5 + 3 * i) for i, r in enumerate(make_requests(exact, 3))]
+    expected = decoder(exact).run(requests)
+    request.getfixturevalue("reading_nothing")
+    found = decoder(exact).run(requests)
+    assert texts(found) == texts(expected)
+    assert [c.steps for c in found] == [c.steps for c in expected]
+
+
+@pytest.mark.usefixtures("reading_nothing")
+def test_a_step_reads_nothing_back(pair, monkeypatch):
+    """But for the check of arguments, which is left out if nobody may wait."""
+    monkeypatch.setattr(arguments, "_may_wait", lambda device: False)
+    made = decoder(pair)
+    made.start(make_requests(pair, 3))
+    for _ in range(2):
+        with NoReading():
+            made.engine._batch, result = step.step(made.engine._batch, made.components)
+    assert (result.num_emitted > 0).all()
+
+
+@on_a_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_step_waits_for_no_gpu():
+    """Whatever makes the host wait is an error while the step runs; its texts are those of plain decoding."""
+    made = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
+    requests = make_requests(made, 8, GREEDY)
+    trees_of = decoder(made)
+    trees_of.start(requests)
+    trees_of.step()  # compiles the kernels, and keeps the tree's tensors
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        step.step(trees_of.engine._batch, trees_of.components)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    plain = Decoder(CachedModel(made.target, made.vocab_size, "target"), None, None, 0, made.stop_ids)
+    assert texts(trees_of.run(requests)) == texts(plain.run(requests))
+
+
+# --- Processors ---
+
+
+def test_each_place_of_a_tree_has_a_history_of_its_own():
+    text = torch.tensor([[7, 8, 0, 0, 0, 0], [9, 5, 6, 0, 0, 0]])
+    lengths = torch.tensor([2, 3])
+    seen_by = []
+
+    class Listening:
+        def __call__(self, logits, history: History):
+            seen_by.append([[t for t in row if t >= 0] for row in history.tokens.tolist()])
+            return logits
+
+    params = RowParams.of([SamplingParams(processors=[Listening()])] * 2)
+    batch = Batch(
+        text, lengths, lengths, lengths + 3, lengths, lengths, params, torch.full((2,), RUNNING), lengths[:, None]
+    )
+    seen = trees.ancestors(trees.with_root(torch.tensor([PARENTS] * 2)), 4)
+    fed = torch.tensor([[8, *IDS], [6, *IDS]])
+    path = trees.paths(seen, 4)[:, :, 1:]
+    tokens = fed.gather(1, path.flatten(1)).view(path.shape)
+    batch.rows_of_paths(torch.zeros(14, 100), tokens, trees.depths(seen) - 1)
+    (found,) = seen_by
+    along = [[], *([IDS[i] for i in p] for p in PATHS)]
+    assert found == [[*start, *drafted] for start in ([7, 8], [9, 5, 6]) for drafted in along]
+
+
+class Stirred:
+    """Changes every logit by the sum of all tokens before: any history but a path's own moves the text."""
+
+    def __call__(self, logits, history):
+        total = history.tokens.clamp(min=0).sum(dim=1, keepdim=True)
+        return logits + 2 * torch.sin(total * torch.arange(1.0, logits.shape[1] + 1)).to(logits.dtype)
+
+
+def test_processors_see_the_path_to_each_token(exact):
+    """And nothing else; the draft model's logits and the target's alike."""
+    sampling = SamplingParams(temperature=0.0, processors=[Stirred()])
+    requests = make_requests(exact, 2, sampling, max_new_tokens=14)
+    plain = Decoder(CachedModel(exact.target, exact.vocab_size, "target"), None, None, 0, exact.stop_ids).run(requests)
+    same = dataclasses.replace(exact, draft=exact.target)
+    found = decoder(same).run(requests)
+    assert texts(found) == texts(plain)
+    assert all(each.num_accepted == each.draft_depth for completion in found for each in completion.steps)
+
+
+def test_each_token_is_drawn_from_the_draft_model_along_its_path(pair):
+    """The row of every drafted token, processor and all, against one pass over its path; siblings before it are out."""
+    made, stir = decoder(pair, TreeDrafter([2, 2]), gamma=2), Stirred()
+    (request,) = make_requests(pair, 1, SamplingParams(processors=[stir]))
+    made.start([request])
+    batch = made.engine._batch
+    draft = made.components.drafter.propose(batch, batch.free_tokens(), Streams(batch.seeds, batch.lengths, 3))
+    tokens, parents = draft.token_ids.tolist(), draft.parents.tolist()
+    for i, parent in enumerate(parents):
+        path = [*request.prompt, *([tokens[parent]] if parent >= 0 else [])]
+        of_path = History(
+            torch.tensor([path]),
+            *torch.tensor([[len(request.prompt)], [len(path)]]),
+            torch.zeros(1, 0).long(),
+            *torch.zeros(2, 1).long(),
+        )
+        expected = stir(made.components.drafter.model.score(path)[-1:], of_path)[0]
+        before = [tokens[j] for j in range(i) if parents[j] == parent]
+        assert draft.rows.logits[i, before].tolist() == [-torch.inf] * len(before)
+        expected[before] = -torch.inf
+        torch.testing.assert_close(draft.rows.logits[i], expected, rtol=0, atol=1e-3)
+
+
+# --- What a tree's numbers mean ---
+
+
+def test_rates_by_position_are_by_depth():
+    """A tree of 6 tokens and depth 2, and one cut to 2 tokens and depth 1: it does not count as reaching position 2."""
+    steps = pd.DataFrame(
+        {"prompt": "a", "num_draft_tokens": [6, 6, 2], "num_accepted": [2, 0, 1], "num_emitted": [3, 1, 2]}
+        | {"draft_depth": [2, 2, 1]}
+    )
+    rates = position_rates(steps, 2)
+    assert rates.joint == [2 / 3, 1 / 2]
+    assert rates.conditional == [2 / 3, 1.0]
+    log = ratios.StepLog.of(steps, 2)
+    assert ratios.full_drafts_length(log) == 2.0
+    assert ratios.tested_rate(log) == 3 / 4
+    old = ratios.StepLog.of(steps.drop(columns="draft_depth"), 2)
+    assert old.depth.tolist() == [6, 6, 2]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_protocol_decode_measures_trees(pair):
+    """Its row adds up, its step log has depths, and the check and the overlap are there as for chains."""
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    drafter = TreeDrafter([3, 2]).bind(pair, target)
+    chains = context(pair, needs_models=True)
+    found = protocol_of("decode").run(dataclasses.replace(chains, drafter=drafter, verifier=TreeVerifier()))
+    row, steps = found.measured, pd.DataFrame(found.tables[STEPS].rows)
+    assert (
+        row["drafted"]
+        == steps["num_draft_tokens"].sum()
+        == sum(3 * (d > 0) + 6 * (d > 1) for d in steps["draft_depth"])
+    )
+    assert row["acceptance_rate"] == pytest.approx(row["accepted"] / row["drafted"])
+    assert row["acceptance_length"] == pytest.approx(1 + row["accepted"] / row["steps"])
+    assert len(row["acceptance_histogram"]) == 3
+    assert row["joint_rates"][1] == pytest.approx(
+        (steps["num_accepted"] == 2).sum() / (steps["draft_depth"] == 2).sum()
+    )
+    assert 0 < row["overlap"] < 1
+    assert row["check_draws"] == 4
+
+
+# --- What does not go together ---
+
+
+def test_a_verifier_of_chains_and_a_gamma_below_the_levels_are_refused(pair):
+    with pytest.raises(ConfigError, match=r"verifier=masked: takes chains alone.*Use verifier=tree"):
+        decoder(pair, verifier=MaskedVerifier())
+    with pytest.raises(ConfigError, match=r"drafter.branches=\[2, 2, 1, 1\]: 4 levels, but gamma=3"):
+        decoder(pair, gamma=3)
+    assert decoder(pair, gamma=0)._most == 0
+    assert decoder(pair, gamma=6)._most == 2 + 4 * 5
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("branches", [[], [0], [2, -1], [1.5], "22", 3, [True]], ids=repr)
+def test_branches_are_counts(branches):
+    with pytest.raises(ConfigError, match="drafter.branches"):
+        TreeDrafter(branches)
+
+
+def test_a_tree_may_not_be_too_large():
+    with pytest.raises(ConfigError, match=f"more than {MOST_TOKENS} tokens"):
+        TreeDrafter([8, 8, 8])
+    with pytest.raises(ConfigError, match=f"more than {MOST_TOKENS} tokens"):
+        TreeDrafter([100]).most_tokens(8)

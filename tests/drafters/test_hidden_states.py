@@ -1,0 +1,385 @@
+"""Hidden states of the target reach a drafter: those of whole passes, of the tokens that stand, in every kind of step.
+
+The drafter of docs/drafters.md, which lies outside of the tree, is run as it stands there.
+"""
+
+import copy
+import dataclasses
+import random
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specbench.core.errors import ArgumentError
+from specbench.core.types import Draft
+from specbench.decoding import Decoder, step
+from specbench.decoding.engines.compiled import CompiledEngine
+from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.graph import GraphEngine
+from specbench.decoding.engines.static import StaticEngine
+from specbench.drafters import Drafter
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.tree import TreeDrafter
+from specbench.models import CachedModel, RowCache, cached_draft, load_pair
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
+from specbench.runs.workloads import load_prompts
+from specbench.sampling import SamplingParams
+from tests.decoding.test_decoding import make_requests, texts
+from tests.decoding.test_engines import logs
+from tests.helpers.cases import come_and_go, decoder
+from tests.helpers.command_lines import ROOT
+from tests.helpers.families import CONFIGS, VOCABULARY, made
+from tests.helpers.kernel_cases import on_a_gpu
+from tests.helpers.no_reading import NoReading
+from tests.helpers.toy import toy_pair, toy_requests
+from tests.tree.test_readme import blocks
+
+GREEDY = SamplingParams(temperature=0.0)
+ENGINES = {
+    "eager": EagerEngine,
+    "eager, pieces": lambda: EagerEngine(5),
+    "static": lambda: StaticEngine([3]),
+    "static, pieces": lambda: StaticEngine(prompt_chunk=4),
+}
+
+
+# --- The states are those of whole passes ---
+
+
+class States(RowCache):
+    """All that was observed, at its positions."""
+
+    def __init__(self, features, width):
+        self.counts = torch.zeros(0, dtype=torch.int64)
+        self.by_name = {name: torch.zeros((0, 0, width)) for name in features}
+
+    def reserve(self, rows, capacity):
+        more = rows - len(self.counts)
+        if more > 0 or capacity > next(iter(self.by_name.values())).shape[1]:
+            self.counts = torch.nn.functional.pad(self.counts, (0, max(more, 0)))
+            grow = (0, 0, 0, capacity, 0, max(more, 0))
+            self.by_name = {name: torch.nn.functional.pad(states, grow) for name, states in self.by_name.items()}
+
+    def feed(self, pieces, rows, first):
+        self.counts[[row for row, before in zip(rows, first, strict=True) if before == 0]] = 0
+
+    def move(self, sources, targets):
+        for states in (self.counts, *self.by_name.values()):
+            states[list(targets)] = states[list(sources)]
+
+
+class Watching:
+    """Compares at every step what was observed with a whole pass over each text."""
+
+    features = ("last", 1, 0)
+
+    def _attach(self, pair, target):
+        super()._attach(pair, target)
+        self.reference, self.compared = pair.target, Counter()
+        self.states = States(self.features, pair.target.config.hidden_size)
+        self.caches = (*self.caches, self.states)
+
+    def observe(self, observation):
+        for i, (row, count, first) in enumerate(
+            zip(*(x.tolist() for x in (observation.rows, observation.counts, observation.first)), strict=True)
+        ):
+            if count:
+                assert first == self.states.counts[row]  # nothing is missing, and nothing comes twice
+                self.states.counts[row] += count
+                self.tokens = observation.token_ids[i, :count].tolist()
+                for name, states in observation.features.items():
+                    self.states.by_name[name][row, first : first + count] = states[i, :count]
+
+    def propose(self, batch, limits, streams):
+        for row in batch.running.nonzero()[:, 0].tolist():
+            length = int(batch.lengths[row]) - 1
+            assert self.states.counts[row] == length
+            if length:
+                whole = self.reference(
+                    input_ids=batch.tokens[row : row + 1, :length], use_cache=False, output_hidden_states=True
+                ).hidden_states
+                for name, states in self.states.by_name.items():
+                    expected = whole[-1 if name == "last" else name][0]
+                    assert (states[row, :length] - expected).abs().max() < 1e-4 * expected.std(), (name, row)
+                    self.compared[name] += length
+        return super().propose(batch, limits, streams)
+
+
+class WatchingModel(Watching, ModelDrafter):
+    pass
+
+
+class WatchingTree(Watching, TreeDrafter):
+    pass
+
+
+WAYS = {
+    "chain": (WatchingModel, MaskedVerifier, 3),
+    "tree": (lambda: WatchingTree([2]), TreeVerifier, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def toy(pair):
+    return toy_pair(pair)
+
+
+def watched(toy, way, engine):
+    drafter, verifier, gamma = WAYS[way]
+    target = CachedModel(toy.target, toy.vocab_size, "target")
+    return Decoder(target, drafter().bind(toy, target), verifier(), gamma, toy.stop_ids, engine)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_observed_are_the_states_of_whole_passes(toy, way, engine):
+    """Requests come, end, and take each other's rows; prompts of one token have no states, and equal ones share."""
+    decoding = watched(toy, way, ENGINES[engine]())
+    requests = toy_requests((9, 1, 12, 4, 9, 2, 20))
+    requests[2] = dataclasses.replace(requests[2], prompt=requests[0].prompt)
+    decoding.run(requests, at_once=3)
+    if engine != "static":  # which has three rows
+        come_and_go(decoding, toy_requests((5, 3, 1, 8)), random.Random(1), 2)
+    compared = decoding.components.drafter.compared
+    assert set(compared) == {"last", 1, 0}
+    assert min(compared.values()) > 150
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_last_states_are_what_the_output_layer_reads(name):
+    """Of every family; and asking for states leaves the logits as they are."""
+    model, read = made(name), []
+    ids, counts = torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 2])
+    outputs = []
+    for features in ((), ("last", 0, 1)):
+        cached = CachedModel(model, VOCABULARY, name)
+        cached.start([[1, 2, 3], [4, 5]], 16)
+        hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, args: read.append(args[0]))
+        outputs.append(cached.extend(ids, counts, features=features))
+        hook.remove()
+    assert torch.equal(outputs[0].logits, outputs[1].logits)
+    assert outputs[0].features == {}
+    assert torch.equal(outputs[1].features["last"], read[1])
+    assert [states.shape[:2] for states in outputs[1].features.values()] == [(2, 2)] * 3
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_compiled_steps_have_them_too(toy):
+    """Traced as torch.compile does it, with and without, one after the other."""
+    torch.compiler.reset()
+    found = []
+    for compiled in (False, True):
+        cached = CachedModel(copy.deepcopy(toy.target), toy.vocab_size, "target")
+        if compiled:
+            cached.fixed_forward = torch.compile(cached.model, backend="eager", dynamic=False)
+        for features in ((), ("last", 1), (), ("last", 1)):
+            cached.start([[1, 2, 3], [4, 5]], 16)
+            cached.show(2)
+            found.append(cached.extend(torch.tensor([[6, 7], [8, 9]]), torch.tensor([2, 2]), features=features))
+    for eager, traced in zip(found[:4], found[4:], strict=True):
+        torch.testing.assert_close(eager.logits, traced.logits)
+        assert eager.features.keys() == traced.features.keys()
+        for name, states in eager.features.items():
+            torch.testing.assert_close(states, traced.features[name])
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Counted(StaticEngine):
+    """Keeps the operations of its last step."""
+
+    def _step_of(self, size):
+        with Operations() as operations:
+            numbers = super()._step_of(size)
+        self.names = operations.names
+        return numbers
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_drafter_that_asks_for_none_pays_nothing(toy, monkeypatch):
+    """Nothing is put together for it, and the operations of a step are the same before and after another drafter of
+    the same models had features."""
+
+    def operations(drafter):
+        target = CachedModel(toy.target, toy.vocab_size, "target")
+        decoding = Decoder(target, drafter.bind(toy, target), MaskedVerifier(), 3, toy.stop_ids, Counted([2]))
+        decoding.run([dataclasses.replace(each, sampling=GREEDY) for each in toy_requests((4, 5))])
+        return decoding.engine.names
+
+    class Observing(ModelDrafter):
+        features = ("last", 1)
+
+        def observe(self, observation):
+            observation.features["last"].sum()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step, "_observation", None)
+        before = operations(ModelDrafter())
+    assert len(operations(Observing())) > len(before)
+    assert operations(ModelDrafter()) == before
+
+
+def test_a_draft_of_another_vocabulary_has_none(pair):
+    from tests.helpers.vocabularies import relabelled
+
+    model = cached_draft(relabelled(pair, 3500))
+    with pytest.raises(ArgumentError, match="features: .'last'.*another vocabulary"):
+        model.start([[1, 2]], 8, ("last",))
+
+
+# --- The drafter of the guide ---
+
+
+class Unigram(Drafter):
+    """Drafts the most frequent token."""
+
+    def __init__(self, token):
+        self.token = token
+
+    def propose(self, batch, limits, streams):
+        width = streams.width - 1
+        tokens = torch.full((len(batch) * width,), self.token, device=batch.lengths.device)
+        return Draft(tokens, None, limits, width, padded=True)
+
+
+@pytest.fixture(scope="module")
+def guide():
+    """The names of the guide's code, run as a reader runs it."""
+    (block,) = [block for block in blocks(ROOT / "docs/drafters.md") if "class LinearHead" in block]
+    names = {"__name__": "__main__"}
+    exec(compile(block, "drafters.md", "exec"), names)
+    return names
+
+
+@pytest.fixture(scope="module")
+def asked(exact):
+    """Requests that the head was not fitted on, of different lengths."""
+    prompts = [exact.encode(prompt.text) for prompt in load_prompts("embedded:embedded.jsonl", 32)[24:]]
+    made = make_requests(exact, len(prompts), GREEDY)
+    return [
+        dataclasses.replace(request, prompt=tuple(prompt), max_new_tokens=14 + 6 * (i % 3))
+        for i, (request, prompt) in enumerate(zip(made, prompts, strict=True))
+    ]
+
+
+def in_float64(guide, kind="LinearHead"):
+    return guide[kind](guide["head"].weights.double())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_linear_head_is_lossless_and_beats_the_most_frequent_token(exact, guide, asked):
+    plain = texts(decoder(exact, 0).run(asked))
+    counts = Counter(token for text in guide["written"] for token in text.token_ids)
+    accepted = {}
+    for drafter in (in_float64(guide), Unigram(counts.most_common(1)[0][0])):
+        found = decoder(exact, drafter=drafter).run(asked)
+        assert texts(found) == plain
+        accepted[type(drafter).__name__] = sum(step.num_accepted for text in found for step in text.steps)
+    assert accepted["LinearHead"] > 2 * accepted["Unigram"], accepted
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_and_batches_draft_alike(exact, guide, asked, engine):
+    """Each request by itself, and in batches that come and go."""
+    requests = [*asked[:5], dataclasses.replace(asked[0], prompt=asked[0].prompt[:1], name="short")]
+    alone = [logs(decoder(exact, drafter=in_float64(guide)).run([request]))[0] for request in requests]
+    decoding = decoder(exact, drafter=in_float64(guide), engine=ENGINES[engine]())
+    assert logs(decoding.run(requests, at_once=3)) == alone
+    assert logs(decoding.run(requests[::-1], at_once=2)) == alone[::-1]
+
+
+def tree_head(guide):
+    """The guide's head with two candidates for the first token, and one behind each."""
+
+    class TreeHead(guide["LinearHead"]):
+        drafts_trees = True
+
+        def most_tokens(self, gamma):
+            return 4
+
+        def propose(self, batch, limits, streams):
+            if streams.width == 1:
+                return Draft.empty(len(batch), batch.lengths.device)
+            state, token = self.last.states[: len(batch)], batch.span(batch.lengths - 1, 1)[:, 0]
+            state = torch.cat([state, self.embed(token)], dim=1) @ self.weights
+            first = self.output(state).topk(2, dim=1).indices
+            behind = [
+                self.output(torch.cat([state, self.embed(token)], dim=1) @ self.weights).argmax(dim=1)
+                for token in first.unbind(1)
+            ]
+            depth = streams.width - 1
+            tokens = torch.cat([first, torch.stack(behind, dim=1)], dim=1)[:, : 2 * depth]
+            parents = (torch.arange(2 * depth, device=tokens.device) - 2).clamp(min=-1).repeat(len(batch))
+            return Draft(tokens.flatten(), None, 2 * limits, 2 * depth, padded=True, parents=parents, depth=depth)
+
+    return TreeHead(guide["head"].weights.double())
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_head_drafts_trees(exact, guide, asked, engine):
+    plain = texts(decoder(exact, 0).run(asked[:5]))
+    chain = decoder(exact, 2, drafter=in_float64(guide)).run(asked[:5])
+    tree = decoder(exact, 2, drafter=tree_head(guide), verifier=TreeVerifier(), engine=ENGINES[engine]())
+    found = tree.run(asked[:5], at_once=3)
+    assert texts(found) == plain
+    assert sum(len(text.steps) for text in found) < sum(len(text.steps) for text in chain)
+
+
+@pytest.mark.usefixtures("reading_nothing", "unchecked")
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+def test_a_step_with_a_head_reads_nothing_back(exact, guide, asked, kind):
+    from tests.decoding.test_step import Unchecked
+
+    drafter = in_float64(guide) if kind == "chain" else tree_head(guide)
+    decoding = decoder(exact, 2, drafter=drafter, verifier=Unchecked() if kind == "chain" else TreeVerifier())
+    decoding.start(asked[:3])
+    before = decoding.engine._batch
+    if kind == "chain":
+        with NoReading():
+            before, _ = step.step(before, decoding.components)
+    else:  # the verifier of trees checks its arguments; what is observed of its result reads nothing
+        draft = drafter.bind(exact, decoding.components.target)
+        draft = decoding.components.drafter.propose(
+            before, before.free_tokens(), step.streams_of(before.seeds, before.lengths, 3)
+        )
+        rows, hidden = step.score(before, draft, decoding.components.target, features=("last",))
+        verification = TreeVerifier().verify(draft, rows, step.streams_of(before.seeds, before.lengths, 5))
+        with NoReading(), torch.inference_mode():
+            decoding.components.drafter.observe(step._observation(before, draft, verification, hidden))
+
+
+@on_a_gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # PyTorch's own, while it compiles
+@pytest.mark.usefixtures("unchecked")  # checks of shapes would be compiled too
+@pytest.mark.parametrize("kind", ["chain", "tree"])
+def test_captured_and_compiled_steps_draft_what_eager_ones_do(guide, kind):
+    made = load_pair("embedded:target", device="cuda", dtype="float32")
+    weights = guide["head"].weights.cuda()
+    drafter = guide["LinearHead"](weights) if kind == "chain" else copy.copy(tree_head(guide))
+    drafter.weights = weights
+    verifier, gamma = (MaskedVerifier(), 3) if kind == "chain" else (TreeVerifier(), 2)
+    requests = make_requests(made, 7, GREEDY)
+    expected = logs(decoder(made, gamma, drafter=drafter, verifier=verifier).run(requests, 3))
+    plain = texts(decoder(made, 0).run(requests))
+    assert [tokens for tokens, *_ in expected] == plain
+    for engine in (GraphEngine(), GraphEngine(prompt_chunk=7), CompiledEngine()):
+        found = decoder(made, gamma, drafter=drafter, verifier=verifier, engine=engine).run(requests, 3)
+        assert texts(found) == plain
+        accepted = sum(step.num_accepted for text in found for step in text.steps)
+        assert abs(accepted - sum(step.num_accepted for _, steps, _ in expected for step in steps)) < 5

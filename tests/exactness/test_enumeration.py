@@ -1,0 +1,144 @@
+"""Fixtures, and the enumeration of rules by their formulas."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from specbench.exactness.enumeration.laws import (
+    all_drafts,
+    completed,
+    counted_ends,
+    joint_tv,
+    law_ends,
+    law_of,
+    prefixes,
+    rule_error,
+    rule_lengths,
+    target_joint,
+)
+from specbench.exactness.enumeration.locate import locate
+from specbench.exactness.enumeration.reference import expected
+from specbench.exactness.evidence import Evidence
+from specbench.exactness.fixtures import greedy_fixture, small_fixtures
+from specbench.exactness.statistics.small import SmallTier
+from specbench.exactness.steps import draw, table_rows, verified
+from specbench.exactness.streams import request_streams
+from specbench.exactness.zoo import residual
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import rule_of, rules_with_formulas
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
+from tests.helpers.cases import CPU, FIXTURES, every_fixture
+
+# --- Fixtures and enumeration ---
+
+
+@every_fixture
+def test_no_two_rows_of_a_fixture_are_equal(fixture):
+    if fixture.name == "greedy":
+        return  # one-hot rows
+    fixture = fixture.variant(0)
+    for rows in (fixture.p, fixture.q):
+        if not (fixture.deterministic and rows is fixture.q):
+            distances = torch.cdist(rows, rows) + 9 * torch.eye(len(rows))
+            assert distances.min() > 1e-4
+
+
+def test_fixtures_hold_what_they_promise():
+    p, q = FIXTURES["zeros"].p, FIXTURES["zeros"].q
+    first = p[: len(q)]
+    assert ((first == 0) & (q > 0)).any()
+    assert ((first > 0) & (q == 0)).any()
+    assert torch.equal(FIXTURES["ties"].p[0], FIXTURES["ties"].q[0])
+    assert (FIXTURES["processed"].p == 0).any()
+    assert rule_lengths("token", FIXTURES["greedy"])[-1].tolist() == [0, 1, 0]  # accepts, then refuses
+    assert FIXTURES["ragged"].counts == (2, 0, 1)
+
+
+@every_fixture
+@pytest.mark.parametrize("rule", rules_with_formulas())
+def test_rules_are_lossless_by_enumeration(fixture, rule):
+    assert rule_error(rule, fixture) <= 1e-12
+
+
+@every_fixture
+def test_joints_are_distributions(fixture):
+    joint = target_joint(fixture, fixture.gamma + 1)
+    assert joint.sum() == pytest.approx(1, abs=1e-12)
+    drafts = all_drafts(fixture, fixture.gamma)
+    assert drafts.weight.sum() == pytest.approx(1, abs=1e-12)
+    for rule in rules_with_formulas().values():
+        assert law_of(rule, drafts).length.sum(1).numpy() == pytest.approx(1, abs=1e-12)
+
+
+def test_enumeration_sees_a_wrong_residual():
+    """Replacing the residual by the target: TV by hand for a one-token draft is the sum over x of the missing mass."""
+    fixture = FIXTURES["processed"]
+    drafts = all_drafts(fixture, 1)
+    law = law_of(TOKEN, drafts)
+    wrong = dataclasses.replace(law, emit=drafts.p.clone())
+    p, q = fixture.p[0], fixture.q[0]
+    refused = (q - torch.minimum(p, q)).sum()
+    by_hand = 0.5 * (torch.minimum(p, q) + refused * p - p).abs().sum()
+    assert joint_tv(fixture, law_ends(fixture, drafts, wrong)) == pytest.approx(float(by_hand), abs=1e-12)
+    found = locate(residual.TargetResidual(), fixture, 1)
+    assert found is not None
+    assert found.tv == pytest.approx(float(by_hand), abs=1e-9)
+
+
+def test_block_verification_accepts_more_than_token_verification():
+    for fixture in FIXTURES.values():
+        means = [
+            float((rule_lengths(rule, fixture)[-1] * torch.arange(fixture.gamma + 1)).sum())
+            for rule in rules_with_formulas()
+        ]
+        assert means[1] >= means[0] - 1e-12
+
+
+def test_counts_give_the_joint_back():
+    """Tallied steps of a sound verifier, completed with the target: the joint to sampling noise."""
+    fixture = FIXTURES["chain"]
+    tier = SmallTier(MaskedVerifier(), [fixture], 3, CPU, Evidence())
+    tier.draw({"chain": 100_000}, None)
+    joint = completed(fixture, counted_ends(fixture, torch.from_numpy(tier.tallies["chain"].nodes()[2])))
+    expected = target_joint(fixture, 3)
+    assert joint.sum() == pytest.approx(1)
+    assert ((joint - expected).abs() <= 6 * (expected / 100_000).sqrt() + 1e-9).all()
+
+
+def test_prefixes_are_numbered_in_lexicographic_order():
+    for fixture in (FIXTURES["zeros"], next(each for each in small_fixtures() if each.name == "long")):
+        tokens = torch.cartesian_prod(torch.arange(fixture.vocabulary), torch.arange(fixture.vocabulary))
+        rows = table_rows(fixture, torch.zeros(len(tokens), dtype=torch.int64), padded(tokens, fixture.gamma + 1))
+        assert torch.equal(fixture.prefix_rows(2), rows[:, 2])
+        numbers = prefixes(tokens, fixture.vocabulary)
+        assert numbers[:, 2].tolist() == list(range(fixture.vocabulary**2))
+        assert torch.equal(numbers[:, 1], tokens[:, 0])
+
+
+def padded(tokens: torch.Tensor, width: int) -> torch.Tensor:
+    return torch.nn.functional.pad(tokens, (0, width - tokens.shape[1]))
+
+
+# --- The reference: what a rule emits, from the tables and the formulas ---
+
+
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=lambda each: each.rule)
+def test_the_reference_is_the_rule(verifier):
+    """Other code than the verifiers', from other numbers: the tables' probabilities, not the rows that are verified."""
+    for fixture in (*small_fixtures(), greedy_fixture()):
+        streams = request_streams(5, 0, 600 if fixture.gamma < 60 else 60, fixture.gamma + 1, CPU)
+        drawn = draw(verifier, fixture, streams)
+        got, wanted = verified(verifier, fixture, drawn, streams), expected(rule_of(verifier), fixture, drawn, streams)
+        assert torch.equal(got.verification.token_ids, wanted.token_ids), fixture.name
+        assert torch.equal(got.verification.num_accepted, wanted.num_accepted)
+
+
+def test_the_reference_of_one_rule_is_not_that_of_the_other():
+    fixture = FIXTURES["deep"]
+    streams = request_streams(5, 0, 600, fixture.gamma + 1, CPU)
+    drawn = draw(MaskedVerifier(), fixture, streams)
+    token, block = (expected(rule, fixture, drawn, streams) for rule in rules_with_formulas().values())
+    assert not torch.equal(token.num_accepted, block.num_accepted)
+    assert (block.num_accepted.double().mean() > token.num_accepted.double().mean()).item()

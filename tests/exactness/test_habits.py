@@ -1,0 +1,237 @@
+"""What code depends on beside its arguments is found and named: each habit planted once."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from specbench.core.rng import Stream
+from specbench.exactness.certificate.tests import HABITS
+from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.certificate.words import headline
+from specbench.exactness.enumeration.injection import takes_injected_uniforms
+from specbench.exactness.evidence import Habit
+from specbench.exactness.habits import (
+    COMPANY,
+    GENERATOR,
+    PLACE,
+    POSITION,
+    SEED,
+    SIZE,
+    STREAMS,
+    TWICE,
+    established,
+    habits,
+)
+from specbench.exactness.settings import settings_of
+from specbench.exactness.suite import examine
+from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.rng import SeedOfFirstRow
+from specbench.rules.matching import MatchingVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import inverse_cdf
+from tests.helpers.cases import FIXTURES
+
+COUPLED = ["ragged", "mixed"]
+pytestmark = pytest.mark.usefixtures("few_asked_twice")
+
+
+def seen(verifier, injectable: bool | None = None) -> list[Habit]:
+    fixtures = [FIXTURES[name] for name in COUPLED]
+    takes = takes_injected_uniforms(verifier, fixtures[0]) if injectable is None else injectable
+    with torch.inference_mode():
+        rows = habits(verifier, fixtures, takes, seed=3)
+    assert all(row.requests > 100 for row in rows)
+    return rows
+
+
+def found(verifier) -> set[str]:
+    """The habits that are stated of it."""
+    return {row.name for row in established(seen(verifier))}
+
+
+class ReadsSeed(TokenSteps):
+    def accept_uniforms(self, draft, streams):
+        odd = (streams.seeds % 2 == 1)[draft.request_of_row]
+        return super().accept_uniforms(draft, streams).masked_fill(odd, 0.5)
+
+
+class ReadsPosition(TokenSteps):
+    def accept_uniforms(self, draft, streams):
+        odd = (streams.positions % 2 == 1)[draft.request_of_row]
+        return super().accept_uniforms(draft, streams).masked_fill(odd, 0.5)
+
+
+class ForgetsPosition(TokenSteps):
+    def read(self, draft, target, streams):
+        return draft, target, dataclasses.replace(streams, positions=torch.zeros_like(streams.positions))
+
+
+class Remembers(TokenSteps):
+    """Emits another token at some of its calls: ``wrong`` gets their number."""
+
+    def __init__(self, wrong):
+        self.calls, self.wrong = 0, wrong
+
+    def emit(self, weights, draft, streams, num_accepted):
+        self.calls += 1
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return inverse_cdf(weights, 1 - u if self.wrong(self.calls) else u)
+
+
+class DrawsOnItsOwn(TokenSteps):
+    """With a generator of its own; at few requests, or at all."""
+
+    def __init__(self, share: float):
+        self.generator, self.share = torch.Generator().manual_seed(5), share
+
+    def emit(self, weights, draft, streams, num_accepted):
+        own = torch.rand(len(weights), generator=self.generator, dtype=torch.float64)
+        chosen = torch.rand(len(weights), generator=self.generator) < self.share
+        return inverse_cdf(weights, torch.where(chosen, own, streams.uniform(Stream.EMIT)[:, 0]))
+
+
+class DrawsWithNumpy(TokenSteps):
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, torch.from_numpy(np.random.rand(len(weights))))
+
+
+class ReadsPlace(TokenSteps):
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return inverse_cdf(weights, torch.where(torch.arange(len(u)) % 3 == 0, 1 - u, u))
+
+
+class ReadsBatchSize(TokenSteps):
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return inverse_cdf(weights, u if len(u) > 100 else 1 - u)
+
+
+class OwnNoise(TokenSteps):
+    def emit(self, weights, draft, streams, num_accepted):
+        return torch.multinomial(weights, 1)[:, 0]
+
+
+class FirstRowSeeds(TokenSteps):
+    """Reads the seed of the batch's first request."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return inverse_cdf(weights, (u + (streams.seeds[0] % 1000) / 1000) % 1)
+
+
+class NeighboursUniform(TokenSteps):
+    def emit(self, weights, draft, streams, num_accepted):
+        return inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0].roll(1))
+
+
+@pytest.mark.parametrize(
+    ("verifier", "has"),
+    [
+        (ReadsSeed(), {SEED}),
+        (ReadsPosition(), {POSITION}),
+        (ForgetsPosition(), {STREAMS}),
+        (ReadsPlace(), {PLACE}),
+        (ReadsBatchSize(), {SIZE}),
+        (SeedOfFirstRow(), {COMPANY}),
+        (NeighboursUniform(), {COMPANY}),
+        (FirstRowSeeds(), {SEED, COMPANY}),
+        (OwnNoise(), {GENERATOR}),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, TokenSteps) else "",
+)
+def test_a_habit_is_stated_where_the_evidence_excludes_the_others(verifier, has):
+    assert found(verifier) == has
+
+
+# Every second call or third, all from some call on, calls with no pattern: none of them reads a seed or a generator.
+MEMORIES = {
+    "all": lambda call: call % 5,
+    "even": lambda call: call % 2 == 0,
+    "third": lambda call: call % 3 == 0,
+    "rare": lambda call: call % 9 == 0,
+    "late": lambda call: call > 30,
+    "once": lambda call: call == 33,
+    "without a pattern": lambda call: call * 2654435761 % 2**32 < 2**31,
+}
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_memory_is_told_as_one(name):
+    assert found(Remembers(MEMORIES[name])) == {TWICE}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.01])
+def test_noise_of_its_own_is_told_from_that_of_the_global_generator(share):
+    assert found(DrawsOnItsOwn(share)) == {TWICE}
+    assert found(DrawsWithNumpy()) == {TWICE}
+
+
+def test_the_global_generator_is_named_if_the_same_state_gives_the_same_tokens():
+    """Another place or company draws other numbers, which proves nothing by itself."""
+    rows = {row.name: row for row in seen(OwnNoise())}
+    assert rows[TWICE].differing == 0 < rows[TWICE].requests
+    assert min(rows[name].differing for name in (GENERATOR, PLACE)) > 100
+    assert rows[SIZE].differing > 0
+
+
+def test_sound_code_has_no_habits_and_code_with_seeds_of_its_own_is_asked_less():
+    rows = seen(MaskedVerifier())
+    assert {row.name for row in rows} == set(HABITS)
+    assert not any(row.differing for row in rows)
+    fewer = {row.name for row in seen(MaskedVerifier(), injectable=False)}
+    assert fewer == {TWICE, GENERATOR, COMPANY, PLACE, SIZE}
+
+
+def test_the_generator_of_the_run_is_left_as_it_was():
+    torch.manual_seed(11)
+    before = torch.random.get_rng_state()
+    seen(OwnNoise(), injectable=True)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_habit_is_of_another_rule_unless_rounding_explains_it():
+    for verifier, name in (
+        (ReadsSeed(), SEED),
+        (ReadsPlace(), PLACE),
+        (FirstRowSeeds(), COMPANY),
+        (OwnNoise(), GENERATOR),
+    ):
+        row = {row.name: row for row in seen(verifier)}[name]
+        assert 0 < row.structural == row.differing
+    assert not any(row.structural for row in seen(MaskedVerifier()))
+    assert {row.structural for row in seen(MatchingVerifier(coupled=False))} == {None}
+
+
+def test_rounding_is_no_habit_of_another_rule():
+    """What a batch of odd size draws is off by 2e-6: some of many requests come out otherwise."""
+
+    class RoundsBySize(TokenSteps):
+        def emit(self, weights, draft, streams, num_accepted):
+            u = streams.uniform(Stream.EMIT)[:, 0]
+            return inverse_cdf(weights, u * (1 - 2e-6 * (len(u) % 2)))
+
+    rows = {row.name: row for row in seen(RoundsBySize())}
+    assert not any(row.structural for row in rows.values())
+
+
+class OddSeedsBackwards(TokenSteps):
+    """No bias, but the tokens of requests with odd seeds are not the rule's in small vocabularies."""
+
+    lossless = True
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return inverse_cdf(weights, torch.where((streams.seeds % 2 == 1) & (weights.shape[1] <= 4), 1 - u, u))
+
+
+def test_tokens_that_depend_on_seeds_on_small_pairs_alone_are_not_those_of_the_rule():
+    settings = settings_of("quick", draws=3_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
+    with torch.inference_mode():
+        evidence = examine(OddSeedsBackwards(), settings, 0, torch.device("cpu"))
+    assert sum(bound.structural for bound in evidence.bounds) > 100
+    assert headline(verdict_of(evidence), evidence).startswith(
+        "not rejected, but its tokens are not those of the rule that it names"
+    )

@@ -1,0 +1,323 @@
+"""The input distribution D: what is drawn, what a rule emits for it, and whether a rule is the target's there."""
+
+import collections
+import dataclasses
+import functools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specbench.exactness.inputs import CHOICES, STRATA, Takes, draw_call, published
+from specbench.exactness.inputs import census as cells
+from specbench.exactness.inputs.distribution import drawn_from
+from specbench.exactness.inputs.draw import MOST_CELLS, WRITTEN
+from specbench.exactness.inputs.expected import CallPath, expected
+from specbench.exactness.inputs.law import law_error, same_in_batch
+from specbench.exactness.inputs.rows import Dense, cutoffs
+from specbench.exactness.trials import run_trials
+from specbench.rules.block import formulas as block
+from specbench.rules.block.formulas import RULE as BLOCK
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.rule import LAST_SUCCESS, Rule
+from specbench.rules.token import formulas as token
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.naive import NaiveVerifier
+from specbench.sampling import RowParams, SamplingParams
+from specbench.sampling.rows import sorted_cutoffs
+from tests.helpers.cases import CPU
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+BY_NAME = {stratum.name: stratum for stratum in STRATA}
+QUICK = tuple(BY_NAME[name] for name in ("tiny", "small", "recorded", "long drafts"))
+
+
+def some_calls(count: int, strata=QUICK):
+    return [_drawn(number, strata[number % len(strata)].name) for number in range(count)]
+
+
+@functools.cache
+def _drawn(number: int, stratum: str):
+    with torch.inference_mode():
+        return draw_call(4, number, CPU, Takes(), BY_NAME[stratum])
+
+
+def test_probabilities_of_the_tables_sum_to_one():
+    tables = [choice.options for choice in CHOICES.values()]
+    tables += [ranges for stratum in STRATA for ranges in (stratum.gamma, stratum.batch)]
+    for options in (*tables, {stratum.name: stratum.probability for stratum in STRATA}):
+        assert math.isclose(sum(options.values()), 1)
+    assert len(list(published())) == len(STRATA) + len(CHOICES)
+
+
+def test_options_come_as_often_as_the_table_says():
+    """10 options at 5 standard deviations: a false alarm below 1e-5, and a fixed seed."""
+    rng = np.random.default_rng(0)
+    for choice in CHOICES.values():
+        drawn = collections.Counter(choice.draw(rng, 20_000))
+        assert set(drawn) <= set(choice.options)
+        for option, share in choice.options.items():
+            assert abs(drawn[option] - 20_000 * share) < 5 * math.sqrt(20_000 * share), (choice.name, option)
+
+
+def test_a_call_is_the_same_whenever_it_is_drawn():
+    first = [draw_call(9, number, CPU) for number in range(6)]
+    for call in reversed(first):
+        again = draw_call(9, call.number, CPU)
+        assert again.options == call.options
+        for one, other in ((call.target, again.target), (call.draft.rows, again.draft.rows)):
+            assert (one is None) == (other is None)
+            assert one is None or torch.equal(one.logits, other.logits)
+        assert torch.equal(call.draft.token_ids, again.draft.token_ids)
+        assert torch.equal(call.streams.seeds, again.streams.seeds)
+    assert not torch.equal(first[0].streams.seeds, draw_call(10, 0, CPU).streams.seeds)
+
+
+def test_every_row_of_every_request_is_new():
+    seen = set()
+    rows = 0
+    for call in some_calls(24, strata=(BY_NAME["small"], BY_NAME["recorded"])):
+        for request in range(len(call.counts)):
+            if call.options["mask"][request] in ("few", "one"):
+                continue  # a row with one possible token is one of few
+            for row in call.alone(request).target.logits:
+                seen.add(row.float().numpy().tobytes())
+                rows += 1
+    assert rows > 150
+    assert len(seen) == rows
+
+
+def test_argmax_ids_and_draft_lengths_are_spread_out():
+    """Ids of the argmax in all parts of a large vocabulary, and all draft lengths up to 16."""
+    parts, lengths = collections.Counter(), collections.Counter()
+    for call in some_calls(16, strata=(BY_NAME["256k"],)):
+        parts.update((call.p.weights.argmax(dim=1) * 4 // call.vocabulary).tolist())
+    lengths.update(drawn_from(BY_NAME["tiny"].gamma, np.random.default_rng(0), 4000).tolist())
+    assert min(parts[part] for part in range(4)) > 3
+    assert set(range(17)) <= set(lengths)
+
+
+def test_seeds_and_positions_are_those_that_users_write_too():
+    streams = [call.streams for call in some_calls(60, strata=(BY_NAME["tiny"],))]
+    for name in ("seeds", "positions"):
+        values = torch.cat([getattr(each, name) for each in streams])
+        written = values <= WRITTEN
+        assert 0.4 < written.double().mean() < 0.8
+        assert len(values[written].unique()) > 100
+
+
+def test_sizes_fit_into_memory():
+    for stratum in STRATA:
+        for call in some_calls(4, strata=(stratum,)):
+            assert len(call.counts) == 1 or len(call.target) * call.vocabulary <= MOST_CELLS
+
+
+@pytest.mark.parametrize(
+    "verifier", [NaiveVerifier(), MaskedVerifier(), BlockVerifier()], ids=["naive", "masked", "block"]
+)
+def test_sound_code_emits_its_rules_tokens(verifier):
+    rule = TOKEN if verifier.rule == "token" else BLOCK
+    for call in some_calls(60):
+        result = verifier.verify(call.draft, call.target, call.streams)
+        wanted = expected(rule, call)
+        assert torch.equal(result.token_ids, wanted.token_ids), call.name
+        assert torch.equal(result.num_accepted, wanted.num_accepted)
+
+
+def test_sound_code_emits_its_rules_tokens_in_large_vocabularies():
+    for call in some_calls(12, strata=tuple(stratum for stratum in STRATA if stratum.large)):
+        assert torch.equal(
+            MaskedVerifier().verify(call.draft, call.target, call.streams).token_ids, expected(TOKEN, call).token_ids
+        )
+
+
+def test_a_request_alone_has_the_tokens_that_it_has_in_company():
+    for call in some_calls(40):
+        whole = MaskedVerifier().verify(call.draft, call.target, call.streams)
+        for request in range(min(3, len(call.counts))):
+            one = call.alone(request)
+            result = MaskedVerifier().verify(one.draft, one.target, one.streams)
+            width = result.token_ids.shape[1]
+            assert torch.equal(result.token_ids[0], whole.token_ids[request, :width])
+            assert torch.equal(expected(TOKEN, one).token_ids, result.token_ids)
+
+
+def test_dense_rows_are_the_probabilities_that_rows_say():
+    for call in some_calls(40):
+        rows = dataclasses.replace(call.target)
+        own = Dense.of(rows, rows.temperature.numpy(), True)
+        torch.testing.assert_close(own.probs(torch.arange(len(rows))), rows.probs(), rtol=1e-9, atol=1e-15)
+        random = rows.temperature > 0
+        torch.testing.assert_close(own.log_normalizer[random], rows.normalizer[random], rtol=1e-12, atol=1e-9)
+
+
+def test_cutoffs_are_those_of_the_one_door():
+    generator = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(200, 250, generator=generator)
+    logits[::3] = (logits[::3] * 2).round() / 2
+    params = [
+        SamplingParams(0.7, top_k=5), SamplingParams(1.3, top_p=0.8), SamplingParams(min_p=0.05),
+        SamplingParams(0.9, top_k=12, top_p=0.7), SamplingParams(2.0, top_k=200, top_p=0.95),
+    ]  # fmt: skip
+    rows = RowParams.of([params[i % len(params)] for i in range(200)])
+    wanted, _ = sorted_cutoffs(logits, rows)
+    assert torch.equal(cutoffs(logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p), wanted)
+
+
+def test_a_verifier_gets_only_what_it_takes():
+    takes = Takes(padded=False, ragged=False, empty=False)
+    for number in range(40):
+        call = draw_call(4, number, CPU, takes, BY_NAME["tiny"])
+        assert not call.draft.padded
+        assert len(call.counts.unique()) == 1
+        assert call.counts.min() > 0
+
+
+class Meter(MaskedVerifier):
+    """Writes down what it is given, from its arguments alone."""
+
+    def __init__(self):
+        self.calls, self.requests = collections.Counter(), collections.Counter()
+
+    def verify(self, draft, target, streams):
+        size, counts = len(draft.num_draft_tokens), draft.num_draft_tokens
+        rows = counts + 1 if not draft.padded else torch.full_like(counts, draft.max_draft_tokens + 1)
+        first = (rows.cumsum(0) - rows).tolist()
+        stride, vocabulary = target.logits.stride(0), target.logits.shape[1]
+        dense = "offset" if target.logits.storage_offset() else "contiguous"
+        spread = "every second row" if stride == 2 * vocabulary else "wider"
+        temperatures = [
+            "0" if t == 0 else "1" if t == 1 else cells.temperature_cell(t) for t in target.temperature[first].tolist()
+        ]
+        properties = {
+            "vocabulary": [cells.whole(vocabulary, cells.VOCABULARIES)] * size,
+            "requests in the call": [cells.whole(size, cells.BATCHES)] * size,
+            "dtype of the target": [str(target.logits.dtype)[6:]] * size,
+            "dtype of the draft": ["no rows" if draft.rows is None else str(draft.rows.logits.dtype)[6:]] * size,
+            "padded": ["yes" if draft.padded else "no"] * size,
+            "layout": [dense if stride == vocabulary else spread] * size,
+            "normaliser of the target": ["unknown" if target.log_normalizer is None else "known"] * size,
+            "draft tokens": [cells.whole(count, cells.GAMMAS) for count in counts.tolist()],
+            "temperature": temperatures,
+            "truncated": ["no" if target.cutoff[row] == -math.inf else "yes" for row in first],
+            "tokens at -inf": ["yes" if (target.logits[row] == -math.inf).any() else "no" for row in first],
+            "seed": ["0 to 100,000" if seed <= 100_000 else "above" for seed in streams.seeds.tolist()],
+            "position": ["0 to 100,000" if each <= 100_000 else "above" for each in streams.positions.tolist()],
+        }
+        for name, values in properties.items():
+            for value, count in collections.Counter(values).items():
+                self.calls[name, value] += 1
+                self.requests[name, value] += count
+        return super().verify(draft, target, streams)
+
+
+def test_the_census_is_what_a_verifier_was_given():
+    meter = Meter()
+    trials = run_trials(meter, 70, 0, 2, CPU, strata=QUICK)
+    pure = Meter()  # every 64th call is made three times, to see whether arguments are altered
+    for number in (0, 64):
+        call = draw_call(2, number, CPU, Takes.of(meter), QUICK[number % len(QUICK)])
+        for _ in range(2):
+            pure.verify(call.draft, call.target, call.streams)
+    given = {(name, value): (meter.calls[name, value], meter.requests[name, value]) for name, value in meter.calls}
+    unpadded = {"padded", "layout"}  # the second of the three calls is made of the first one's rows, in another order
+    counted = {(row.property, row.value): (row.calls, row.requests) for row in trials.census.rows()}
+    for cell, (calls, requests) in counted.items():
+        if cell[0] not in unpadded:
+            assert (calls, requests) == (given[cell][0] - pure.calls[cell], given[cell][1] - pure.requests[cell]), cell
+    assert sum(row.requests for row in trials.census.rows() if row.property == "padded") == trials.rows[-1].requests
+
+
+SMALL_RESIDUALS = dict(name="drops", title="rule that drops", guarantee="lossless", thresholds=token.thresholds)
+DROPS = Rule(**SMALL_RESIDUALS, residual=lambda p, q: torch.where(p - q < 1e-5, 0.0, p - q))
+UNSCALED = Rule(
+    name="unscaled", title="unscaled rule", guarantee="lossless", thresholds=block.thresholds, decides=LAST_SUCCESS,
+    prefix_weights=lambda along: torch.ones_like(block.prefix_weights(along)),
+)  # fmt: skip
+LENIENT = Rule(
+    name="kind", title="kind rule", guarantee="lossless", thresholds=lambda along: (1.2 * along.ratio).clamp(max=1)
+)
+STOPS_EARLY = Rule(
+    name="early", title="early rule", guarantee="lossless", thresholds=block.thresholds,
+    prefix_weights=block.prefix_weights,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=lambda each: each.name)
+def test_a_proved_rule_is_the_targets_distribution_on_d(rule):
+    for call in some_calls(60):
+        error = law_error(rule, call, 0)
+        assert error is not None
+        assert error.step < 1e-12, call.name
+
+
+@pytest.mark.parametrize("rule", [DROPS, UNSCALED, LENIENT], ids=lambda each: each.name)
+def test_a_wrong_rule_is_not(rule):
+    errors = [law_error(rule, call, 0) for call in some_calls(40)]
+    assert sum(error is not None and error.step > 1e-3 for error in errors) > 5
+
+
+def test_the_first_token_of_a_wrong_rule_is_as_far_off_as_its_law_over_all_drafts_says():
+    """Dropped residuals of one small vocabulary, by summing over all drafts of one token."""
+    from specbench.rules.law import emitted
+
+    coarse = Rule(**{**SMALL_RESIDUALS, "name": "coarse"}, residual=lambda p, q: torch.where(p - q < 0.1, 0.0, p - q))
+    checked = 0
+    for call in some_calls(60, strata=(BY_NAME["tiny"],)):
+        if call.counts[0] == 0 or call.q is None:
+            continue
+        row = torch.zeros(1, dtype=torch.int64)
+        p, q = call.p.probs(row), call.q.probs(row)
+        wanted = 0.5 * float((emitted(coarse, p, q) - p).abs().sum())
+        checked += 1
+        error = law_error(coarse, call.alone(0, 1), 0)
+        assert error is not None
+        assert error.first == pytest.approx(wanted, abs=1e-12)
+    assert checked > 20
+
+
+def test_a_rule_without_a_closed_form_along_a_path_says_so():
+    long = [call for call in some_calls(60) if call.counts[0] > 2]
+    assert all(law_error(STOPS_EARLY, call, 0) is None for call in long)
+
+
+READS_OTHERS = Rule(**{**SMALL_RESIDUALS, "name": "others"}, residual=lambda p, q: (p - q[:1]).clamp(min=0))
+READS_WIDTH = Rule(
+    name="width", title="wide rule", guarantee="lossless",
+    thresholds=lambda along: token.thresholds(along) * (along.counts[:, None] == along.ratio.shape[1]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK, READS_OTHERS, READS_WIDTH], ids=lambda each: each.name)
+def test_formulas_that_read_the_batch_are_noticed(rule):
+    """Alone they are the token rule's, so that the law of a request alone is the target's."""
+    same = []
+    for call in some_calls(60):
+        request = len(call.counts) - 1
+        error = law_error(rule, call, request)
+        assert error is not None
+        assert error.step < 1e-9
+        same.append(same_in_batch(rule, call, CallPath(call), request))
+    assert all(same) == (rule in (TOKEN, BLOCK))
+
+
+def test_a_path_is_read_from_padded_drafts_and_dense_ones_alike():
+    for call in some_calls(60):
+        path = CallPath(call)
+        p, q = (torch.where(torch.arange(path.tokens.shape[1]) < call.counts[:, None], each, 1.0)
+                for each in (path.drafted_p, path.drafted_q))  # fmt: skip
+        draft, target = call.draft.compact(call.target)
+        from specbench.rules import batched
+
+        wanted_p, wanted_q = batched.drafted_probs(draft, target)
+        torch.testing.assert_close(p, batched.padded(wanted_p, draft, 1.0), rtol=1e-9, atol=1e-300)
+        torch.testing.assert_close(q, batched.padded(wanted_q, draft, 1.0), rtol=1e-9, atol=1e-300)
+
+
+def test_the_page_of_the_input_distribution_has_its_tables():
+    page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
+    shown = [line for line in page.splitlines() if line.startswith("| ") and line.count("|") == 5][2:]
+    assert shown == ["| " + " | ".join(row) + " |" for row in published()]

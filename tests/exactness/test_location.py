@@ -1,0 +1,403 @@
+"""Where code's thresholds lie, what bias they imply, what follows a surprise, and proofs over whole boxes."""
+
+import dataclasses
+import re
+import time
+
+import pytest
+import torch
+
+from specbench.core.rng import Stream
+from specbench.exactness import examples
+from specbench.exactness.enumeration.injection import Point, extreme_failures, inject, seconds_a_request
+from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
+from specbench.exactness.enumeration.locate import locate, relocate
+from specbench.exactness.enumeration.proof import proved
+from specbench.exactness.enumeration.reference import expected_of
+from specbench.exactness.evidence import JOINT, Evidence, Failure, Row
+from specbench.exactness.probes import Probe
+from specbench.exactness.shown import run_copies
+from specbench.exactness.steps import verified_steps
+from specbench.exactness.streams import request_streams
+from specbench.exactness.zoo import accept, residual, signature, wrong_q
+from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.bugs import bugs, card
+from specbench.exactness.zoo.signature import likely_cause
+from specbench.rules import batched
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.matching import MatchingVerifier
+from specbench.rules.rule import rule_of
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import inverse_cdf
+from tests.helpers.cases import CPU, FIXTURES, FLAWED
+
+
+class Mantissa(TokenSteps):
+    """The residual's weights rounded to some bits, as float16 (10) or bfloat16 (7) arithmetic would."""
+
+    def __init__(self, bits: int):
+        self.bits = bits
+
+    def residual(self, p, q):
+        mantissa, exponent = torch.frexp(batched.residual(p, q))
+        return torch.ldexp((mantissa * 2.0 ** (self.bits + 1)).round() / 2.0 ** (self.bits + 1), exponent)
+
+
+class Strip(TokenSteps):
+    """Right, but for a strip of the emit uniform in the middle of nowhere, in which it emits token 0."""
+
+    low, high = 0.41237, 0.41247
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return torch.where((u > self.low) & (u < self.high), 0, inverse_cdf(weights, u))
+
+
+class Backwards(TokenSteps):
+    """Right, with the emitted token drawn from the last to the first."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        reverse = inverse_cdf(weights.flip(1).contiguous(), streams.uniform(Stream.EMIT)[:, 0])
+        return weights.shape[1] - 1 - reverse
+
+
+def tv_of(verifier, name: str = "chain") -> float | None:
+    fixture = FIXTURES[name]
+    found = [locate(verifier, fixture, count) for count in sorted(set(fixture.counts))]
+    return None if None in found else max(model.tv for model in found if model is not None)
+
+
+def by_formula(fixture, bits: int) -> float:
+    """Total variation of the token rule with the residual of Mantissa, summed over drafts."""
+    drafts = all_drafts(fixture, fixture.gamma)
+    law, rounded = law_of(TOKEN, drafts), Mantissa(bits)
+    emit = law.emit.clone()
+    for i in range(fixture.gamma):
+        weights = rounded.residual(drafts.p[:, i], drafts.q[:, i])
+        emit[:, i] = weights / weights.sum(dim=1, keepdim=True)
+    return joint_tv(fixture, law_ends(fixture, drafts, dataclasses.replace(law, emit=emit)))
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16, 18, 20])
+@pytest.mark.parametrize("name", ["chain", "zeros", "one_hot"])
+def test_a_bias_far_below_what_draws_show_is_located(bits, name):
+    """At 12 bits strips are 1e-4 of a uniform wide, at 20 bits 1e-6; the formula's total variation to a thousandth."""
+    wanted = by_formula(FIXTURES[name], bits)
+    assert tv_of(Mantissa(bits), name) == pytest.approx(wanted, rel=1e-3, abs=1e-12)
+    assert 2.0 ** -(bits + 8) < wanted < 2.0**-bits
+
+
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), Backwards()])
+def test_sound_code_has_no_bias_wherever_its_thresholds_are(verifier):
+    for name in ("chain", "deep", "ties", "ragged"):
+        assert tv_of(verifier, name) < 1e-12
+
+
+def test_every_variant_and_draft_length_has_a_model_of_its_own():
+    fixture = FIXTURES["mixed"]
+    tvs = [locate(accept.Lenient(), fixture.variant(v), 2).tv for v in range(fixture.variants)]
+    assert len({round(tv, 6) for tv in tvs}) == 3
+    assert tvs[2] == 0  # greedy
+
+
+def test_what_cannot_be_located_is_said_to_be():
+    for name in ("shared_gumbel", "noisy_draft"):
+        assert tv_of(FLAWED[f"flawed/{name}"]) is None
+
+
+def test_draft_samplers_belong_to_the_code():
+    """An argmax draft is one draft, whatever its uniforms."""
+    fixture = FIXTURES["chain"]
+    model = locate(wrong_q.ArgmaxDraft(), fixture, 2)
+    assert len(model.grid.tree.paths) == 1
+    assert model.tv > 0.1
+
+
+def test_accepting_everything_is_as_far_from_the_target_as_the_draft():
+    fixture = FIXTURES["chain"]
+    drafts = all_drafts(fixture, 2)
+    nothing = [torch.zeros(3, dtype=torch.float64), torch.zeros(9, dtype=torch.float64)]
+    ends = [*nothing, (drafts.weight[:, None] * drafts.p[:, 2]).flatten()]
+    assert tv_of(accept.AcceptsEverything()) == pytest.approx(joint_tv(fixture, ends), abs=1e-9)
+
+
+def test_a_model_foresees_what_code_emits():
+    """On 20,000 points that it was not made from; the points of one box have one outcome, those of others others."""
+    fixture = FIXTURES["zeros"]
+    for verifier in (MaskedVerifier(), BlockVerifier(), accept.Lenient(), MatchingVerifier(coupled=True)):
+        model = locate(verifier, fixture, 2)
+        given = torch.rand((3, 20_000, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+        assert torch.equal(model.predict(given), inject(verifier, fixture, given, 2).visible)
+        assert len(model.tokens.unique(dim=0)) > 5
+
+
+def test_a_strip_that_lines_miss_is_taken_in_when_a_draw_meets_it():
+    """1e-4 of the emit uniform: lines and random checks may miss it; one point inside gives its width and its bias."""
+    fixture, verifier = FIXTURES["chain"], Strip()
+    sound = locate(TokenSteps(), fixture, 2)
+    given = torch.full((3, 1, 3), 0.5, dtype=torch.float64)
+    given[Stream.EMIT, 0, 0] = 0.4124
+    assert not torch.equal(sound.predict(given), inject(verifier, fixture, given, 2).visible)
+    found = relocate(verifier, sound, given, seed=1)
+    width = Strip.high - Strip.low
+    assert 0.2 * width < found.tv < width
+    assert torch.equal(found.predict(given), inject(verifier, fixture, given, 2).visible)
+
+
+def test_extremes_find_what_is_too_rare_to_be_drawn():
+    assert not any(extreme_failures(MaskedVerifier(), fixture)[1] for fixture in FIXTURES.values())
+    assert extreme_failures(accept.ZeroAcceptsZero(), FIXTURES["zeros"])[1]
+    calls, failures = extreme_failures(residual.OutsideVocabulary(), FIXTURES["mixed"])
+    assert calls == 4 * 9 * 3
+    assert {point.fixture.params for point in failures} > {FIXTURES["mixed"].params[1:2]}  # every variant is tried
+
+
+# --- Proofs ---
+
+
+class Branches(TokenSteps):
+    """Sound, by plain tensor operations but one: it asks in Python how many are accepted."""
+
+    def accepts(self, p, q, u):
+        return torch.tensor([a * b < c for a, b, c in zip(u.tolist(), q.tolist(), p.tolist(), strict=True)])
+
+
+@pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), MatchingVerifier(coupled=False)])
+@pytest.mark.parametrize("name", ["chain", "zeros", "one_hot", "mixed", "greedy"])
+def test_plain_tensor_operations_are_proved(verifier, name):
+    fixture = FIXTURES[name].variant(0)
+    model = locate(verifier, fixture, 2)
+    assert proved(verifier, model)
+    assert model.tv < 1e-12
+
+
+def test_a_proof_is_of_the_code_and_of_the_whole_box():
+    fixture = FIXTURES["chain"]
+    sound = locate(TokenSteps(), fixture, 2)
+    assert proved(TokenSteps(), sound)
+    assert not proved(Strip(), sound)  # right at the middle of every box, and not everywhere in it
+    assert not proved(accept.Lenient(), sound)  # another model's boxes
+    assert not proved(Branches(), sound)  # numbers taken out of tensors prove nothing, right as they are
+    lenient = locate(accept.Lenient(), fixture, 2)
+    assert proved(accept.Lenient(), lenient)  # a bias can be proved too
+    assert lenient.tv > 0.1
+    changed = dataclasses.replace(sound, tokens=sound.tokens.roll(1, dims=0))
+    assert not proved(TokenSteps(), changed)
+
+
+class Pole(TokenSteps):
+    """Emits token 0 in a strip of 1e-5, which a division by the uniform tells from both of its sides."""
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        return torch.where(torch.ones(len(u)).double() / (u - 0.1234567) > 1e5, 0, inverse_cdf(weights, u))
+
+
+def test_a_division_by_a_uniform_is_no_proof():
+    sound = locate(TokenSteps(), FIXTURES["chain"], 2)
+    assert not proved(Pole(), sound)
+
+
+# --- Likely causes ---
+
+
+def wrong_points(verifier, name: str, count: int = 2) -> list[Point]:
+    fixture = FIXTURES[name]
+    given = torch.rand((3, 2000, fixture.gamma + 1), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    wanted = expected_of(rule_of(verifier), fixture, count, given)
+    differ = (inject(verifier, fixture, given, count).visible != wanted).any(dim=1)
+    return [Point(fixture, count, given[:, b]) for b in differ.nonzero()[:100, 0].tolist()]
+
+
+def test_code_with_a_known_bug_is_told_which():
+    class Mine(accept.Lenient):
+        """Somebody's code, which happens to have that bug."""
+
+    cause = likely_cause(Mine(), wrong_points(Mine(), "chain"))
+    assert "lenience" in cause
+    assert "flawed/lenient does in 100 of 100" in cause
+    assert "replaced by a plain draw" in likely_cause(
+        residual.TargetResidual(), wrong_points(residual.TargetResidual(), "chain")
+    )
+
+
+def test_an_unknown_bug_has_no_known_cause_and_sound_code_none():
+    wide = Strip()
+    wide.low, wide.high = 0.2, 0.8
+    assert likely_cause(wide, wrong_points(wide, "chain")) == ""
+    assert (
+        likely_cause(MaskedVerifier(), [Point(FIXTURES["chain"], 2, torch.full((3, 3), 0.3, dtype=torch.float64))])
+        == ""
+    )
+
+
+def test_a_cause_is_in_our_own_words_and_needs_ten_requests():
+    """No page names another project's issue as if it were the reader's; a few requests fit many bugs."""
+    for bug in bugs():
+        assert not re.search(r"issue|PR \d|arXiv", signature._SOURCE.sub("", card(bug))), bug
+    verifier = accept.FirstUnverified()
+    points = wrong_points(verifier, "chain")
+    assert likely_cause(verifier, points).startswith("The loop starts at the second drafted token: draft[0] is never")
+    assert "issue" not in likely_cause(verifier, points)
+    assert likely_cause(verifier, points[:9]) == ""
+
+
+def test_points_run_where_the_fixture_is():
+    steps = inject(MaskedVerifier(), FIXTURES["chain"].to(CPU), torch.full((3, 2, 3), 0.5, dtype=torch.float64), 2)
+    assert steps.tokens.device == CPU
+
+
+class SlightlyKind(TokenSteps):
+    """Accepts a little too much: less than coarse_uniform of the zoo does, which accepts the same and more."""
+
+    def accepts(self, p, q, u):
+        return u * q < p * (1 + 1e-4)
+
+
+def test_a_larger_bug_is_not_the_cause_of_a_smaller_one():
+    """Its wrong requests lie between two thresholds, and next to them are some that it gets right."""
+    probes = {"chain": Probe(SlightlyKind(), FIXTURES["chain"], 1.0)}
+    found = sorted(examples._in_models(SlightlyKind(), probes), key=lambda each: -each.share)
+    wrong, beside = [each.point for each in found], [point for each in found for point in each.beside]
+    assert len(beside) > len(wrong) > 10
+    assert "coarse_uniform" in likely_cause(SlightlyKind(), wrong)
+    assert likely_cause(SlightlyKind(), wrong, beside) == ""
+
+
+def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
+    """Boxes that reach 1e-4 too far, as if the code's threshold lay there: all their other sides are the rule's."""
+    model = locate(MaskedVerifier(), FIXTURES["chain"], 2)
+    boxes = model.grid.boxes(FIXTURES["chain"].gamma + 1)
+    assert list(examples._between_thresholds(TOKEN, model, boxes)) == []
+    high = boxes.high.clone()
+    ends = high[Stream.ACCEPT, :, 0]
+    thresholds = ends[ends < 1].unique()
+    ends[ends < 1] += 1e-4
+    found = list(examples._between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
+    beyond = torch.stack([each.point.given[Stream.ACCEPT, 0] for each in found])[:, None] - thresholds
+    assert len(found) >= len(thresholds) > 1
+    assert ((beyond > 0) & (beyond < 1e-4)).any(dim=1).all()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_example_is_of_the_fixture_that_the_headline_names():
+    """Both fixtures have examples; the first one's are of shorter drafts."""
+    evidence = Evidence(rows=[Row("chain", JOINT, 1000, 99.0, 26, 1e-9, 1000)])
+    probes = {name: Probe(accept.Lenient(), FIXTURES[name], 0.02) for name in ("processed", "chain")}
+    assert examples.simplest_failure(accept.Lenient(), evidence, probes, []).fixture == "chain"
+    evidence.rows = [Row("large", JOINT, 1000, 99.0, 26, 1e-9, 1000)]
+    assert examples.simplest_failure(accept.Lenient(), evidence, probes, []).fixture == "processed"
+
+
+# --- Examples ---
+
+
+class WrongBeyond(TokenSteps):
+    """Right in small batches; in larger ones all requests from some place on emit their last token again."""
+
+    def __init__(self, size: int, place: int = 0):
+        self.size, self.place = size, place
+
+    def emit(self, weights, draft, streams, num_accepted):
+        own = super().emit(weights, draft, streams, num_accepted)
+        chosen = (torch.arange(len(own)) >= self.place) & (len(own) > self.size)
+        return torch.where(chosen, (own + 1) % weights.shape[1], own)
+
+
+def example_of(verifier, name: str, effort: float, unused=None) -> tuple[Failure, Point]:
+    """The simplest failing example on a fixture, and the request that it is of."""
+    fixture, kept = FIXTURES[name], []
+    probe = Probe(verifier, fixture, effort)
+    streams = request_streams(1, 0, 2000, max(4, fixture.gamma + 1), CPU)
+    probe.check(verified_steps(verifier, fixture, streams), streams, [2000])
+    shown = examples.smallest_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examples, "smallest_batch", lambda *asked: kept.append(asked[1]) or shown(*asked))
+        failure = examples.simplest_failure(verifier, Evidence(), {name: probe}, [], unused)
+    assert failure is not None
+    return failure, kept[0]
+
+
+def runs_as_printed(verifier, failure: Failure, point: Point) -> None:
+    """The data fail when they are run, and the text says the same."""
+    request = failure.request
+    asked = (request.seed, request.position, request.given, request.batch)
+    for _ in range(request.calls):
+        steps = run_copies(verifier, point, *asked)
+    assert tuple(steps.visible[request.place].tolist()) == request.emitted != request.wanted
+    text = "\n".join(failure.lines)
+    assert f"{examples._tokens(torch.tensor(request.wanted))}" in text
+    if -1 not in request.emitted[:1]:
+        assert f"emitted: {examples._tokens(torch.tensor(request.emitted))}" in text
+    assert ("copies of this request" in text) == (request.batch > 1)
+
+
+SHOWN = (
+    *("lenient", "target_residual", "first_unverified", "argmax_bonus", "reseeded_draws", "block_early_stop"),
+    *("counts_after_rejection", "reused_accept_uniform", "writes_other_rows"),
+)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("bug", SHOWN)
+def test_printed_examples_fail_as_they_are_printed(bug):
+    verifier = FLAWED[f"flawed/{bug}"]
+    failure, point = example_of(verifier, "chain", 0.02 if bug == "lenient" else 0.0)
+    if failure.request is None:
+        assert "it emits" in failure.lines[-1]
+    else:
+        runs_as_printed(verifier, failure, point)
+
+
+class Ninth(TokenSteps):
+    """Wrong in every ninth call."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def emit(self, weights, draft, streams, num_accepted):
+        self.calls += 1
+        own = super().emit(weights, draft, streams, num_accepted)
+        return own if self.calls % 9 else (own + 1) % weights.shape[1]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_example_of_a_memory_prints_the_history_that_it_needs():
+    """A new object that is called as printed fails in the last call and in none before."""
+    used = Ninth()
+    used.calls = 8
+    failure, point = example_of(used, "chain", 0.0, unused=Ninth())
+    assert failure.request.calls == 9
+    assert any("in call 9 of a new object" in line for line in failure.lines)
+    runs_as_printed(Ninth(), failure, point)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("size", "place"), [(64, 0), (64, 90)])
+def test_an_example_of_large_batches_says_which(size, place):
+    """The request alone is right; the smallest batch of its copies that fails has one more, or reaches the place."""
+    verifier = WrongBeyond(size, place)
+    failure, point = example_of(verifier, "chain", 0.02 if place == 0 else 0.0)
+    runs_as_printed(verifier, failure, point)
+    assert failure.request.batch == max(size, place) + 1
+    assert failure.request.place == place
+    assert f"in copy {place + 1} of a batch of {max(size, place) + 1} copies" in "\n".join(failure.lines)
+
+
+class SlowAtFirst(MaskedVerifier):
+    """Takes a second for its first call of each size, as code does that sets something up, or is held up."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes: set[int] = set()
+
+    def verify(self, draft, target, streams):
+        if (size := len(draft.num_draft_tokens)) not in self.sizes:
+            self.sizes.add(size)
+            time.sleep(1)
+        return super().verify(draft, target, streams)
+
+
+def test_a_slow_first_call_does_not_make_code_slow():
+    assert seconds_a_request(SlowAtFirst(), next(iter(FIXTURES.values()))) < 1e-3

@@ -1,0 +1,85 @@
+"""An engine made from docs/engine.md alone: does the laboratory find a biased verifier in the texts that it served?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import specbench
+from specbench.replay.agreement import agreement
+from specbench.replay.imports import read_any
+from specbench.replay.plausible import warning
+from tests.helpers.markov_pair import markov_pair
+
+STOP, GAMMA, MOST = 0, 4, 40
+P, Q = markov_pair(24, closeness=0.5, seed=3)
+HEADER = {
+    "specbench_trace": 1, "target": "p", "draft": "q", "source": "an engine of two tables", "dtype": "float64",
+    "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+}  # fmt: skip
+
+
+def drawn(rng: np.random.Generator, weights: np.ndarray) -> int:
+    sums = weights.cumsum()
+    return int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
+
+
+def served(rng: np.random.Generator, lenience: float, residual: bool) -> tuple[list[int], int, int]:
+    """A text that begins after token 1, the steps that it took, and the drafted tokens that it kept."""
+    text, steps, kept = [1], 0, 0
+    while len(text) <= MOST and STOP not in text:
+        draft = [text[-1]]
+        while len(draft) <= min(GAMMA, MOST - len(text)):
+            draft.append(drawn(rng, Q[draft[-1]]))
+        accepted = 0
+        for before, token in pairwise(draft):
+            if rng.random() * Q[before, token] >= lenience * P[before, token]:
+                break
+            accepted += 1
+        last = draft[accepted]
+        refused = accepted < len(draft) - 1
+        weights = np.maximum(P[last] - Q[last], 0) if refused and residual else P[last]
+        new = [*draft[1 : accepted + 1], drawn(rng, weights)]
+        new = new[: new.index(STOP) + 1] if STOP in new else new
+        text += new
+        steps, kept = steps + 1, kept + min(accepted, len(new))
+    return text[1:], steps, kept
+
+
+def log_of(path: Path, texts: Sequence[Sequence[int]]) -> Path:
+    """What the guide asks for: each text with its log-probabilities under both models, as a prompt has them."""
+    lines: list[object] = [HEADER]
+    for number, text in enumerate(texts):
+        before = [1, *text[:-1]]
+        scores = {name: np.log(table[before, text]).tolist() for name, table in (("target", P), ("draft", Q))}
+        logprobs = {f"{name}_logprobs": values for name, values in scores.items()}
+        lines.append({"prompt_id": f"r{number}", "token_ids": text, **logprobs, "max_new_tokens": MOST})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lenience", "residual", "found"),
+    [(1.0, True, False), (1.25, True, True), (1.0, False, True)],
+    ids=["sound", "lenient", "target for residual"],
+)
+def test_a_biased_engine_is_found_by_the_steps_that_it_took(tmp_path, lenience, residual, found):
+    """p-values of the three: 0.6, 1e-11 and 2e-12."""
+    rng = np.random.default_rng(8)
+    texts, steps, kept = zip(*(served(rng, lenience, residual) for _ in range(400)), strict=True)
+    assert {len(text) for text in texts} > {1, MOST}  # some end by the stop token, others by their length
+    path = log_of(tmp_path / "served.jsonl", texts)
+    (replayed,) = specbench.replay(path, "token", [GAMMA])
+    lengths = [len(text) for text in texts]
+    columns = {"prompt": range(len(texts)), "tokens": lengths, "steps": steps, "expected_steps": replayed.steps}
+    p_value = agreement(pd.DataFrame(columns), None).same_text_p
+    assert p_value < 1e-6 if found else p_value > 1e-3
+    assert found or warning(read_any(path)) is None
+    # A stop token that was drafted adds no token of the target's: 1 + accepted / steps is not the replayed length.
+    assert 1 + sum(kept) / sum(steps) > 1.01 * sum(lengths) / sum(steps)

@@ -1,0 +1,143 @@
+"""Calls shared among processes: the same results as in one, whatever happens to a process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from specbench.exactness import shares
+from specbench.exactness.inputs import STRATA
+from specbench.exactness.shares import in_order
+from specbench.exactness.trials import run_trials
+from specbench.exactness.watch import VerifierFault
+from specbench.exactness.zoo import accept
+from specbench.rules.rule import Rule
+from specbench.rules.token.masked import MaskedVerifier
+from tests.helpers.cases import CPU
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+SMALL = tuple(each for each in STRATA if each.name in ("small", "large batches"))
+
+
+class OfOwnRule(MaskedVerifier):
+    rule = Rule(
+        name="own", title="own rule", guarantee="lossless", thresholds=lambda along: (1.2 * along.ratio).clamp(max=1)
+    )
+
+
+class WithoutARule(accept.AcceptsEverything):
+    rule = Rule(name="unknown", title="unknown rule", guarantee="lossless", thresholds=None)
+
+
+@pytest.mark.parametrize("verifier", [MaskedVerifier, accept.AcceptsEverything, OfOwnRule, WithoutARule])
+def test_three_processes_show_what_one_shows(verifier):
+    def shown(share: int):
+        with torch.inference_mode():
+            found = run_trials(verifier(), 40, 0, 7, CPU, strata=SMALL, share=share)
+        example, unfit = found.example, found.unfit
+        return (
+            found.rows,
+            found.tests,
+            found.census,
+            found.refusals,
+            example and (example[0].number, example[1]),
+            unfit and (unfit[0].number, *unfit[1:]),
+        )
+
+    assert shown(3) == shown(1)
+
+
+def test_results_come_in_order_and_from_the_processes_asked_for():
+    found = list(in_order(lambda i: (i, os.getpid()), 11, 3, 0))
+    assert [i for i, _ in found] == list(range(11))
+    assert [len({pid for i, pid in found if i % 3 == k}) for k in range(3)] == [1, 1, 1]
+    assert len({pid for _, pid in found}) == 3
+
+
+def test_a_fault_keeps_its_words_and_its_place():
+    def work(i: int) -> int:
+        if i == 5:
+            raise VerifierFault("a fixture", "a problem", "a request")
+        return i
+
+    found = []
+    with pytest.raises(VerifierFault, match="a fixture.*a problem.*a request") as raised:
+        found.extend(in_order(work, 8, 2, 0))
+    assert (raised.value.fixture, raised.value.problem, raised.value.request) == ("a fixture", "a problem", "a request")
+
+
+@pytest.mark.parametrize("end", ["dies", "raises", "hangs"])
+def test_the_share_of_a_process_that_ends_is_done_here(end):
+    here = os.getpid()
+
+    def work(i: int) -> int:
+        if i == 5 and os.getpid() != here:
+            if end == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if end == "raises":
+                raise SystemExit(3)
+            time.sleep(600)
+        return i
+
+    assert list(in_order(work, 12, 2, 0.5 if end == "hangs" else 0)) == list(range(12))
+
+
+ABANDONED = r"""
+import os, sys, time
+from specbench.exactness.shares import in_order
+def work(i):
+    os.write(1, b"%d\n" % os.getpid())  # in one piece: the lines of three processes must not mix
+    time.sleep(600 if i else 0)
+results = in_order(work, 3, 3, 0)  # ends its processes when it is collected
+next(results)
+time.sleep(600)
+"""
+
+
+def test_no_process_outlives_the_one_that_forked_it():
+    with subprocess.Popen([sys.executable, "-c", ABANDONED], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = {int(parent.stdout.readline()) for _ in range(3)}
+        parent.kill()
+    waited = time.monotonic() + 60
+    while any(alive(pid) for pid in pids) and time.monotonic() < waited:
+        time.sleep(0.1)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_as_many_processes_as_threads_where_that_is_worth_it(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert shares.processes(100 * shares.FEWEST_EACH, CPU) == 4
+    assert shares.processes(2 * shares.FEWEST_EACH, CPU) == 2
+    assert shares.processes(shares.FEWEST_EACH, CPU) == 1
+    assert shares.processes(100 * shares.FEWEST_EACH, torch.device("cuda")) == 1
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert shares.processes(100 * shares.FEWEST_EACH, CPU) == 1
+
+
+def squared(i: int) -> tuple[int, int]:
+    return i * i, os.getpid()
+
+
+def test_spawned_processes_do_their_shares_and_what_cannot_be_pickled_is_done_here():
+    found = list(in_order(squared, 7, 3, 0, spawned=squared))
+    assert [square for square, _ in found] == [i * i for i in range(7)]
+    assert len({pid for _, pid in found}) == 3
+
+    def unknown_elsewhere(i: int) -> tuple[int, int]:
+        return squared(i)
+
+    found = list(in_order(squared, 5, 3, 0, spawned=unknown_elsewhere))
+    assert {pid for _, pid in found} == {os.getpid()}

@@ -1,0 +1,240 @@
+"""Whatever a verifier under test does wrong is named, with the fixture and the request; the evidence so far is kept."""
+
+import dataclasses
+import threading
+import time
+
+import pytest
+import torch
+
+from specbench.core.errors import ArgumentError
+from specbench.core.types import LogitRows, Verification
+from specbench.exactness import watch
+from specbench.exactness.certificate import BROKEN, certify
+from specbench.exactness.settings import Settings
+from specbench.exactness.steps import draw
+from specbench.exactness.streams import GivenStreams, request_streams
+from specbench.exactness.suite import examine
+from specbench.exactness.zoo.base import TokenSteps
+from specbench.exactness.zoo.residual import TargetResidual
+from specbench.rules.token.masked import MaskedVerifier
+from tests.helpers.cases import CPU, FIXTURES
+
+SETTINGS = Settings(draws=3000, seconds=0, serial_draws=0, calls=0, use_calls=0, row_vocabulary=0, call_seconds=2)
+
+
+def odd(token_ids, num_accepted) -> Verification:
+    """A Verification as code without this suite's type checks can make it."""
+    result = object.__new__(Verification)
+    object.__setattr__(result, "token_ids", token_ids)
+    object.__setattr__(result, "num_accepted", num_accepted)
+    return result
+
+
+class Returns(MaskedVerifier):
+    """A sound verifier whose result goes through ``made``."""
+
+    def __init__(self, made):
+        self.made = made
+
+    def verify(self, draft, target, streams):
+        sound = super().verify(draft, target, streams)
+        return self.made(sound.token_ids, sound.num_accepted)
+
+
+def verify_on(verifier, name: str = "chain", requests: int = 6):
+    fixture = FIXTURES[name]
+    streams = request_streams(0, 100, requests, fixture.gamma + 1, CPU)
+    drawn = draw(MaskedVerifier(), fixture, streams)
+    return watch.verify(verifier, fixture, drawn.draft, drawn.target, streams)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda tokens, counts: (tokens, counts), "returned a tuple"),
+        (lambda tokens, counts: None, "returned a NoneType"),
+        (lambda tokens, counts: odd(tokens.flatten(), counts), r"token_ids \[18\], expected \[6, 3\]"),
+        (lambda tokens, counts: odd(tokens[:, :2], counts), r"token_ids \[6, 2\], expected \[6, 3\]"),
+        (lambda tokens, counts: odd(tokens, counts[:, None]), r"num_accepted \[6, 1\]"),
+        (lambda tokens, counts: odd(tokens.float(), counts), r"torch.float32 token_ids"),
+        (lambda tokens, counts: odd(tokens.int(), counts), r"torch.int32 token_ids"),
+        (lambda tokens, counts: odd(tokens.tolist(), counts), "a list as token_ids"),
+        (lambda tokens, counts: odd(tokens.to("meta"), counts), "token_ids on meta"),
+    ],
+    ids=["tuple", "None", "flat", "narrow", "column", "float", "int32", "list", "device"],
+)
+def test_what_is_no_verification_is_named(made, said):
+    with pytest.raises(watch.VerifierFault, match=said) as fault:
+        verify_on(Returns(made))
+    assert "Return Verification(" in str(fault.value)
+    assert fault.value.fixture == "chain"
+
+
+class Raises(MaskedVerifier):
+    """For one request of a batch only."""
+
+    def verify(self, draft, target, streams):
+        if (streams.seeds % 5 == 3).any():
+            return {}["no such key"]
+        return super().verify(draft, target, streams)
+
+
+def test_an_exception_is_named_with_the_request_that_raises_it_alone():
+    with pytest.raises(
+        watch.VerifierFault, match=r"raised KeyError: 'no such key' \(.*test_watch.py, line \d+\)"
+    ) as fault:
+        verify_on(Raises(), requests=40)
+    seed = int(fault.value.request.split("seed ")[1].split(" ")[0])
+    assert seed % 5 == 3
+    assert "drafted [" in fault.value.request
+
+
+def test_refusals_are_no_faults_and_the_program_is_not_ended():
+    class Refuses(MaskedVerifier):
+        def verify(self, draft, target, streams):
+            raise ArgumentError("draft.rows: not supported")
+
+    class Exits(MaskedVerifier):
+        def verify(self, draft, target, streams):
+            raise SystemExit(3)
+
+    with pytest.raises(ArgumentError, match="not supported"):
+        verify_on(Refuses())
+    with pytest.raises(watch.VerifierFault, match="ended the program"):
+        verify_on(Exits())
+
+
+class Hangs(MaskedVerifier):
+    """For one-hot drafts, although it means to catch everything."""
+
+    def verify(self, draft, target, streams):
+        while draft.rows is None:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                continue
+        return super().verify(draft, target, streams)
+
+
+def test_a_call_that_never_returns_is_stopped():
+    with watch.call_limit(0.3), pytest.raises(watch.VerifierFault, match=r"never returned: it was stopped after 0\.3"):
+        verify_on(Hangs(), "one_hot")
+
+
+def test_a_call_that_cannot_be_interrupted_is_reported_from_another_thread(monkeypatch):
+    """As one that hangs in compiled code: the alarm does nothing here."""
+    monkeypatch.setattr(watch.signal, "setitimer", lambda *_: None)
+    seen = threading.Event()
+    faults = []
+
+    class Sleeps(MaskedVerifier):
+        def verify(self, draft, target, streams):
+            assert seen.wait(20)
+            return super().verify(draft, target, streams)
+
+    def stuck(fault):
+        faults.append(fault)
+        seen.set()
+
+    with watch.call_limit(0.2, stuck):
+        verify_on(Sleeps())
+    assert "never returned within 0.4 seconds" in str(faults[0])
+    assert faults[0].fixture == "chain"
+
+
+class Lifts(TokenSteps):
+    def read(self, draft, target, streams):
+        target.logits[:, 0] += 0.02
+        return draft, LogitRows(target.logits, target.temperature, target.cutoff, None), streams
+
+
+class OneBuffer(MaskedVerifier):
+    def __init__(self):
+        self.buffer = {}
+
+    def verify(self, draft, target, streams):
+        sound = super().verify(draft, target, streams)
+        kept = self.buffer.setdefault(sound.token_ids.shape, sound)
+        kept.token_ids.copy_(sound.token_ids)
+        kept.num_accepted.copy_(sound.num_accepted)
+        return kept
+
+
+@pytest.mark.parametrize(
+    ("verifier", "said"), [(Lifts(), r"altered target\.logits in place"), (OneBuffer(), "overwrites the tensors")]
+)
+def test_what_alters_its_arguments_or_its_results_is_named(verifier, said):
+    with torch.inference_mode():
+        evidence = examine(verifier, SETTINGS, 0, CPU)
+    assert evidence.fault is not None
+    assert said.replace("\\", "") in evidence.fault
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"lossless": True}, 'has no attribute rule. Write rule = "token"'),
+        ({"rule": 7, "lossless": True}, "has 7 as its attribute rule"),
+        ({"rule": "token"}, "has no attribute lossless"),
+        ({"rule": "token", "lossless": True}, "has no method verify"),
+    ],
+)
+def test_what_is_no_verifier_is_named_before_anything_is_run(attributes, said):
+    evidence = examine(type("Mine", (), attributes)(), SETTINGS, 0, CPU)
+    assert "Mine " + said in (evidence.fault or "")
+    assert evidence.rows == []
+
+
+@pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
+def test_a_sampler_of_its_own_that_raises_is_broken():
+    class Draws(MaskedVerifier):
+        def draft_tokens(self, rows, u):
+            raise KeyError("no sampler")
+
+    with torch.inference_mode():
+        evidence = examine(Draws(), SETTINGS, 0, CPU)
+    assert "draft_tokens raised KeyError: 'no sampler'" in (evidence.fault or "")
+
+
+@pytest.mark.usefixtures("unchecked", "little_effort", "few_enumerated")
+def test_a_refuted_verifier_that_refuses_given_uniforms_is_refuted_all_the_same():
+    class Guarded(TargetResidual):
+        def verify(self, draft, target, streams):
+            if isinstance(streams, GivenStreams):
+                raise ArgumentError("real streams alone")
+            return super().verify(draft, target, streams)
+
+    with torch.inference_mode():
+        evidence = examine(Guarded(), dataclasses.replace(SETTINGS, draws=20_000), 0, CPU)
+    assert evidence.fault is None
+    assert evidence.rejected
+
+
+@pytest.mark.usefixtures("unchecked", "little_effort")
+def test_the_evidence_so_far_is_kept():
+    """Broken at the 5,000th request or so: what was seen until then stands in the certificate."""
+
+    class Tires(MaskedVerifier):
+        seen = 0
+
+        def verify(self, draft, target, streams):
+            if streams.width == 4:  # drawn with real seeds
+                Tires.seen += 1
+                if Tires.seen > 150:
+                    raise RuntimeError("out of workspace")
+            return super().verify(draft, target, streams)
+
+    settings = dataclasses.replace(SETTINGS, draws=200_000, stop_when_caught=False)
+    with torch.inference_mode():
+        evidence = examine(Tires(), settings, 0, CPU)
+    assert "RuntimeError: out of workspace" in (evidence.fault or "")
+    assert evidence.habits
+    assert any(row.draws > 1000 for row in evidence.rows)
+    certificate = certify(
+        verifier="tires", rule="token", declared_lossless=True, evidence=evidence, suite="quick", settings=settings,
+        seed=0, command="", environment={}, bias=[],
+    )  # fmt: skip
+    assert certificate.verdict == BROKEN
+    assert certificate.headline.startswith("broken: On the fixture ")
+    assert "the tables below have what they showed" in certificate.words[1]

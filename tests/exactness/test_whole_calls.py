@@ -1,0 +1,87 @@
+"""Verifiers that go wrong in few calls as a whole, on small fixtures: refuted, or with a bound above their bias."""
+
+import random
+
+import pytest
+import torch
+
+from specbench.core.rng import Stream
+from specbench.exactness.certificate import NOT_LOSSLESS
+from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.settings import settings_of
+from specbench.exactness.statistics.calls import ALL, SOME, CallCounts, call_bound, call_sizes
+from specbench.exactness.steps import verified_steps
+from specbench.exactness.streams import request_streams
+from specbench.exactness.suite import examine
+from specbench.exactness.zoo.base import TokenSteps
+from specbench.sampling import inverse_cdf
+from tests.helpers.cases import CPU, FIXTURES
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+class SpoilsCalls(TokenSteps):
+    """Token verification that draws badly in one call in ``period``, chosen at random, of few tokens."""
+
+    lossless = True
+
+    def __init__(self, period: int):
+        self.period, self.random = period, random.Random(7)
+
+    def emit(self, weights, draft, streams, num_accepted):
+        u = streams.uniform(Stream.EMIT)[:, 0]
+        spoiled = weights.shape[1] <= 4 and self.random.random() < 1 / self.period
+        return inverse_cdf(weights, torch.full_like(u, 1e-9) if spoiled else u)
+
+
+@pytest.mark.parametrize("period", [20, 200, 1009])
+def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
+    """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""
+    settings = settings_of("quick", draws=20_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
+    with torch.inference_mode():
+        evidence = examine(SpoilsCalls(period), settings, 0, CPU)
+    verdict = verdict_of(evidence)
+    assert verdict.kind == NOT_LOSSLESS or verdict.tv > 1 / period
+    assert max(bound.tv for bound in evidence.bounds) < 1 / period or period == 20
+
+
+@pytest.mark.parametrize("sizes", [SOME, ALL])
+def test_calls_hold_all_requests_and_are_of_many_sizes(sizes):
+    for requests in (1, 2, 31, 5000, 131_072):
+        found = call_sizes(requests, 3, sizes)
+        assert sum(found) == requests
+        assert min(found) > 0
+    assert len({each for each in found if each <= 512}) > 40
+    assert (max(found) > 100_000) == (sizes == SOME)
+
+
+def test_requests_come_out_the_same_in_one_call_and_in_many():
+    for name in ("ragged", "mixed", "one_hot", "idle", "long"):
+        streams = request_streams(0, 0, 300, max(4, FIXTURES[name].gamma + 1), CPU)
+        whole = verified_steps(TokenSteps(), FIXTURES[name], streams)
+        parts = verified_steps(TokenSteps(), FIXTURES[name], streams, call_sizes(300, 5))
+        assert torch.equal(whole.visible, parts.visible)
+        assert torch.equal(whole.rows, parts.rows)
+
+
+def test_shares_are_of_each_call():
+    counts = CallCounts()
+    differ = torch.zeros(100, dtype=torch.bool)
+    differ[[10, 11, 99]] = True
+    counts.add(differ, [10, 2, 87, 1])
+    assert (counts.calls, dict(counts.shares)) == (4, {1.0: 2})
+    counts.add(differ, [100])
+    assert 0.03 <= min(counts.shares) < 0.033
+
+
+def test_the_bound_holds_for_whole_calls_of_a_known_share():
+    """2,000 samples of 16 fixtures: 20 bounds below the mean are expected at most; 60 have a chance below 1e-9."""
+    rng, below = random.Random(1), 0
+    for _ in range(2000):
+        fixtures = [CallCounts(calls=50) for _ in range(16)]
+        for each in fixtures:
+            each.shares[1.0] += sum(rng.random() < 0.005 for _ in range(50))
+        below += call_bound(fixtures, 0.01).code < 0.005
+    assert below < 60
+    assert call_bound([CallCounts(calls=1000), CallCounts(calls=1000, phase=2)], 0.01).code < 0.006
+    assert call_bound([], 0.01) is None

@@ -1,0 +1,415 @@
+"""Pairs of different vocabularies: what is shared, drafts from it, drafts as text; lossless by count and enumeration.
+
+The statistical tests have fixed seeds and a false alarm of 1e-8 each, on 6,000 texts with cells pooled to 5 expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+import torch
+from scipy.stats import power_divergence
+
+from experiments.embedded_pair.other_vocabulary import in_bytes, in_pieces
+from specbench.core.errors import ConfigError, ModelError
+from specbench.decoding import Decoder, Request
+from specbench.decoding.engines.auto import AutoEngine
+from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.static import StaticEngine
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.tree import TreeDrafter
+from specbench.exactness.enumeration.laws import all_drafts, completed, law_ends, law_of, target_joint
+from specbench.extras.vocabularies.retokenized import Retokenized
+from specbench.extras.vocabularies.spelling import Spelling
+from specbench.extras.vocabularies.strings import StringsDrafter
+from specbench.extras.vocabularies.translation import Translation
+from specbench.models import CachedModel, cached_draft, load_pair
+from specbench.rules.block.formulas import RULE as BLOCK
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.matching import MatchingVerifier
+from specbench.rules.token.formulas import RULE as TOKEN
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
+from specbench.runs.workloads import load_prompts
+from specbench.sampling import SamplingParams
+from tests.helpers.cases import CPU, FIXTURES, MIXED, bound, decoder
+from tests.helpers.checkpoints import tiny
+from tests.helpers.vocabularies import TEXTS, letter_pair, letters, relabelled
+
+TARGET, DRAFT = ["a", "b", "c", "ab", "bc", "abc", "ca"], ["c", "b", "a", "ca", "bb", "ab", "aba"]
+LETTERS = ["a", "b", "c"]
+TOKENIZERS = {"bytes": lambda: in_bytes(TEXTS, 300), "pieces": lambda: in_pieces(iter(TEXTS), 330)}
+
+
+@pytest.fixture(scope="module")
+def same(exact):
+    """The embedded pair, whose draft has its tokens numbered in another order."""
+    return relabelled(exact, exact.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def fewer(exact):
+    """Likewise, without the last 596 tokens."""
+    return relabelled(exact, 3500)
+
+
+@pytest.fixture(scope="module")
+def requests(exact):
+    prompts = load_prompts("embedded:embedded.jsonl", 2)
+    return [
+        Request(each.name, tuple(exact.encode(each.text)), 7 + i, MIXED[2 * i], 14 + 3 * i)
+        for i, each in enumerate(prompts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def letter_requests():
+    """Of tokens that the draft has, and of others; for the pair of letter_models."""
+    rng = random.Random(3)
+    prompts = [tuple(rng.randrange(7) for _ in range(1 + 2 * i)) for i in range(7)]
+    return [Request(str(i), prompt, 50 + i, MIXED[i % 5], 3 + 2 * i) for i, prompt in enumerate(prompts)]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def spelling(request):
+    tokenizer = TOKENIZERS[request.param]()
+    return Spelling(tokenizer, len(tokenizer))
+
+
+# Spelling
+
+
+def test_text_is_spelled_as_it_is(spelling):
+    for text in TEXTS:
+        ids = spelling._tokenizer(text, add_special_tokens=False).input_ids
+        assert spelling.text(ids) == text.encode()
+        assert spelling.encode(text.encode()) == ids
+
+
+def test_any_bytes_are_written_by_some_tokens(spelling):
+    rng = random.Random(0)
+    for _ in range(50):
+        text = bytes(rng.randrange(255) for _ in range(rng.randrange(1, 12)))
+        assert spelling.text(spelling.encode(text, b"return ")) == text
+
+
+def test_special_tokens_are_spelled_by_their_role(spelling):
+    end = spelling._tokenizer.eos_token_id
+    assert spelling.is_special(end)
+    assert spelling.encode(spelling.tokens[end] + b"a")[0] == end
+    assert end not in spelling.encode(spelling._tokenizer.eos_token.encode())  # a text that says so ends nothing
+
+
+def test_what_follows_is_written_as_the_tokenizer_would():
+    tokenizer = letters(["a", "b", "ab", "aba"])
+    spelling = Spelling(tokenizer, 5)
+    assert spelling.encode(b"ba", before=b"a") == [1, 0]  # not one token of both: what stands, stands
+    assert spelling.encode(b"aba") == [3]
+
+
+# What is shared
+
+
+def test_tokens_are_shared_by_their_bytes():
+    made = [make() for make in TOKENIZERS.values()]
+    target, draft = (Spelling(each, len(each)) for each in made)
+    translation = Translation(target, draft)
+    shared = translation.draft_ids.tolist()
+    for spelled in (b" ", b"\n", b"return", " é".encode()[:2]):
+        if spelled in target.ids and spelled in draft.ids:
+            assert shared[target.ids[spelled]] == draft.ids[spelled]
+    assert shared[target.ids[b" "]] >= 0
+    assert shared[made[0].eos_token_id] == made[1].eos_token_id
+    found = [i for i in shared if i >= 0]
+    assert len(set(found)) == len(found)
+    pieces, counts = translation.pieces
+    for token, spelled in enumerate(target.tokens):
+        read = pieces[token, : counts[token]].tolist()
+        assert draft.text(read) == spelled
+        assert (read == [shared[token]]) == (shared[token] >= 0)
+
+
+def test_of_tokens_that_are_spelled_alike_one_is_shared():
+    """A token of the draft that stood for both would be verified with the probability of one of them."""
+    target, draft = (Spelling(letters(["a", "b", "c"]), 4) for _ in range(2))
+    target.tokens[2] = target.tokens[0]
+    assert Translation(target, draft).draft_ids.tolist() == [0, 1, -1, 3]
+
+
+def test_an_unfinished_character_is_left_out():
+    """Its bytes may be the beginning of a token that the target would write otherwise."""
+    spelling = Spelling(TOKENIZERS["bytes"](), 300)
+    text = Retokenized(Translation(spelling, spelling), spelling.encode(b"x"))
+    first, second = (spelling.ids[bytes([byte])] for byte in "é".encode())
+    letter = spelling.encode(b"b")
+    assert text.read([first]) == []
+    assert text.read([*letter, first]) == letter
+    assert text.read([first, second]) == spelling.encode("é".encode())
+
+
+def test_a_beginning_of_text_is_read_as_the_drafts_own():
+    target, draft = letters(["a", "b"]), letters(["b", "c"])
+    target.add_special_tokens({"bos_token": "<s>"})
+    draft.add_special_tokens({"bos_token": "<begin>"})
+    translation = Translation(Spelling(target, len(target)), Spelling(draft, len(draft)))
+    assert translation.draft_ids.tolist() == [-1, 0, 2, 3]  # the letter a is the draft's nowhere
+    assert translation.pieces[0][0, 0] == draft.eos_token_id  # and so is read as nothing it could be taken for
+
+
+@pytest.mark.parametrize("target", TOKENIZERS)
+def test_a_growing_text_is_the_same_text_in_the_drafts_tokens(target):
+    """However it grows, and whatever the draft wrote meanwhile."""
+    made = {name: make() for name, make in TOKENIZERS.items()}
+    own = made.pop(target)
+    other = next(iter(made.values()))
+    translation = Translation(Spelling(own, len(own)), Spelling(other, len(other)))
+    rng, ids = random.Random(1), own("".join(TEXTS), add_special_tokens=False).input_ids
+    text, stands = Retokenized(translation, ids[:3]), 3
+    while stands < len(ids):
+        wanted = translation.target.text(ids[stands:])
+        true = translation.draft.encode(wanted, translation.target.text(ids[:stands]))
+        drafted = [*true[: rng.randrange(4)], rng.randrange(3, 256)]
+        read = text.read(drafted)
+        assert translation.target.text(read) in translation.draft.text(drafted)
+        text.written(drafted)
+        known = text.ids[: text.known] + drafted
+        grown = rng.randrange(1, 5)
+        text.append(ids[stands : stands + grown])
+        stands = min(stands + grown, len(ids))
+        assert translation.draft.text(text.ids) == translation.target.text(ids[:stands])
+        assert text.ids[: text.known] == known[: text.known]  # what the model was fed
+        assert text.known < len(text.ids)
+
+
+# Token-level intersection
+
+
+@pytest.mark.parametrize(
+    ("drafter", "verifier"),
+    [
+        (ModelDrafter, BlockVerifier),
+        (lambda: TreeDrafter([2, 2]), TreeVerifier),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_draft_with_its_tokens_in_another_order_drafts_the_same(exact, same, requests, drafter, verifier):
+    expected = decoder(exact, 3, drafter=drafter(), verifier=verifier()).run(requests)
+    found = decoder(same, 3, drafter=drafter(), verifier=verifier()).run(requests, at_once=3)
+    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+    assert [each.steps for each in found] == [each.steps for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "engine"),
+    [
+        (lambda: TreeDrafter([2]), StaticEngine([2, 4])),
+        (ModelDrafter, StaticEngine(None, 3)),
+        (ModelDrafter, EagerEngine(3)),
+    ],
+    ids=["static", "static in pieces", "pieces"],
+)
+def test_all_engines_write_the_same(letter_models, letter_requests, drafter, engine):
+    pair, *_ = letter_models
+    made = decoder(pair, 3, drafter=drafter(), verifier=TreeVerifier())
+    expected = made.run(letter_requests)
+    other = Decoder(made.components.target, bound(drafter(), pair), TreeVerifier(), 3, pair.stop_ids, engine)
+    found = other.run(letter_requests, at_once=2)
+    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+    assert [each.steps for each in found] == [each.steps for each in expected]
+
+
+def test_cached_logits_are_those_of_a_whole_pass(letter_models):
+    """Texts whose tokens the draft often lacks, extended and taken back by different amounts."""
+    engine, rng = cached_draft(letter_models[0]), random.Random(2)
+    texts = [[rng.randrange(7) for _ in range(30)] for _ in range(3)]
+    engine.start([text[:5] for text in texts], 40)
+    assert engine.capacity == 40
+    for _ in range(12):
+        before = engine.lengths.tolist()
+        counts = [min(rng.randrange(6), 30 - length) for length in before]
+        fed = [(text[length : length + 6] + [0] * 6)[:6] for text, length in zip(texts, before, strict=True)]
+        logits = engine.extend(torch.tensor(fed), torch.tensor(counts)).logits
+        for b, (text, length, count) in enumerate(zip(texts, before, counts, strict=True)):
+            torch.testing.assert_close(logits[b, :count], engine.score(text[: length + count])[length:])
+        engine.truncate(torch.tensor([rng.randrange(4, 25) for _ in texts]))
+
+
+def test_a_text_that_no_memory_is_left_for_is_read_in_fewer_tokens():
+    """Tokens of five pieces, one after the other: the draft knows less of the text, and all of it finds its place."""
+    pair = letter_pair(["a", "b", "ab", "aba", "abaa", "abaab"], ["a", "b"])
+    engine, longest = cached_draft(pair), 5
+    engine.start([[longest] * 10], 40)
+    engine.show(1)
+    for _ in range(14):
+        logits = engine.extend(torch.tensor([[longest, longest]]), torch.tensor([2])).logits
+    assert engine.lengths.tolist() == [37]
+    assert logits[..., :2].isfinite().all()
+    assert logits[..., 2:6].isneginf().all()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_fewer_tokens_shared_accept_nearly_as_many(exact, fewer, requests):
+    def length(pair, drafter):
+        steps = [s for each in decoder(pair, 3, drafter=drafter).run(requests) for s in each.steps]
+        return 1 + sum(step.num_accepted for step in steps) / len(steps)
+
+    usual = length(exact, ModelDrafter())
+    assert length(fewer, ModelDrafter()) > 0.85 * usual
+    assert length(fewer, StringsDrafter()) > 0.6 * usual
+
+
+# Both
+
+
+@pytest.mark.parametrize("drafter", [ModelDrafter, StringsDrafter])
+def test_greedy_text_is_the_plain_text(letter_models, letter_requests, drafter):
+    pair, *_ = letter_models
+    greedy = [dataclasses.replace(each, sampling=SamplingParams(temperature=0.0)) for each in letter_requests]
+    plain = decoder(pair, 0).run(greedy)
+    found = decoder(pair, 3, drafter=drafter()).run(greedy, at_once=2)
+    assert [each.token_ids for each in found] == [each.token_ids for each in plain]
+    assert any(step.num_accepted for each in found for step in each.steps)
+
+
+def test_a_batch_drafts_as_text_what_its_requests_draft_alone(letter_requests):
+    """Requests near their ends draft fewer letters, of which other tokens may come."""
+    pair = letter_pair(TARGET, LETTERS)
+    made = decoder(pair, 3, drafter=StringsDrafter(sampled=True))
+    alone = [made.run([each])[0] for each in letter_requests]
+    together = made.run(letter_requests, at_once=3)
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+    assert [each.steps for each in together] == [each.steps for each in alone]
+
+
+@pytest.fixture(scope="module")
+def letter_models():
+    """A pair of 8 tokens each, 6 of them shared, and the target's joint distribution of three tokens after "ab"."""
+    pair = letter_pair(TARGET, DRAFT)
+    return pair, *after_ab(pair)
+
+
+@pytest.fixture(scope="module")
+def letter_by_letter():
+    """The same target and a draft of letters, three or fewer of which are a token of the target."""
+    pair = letter_pair(TARGET, LETTERS)
+    return pair, *after_ab(pair)
+
+
+def after_ab(pair):
+    prompt, target = tuple(pair.encode("ab")), CachedModel(pair.target, pair.vocab_size, "target")
+    joint = torch.ones(1, dtype=torch.float64)
+    for n in range(3):
+        rows = [target.score([*prompt, *text])[-1] for text in itertools.product(range(pair.vocab_size), repeat=n)]
+        joint = (joint[:, None] * torch.stack(rows).softmax(dim=-1)).flatten()
+    return prompt, joint
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("models", "drafter", "verifier"),
+    [
+        ("letter_models", ModelDrafter, BlockVerifier),
+        ("letter_models", lambda: StringsDrafter(sampled=True), MaskedVerifier),
+        ("letter_by_letter", lambda: StringsDrafter(sampled=True), lambda: MatchingVerifier(coupled=True)),
+    ],
+    ids=["intersection", "strings", "coupled"],
+)
+def test_three_tokens_are_distributed_as_the_targets(models, drafter, verifier, request):
+    """A text draft that drew with the random numbers of other drafts would bias "coupled": a token of the target is
+    known by what comes after it."""
+    pair, prompt, joint = request.getfixturevalue(models)
+    requests = [Request(str(i), prompt, i, SamplingParams(), 3) for i in range(6000)]
+    made = decoder(pair, 3, drafter=drafter(), verifier=verifier())
+    found = made.run(requests)
+    assert sum(step.num_accepted for text in found for step in text.steps) > 400
+    ids = torch.tensor([text.token_ids for text in found])
+    cells = (ids * torch.tensor([pair.vocab_size**2, pair.vocab_size, 1])).sum(dim=1)
+    counts = torch.bincount(cells, minlength=len(joint)).double()
+    expected = joint * len(requests)
+    rare = expected < 5
+    seen, wanted = (torch.cat([each[~rare], each[rare].sum()[None]]) for each in (counts, expected))
+    assert power_divergence(seen, wanted, lambda_="log-likelihood").pvalue > 1e-8
+
+
+# An engine that restricts the draft and keeps no probabilities of it (vLLM pull request 38174)
+
+
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK])
+def test_a_sampled_draft_that_is_verified_without_its_probabilities_is_lossless(rule):
+    """Exactly: the law of the rule with q = 1 at each drafted token, in the mean over all drafts of a restricted q."""
+    for fixture in (FIXTURES["chain"], FIXTURES["deep"], FIXTURES["zeros"]):
+        drafts = all_drafts(fixture, fixture.gamma)
+        one_hot = torch.nn.functional.one_hot(drafts.tokens, fixture.vocabulary).double()
+        ends = law_ends(fixture, drafts, law_of(rule, dataclasses.replace(drafts, q=one_hot)))
+        apart = (completed(fixture, ends) - target_joint(fixture, fixture.gamma + 1)).abs().sum() / 2
+        assert apart < 1e-12
+
+
+def test_a_restricted_draft_that_is_verified_against_the_whole_q_is_not():
+    """The enumeration sees what it should: drawn from what is shared, tested against a q that is not renormalised."""
+    fixture = FIXTURES["chain"]
+    drafts = all_drafts(fixture, fixture.gamma)
+    shared = drafts.tokens.amax(dim=1) < fixture.vocabulary - 1  # the last token is not
+    mass = drafts.q[..., :-1].sum(dim=-1)
+    weight = torch.where(shared, drafts.weight / mass.prod(dim=1), 0.0)
+    assert weight.sum() == pytest.approx(1)
+    restricted = drafts.q / mass[..., None]
+    restricted[..., -1] = 0
+    joint = target_joint(fixture, fixture.gamma + 1)
+    apart = {}
+    for name, q in (("restricted", restricted), ("whole", drafts.q)):
+        law = law_of(TOKEN, dataclasses.replace(drafts, q=q))
+        ends = law_ends(fixture, dataclasses.replace(drafts, weight=weight), law)
+        apart[name] = float((completed(fixture, ends) - joint).abs().sum() / 2)
+    assert apart["restricted"] < 1e-12
+    assert apart["whole"] > 0.03
+
+
+# What is refused
+
+
+def test_a_pair_that_shares_nothing_is_refused_with_examples():
+    pair = letter_pair(["a", "b", "ab"], ["c", "d", "dc"])
+    with pytest.raises(ModelError, match=r"share no token.*'ab'.*'dc'.*drafter=strings"):
+        cached_draft(pair)
+
+
+def test_the_default_refusal_names_the_remedy(tmp_path):
+    folder = tiny(tmp_path)
+    in_bytes(TEXTS, 300).save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"different vocabularies.*pair\.vocabularies=different"):
+        load_pair("embedded:target", str(folder), device="cpu")
+
+
+def test_a_pair_is_loaded_and_says_what_it_shares(tmp_path, capsys):
+    folder = tiny(tmp_path, outputs=300)
+    in_bytes(TEXTS, 300).save_pretrained(folder)
+    pair = load_pair("embedded:target", str(folder), device="cpu", vocabularies="different")
+    shared = int(pair.translation.shared.sum())
+    assert 257 < shared < 300
+    assert f"{shared} of the target's 4096 tokens are among the draft's 300" in capsys.readouterr().err
+
+
+def test_a_pair_that_may_differ_and_does_not_is_as_any():
+    assert load_pair("embedded:target", "embedded:draft", device="cpu", vocabularies="different").translation is None
+
+
+def test_an_unknown_choice_is_refused():
+    with pytest.raises(ConfigError, match=r"pair\.vocabularies=any.*same or different"):
+        load_pair("embedded:target", "embedded:draft", vocabularies="any")
+
+
+def test_drafts_as_text_are_not_captured():
+    with pytest.raises(ConfigError, match="drafter=strings reads its drafts on the host.*engine=eager"):
+        StaticEngine().resolve(CPU, StringsDrafter(), MaskedVerifier())
+    assert AutoEngine().resolve(CPU, StringsDrafter(), MaskedVerifier()).name == "eager"
+    with pytest.raises(ConfigError, match="prompt_chunk.*strings"):
+        EagerEngine(4).resolve(CPU, StringsDrafter(), MaskedVerifier())
+
+
+def test_sampled_has_to_be_a_truth_value():
+    with pytest.raises(ConfigError, match=r"drafter\.sampled=yes"):
+        StringsDrafter("yes")

@@ -1,0 +1,149 @@
+"""Captured steps on a GPU: the texts of eager ones, errors by name, memory that does not grow."""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError, ModelError
+from specbench.decoding import Decoder
+from specbench.decoding.engines.auto import AutoEngine
+from specbench.decoding.engines.compiled import CompiledEngine
+from specbench.decoding.engines.eager import EagerEngine
+from specbench.decoding.engines.graph import GraphEngine
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.models import CachedModel, load_pair
+from specbench.rules.fused import FusedVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+from tests.decoding.test_decoding import make_requests
+from tests.decoding.test_engines import logs
+from tests.helpers.cases import bound
+from tests.helpers.kernel_cases import on_a_gpu
+
+pytestmark = on_a_gpu
+
+
+class Ban:
+    """No token 5. Nothing of it comes from the host, so that a CUDA graph can hold it."""
+
+    def __call__(self, logits, history):
+        return logits.masked_fill(torch.arange(logits.shape[1], device=logits.device) == 5, -torch.inf)
+
+
+@pytest.fixture(scope="module")
+def on_gpu():
+    return load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
+
+
+def decoder(pair, engine, drafter=None, verifier=None, gamma=4, stop_ids=None):
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    stops = pair.stop_ids if stop_ids is None else stop_ids
+    if gamma == 0:
+        return Decoder(target, None, None, 0, stops, engine)
+    return Decoder(target, bound(drafter or ModelDrafter(), pair), verifier or FusedVerifier(), gamma, stops, engine)
+
+
+def various(pair, count):
+    requests = [
+        dataclasses.replace(r, max_new_tokens=4 + 7 * (i % 6)) for i, r in enumerate(make_requests(pair, count))
+    ]
+    banned = SamplingParams(processors=(Ban(),))
+    return [dataclasses.replace(r, sampling=banned) if i == 2 else r for i, r in enumerate(requests)]
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 16])
+@pytest.mark.parametrize(
+    ("drafter", "verifier", "gamma"),
+    [
+        (ModelDrafter(), FusedVerifier(), 4),
+        (ModelDrafter(), FusedVerifier(block=True), 6),
+        (ModelDrafter(), MaskedVerifier(), 3),
+        (PromptLookupDrafter(), FusedVerifier(), 3),
+        (None, None, 0),
+    ],
+    ids=["token", "block", "masked", "prompt_lookup", "plain"],
+)
+def test_captured_steps_write_what_eager_ones_do(on_gpu, drafter, verifier, gamma, at_once):
+    requests = various(on_gpu, 20)
+    expected = decoder(on_gpu, EagerEngine(), drafter, verifier, gamma).run(requests, at_once)
+    captured = decoder(on_gpu, GraphEngine(), drafter, verifier, gamma)
+    assert logs(captured.run(requests, at_once)) == logs(expected)
+    assert logs(captured.run(requests[::-1], at_once)) == logs(expected[::-1])
+    assert captured.engine.preparation > 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # PyTorch's own, while it compiles
+@pytest.mark.usefixtures("unchecked")  # checks of shapes would be compiled too
+def test_compiled_steps_write_what_eager_ones_do(on_gpu):
+    requests = various(on_gpu, 8)
+    compiled = decoder(on_gpu, CompiledEngine())
+    expected = logs(decoder(on_gpu, EagerEngine()).run(requests, 4))
+    for _ in range(5):  # kernels that start early and read too soon would not do so each time
+        assert logs(compiled.run(requests, 4)) == expected
+    assert compiled.engine.batch_sizes == (4,)
+
+
+def test_two_decoders_share_a_target_whose_memory_grows(on_gpu):
+    """A graph that held on to memory that is gone would write other texts, or none."""
+    target, requests = CachedModel(on_gpu.target, on_gpu.vocab_size, "target"), various(on_gpu, 12)
+    speculative = Decoder(target, bound(ModelDrafter(), on_gpu), FusedVerifier(), 4, on_gpu.stop_ids, GraphEngine())
+    plain = Decoder(target, None, None, 0, on_gpu.stop_ids, GraphEngine())
+    expected = [logs(decoder(on_gpu, EagerEngine(), gamma=g).run(requests)) for g in (4, 0)]
+    for count in (2, 5, 12, 3):
+        for decoding, texts in zip((speculative, plain), expected, strict=True):
+            assert logs(decoding.run(requests[:count])) == texts[:count]
+
+
+def test_memory_does_not_grow_and_no_text_differs(on_gpu):
+    """Hundreds of requests of random lengths and samplers come and go; a leak of one row a request would show."""
+    requests = various(on_gpu, 48)
+    expected = {
+        r.name: text for r, text in zip(requests, logs(decoder(on_gpu, EagerEngine()).run(requests)), strict=True)
+    }
+    rng, decoding = random.Random(1), decoder(on_gpu, GraphEngine())
+    decoding.reserve(requests, 8)
+    decoding.run(requests, 8)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(4):
+        chosen = rng.sample(requests, 40)
+        for completion in decoding.run(chosen, 8):
+            assert logs([completion])[0] == expected[completion.request.name]
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() - before < 2**20
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_nan_is_named(on_gpu, name):
+    """Weights that are NaN from some layer on: nobody waits for the logits, and the error still says whose they are."""
+    broken = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
+    model = broken.target if name == "target" else broken.draft
+    with torch.no_grad():
+        model.lm_head.weight[7] = torch.nan
+    requests = make_requests(broken, 2)
+    with pytest.raises(ModelError, match=rf"The {name} model returned NaN .* prompt '{requests[0].name}' at step 0\."):
+        decoder(broken, GraphEngine()).run(requests)
+
+
+def test_what_waits_for_the_device_is_named():
+    pair = load_pair("embedded:target", "embedded:draft", device="cuda", dtype="float32")
+    layer = pair.target.model.layers[0].mlp
+
+    def waits(module, args, out):
+        return out * float(out.abs().max() > 0)
+
+    layer.register_forward_hook(waits)
+    with pytest.raises(
+        ModelError, match=r"cannot be captured in a CUDA graph: .*test_engines_on_gpu.*in waits: .*eager"
+    ):
+        decoder(pair, GraphEngine()).run(make_requests(pair, 1))
+    assert decoder(pair, EagerEngine()).run(make_requests(pair, 1))[0].token_ids  # the device is as it was
+
+
+def test_auto_captures_what_can_be_captured(on_gpu):
+    assert decoder(on_gpu, AutoEngine()).engine.name == "graph"
+    with pytest.raises(ConfigError, match=r"engine\.batch_sizes=\[2\]: no place for 3"):
+        decoder(on_gpu, GraphEngine([2])).run(make_requests(on_gpu, 3))

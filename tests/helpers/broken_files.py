@@ -1,0 +1,270 @@
+"""Prompt files and traces with something wrong, and the words that a message about each must have.
+
+``broken_prompts(folder)`` and ``broken_traces(folder)`` make them all; other tests may read them in their own way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from specbench.replay.trace import trace_schema
+from tests.helpers.markov_pair import IDENTITY
+
+DEEP = '{"prompt":' + "[" * 100_000
+DIGITS = "9" * 5000
+HALF = "\\ud800"  # as JSON writes half of a surrogate pair
+
+
+@dataclass(frozen=True)
+class BrokenFile:
+    """A reason, the file, and what the message must say."""
+
+    reason: str
+    path: Path
+    says: tuple[str, ...]
+
+
+Make = Callable[[Path], Any]
+
+
+def lines(*written: str | bytes | dict[str, Any]) -> Make:
+    """A file of these lines; objects become JSON."""
+
+    def encoded(line: str | bytes | dict[str, Any]) -> bytes:
+        if isinstance(line, bytes):
+            return line
+        return (line if isinstance(line, str) else json.dumps(line)).encode()
+
+    return lambda path: path.write_bytes(b"".join(encoded(line) + b"\n" for line in written))
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**29)
+
+
+# What is no file of lines at all, for prompts and traces alike.
+NO_FILE: dict[str, tuple[Make, tuple[str, ...]]] = {
+    "missing": (lambda path: None, ("no such file",)),
+    "folder": (os.mkdir, ("a folder",)),
+    "pipe": (os.mkfifo, ("a named pipe, not a file",)),
+    "device": (lambda path: path.symlink_to("/dev/zero"), ("a device, not a file",)),
+    "loop": (lambda path: path.symlink_to(path.name), ("too many levels of symbolic links",)),
+}
+GOOD = {"prompt": "a"}
+
+
+def _id(prompt_id: Any) -> Make:
+    return lines(GOOD, GOOD | {"prompt_id": prompt_id})
+
+
+def _own(key: str, value: Any) -> Make:
+    return lines(GOOD, GOOD | {key: value})
+
+
+_PRINTABLE = "Use a text of 1 to 200 printable characters, or a whole number"
+PROMPTS: dict[str, tuple[Make, tuple[str, ...]]] = {
+    **NO_FILE,
+    "empty": (lines(), ("no prompts in the file",)),
+    "zeros and no line": (sparse, ("line 1 is longer than 256 MiB",)),
+    "UTF-16": (
+        lambda path: path.write_text('{"prompt": "a"}', encoding="utf-16"),
+        ("line 1 is not UTF-8 (byte 0xff at 1)",),
+    ),
+    "latin-1": (lines(GOOD, b'{"prompt": "\xe9"}'), ("line 2 is not UTF-8 (byte 0xe9 at 13)",)),
+    "zeros": (lines(GOOD, b"\0\0"), ("line 2 is not JSON",)),
+    "cut off": (lines(GOOD, '{"prompt": '), ("line 2 is not JSON (Expecting value at character 12)",)),
+    "deep": (lines(GOOD, DEEP), ("line 2 is not JSON (nested too deeply)",)),
+    "digits": (lines(GOOD, f'{{"prompt": {DIGITS}}}'), ("line 2 is not JSON (Exceeds the limit",)),
+    "list": (lines(GOOD, "[]"), ("line 2 has no usable prompt (not a JSON object)",)),
+    "no prompt": (lines(GOOD, {"words": "b"}), ('line 2 has no usable prompt (no "prompt")',)),
+    "number": (lines(GOOD, {"prompt": 7}), ("line 2 has no usable prompt (prompt is 7, not a string)",)),
+    "deep list": (
+        lines(GOOD, f'{{"prompt": {"[" * 500}{"]" * 500}}}'),
+        ("line 2 has no usable prompt (prompt is [[[",),
+    ),
+    "blank": (lines(GOOD, {"prompt": " \n"}), ("line 2 has no usable prompt (prompt is empty)",)),
+    "half a character": (lines(GOOD, f'{{"prompt": "x{HALF}"}}'), ("line 2 has no usable prompt", "surrogate pair")),
+    "name half a character": (
+        lines(GOOD, f'{{"prompt": "a", "prompt_id": "{HALF}"}}'),
+        ("line 2: prompt_id '\\ud800' is empty, too",),
+    ),
+    "name true": (_id(True), ("line 2: prompt_id True is neither a text nor a whole number", _PRINTABLE)),
+    "name a fraction": (_id(1.5), ("line 2: prompt_id 1.5 is neither a text nor a whole number",)),
+    "name null": (_id(None), ("line 2: prompt_id None is neither",)),
+    "name a list": (_id([1]), ("line 2: prompt_id [1] is neither",)),
+    "name empty": (_id(""), ("line 2: prompt_id '' is empty",)),
+    "name blank": (_id("  "), ("line 2: prompt_id '  ' is empty",)),
+    "name long": (_id("x" * 201), ("line 2: prompt_id 'xxx", "is empty, too long")),
+    "name with a zero": (_id("a\0b"), ("line 2: prompt_id 'a\\x00b' is empty, too long, or has characters that",)),
+    "name with a new line": (_id("a\nb"), ("line 2: prompt_id 'a\\nb' is empty, too",)),
+    "name with colours": (_id("\x1b[31m"), ("line 2: prompt_id '\\x1b[31m' is empty, too",)),
+    "gamma a text": (_own("gamma", "4"), ("line 2: gamma '4' is no whole number from 0 to 64",)),
+    "gamma true": (_own("gamma", True), ("line 2: gamma True is no whole number", "to take the run's")),
+    "gamma large": (_own("gamma", 65), ("line 2: gamma 65 is no whole number from 0 to 64",)),
+    "length zero": (_own("max_new_tokens", 0), ("line 2: max_new_tokens 0 is no whole number from 1 to 1000000",)),
+    "length a fraction": (_own("max_new_tokens", 2.0), ("line 2: max_new_tokens 2.0 is no whole number",)),
+    "name twice": (
+        lines(GOOD | {"prompt_id": 1}, GOOD | {"prompt_id": "1"}),
+        ("line 2: prompt_id '1' was used before",),
+    ),
+}
+
+HEADER = {
+    "specbench_trace": 1,
+    "target": "T",
+    "draft": "D",
+    "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+}
+TEXT = {"prompt_id": "a", "token_ids": [5], "target_logprobs": [-1.0], "draft_logprobs": [-2.0]}
+TRACE_LINES: dict[str, tuple[Make, tuple[str, ...]]] = {
+    **NO_FILE,
+    "empty": (lines(), ("the trace is empty",)),
+    "header alone": (lines(HEADER), ("the trace is empty",)),
+    "zeros and no line": (sparse, ("line 1 is longer than 256 MiB",)),
+    "latin-1": (lines(HEADER, b"\xe9"), ("line 2 is not UTF-8",)),
+    "deep": (lines(HEADER, DEEP), ("line 2 is not JSON (nested too deeply)",)),
+    "digits": (lines(HEADER, DIGITS), ("line 2 is not JSON (Exceeds the limit",)),
+    "list": (lines(HEADER, "[]"), ("line 2 is not a JSON object",)),
+    "target a list": (
+        lines(HEADER | {"target": [1]}, TEXT),
+        ("the first line does not say what it is of (target is [1]",),
+    ),
+    "draft half a character": (lines(HEADER | {"draft": "\ud800"}, TEXT), ("draft is '\\ud800', not a text",)),
+    "name half a character": (
+        lines(HEADER, TEXT | {"prompt_id": "\ud800"}),
+        ("line 2: prompt_id '\\ud800' is no name",),
+    ),
+    "name with a zero": (lines(HEADER, TEXT | {"prompt_id": "\0"}), ("line 2: prompt_id '\\x00' is no name",)),
+    "name long": (lines(HEADER, TEXT | {"prompt_id": "x" * 201}), ("line 2: prompt_id 'xxx",)),
+    "name empty": (lines(HEADER, TEXT | {"prompt_id": ""}), ("line 2: prompt_id '' is no name",)),
+    "token deep": (
+        lines(HEADER, json.dumps(TEXT).replace("[5]", f"[{'[' * 500}{']' * 500}]")),
+        ("line 2: token [[[", "is not an id"),
+    ),
+}
+
+
+def table(**columns: Any) -> pa.Table:
+    """A trace of two texts, with some columns replaced; ... leaves one out."""
+    good = {
+        "prompt": pa.array(["a", "a", "b"]),
+        "sample": pa.array([0, 0, 0]),
+        "position": pa.array([0, 1, 0]),
+        "token": pa.array([5, 6, 7]),
+        "log_p": pa.array([-1.0, -1.0, -1.0], pa.float32()),
+        "log_q": pa.array([-1.0, -1.0, -1.0], pa.float32()),
+    }
+    kept = {name: column for name, column in {**good, **columns}.items() if column is not ...}
+    return pa.table(kept).replace_schema_metadata(trace_schema(IDENTITY).metadata)
+
+
+def parquet(**columns: Any) -> Make:
+    return lambda path: pq.write_table(table(**columns), path)
+
+
+def metadata(written: str | bytes | None) -> Make:
+    held = {} if written is None else {b"specbench.trace": written}
+    return lambda path: pq.write_table(table().replace_schema_metadata(held), path)
+
+
+def identity(**changes: Any) -> Make:
+    return metadata(json.dumps({"version": 1, **vars(IDENTITY), **changes}))
+
+
+def bytes_of(change: Callable[[bytearray], object]) -> Make:
+    """A good trace whose bytes were changed."""
+
+    def make(path: Path) -> None:
+        pq.write_table(table(), path)
+        content = bytearray(path.read_bytes())
+        change(content)
+        path.write_bytes(content)
+
+    return make
+
+
+def _twice(path: Path) -> None:
+    held = table()
+    pq.write_table(held.append_column("token", held["token"]), path)
+
+
+def _zero(content: bytearray) -> None:
+    content[20:-200] = bytes(len(content) - 220)
+
+
+_STRUCT = pa.array([{"x": 1}] * 3)
+TRACES: dict[str, tuple[Make, tuple[str, ...]]] = {
+    **NO_FILE,
+    "empty": (lambda path: path.write_bytes(b""), ("cannot be read as parquet (ArrowInvalid",)),
+    "garbage": (lambda path: path.write_bytes(bytes(range(256)) * 9), ("cannot be read as parquet (ArrowInvalid",)),
+    "cut off": (bytes_of(lambda content: content.__delitem__(slice(-100, None))), ("cannot be read as parquet",)),
+    "zeroed": (bytes_of(_zero), ("cannot be read as parquet",)),
+    "no rows": (lambda path: pq.write_table(table().slice(0, 0), path), ("the trace is empty",)),
+    "no column": (parquet(token=...), ("no column token",)),
+    "column twice": (_twice, ("several columns named token",)),
+    "no metadata": (metadata(None), ("its metadata does not say what it is a trace of (no specbench.trace)",)),
+    "metadata cut off": (metadata("{"), ("its metadata is not JSON",)),
+    "metadata deep": (metadata('{"a":' * 100_000), ("its metadata is not JSON (nested too deeply)",)),
+    "metadata not UTF-8": (metadata(b"\xff"), ("its metadata is not JSON",)),
+    "metadata a list": (metadata("[]"), ("its metadata does not say what it is a trace of",)),
+    "version from the future": (identity(version=9), ("not of the trace format's version 1",)),
+    "key unknown": (identity(more=1), ("its metadata does not say what it is a trace of (TypeError",)),
+    "target a number": (identity(target=1), ("target is 1, not a text",)),
+    "target half a character": (identity(target="\ud800"), ("target is '\\ud800', not a text",)),
+    "sampler a text": (identity(sampler="x"), ("its metadata does not say what it is a trace of (ValueError",)),
+    "prompt a struct": (parquet(prompt=_STRUCT), ("prompt holds struct", "not texts")),
+    "prompt floats": (parquet(prompt=pa.array([0.5, 0.5, 0.5])), ("prompt holds double, not texts",)),
+    "prompt not UTF-8": (
+        parquet(prompt=pa.array([b"\xff"] * 3, pa.binary()).view(pa.string())),
+        ("prompt holds no texts",),
+    ),
+    "prompt empty": (parquet(prompt=pa.array(["a", "a", ""])), ("prompt '' in line 2 cannot be a name",)),
+    "prompt with a zero": (parquet(prompt=pa.array(["\0"] * 3)), ("prompt '\\x00' in line 0 cannot be a name",)),
+    "prompt long": (parquet(prompt=pa.array(["x" * 201] * 3)), ("in line 0 cannot be a name", "1 to 200")),
+    "token a struct": (parquet(token=_STRUCT), ("token holds other values than int64",)),
+    "token a text": (parquet(token=pa.array(["x"] * 3)), ("token holds other values than int64",)),
+    "limit a text": (parquet(max_new_tokens=pa.array(["x"] * 3)), ("max_new_tokens holds other values than int64",)),
+    "overlap a struct": (parquet(overlap=_STRUCT), ("overlap holds other values than float",)),
+}
+
+
+def broken_prompts(folder: Path) -> Iterator[BrokenFile]:
+    """A prompt file for each reason."""
+    yield from _made(PROMPTS, folder, "prompts-{}.jsonl")
+
+
+def broken_traces(folder: Path) -> Iterator[BrokenFile]:
+    """A trace for each reason, in parquet and in JSON lines."""
+    yield from _made(TRACES, folder, "trace-{}.parquet")
+    yield from _made(TRACE_LINES, folder, "trace-{}.jsonl")
+
+
+def _made(cases: dict[str, tuple[Make, tuple[str, ...]]], folder: Path, name: str) -> Iterator[BrokenFile]:
+    for number, (reason, (make, says)) in enumerate(cases.items()):
+        path = folder / name.format(number)
+        make(path)
+        yield BrokenFile(reason, path, says)
+
+
+def damaged_traces(folder: Path, count: int) -> Iterator[Path]:
+    """Traces with a few bytes changed at random (seeded), some of which can still be read."""
+    random = np.random.default_rng(0)
+    pq.write_table(table(), folder / "good.parquet")
+    content = (folder / "good.parquet").read_bytes()
+    for number in range(count):
+        changed = bytearray(content)
+        for at in random.integers(0, len(content), size=random.integers(1, 9)):
+            changed[at] = random.integers(0, 256)
+        path = folder / f"damaged-{number}.parquet"
+        path.write_bytes(changed)
+        yield path

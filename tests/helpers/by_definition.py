@@ -1,0 +1,95 @@
+"""Penalties, biases and bans in the plainest Python: one row, one token at a time, over lists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from specbench.sampling import SamplingParams
+from specbench.sampling.resolved import ResolvedParams, resolve
+
+THINKING = (3, 9)  # c begins it, and i ends it
+
+
+def spelled(text: str) -> list[int]:
+    """Ids of a text in a vocabulary of letters: a is 1, b is 2, ..., and a space 0."""
+    return [0 if letter == " " else ord(letter) - ord("a") + 1 for letter in text]
+
+
+def params(vocabulary: int = 40, stop_ids: Sequence[int] = (3, 7), **asked: object) -> SamplingParams:
+    """Sampling parameters whose texts are spelled in letters."""
+    return resolve(SamplingParams.from_mapping(asked), spelled, stop_ids, vocabulary, thinking_ids=THINKING)
+
+
+def shaped_logits(
+    logits: Sequence[float], given: SamplingParams, prompt: Sequence[int], continuation: Sequence[int]
+) -> list[float]:
+    """The logits of the token after ``prompt + continuation``."""
+    found = []
+    bias = dict(given.logit_bias or ())
+    for token, logit in enumerate(logits):
+        value = logit + bias.get(token, 0.0)
+        if token in prompt or token in continuation:
+            value = value / given.repetition_penalty if value > 0 else value * given.repetition_penalty
+        times = sum(each == token for each in continuation)
+        value -= given.frequency_penalty * times
+        if times:
+            value -= given.presence_penalty
+        if given.allowed_token_ids is not None and token not in given.allowed_token_ids:
+            value = -math.inf
+        if isinstance(given, ResolvedParams):
+            for *before, last in given.bad_word_ids:
+                if token == last and list(continuation[max(0, len(continuation) - len(before)) :]) == before:
+                    value = -math.inf
+            if token in given.ending_ids and len(continuation) < given.min_tokens:
+                value = -math.inf
+        found.append(value)
+    if thought_enough(given, [*prompt, *continuation]):
+        return [0.0 if token == given.thinking_ids[1] else -math.inf for token in range(len(logits))]
+    return found
+
+
+def thought_enough(given: SamplingParams, text: Sequence[int]) -> bool:
+    """Whether the end of thinking has to come: token by token, counted from where thinking began."""
+    if given.thinking_token_budget is None:
+        return False
+    start, end = given.thinking_ids
+    thought = None
+    for token in text:
+        if token == end:
+            thought = None
+        elif thought is not None:
+            thought += 1
+        elif token == start:
+            thought = 0
+    return thought is not None and thought >= given.thinking_token_budget
+
+
+EACH = {
+    "presence": {"presence_penalty": 1.5},
+    "a bonus for presence": {"presence_penalty": -1.0},
+    "frequency": {"frequency_penalty": 0.7},
+    "repetition": {"repetition_penalty": 1.7},
+    "a bonus for repetition": {"repetition_penalty": 0.6},
+    "bias": {"logit_bias": {0: 5.0, 9: -100.0, 39: 2.5}},
+    "allowed": {"allowed_token_ids": [0, 1, 2, 3, 5, 9, 31, 32, 38]},
+    "one bad word": {"bad_words": ["a"]},
+    "bad words": {"bad_words": ["ab", "bab", " cab", "d"]},
+    "min_tokens": {"min_tokens": 4, "stop_token_ids": [9]},
+    "min_tokens alone": {"min_tokens": 4, "stop_token_ids": [9], "ignore_eos": True},
+}
+MIX = {name: value for each in EACH.values() for name, value in each.items()} | {
+    "presence_penalty": 0.4, "repetition_penalty": 1.3, "ignore_eos": False,
+    "allowed_token_ids": [*range(0, 12), 31, 32, 38],
+}  # fmt: skip
+EACH["all together"] = MIX
+EACH["nothing"] = {}
+# Not among them, since it would hide what the others do. The prompts of tests/sampling/test_shaping.py think already.
+THOUGHTS = {
+    "a budget": {"thinking_token_budget": 4},
+    "a budget that the prompt has spent": {"thinking_token_budget": 0, "bad_words": ["ab"]},
+    "a budget beside a ban of the end": {
+        "thinking_token_budget": 9, "allowed_token_ids": [0, 1, 2], "repetition_penalty": 1.4, "logit_bias": {9: -7.0},
+    },
+}  # fmt: skip
+EACH |= THOUGHTS

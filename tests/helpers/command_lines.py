@@ -1,0 +1,169 @@
+"""Runs many command lines in one process, since importing torch costs seconds.
+
+    python -m tests.helpers.command_lines CASES OUT
+
+CASES is a JSON list of {"arguments", "folder", "may_load"}; OUT gets a list of Ended. This is a process of its own, so
+that specbench runs without the type checks of the tests, which would change its errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import io
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+ROOT = Path(__file__).parents[2]
+NO_HOME = Path("/dev/null/home")  # which nobody can make, root neither
+HEAVY = ("transformers", "wandb", "torch._dynamo", "torch._inductor")  # half a second or more to import, each
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command line ended: exit status, everything it printed, and whether it loaded a model.
+
+    ``heavy`` are those of HEAVY that had been imported by then, by this or an earlier one of its process.
+    """
+
+    status: int
+    text: str
+    loaded: bool
+    heavy: list[str]
+
+
+@dataclass(frozen=True)
+class SmokeRun:
+    """``python -m specbench +exp=smoke``, once it ended: its status, what it printed, and the sweep's folder.
+
+    ``reached`` has a line for each attempt to reach a host, ``temporary`` is the folder that it had for its own files.
+    """
+
+    status: int
+    text: str
+    sweep: Path
+    reached: list[str]
+    temporary: Path
+
+
+def clean_environment(home: Path, hide_gpus: bool = False) -> dict[str, str]:
+    """The environment of a user without a W&B key, whose home is ``home``; this checkout is imported.
+
+    One thread: several processes that each spin on all cores take minutes for seconds of work. Processes that are to
+    be forked with everything imported need hidden GPUs: CUDA does not live on in the children.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB", "HYDRA", "XDG"))}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ours = {"HOME": str(home), "NETRC": str(home / "netrc"), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return {**kept, **ours, **({"CUDA_VISIBLE_DEVICES": ""} if hide_gpus else {})}
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that ``make`` filled, once for all pytest-xdist workers: the first makes it, the others wait.
+
+    (xdist 3.8's own grouping, --dist loadgroup, has no effect under pytest 9.2.)
+    """
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "made").exists():
+            folder.mkdir()
+            make(folder)
+            (folder / "made").touch()
+    return folder
+
+
+def run_specbench(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The real thing: ``python -m specbench`` in a folder."""
+    command = [sys.executable, "-m", "specbench", *arguments]
+    environment = clean_environment(folder)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def untracked(arguments: Sequence[str]) -> Sequence[str]:
+    """Without W&B, whose process takes seconds, unless a line is about it."""
+    about = any("tracking" in each or each.startswith("-") for each in arguments)
+    return arguments if about else (*arguments, "tracking.mode=disabled")
+
+
+def run_all(cases: Sequence[tuple[Sequence[str], bool]], folder: Path) -> None:
+    """Runs (arguments, may load a model) one after the other, each in ``folder``/<its number>; see read_all."""
+    plan = [
+        {"arguments": list(arguments), "folder": str(folder / str(number)), "may_load": may_load}
+        for number, (arguments, may_load) in enumerate(cases)
+    ]
+    for case in plan:
+        Path(case["folder"]).mkdir(exist_ok=True)
+    (folder / "plan.json").write_text(json.dumps(plan))
+    command = [
+        sys.executable,
+        "-m",
+        "tests.helpers.command_lines",
+        str(folder / "plan.json"),
+        str(folder / "ended.json"),
+    ]
+    subprocess.run(command, cwd=ROOT, env=clean_environment(folder), capture_output=True, check=True)
+
+
+def read_all(folder: Path) -> list[Ended]:
+    """How each command line of run_all ended."""
+    return [Ended(**ended) for ended in json.loads((folder / "ended.json").read_text())]
+
+
+def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str, **kwargs: object) -> object:
+    loads.append(args[0])
+    if not may_load:
+        raise RuntimeError("a model would have been loaded")
+    return load_pair(*args, **kwargs)
+
+
+def _main(plan: Path, out: Path) -> None:
+    from hydra.core.global_hydra import GlobalHydra
+
+    import specbench.runs.execute  # noqa: F401  # which a job would import
+    from specbench.__main__ import main
+
+    cases = json.loads(plan.read_text())
+    building: Any = None
+    if any(case["may_load"] for case in cases):  # otherwise specbench shall not need transformers, which come with it
+        from specbench.runs import building
+
+        load_pair = functools.cache(building.load_pair)
+    gc.freeze()  # what is imported stays: a tenth of most lines' time went into looking for garbage there
+    ended = []
+    for case in cases:
+        loads: list[str] = []
+        if building is not None:
+            building._pairs.clear()
+            building.load_pair = functools.partial(_recorded, load_pair, case["may_load"], loads)
+        os.chdir(case["folder"])
+        sys.argv = ["specbench", *case["arguments"]]
+        GlobalHydra.instance().clear()
+        text, status = io.StringIO(), 0
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            try:
+                main()
+            except SystemExit as error:
+                status = error.code or 0
+            except Exception:  # what Python itself would show
+                traceback.print_exc()
+                status = 1
+        loads += getattr(sys.modules.get("specbench.runs.building"), "_pairs", ())
+        heavy = [name for name in HEAVY if name in sys.modules]
+        ended.append({"status": status, "text": text.getvalue(), "loaded": bool(loads), "heavy": heavy})
+    out.write_text(json.dumps(ended))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,157 @@
+"""What the laboratory computes, kept as data: a change that should not move tokens or numbers is held against it.
+
+    python -m tests.helpers.golden_record        # writes golden/*.json anew; say in the commit why they changed
+
+Models run in float64, where no machine's rounding moves a token. ``laws`` and ``replay`` come of made-up tables.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from specbench.benchmark.floor import floor_bytes
+from specbench.decoding import Decoder, Request
+from specbench.drafters import Drafter
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.exactness import tables
+from specbench.exactness.enumeration.laws import rule_error, rule_lengths
+from specbench.metrics import results
+from specbench.models import CachedModel, Pair, load_pair
+from specbench.replay.renewal import replay
+from specbench.replay.survival import survival
+from specbench.rules.verifier import Verifier
+from specbench.runs.workloads import load_prompts
+from specbench.sampling import SamplingParams
+from tests.helpers.cases import FIXTURES, bound, in_float64
+from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
+
+FOLDER = Path(__file__).parent / "golden"
+CONF = Path(__file__).parents[2] / "conf"
+SEEDS = (0, 1, 2**40)
+LATER = ("penalised", "grammar")  # fixtures that are younger than the record
+SAMPLERS = ("chat", "greedy", "min_p", "temperature", "top_k", "top_p")
+VERIFIERS = ("naive", "masked", "block", "control/sample_match", "control/coupled")
+DRAFTERS: dict[str, Drafter] = {"model": ModelDrafter(), "prompt_lookup": PromptLookupDrafter()}
+
+
+def exact_pair() -> Pair:
+    """The embedded pair in float64."""
+    return in_float64(load_pair("embedded:target", "embedded:draft", device="cpu"))
+
+
+def _verifier(name: str) -> Verifier:
+    return instantiate(OmegaConf.load(CONF / "verifier" / f"{name}.yaml"))
+
+
+def _samplers() -> dict[str, SamplingParams]:
+    paths = {name: CONF / "sampler" / f"{name}.yaml" for name in SAMPLERS}
+    return {
+        name: SamplingParams(**OmegaConf.to_container(OmegaConf.load(path)))  # ty: ignore[invalid-argument-type]
+        for name, path in paths.items()
+    }
+
+
+def _decoded(pair: Pair, verifier: Verifier, drafter: str, sampling: SamplingParams, gamma: int) -> Any:
+    """Texts and step logs of two prompts at each seed, in one batch."""
+    prompts = load_prompts("embedded:embedded.jsonl", 2)
+    requests = [
+        Request(prompt.name, tuple(pair.encode(prompt.text)), seed, sampling, 14 + 3 * i)
+        for seed in SEEDS
+        for i, prompt in enumerate(prompts)
+    ]
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    made = bound(DRAFTERS[drafter], pair) if gamma else None
+    found = Decoder(target, made, verifier if gamma else None, gamma, pair.stop_ids).run(requests)
+    return [
+        [c.token_ids, [[s.num_draft_tokens, s.num_accepted, s.num_emitted] for s in c.steps], c.finished] for c in found
+    ]
+
+
+def decoding() -> Any:
+    """Every verifier with each drafter, the first samplers with both rules, plain decoding; all at three seeds."""
+    pair, samplers = exact_pair(), _samplers()
+    hot = SamplingParams()
+    found = {
+        f"{name}, {drafter}": _decoded(pair, _verifier(name), drafter, hot, 4)
+        for name in VERIFIERS
+        for drafter in DRAFTERS
+    }
+    for name, sampling in samplers.items():
+        found[f"plain, {name}"] = _decoded(pair, _verifier("masked"), "model", sampling, 0)
+        for verifier in ("masked", "block"):
+            found[f"{verifier}, {name}"] = _decoded(pair, _verifier(verifier), "model", sampling, 3)
+    return found
+
+
+def laws() -> Any:
+    """What the rules' formulas give on every enumerable fixture, and the bytes that they must read."""
+    counts, accepted = np.array([4, 4, 2, 0]), np.array([4, 1, 0, 0])
+    return {
+        "lengths": {f"{rule}, {name}": rule_lengths(rule, each).tolist() for rule, name, each in _each_rule()},
+        "error": {f"{rule}, {name}": rule_error(rule, each) for rule, name, each in _each_rule()},
+        "bytes": {
+            f"{rule}, greedy {greedy}, q {has_q}": floor_bytes(
+                rule, 1000, 2, counts, accepted, greedy=greedy, draft_probabilities=has_q
+            )
+            for rule in ("token", "block")
+            for greedy in (False, True)
+            for has_q in (False, True)
+        },
+    }
+
+
+def _each_rule() -> list[tuple[str, str, Any]]:
+    recorded = {name: each for name, each in FIXTURES.items() if name not in LATER}
+    return [(rule, name, fixture) for rule in ("token", "block") for name, fixture in recorded.items()]
+
+
+def replayed() -> Any:
+    """Survival of each token and acceptance of every gamma, of a made-up trace."""
+    p, q = markov_pair(vocabulary=5, closeness=0.7, seed=3)
+    trace = trace_of_tokens(p, q, sampled_texts(p, 4, 12, seed=4).tolist())
+    return {
+        "survival": {rule: survival(trace, rule, 5).tolist() for rule in ("token", "block", "argmax", "bound")},
+        "lengths": {
+            rule: {each.gamma: each.acceptance_length for each in replay(trace, rule, [0, 1, 2, 5, 8])}
+            for rule in ("token", "block", "argmax")
+        },
+    }
+
+
+def columns() -> Any:
+    """Every stored table's columns with their types."""
+    schemas = {f"results.{name}": value for name, value in vars(results).items() if isinstance(value, pa.Schema)}
+    schemas |= {f"tables.{name}": value for name, value in vars(tables).items() if isinstance(value, pa.Schema)}
+    return {name: {each.name: str(each.type) for each in schema} for name, schema in sorted(schemas.items())}
+
+
+PARTS: dict[str, Callable[[], Any]] = {"decoding": decoding, "laws": laws, "replay": replayed, "columns": columns}
+
+
+def kept(name: str) -> Any:
+    """What was written down."""
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def as_read(found: Any) -> Any:
+    """A part as it would be read back."""
+    return json.loads(json.dumps(found))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    FOLDER.mkdir(exist_ok=True)
+    for part in sys.argv[1:] or PARTS:
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in as_read(PARTS[part]()).items()]
+        (FOLDER / f"{part}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -1,0 +1,79 @@
+"""Sweeps by launchers, in processes without anything imported: launchers start their own from these.
+
+tests/helpers/sweep_scenarios.py runs these.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.helpers.forked import Ended, run
+from tests.helpers.small_sweeps import SWEEP, numbers, sweeps
+
+MANY = (*SWEEP, "share_machine=true", "gamma=1,3", "verifier=masked")
+
+
+def joblib(folder: Path) -> dict[str, object]:
+    """Two processes of joblib."""
+    return _beside_basic(folder, "joblib", "hydra.launcher.n_jobs=2")
+
+
+def submitit_local(folder: Path) -> dict[str, object]:
+    """Submitit's processes, as under Slurm."""
+    return _beside_basic(folder, "submitit_local")
+
+
+def ray(folder: Path) -> dict[str, object]:
+    """Two workers of Ray."""
+    return _beside_basic(folder, "ray", "hydra.launcher.workers=2")
+
+
+def _beside_basic(folder: Path, name: str, *settings: str) -> dict[str, object]:
+    """A sweep by a launcher, and the same one in a single process."""
+    basic, place = folder / "basic", folder / name
+    assert run(basic, *MANY).status == 0
+    place.mkdir()
+    done = _process(place, *MANY, f"hydra/launcher={name}", *settings)
+    return {
+        "ended": asdict(done),
+        "same": [numbers(sweep) for sweep in sweeps(place)] == [numbers(sweep) for sweep in sweeps(basic)],
+        "home": sorted(path.name for path in place.iterdir()),
+    }
+
+
+def lost(folder: Path) -> dict[str, object]:
+    """A job that fails and one that takes its process with it, on two workers of Ray."""
+    (folder / "mine.py").write_text(DEADLY)
+    bad = ("verifier._target_=specbench.rules.token.naive.NaiveVerifier,mine.Deadly", "gamma=1,99")
+    workers = ("hydra/launcher=ray", "hydra.launcher.workers=2", "verifier=naive")
+    return asdict(_process(folder, *SWEEP, "share_machine=true", *bad, *workers))
+
+
+def refused(folder: Path) -> dict[str, object]:
+    """Jobs that take times, side by side."""
+    return asdict(run(folder, *SWEEP, "hydra/launcher=joblib"))
+
+
+DEADLY = """\
+import os
+
+class Deadly:
+    rule, lossless = "token", True
+
+    def verify(self, draft, target, streams):
+        os._exit(9)
+"""
+
+
+def _process(folder: Path, *arguments: str) -> Ended:
+    """A process without anything imported: launchers start their own from it."""
+    environment = {**os.environ, "HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-m", "specbench", *arguments],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    return Ended(done.returncode, done.stdout + done.stderr)

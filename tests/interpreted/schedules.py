@@ -1,0 +1,115 @@
+"""Schedules for programs that take turns (turns.py): which of them goes on.
+
+Each is the same for the same seed, and serves one launch or several.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tests.interpreted.turns import Launch, Program, Schedule
+
+
+@dataclass
+class InOrder:
+    """One after another, as far as they do not wait."""
+
+    def choose(self, ready: Sequence[Program]) -> Program:
+        return ready[0]
+
+
+@dataclass
+class Uniform:
+    """Each time any of them with equal probability."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def choose(self, ready: Sequence[Program]) -> Program:
+        return self._random.choice(ready)
+
+
+@dataclass
+class Delayed:
+    """One program stops after so many accesses until all others have ended or wait; these are chosen uniformly."""
+
+    index: int
+    after: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def choose(self, ready: Sequence[Program]) -> Program:
+        others = [each for each in ready if each.index != self.index or each.accesses < self.after]
+        return self._random.choice(others or ready)
+
+
+@dataclass
+class Held:
+    """Every program stops before each atomic, or after, until all others have ended, wait or stopped so too.
+
+    What is counted or published too late shows if it is held before; what is done after that and should not, after.
+    """
+
+    before: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def choose(self, ready: Sequence[Program]) -> Program:
+        others = [each for each in ready if not (each.before_atomic if self.before else each.after_atomic)]
+        return self._random.choice(others or ready)
+
+
+@dataclass
+class Priorities:
+    """The program of the highest priority. Priorities are drawn, and ``falls`` times that of who runs falls below all.
+
+    A fault that shows once falls + 1 pairs of accesses come in a certain order is found with a probability of at least
+    1 / (programs * accesses^falls): Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
+    Bugs", ASPLOS 2010.
+    """
+
+    accesses: int  # of all programs, about
+    falls: int
+    seed: int
+    _priorities: dict[int, float] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._random, self._made = random.Random(self.seed), 0
+        self._at = {self._random.randrange(self.accesses): -1.0 - fall for fall in range(self.falls)}
+
+    def choose(self, ready: Sequence[Program]) -> Program:
+        for each in ready:
+            self._priorities.setdefault(each.index, self._random.random())
+        if self._made in self._at:
+            self._priorities[self._first(ready).index] = self._at[self._made]
+        self._made += 1
+        return self._first(ready)
+
+    def _first(self, ready: Sequence[Program]) -> Program:
+        return max(ready, key=lambda each: self._priorities[each.index])
+
+
+def orders(launches: Sequence[Launch], seed: int, few: int) -> Iterator[tuple[Schedule, int]]:
+    """A few schedules of each kind for launches like these, each with how many programs are resident."""
+    longest = max(launches, key=lambda launch: len(launch.programs)).programs
+    accesses = sum(program.accesses for launch in launches for program in launch.programs)
+    chosen = random.Random(seed)
+    for number in range(few):
+        delayed = chosen.choice([program for program in longest if program.accesses])
+        for schedule in (
+            Uniform(chosen.getrandbits(32)),
+            Held(True, chosen.getrandbits(32)),
+            Held(False, chosen.getrandbits(32)),
+            Delayed(delayed.index, chosen.randrange(delayed.accesses), chosen.getrandbits(32)),
+            Priorities(accesses, number % 3, chosen.getrandbits(32)),
+        ):
+            yield schedule, len(longest)
+        yield Uniform(chosen.getrandbits(32)), chosen.randint(2, len(longest))

@@ -1,0 +1,228 @@
+"""Products of few rows against PyTorch's in float64, through the interpreter without a GPU and compiled with one.
+
+Uninitialised memory is poisoned throughout: what a kernel does not write, or reads before it is written, shows.
+"""
+
+import math
+
+import pytest
+import torch
+
+from specbench.core.errors import ArgumentError
+from specbench.kernels import launch, launch_product
+from specbench.kernels.launch_product import MOST_ROWS, ROWS_OF_FLOAT32, Tiles, counters, linear, takes, tiles
+from tests.interpreted.interpreter import watched
+
+DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")
+on_a_gpu = pytest.mark.skipif(launch.INTERPRETED, reason="CUDA graphs need a GPU")
+pytestmark = pytest.mark.usefixtures("poison")
+SMALL, DEEP = Tiles(16, 128, 2, 4, 1), Tiles(16, 128, 2, 4, 4)
+# What is asked, and why: rows, outputs, inputs, how it is shared out (None: as it comes).
+CASES = {
+    "one row": (1, 48, 256, None),
+    "one row, ragged": (1, 37, 136, None),
+    "one row, in parts": (1, 37, 520, DEEP),
+    "rows": (5, 64, 256, None),
+    "ragged": (3, 37, 136, None),
+    "in parts": (5, 48, 520, DEEP),
+    "a part without inputs": (2, 16, 136, DEEP),
+    "sixteen rows": (16, 70, 128, SMALL),
+    "more than one tile of rows has": (17, 40, 136, SMALL),
+    "most rows": (MOST_ROWS, 70, 128, None),
+    "one output": (2, 1, 8, None),
+    "a few": (ROWS_OF_FLOAT32, 37, 520, None),
+    "a few, many outputs": (2, 1030, 136, None),
+    "parts by themselves": (2, 130, 1024, None),
+}
+NEAR = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-11}
+
+
+def given(rows, outputs, inputs, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = ((rows, inputs), (outputs, inputs), (outputs,))
+    return [torch.randn(size, generator=generator).to(DEVICE, dtype) for size in sizes]
+
+
+def apart(found, x, weight, bias):
+    """From the product in float64, in parts of its largest output's rounding to the dtype."""
+    exact = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    return float((found.double() - exact).abs().max() / exact.abs().max()) / NEAR[x.dtype]
+
+
+@pytest.fixture(autouse=True)
+def _watched(monkeypatch):
+    if launch.INTERPRETED:
+        monkeypatch.setattr(launch_product, "run", watched(launch_product.run))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("dtype", NEAR)
+@pytest.mark.parametrize("name", CASES)
+def test_is_the_product(name, dtype, biased):
+    rows, outputs, inputs, shared = CASES[name]
+    x, weight, bias = given(rows, outputs, inputs, dtype)
+    zeros, bias = counters(weight), bias if biased else None
+    found = linear(x, weight, bias, zeros, shared=shared)
+    assert found.shape == (rows, outputs)
+    assert found.dtype == dtype
+    assert apart(found, x, weight, bias) < 1
+    assert not zeros.any(), "the next launch counts from 0"
+    assert torch.equal(linear(x, weight, bias, zeros, shared=shared), found), "bit for bit each time"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_last_part_to_come_adds_up(rows, monkeypatch):
+    """One that came earlier would add what is not there yet, and the last one would hide that from a single thread."""
+    x, weight, _ = given(rows, 16, 520)
+    zeros, out, run = counters(weight), torch.full((rows, 16), 7.0, device=DEVICE), launch_product.run
+    monkeypatch.setattr(
+        launch_product, "run", lambda kernel, programs, *rest, **how: run(kernel, programs - 1, *rest, **how)
+    )
+    linear(x, weight, None, zeros, out=out, shared=DEEP)
+    assert (out == 7).all()
+    assert zeros[0] == DEEP.splits - 1
+
+
+@pytest.mark.parametrize(
+    ("most", "dtype", "shared"),
+    [
+        (MOST_ROWS, torch.bfloat16, SMALL),
+        (MOST_ROWS, torch.bfloat16, DEEP),
+        (MOST_ROWS, torch.float32, DEEP),
+        (ROWS_OF_FLOAT32, torch.float32, None),
+    ],
+)
+def test_rows_do_not_depend_on_others(most, dtype, shared):
+    """A text that is decoded beside others is the one that it is among any."""
+    x, weight, _ = given(most, 40, 264, dtype)
+    zeros = counters(weight)
+    alone = linear(x[3:5], weight, None, zeros, shared=shared)
+    assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:5], alone)
+    x[:3], x[5:] = torch.nan, torch.inf
+    assert torch.equal(linear(x, weight, None, zeros, shared=shared)[3:5], alone)
+
+
+def test_which_kernel_multiplies(monkeypatch):
+    """A few rows of float32 go through no matrix units: there they took five times as long."""
+    kernels, run = [], launch_product.run
+    monkeypatch.setattr(
+        launch_product, "run", lambda kernel, *rest, **how: (kernels.append(kernel), run(kernel, *rest, **how))
+    )
+    for rows, dtype in (
+        (1, torch.float32),
+        (2, torch.float32),
+        (8, torch.float32),
+        (9, torch.float32),
+        (2, torch.float16),
+    ):
+        x, weight, _ = given(rows, 16, 64, dtype)
+        linear(x, weight, None, counters(weight))
+    few, many = launch_product.few_kernel, launch_product.rows_kernel
+    assert kernels == [launch_product.row_kernel, few, few, many, many]
+
+
+def test_shapes_memory_and_nothing_at_all():
+    x, weight, bias = given(6, 24, 64)
+    zeros, out = counters(weight), torch.empty(6, 24, device=DEVICE)
+    expected = linear(x, weight, bias, zeros)
+    assert linear(x, weight, bias, zeros, out=out) is out
+    assert torch.equal(out, expected)
+    assert torch.equal(linear(x.view(2, 3, 64), weight, bias, zeros), expected.view(2, 3, 24))
+    wide = torch.cat([x, x], dim=1)[:, :64]  # rows apart
+    assert torch.equal(linear(wide, weight, bias, zeros), expected)
+    assert linear(x[:0], weight, bias, zeros).shape == (0, 24)
+
+
+def test_nan_and_inf_stay():
+    """A NaN in a weight is seen; padding of rows and inputs adds nothing."""
+    x, weight, _ = given(2, 20, 72)
+    weight[3, 5], weight[4, 7] = torch.nan, torch.inf
+    found = linear(x, weight, None, counters(weight))
+    assert found.isnan().nonzero()[:, 1].unique().tolist() == [3]
+    assert found.isinf().nonzero()[:, 1].unique().tolist() == [4]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 17, 33, MOST_ROWS])
+@pytest.mark.parametrize("size", [(6144, 4096), (5120, 12800), (576, 1536), (128256, 2048), (960, 576), (8, 8)])
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_all_inputs_are_shared_out_and_tiles_fit(rows, size, itemsize):
+    """Of a GPU with 99 KiB for tiles too: one tile too many, and nothing is launched at all."""
+    (outputs, inputs), lanes = size, 1 if rows == 1 else max(16, 2 ** math.ceil(math.log2(rows)))
+    use = tiles(rows, outputs, inputs, itemsize, 99 * 1024)
+    share = math.ceil(math.ceil(inputs / use.splits) / use.inputs) * use.inputs
+    assert share * use.splits >= inputs
+    assert use.stages >= 2
+    assert use.stages * (use.outputs + lanes) * use.inputs * itemsize <= 99 * 1024
+    assert use.splits == 1 or math.ceil(outputs / use.outputs) * use.splits <= launch_product.MULTIPROCESSORS
+    assert use.splits == 1 or len(counters(torch.empty(outputs, inputs, device="meta"))) >= math.ceil(
+        outputs / use.outputs
+    )
+
+
+def test_what_it_takes():
+    assert takes(torch.empty(4, 16, dtype=torch.bfloat16, device=DEVICE))
+    assert not takes(torch.empty(4, 16, dtype=torch.float64, device=DEVICE))
+    assert not takes(torch.empty(4, 12, device=DEVICE)), "rows that begin in the middle of a load"
+    assert not takes(torch.empty(16, 4, device=DEVICE).T)
+    assert not takes(torch.empty(4, 16, device="meta"))
+
+
+@pytest.mark.usefixtures("unchecked")  # of which shapes would be refused first
+def test_refusals_name_the_argument():
+    x, weight, _ = given(3, 24, 64)
+    zeros = counters(weight)
+    for name, arguments in {
+        "weight": (x, weight.double(), None, zeros),
+        "x": (x[:, :32], weight, None, zeros),
+        "x: .* up to 64 rows": (x.repeat(22, 1), weight, None, zeros),
+        "counters": (x, weight, None, zeros[:2]),
+        "out": (x, weight, None, zeros, torch.empty(3, 23, device=DEVICE)),
+    }.items():
+        with pytest.raises(ArgumentError, match=f"^{name}"):
+            linear(*arguments)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_is_one_node_of_a_compiled_graph():
+    """torch.compile takes it whole, and knows its output by shape and dtype."""
+    x, weight, bias = given(4, 24, 64)
+    zeros = counters(weight)
+
+    def twice(x):
+        return torch.ops.specbench.product(x.view(2, 2, 64), weight, bias, zeros).relu() + 1
+
+    torch.compiler.reset()
+    compiled = torch.compile(twice, backend="aot_eager", dynamic=False, fullgraph=True)
+    assert torch.equal(compiled(x), twice(x))
+
+
+@on_a_gpu
+@pytest.mark.parametrize("rows", [1, 5])
+def test_chains_in_a_graph_wait_for_each_other(rows):
+    """Kernels start before those in front have ended. One that read too early would find another replay's numbers."""
+    _, weight, _ = given(rows, 2048, 2048, torch.bfloat16)
+    weight /= 2048**0.5
+    all_zeros = [counters(weight) for _ in range(40)]
+    x = torch.empty(rows, 2048, device=DEVICE, dtype=torch.bfloat16)
+
+    def chain():
+        y = x
+        for zeros in all_zeros:
+            y = linear(y, weight, None, zeros)
+        return y
+
+    x.normal_()
+    chain()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = chain()
+    for seed in range(20):
+        x.copy_(given(rows, 1, 2048, seed=seed)[0])
+        graph.replay()
+        y = x
+        for zeros in all_zeros:
+            torch.cuda.synchronize()
+            y = linear(y, weight, None, zeros)
+        torch.cuda.synchronize()
+        assert torch.equal(out, y)

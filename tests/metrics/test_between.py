@@ -1,0 +1,106 @@
+"""What reports say of rules beside each other: a verdict, or that chance explains it and what would tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis import decoding
+from specbench.core.machine.progress import console
+from specbench.metrics.acceptance import totals_by_prompt
+from specbench.metrics.results import STEP_SCHEMA, STEPS, read_jobs, write_rows
+from specbench.replay.trace import TRACE
+from specbench.reports import markdown
+from specbench.reports.between import tokens_a_step
+from specbench.runs.ending import tell
+from specbench.runs.plan import Plan, PlannedJob, write_plan
+from specbench.runs.state import JobState, Status, write_state
+from tests.helpers.made_up_rows import make_row, write_run
+
+RUN = "python -m specbench protocol=replay"
+
+
+def sweep(folder: Path, accepted: dict[str, list[list[int]]], **changes: Any) -> Path:
+    """A run of one gamma and several verifiers, from the tokens that each step of each prompt accepted."""
+    rows = [make_row(job=job, gamma=4, verifier=name, **changes) for job, name in enumerate(accepted)]
+    write_run(folder, rows, empirical=False)
+    for job, prompts in enumerate(accepted.values()):
+        steps = [
+            {"prompt": f"p{number}", "step": step, "num_draft_tokens": 4, "num_accepted": count,
+             "num_emitted": count + 1, "draft_depth": 4, "category": "", "conversation": None, "turn": 1}
+            for number, counts in enumerate(prompts)
+            for step, count in enumerate(counts)
+        ]  # fmt: skip
+        write_rows(folder / str(job) / STEPS, steps, STEP_SCHEMA)
+    return folder
+
+
+def told(folder: Path) -> str:
+    verdicts = tokens_a_step(folder, decoding.read_run(folder, "gamma"), ["gamma"])
+    return "\n".join(markdown.text(verdict) for verdict in verdicts)
+
+
+def test_a_rule_that_yields_more_is_named_with_an_interval(tmp_path: Path) -> None:
+    few, many = [[1, 1, 2], [1, 2, 1], [2, 1, 1], [1, 1, 1]], [[3, 3, 2], [3, 4, 3], [3, 3, 3], [3, 2, 3]]
+    run = sweep(tmp_path, {"block": many, "masked": few, "fused": few})
+    lengths = [
+        (each["accepted"].sum() + each["steps"].sum()) / each["steps"].sum()
+        for _, steps in read_jobs(run, STEPS).groupby("job")
+        for each in [totals_by_prompt(steps)]
+    ]
+    text = told(run)
+    assert "**block yields more tokens a step than masked** at gamma 4 " in text
+    assert f"({lengths[0]:.2f} against {lengths[1]:.2f}, {lengths[0] / lengths[1]:.2f} [" in text
+    assert "chance" not in text
+    assert "fused" not in text  # it is of masked's rule, with which it is held against block once
+    assert "**block yields fewer tokens" in told(sweep(tmp_path / "2", {"masked": many, "block": few}))
+
+
+def test_a_difference_within_chance_names_the_replay_that_tells(tmp_path: Path) -> None:
+    """Without a word, 2.40 against 2.91 tokens a step would pass for a finding against a lossless rule."""
+    accepted = {"masked": [[4, 4, 1], [0, 1, 1], [3, 0, 4]], "block": [[0, 1, 1], [4, 0, 2], [1, 1, 1]]}
+    run = sweep(tmp_path, accepted, temperature=0.7, sampling='{"temperature": 0.7, "n": 2, "min_tokens": 3}')
+    (run / "0" / TRACE).touch()
+    text = told(run)
+    assert "**block and masked differ by less than chance in tokens a step** at gamma 4 (2.22 against 3.00); " in text
+    command = (
+        f"{RUN} protocol.trace={run}/0/{TRACE} 'protocol.planned=[4]' sampler.temperature=0.7 sampler.min_tokens=3"
+    )
+    assert f"`{command}` compares them on the same texts" in text
+
+
+def test_without_a_trace_more_prompts_are_the_remedy(tmp_path: Path) -> None:
+    accepted = {"masked": [[4, 4, 1]], "mine": [[0, 1, 1]]}
+    text = told(sweep(tmp_path, accepted))  # a single prompt, which tells nothing
+    assert "mine and masked differ by less than chance" in text
+    assert "more prompts would tell (`workload.limit`)" in text
+    assert RUN not in text
+
+
+@pytest.mark.parametrize("verifiers", [["masked", "naive"], ["block"]])
+def test_runs_of_one_rule_have_no_verdict(tmp_path: Path, verifiers: list[str]) -> None:
+    assert told(sweep(tmp_path, {name: [[1, 2], [3, 0]] for name in verifiers})) == ""
+
+
+def test_equal_lengths_are_called_equal(tmp_path: Path) -> None:
+    text = told(sweep(tmp_path, {"masked": [[1, 2], [3, 0]], "block": [[1, 2], [3, 0]]}))
+    assert text.startswith("block and masked yield equally many tokens a step at gamma 4. ")
+
+
+def test_the_table_of_a_sweep_is_followed_by_the_verdict(tmp_path: Path) -> None:
+    run = sweep(tmp_path, {"masked": [[4, 4, 1], [0, 1, 1]], "block": [[0, 1, 1], [4, 0, 2]]}, other_cores=8.0)
+    write_plan(run, Plan("smoke", "2026-01-01", "/here", None, [PlannedJob(i, f"id{i}", "", []) for i in (0, 1)]))
+    for job in (0, 1):
+        write_state(run / str(job), JobState(f"id{job}", status=Status.DONE))
+    with console.capture() as shown:
+        assert tell(run, just_ran=False) == 0
+    text = " ".join(shown.get().split())
+    sentences = (
+        "The highest speedup is",
+        "block and masked differ by less than chance",
+        "Other processes used up to 8.0 of",
+    )
+    places = [text.index(sentence) for sentence in sentences]
+    assert places == sorted(places)  # the answers before what disturbed the machine

@@ -1,0 +1,151 @@
+"""Results by category: what is counted, what is timed, and where it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import categories as analysis
+from specbench.core.machine import progress
+from specbench.decoding import Completion, Request, Step
+from specbench.metrics.acceptance import totals_by_prompt
+from specbench.metrics.disturbance import Disturbance
+from specbench.metrics.results import CATEGORIES, write_rows
+from specbench.metrics.speed import Rounds
+from specbench.protocols.categories import CATEGORY_SCHEMA, by_category
+from specbench.protocols.decode import step_log
+from specbench.protocols.rounds import Timed, TimedRounds
+from specbench.reports.tracking.panels import panels
+from specbench.runs import summary
+from specbench.sampling import SamplingParams
+from tests.helpers.made_up_rows import frame, make_category, make_row, write_run
+
+GREEDY = SamplingParams(temperature=0.0)
+QUIET = Disturbance(None, None, None)
+
+
+def completion(name: str, category: str, accepted: list[int], conversation: str = "") -> Completion:
+    request = Request(name, (1,), 0, GREEDY, 9, category=category, conversation=conversation)
+    return Completion(request, [0], [Step(name, i, 4, each, each + 1, 4) for i, each in enumerate(accepted)])
+
+
+def test_a_category_is_timed_by_the_batches_that_hold_no_other():
+    a, b, c = (completion(name, name, [2]) for name in "abc")
+    batches = [[a], [b, c], [c], [a]]
+    first = [(Timed(batch, 1.0, 1), Timed(batch, 1.0, 1)) for batch in batches]
+    ones = np.ones((2, 4))
+    speedups = np.array([[2.0, 4.0, 8.0, 2.0]] * 2)
+    timed = TimedRounds(first, Rounds(ones, ones / speedups, ones, ones), 0, QUIET)
+    rows = {row.category: row for row in by_category(step_log([c for batch in batches for c in batch]), timed)}
+    assert list(rows) == ["a", "b", "c"]
+    assert rows["a"].speedup == pytest.approx(2.0)
+    assert rows["a"].tokens_per_second == pytest.approx(2.0)
+    assert (rows["a"].drafted_per_step, rows["a"].acceptance_length) == (4.0, 3.0)
+    assert rows["b"].speedup is None
+    assert rows["c"].speedup is None
+    plain = [completion("a", "", [1])]
+    nothing = TimedRounds([(Timed(plain, 1.0, 1),) * 2], Rounds(*[np.ones((1, 1))] * 4), 0, QUIET)
+    assert by_category(step_log(plain), nothing) == []
+
+
+def test_the_turns_of_a_conversation_are_one_unit_of_resampling():
+    texts = [completion("a", "", [4, 4]), completion("a#turn-2", "", [0]), completion("b", "", [1])]
+    log = step_log(
+        [
+            dataclasses.replace(each, request=dataclasses.replace(each.request, conversation=each.request.name[0]))
+            for each in texts
+        ]
+    )
+    totals = totals_by_prompt(log)
+    assert totals["accepted"].tolist() == [8, 1]
+    assert totals["steps"].tolist() == [3, 1]
+    assert totals_by_prompt(log.drop(columns="conversation"))["accepted"].tolist() == [8, 0, 1]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of two jobs, each with two categories."""
+    folder = write_run(tmp_path / "run", [make_row(gamma=g, job=i) for i, g in enumerate((2, 4))], empirical=False)
+    for job, speedup in enumerate((1.5, None)):
+        (folder / str(job)).mkdir(exist_ok=True)
+        write_rows(
+            folder / str(job) / CATEGORIES, [make_category("[red]", speedup), make_category("", 1.25)], CATEGORY_SCHEMA
+        )
+    return folder
+
+
+def shown(run: Path, settings: list[str], name: str = "categories") -> pd.DataFrame:
+    """A table of a report on that run."""
+    results = frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))])
+    rows = analysis.read_categories(run, results, settings)
+    (section,) = analysis.by_category(rows, results, settings, "Setting.")
+    return next(part for part in section.blocks if getattr(part, "name", "") == name).shown
+
+
+def test_reports_have_a_line_a_run_and_category(run, tmp_path):
+    table = shown(run, ["gamma"])
+    assert table[["category", "gamma", "texts", "tokens drafted", "speedup"]].to_numpy().tolist() == [
+        ["[red]", "2", "4", "2.50", "1.50"], ["[red]", "4", "4", "2.50", "-"],
+        ["(none)", "2", "4", "2.50", "1.25"], ["(none)", "4", "4", "2.50", "1.25"],
+    ]  # fmt: skip
+    rows = frame([make_row()])
+    assert analysis.by_category(analysis.read_categories(tmp_path, rows, []), rows, [], "") == []
+
+
+def test_speedups_of_all_categories_stand_side_by_side(run):
+    """As in Spec-Bench's own table: a line a run, a column a category, and all of the workload."""
+    table = shown(run, ["gamma"], "speedups")
+    assert table.to_numpy().tolist() == [
+        ["2", "1.50", "1.25", "1.25 [1.20, 1.30]", "2.50 [2.31, 2.72]"],
+        ["4", "-", "1.25", "1.25 [1.20, 1.30]", "2.50 [2.31, 2.72]"],
+    ]
+    assert list(table) == ["gamma", "[red]", "(none)", "all", "tokens a step"]
+    write_rows(run / "1" / CATEGORIES, [make_category("[red]", 1.75)], CATEGORY_SCHEMA)
+    assert shown(run, ["gamma"], "speedups")["(none)"].tolist() == ["1.25", "-"]  # of a run without the category
+    write_rows(run / "0" / CATEGORIES, [make_category("a", None), make_category("b", None)], CATEGORY_SCHEMA)
+    write_rows(run / "1" / CATEGORIES, [make_category("a", None)], CATEGORY_SCHEMA)
+    with pytest.raises(StopIteration):  # no speedup of any category is known
+        shown(run, ["gamma"], "speedups")
+
+
+def test_few_prompts_of_a_category_are_said(run):
+    results = frame([make_row(gamma=g, job=i) for i, g in enumerate((2, 4))])
+    rows = analysis.read_categories(run, results, ["gamma"])
+    (section,) = analysis.by_category(rows, results, ["gamma"], "")
+    assert "prompts of a category number 3, with which a nominal 95% holds about" in section.blocks[-1].text
+
+
+def test_a_table_of_an_earlier_version_lacks_a_column_and_is_shown(run):
+    for path in run.glob(f"*/{CATEGORIES}"):
+        pq.write_table(pq.read_table(path).drop_columns(["drafted_per_step", "drafted_per_step_low"]), path)
+    assert set(shown(run, ["gamma"])["tokens drafted"]) == {"-"}
+
+
+def test_the_console_says_why_a_speedup_is_missing(monkeypatch):
+    rows = frame([make_row(gamma=2, job=0)])
+    console = progress.Console(record=True, width=150, file=io.StringIO())
+    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.setattr(summary, "console", console)
+    summary.print_categories(rows, pd.DataFrame())
+    assert console.export_text() == ""
+    summary.print_categories(rows, pd.DataFrame([vars(make_category("[red]", None))]).assign(job=0))
+    said = console.export_text()
+    assert "[red]" in said
+    assert "protocol.group=category" in said
+    assert "without an interval" not in said
+    assert "prompts of a category number 3" in said
+    alone = dataclasses.asdict(make_category("b", 1.25)) | {"speedup_low": None, "speedup_high": None}
+    summary.print_categories(rows, pd.DataFrame([alone]).assign(job=0))
+    assert "A speedup without an interval is of one batch" in console.export_text()
+
+
+def test_wandb_gets_a_table_and_a_chart(run):
+    found = panels(run / "0", 0)
+    assert [row[0] for row in found["tables"]["tables/categories"]["data"]] == ["[red]", ""]
+    assert found["charts"]["charts/categories"]["data"] == [["[red]", 2.25], ["", 2.25]]

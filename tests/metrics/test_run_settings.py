@@ -1,0 +1,189 @@
+"""What tells the runs of a sweep apart: whatever was asked for, and nothing that follows from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import gamma_sweep
+from specbench.metrics.results import RESULTS, read_results
+from specbench.metrics.run_row import COLUMNS_OF, SETTINGS
+from specbench.metrics.run_settings import distinguishing_columns, sampling_of, with_settings
+from specbench.runs.config import PairConfig, WorkloadConfig
+from specbench.runs.job import component_name, pair_name, workload_name
+from specbench.runs.tracked import facts_of
+from tests.helpers.made_up_rows import frame, gamma_rows, make_row, said, write_run
+
+
+def told(*changes: dict[str, Any]) -> list[str]:
+    return distinguishing_columns(with_settings(frame([make_row(job=i, **each) for i, each in enumerate(changes)])))
+
+
+def sampling(**given: Any) -> dict[str, str]:
+    """The column as runs write it: every parameter, most of them off."""
+    return {"sampling": json.dumps({"temperature": 1.0, "stop": [], "seed": None, "n": 1, **given})}
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("frequency_penalty", (0.0, 1.5)), ("token_rules", ("", '{"bad_words": ["self"]}')), ("min_tokens", (0, 3)),
+        ("draft_temperature", (None, 0.7)), ("prompt_chunk", (None, 512)), ("target", ("hf:a", "hf:b")),
+        ("draft", ("hf:a", "hf:b")), ("workload", ("file", "embedded")), ("max_new_tokens", (16, 64)),
+    ],
+)  # fmt: skip
+def test_a_setting_in_which_rows_differ_is_told(column: str, values: tuple[Any, Any]) -> None:
+    assert told(*({column: value} for value in values)) == [column]
+
+
+def test_every_column_of_what_is_asked_for_is_told() -> None:
+    """But for names, verdicts and copies of what others say."""
+    assert {name for name, each in SETTINGS.items() if not each.in_tables} == {
+        "sampler",
+        "sampling",
+        "lossless",
+        "synthetic",
+    }
+    assert {column for columns in COLUMNS_OF.values() for column in columns} <= set(SETTINGS)
+
+
+def test_sampling_parameters_without_a_column_are_told() -> None:
+    rows = [make_row(job=i, **sampling(thinking_token_budget=each)) for i, each in enumerate((None, 2, 8))]
+    rows = with_settings(frame(rows))
+    assert distinguishing_columns(rows) == ["sampler.thinking_token_budget"]
+    assert rows["sampler.thinking_token_budget"].tolist() == ["", "2", "8"]
+    assert told(sampling(seed=1), sampling(seed=2)) == ["sampler.seed"]  # which is not the run's
+    assert told(sampling(stop=["a"]), sampling()) == ["sampler.stop"]
+
+
+def test_what_is_off_is_not_asked_for() -> None:
+    row = frame([make_row(**sampling(stop=["a"], temperature=0.5))]).iloc[0]
+    assert sampling_of(row) == {"stop": ["a"], "temperature": 0.5}
+    assert sampling_of(frame([make_row()]).iloc[0]) == {}  # older than the column
+
+
+def test_what_follows_from_another_setting_is_not_told() -> None:
+    assert told({"pair": "a", "target": "a", "draft": "b"}, {"pair": "c", "target": "c", "draft": "d"}) == ["pair"]
+    assert told({"workload": "a", "prompts": 4}, {"workload": "b", "prompts": 9}) == ["workload"]
+    assert told({"workload": "a", "prompts": 4}, {"workload": "a", "prompts": 9}) == ["prompts"]  # workload.limit
+    assert told({"batch_size": 1, "group": 1}, {"batch_size": 8, "group": 8}) == ["batch_size"]
+    assert told({"batch_size": 8, "group": 8}, {"batch_size": 8, "group": 16}) == ["group"]
+
+
+def test_rows_that_settings_do_not_tell_apart_have_their_jobs_number() -> None:
+    assert told({}, {}) == ["job"]
+    assert told({"gamma": 2}, {"gamma": 4}, {"gamma": 4}) == ["gamma", "job"]
+    rows = with_settings(frame([make_row(job=0, gamma=2), make_row(job=1, gamma=4)]))
+    assert distinguishing_columns(rows, "gamma", "verifier") == []
+    assert told({}) == []
+
+
+def test_a_workload_is_called_by_the_rows_that_were_chosen_of_it() -> None:
+    """Else a category and the whole set, or two orders of which a limit takes the first, have one name."""
+
+    def named(**chosen: Any) -> str:
+        return workload_name(WorkloadConfig(name="gsm8k", path="a.jsonl", limit=4, **chosen))
+
+    assert named() == "gsm8k"
+    assert named(split="test") == "gsm8k[split=test]"
+    assert named(shuffle=0) == "gsm8k[shuffle=0]"
+    assert named(where=["a=b", "a=c"], shuffle=1) == "gsm8k[where=a=b a=c,shuffle=1]"
+    assert workload_name(WorkloadConfig(name="file", path="a.jsonl", shuffle=2)) == "file:a.jsonl[shuffle=2]"
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "SmolLM2-1.7B-Instruct"),
+        ("/models/smol/", "smol"),
+        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0123abcd", "Qwen3-8B"),
+        (".", Path.cwd().name),
+        ("embedded:target", "embedded:target"),
+    ],
+)
+def test_a_pair_of_the_users_own_is_called_by_its_target(target: str, name: str) -> None:
+    """Captions, tables and tags said "pair hf", whatever the models were."""
+    assert pair_name(PairConfig(name="hf", target=target)) == name
+    assert pair_name(PairConfig(name="hf", target=target, thinking=True)) == f"{name}[thinking=true]"
+
+
+def test_tags_have_the_name_of_the_target_too(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("pair:\n  name: hf\n  target: Qwen/Qwen3-8B\n")
+    assert facts_of({"pair": "hf", "verifier": "block"}, tmp_path) == {"pair": "Qwen3-8B", "verifier": "block"}
+    assert facts_of({"pair": "qwen3"}, tmp_path) == {"pair": "qwen3"}
+    assert facts_of({"pair": "hf"}, tmp_path / "none") == {"pair": "hf"}
+
+
+def test_a_pair_is_called_by_how_its_prompts_are_made() -> None:
+    """Else runs with thinking and without, or with two system prompts, are one setting in every table."""
+
+    def named(**asked: Any) -> str:
+        return pair_name(PairConfig(name="own", target="a", **asked))
+
+    assert named(draft="b", draft_dtype="float32", vocabularies="different") == "own"
+    assert named(chat=False) == "own[chat=false]"
+    assert named(system="Be brief.", thinking=True) == "own[system=Be brief.,thinking=true]"
+    assert named(thinking_tokens=["<a>", "</a>"]) == "own[thinking_tokens=['<a>', '</a>']]"
+    long = "You are a helpful assistant who answers "
+    first, second = named(system=f"{long}briefly."), named(system=f"{long}at length.")
+    assert first != second
+    assert max(len(first), len(second)) < 70
+    assert "\n" not in named(system="a\nb")
+    assert named(system="a\nb") != named(system="a b")
+
+
+def test_a_component_is_called_by_its_settings_as_a_command_line_gives_them() -> None:
+    node, overrides = (
+        {"temperature": None, "sampled": True, "layers": 1},
+        ["drafter.temperature=null", "drafter.sampled=true"],
+    )
+    assert component_name("drafter", "model", node, overrides) == "model[sampled=true,temperature=null]"
+    assert component_name("drafter", "model", node, ["drafter.layers=1"]) == "model[layers=1]"
+
+
+def configured(**settings: Any) -> dict[str, str]:
+    """The columns of a row with these settings, as JSON."""
+    return {"config": json.dumps({"sampler": {}, "choices": {}, **settings})}
+
+
+def test_values_without_a_column_are_told_by_their_path() -> None:
+    rows = [
+        make_row(job=i, **configured(protocol={"check": {"draws": each}, "rounds": 3})) for i, each in enumerate((1, 2))
+    ]
+    rows = with_settings(frame(rows))
+    assert distinguishing_columns(rows) == ["protocol.check.draws"]
+    assert rows["protocol.check.draws"].tolist() == ["1", "2"]
+    assert "protocol.rounds" not in rows
+
+
+def test_values_that_follow_from_a_name_are_not_told() -> None:
+    one, other = configured(drafter={"lag": 1}), configured(drafter={"lag": 2})
+    assert told({**one, "drafter": "echo[lag=1]"}, {**other, "drafter": "echo[lag=2]"}) == ["drafter"]
+    assert told(one, other) == ["drafter.lag"]  # the file drafter/echo.yaml was edited in between
+
+
+def test_a_value_that_a_row_lacks_differs_from_one_that_it_has() -> None:
+    assert told(configured(engine={"depth": 1}), configured(engine={})) == ["engine.depth"]
+
+
+def test_rows_older_than_the_configuration_are_told_apart_by_their_columns() -> None:
+    assert told({}, configured(engine={"depth": 1}), {"gamma": 2}) == ["gamma", "job"]
+    old, new = {**sampling(stop=["a"])}, {**sampling(), **configured(engine={"depth": 1})}
+    assert told(old, new, {**new, **configured(engine={"depth": 2})}) == ["sampler.stop", "engine.depth"]
+
+
+def test_a_sweep_that_is_older_than_the_configuration_is_reported(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", gamma_rows())
+    for path in run.rglob(RESULTS):
+        pq.write_table(pq.read_table(path).drop_columns(["config", "sampling"]), path)
+    rows = with_settings(read_results(run))
+    assert rows["config"].isna().all()
+    assert distinguishing_columns(rows) == ["verifier", "gamma"]
+    page = said(gamma_sweep, run)
+    assert (
+        "The highest speedup is that of **gamma 3 with masked**" in page or "Fastest: **gamma 3 with masked**" in page
+    )

@@ -1,0 +1,111 @@
+"""Training a pair of one's own: what is refused before anything is read, and how a stopped training goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import specbench
+from experiments.embedded_pair import corpus
+from experiments.embedded_pair import train as training
+from tests.helpers import checkpoints
+
+TINY = {"tiny": (1, 32, 1, 1, 64), "small": (2, 32, 1, 1, 64)}
+SHORT = ("--target", "tiny", "--target-steps", "2", "--draft-steps", "2", "--sequences", "2", "--context", "32")
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes that train in no time, on the CPU."""
+    monkeypatch.setattr(training, "SHAPES", TINY)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda _: None)  # which other tests would inherit
+
+
+def texts(folder: Path, count: int) -> Path:
+    """Different texts, of which a hash keeps some apart; a hidden file and one that is too short are none."""
+    rng = random.Random(0)
+    (folder / "deep").mkdir(parents=True)
+    for number in range(count):
+        words = " ".join(rng.choice(("alpha", "beta", "gamma", "delta")) for _ in range(60))
+        (folder / "deep" / f"{number}.txt").write_text(f"{number} {words}\n")
+    (folder / ".hidden.txt").write_text("hidden\n" * 60)
+    (folder / "short.txt").write_text("short")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--drafts", "tiny,9x9"), "--drafts: '9x9' is no shape. Use some of tiny,small"),
+        (("--vocab-size", "256"), "--vocab-size: 256 is outside 257 to 32768"),
+        (("--draft-steps", "-1"), "--draft-steps: -1 is not above 0"),
+        (("--learning-rate", "nan"), "--learning-rate: nan is not above 0"),
+        (("--teacher", "full/target"), "--teacher: full/target is a model of type gpt2, and llama is needed"),
+        (("--out", "full"), "--out: full/target is there already and would be replaced; give another folder, or"),
+        (("--out", "file/pair"), "--out: file/pair cannot be made (Not a directory)"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_arguments_are_named_before_anything_is_read(tiny, given, says, monkeypatch, tmp_path, capsys):
+    """A shape that is not known stopped the drafts, after the target had been trained."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(training, "collect", None)
+    (tmp_path / "full" / "target").mkdir(parents=True)
+    (tmp_path / "full" / "target" / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "full" / "target" / "tokenizer.json").touch()
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        training.main(["--out", "pair", "--drafts", "tiny", *SHORT, *given])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_corpus_is_every_text_below_its_folder(tmp_path):
+    found = corpus.collect(folder=texts(tmp_path / "mine", 300))
+    assert (len(found.train) + len(found.held_out), found.sources) == (300, ["mine"])
+    assert 0 < len(found.held_out) < 15
+    assert not set(found.train) & set(found.held_out)
+
+
+@pytest.mark.parametrize(
+    ("count", "context", "says"),
+    [(3, "32", "--corpus: 3 different texts, 0 of them kept apart"), (300, "4096", "--context: 4096 is too long")],
+)
+def test_a_corpus_that_is_too_small_is_refused(tiny, count, context, says, tmp_path):
+    folder = texts(tmp_path / "mine", count)
+    given = ["--out", str(tmp_path / "pair"), "--corpus", str(folder), "--drafts", "tiny", *SHORT, "--context", context]
+    with pytest.raises(SystemExit, match=says):
+        training.main([*given, "--vocab-size", "300"])
+
+
+def test_a_teacher_that_lacks_weights_stops_in_words(tiny, tmp_path):
+    """transformers would have made them up, and the drafts learned from noise."""
+    folder = checkpoints.tiny(tmp_path / "target")
+    assert training.teacher(folder).config.vocab_size == 4096
+    checkpoints.first_value(checkpoints.NORM, torch.nan)(folder)
+    with pytest.raises(SystemExit, match=f"--teacher=.*: 1 weights hold NaN or infinite values: {checkpoints.NORM}"):
+        training.teacher(folder)
+    checkpoints.tensors(lambda held: held.pop(checkpoints.HEAD))(folder)
+    with pytest.raises(SystemExit, match=f"1 weights of the model are not in the files: {checkpoints.HEAD}"):
+        training.teacher(folder)
+
+
+def test_a_pair_of_ones_own_is_trained_gone_on_with_and_decodes(tiny, tmp_path):
+    out, common = tmp_path / "pair", ["--corpus", str(texts(tmp_path / "mine", 300)), *SHORT, "--vocab-size", "300"]
+    training.main(["--out", str(out), "--drafts", "tiny", *common])
+    first = json.loads((out / "training.json").read_text())
+    training.main(["--out", str(out), "--drafts", "small", "--teacher", str(out / "target"), *common])
+    both = json.loads((out / "training.json").read_text())
+    assert both["target_log"] == first["target_log"]  # of the training that went before
+    assert both["drafts"]["tiny"] == first["drafts"]["tiny"]
+    assert list(both["drafts"]) == ["tiny", "small"]
+    for name in TINY:
+        pair = specbench.load_pair(str(out / "target"), str(out / f"draft-{name}"), device="cpu")
+        given = {"prompts": ["alpha beta"], "max_new_tokens": 6, "sampling": specbench.SamplingParams(temperature=0.0)}
+        (text,), (plain,) = (specbench.decode(pair, gamma=gamma, **given) for gamma in (3, 0))
+        assert text.token_ids == plain.token_ids

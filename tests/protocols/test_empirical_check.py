@@ -1,0 +1,60 @@
+"""The empirical-against-target check of a run: it passes a sound verifier and fails a biased one, on the real pair."""
+
+import torch
+
+from specbench.core.types import Verification
+from specbench.drafters.model import ModelDrafter
+from specbench.models import CachedModel
+from specbench.protocols.empirical import CheckSettings, check_first_tokens, uncertain_prefix
+from specbench.protocols.model_context import ModelContext
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+from tests.decoding.test_decoding import make_requests
+from tests.helpers.cases import bound
+
+SETTINGS = CheckSettings(prefixes=2, draws=200, batch_size=100)
+
+
+class AcceptsEverything:
+    """Emits the draft, as engines did that skipped the accept test: its first token follows q instead of p."""
+
+    rule = "everything"
+    lossless = True
+
+    def verify(self, draft, target, streams):
+        sound = MaskedVerifier().verify(draft, target, streams)
+        token_ids = torch.cat(
+            [draft.token_ids.view(-1, draft.max_draft_tokens), sound.token_ids[:, -1:].clamp(min=0)], 1
+        )
+        return Verification(token_ids, draft.num_draft_tokens)
+
+
+def make_context(pair, verifier):
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    requests = make_requests(pair, 2, SamplingParams())
+    return ModelContext(
+        verifier=verifier, verifier_name="any", sampling=SamplingParams(), gamma=2, batch_size=1, seed=0,
+        device=target.device, dtype=torch.float32, title="", command="",
+        pair=pair, target=target, drafter=bound(ModelDrafter(), pair),
+        requests=requests,
+    )  # fmt: skip
+
+
+def test_a_sound_verifier_passes_and_a_biased_one_does_not(pair):
+    """The seeds are fixed, so that the sound verifier's p-value is what it is; the biased one lies far beyond noise."""
+    sound, rows = check_first_tokens(make_context(pair, MaskedVerifier()), SETTINGS)
+    biased, _ = check_first_tokens(make_context(pair, AcceptsEverything()), SETTINGS)
+    assert sound["check_p_value"] > 0.01
+    assert biased["check_p_value"] < 0.002
+    assert biased["check_tv"] > biased["check_tv_noise_q99"] > sound["check_tv"]
+    assert sum(row["count"] for row in rows) == SETTINGS.prefixes * SETTINGS.draws
+
+
+def test_prefixes_are_cut_where_the_target_hesitates(pair):
+    context = make_context(pair, MaskedVerifier())
+    for request in context.requests:
+        cut = uncertain_prefix(context, request)
+        assert request.prompt[: len(cut.prompt)] == cut.prompt
+        assert len(cut.prompt) > len(request.prompt) // 2
+        entropies = torch.special.entr(context.target.score(request.prompt).softmax(-1)).sum(-1)
+        assert entropies[len(cut.prompt) - 1] == entropies[len(request.prompt) // 2 :].max()

@@ -1,0 +1,46 @@
+"""What CONTRIBUTING.md says of a protocol of one's own: its module, yaml and command, run as they stand there."""
+
+import re
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import read_results
+from specbench.protocols.settings import check_conditions, unused
+from tests.helpers.command_lines import ROOT
+from tests.tree.test_own_verifier import shell
+
+SECTION = "## Add a protocol"
+
+
+@pytest.fixture
+def blocks(tmp_path) -> dict[str, str]:
+    """The fenced blocks of the section by language, one each; module and yaml lie in a folder of the reader's own."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
+    found = dict(re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE))
+    assert set(found) == {"python", "yaml", "bash"}
+    (tmp_path / "my own" / "conf" / "protocol").mkdir(parents=True)
+    (tmp_path / "my own" / "conf" / "protocol" / "stops.yaml").write_text(found["yaml"])
+    (tmp_path / "my own" / "stops.py").write_text(found["python"])
+    return found
+
+
+def test_a_protocol_from_outside_of_the_tree_leaves_its_rows_and_refuses_what_it_ignores(blocks, tmp_path):
+    folder, line = tmp_path / "my own", f"{blocks['bash'].strip()} tracking.mode=disabled"
+    ended = shell(line, folder)
+    assert ended.status == 0, ended.text
+    assert re.search(r"[0-4] of 4 texts stop", ended.text)
+    ends = pd.read_parquet(ended.folder / "ends.parquet")
+    assert len(ends) == 4
+    assert ends["tokens"].between(1, 8).all()
+    assert ((ends["finished"] == "stop") | (ends["tokens"] == 8)).all()
+    row = read_results(ended.folder.parent).iloc[0]
+    assert (row["protocol"], row["batch_size"], row["max_new_tokens"]) == ("stops", 4, 8)
+    for name in ("gamma", "verifier", "lossless", "drafter"):
+        assert pd.isna(row[name]), name
+    module: dict[str, Any] = {}
+    exec(blocks["python"], module)
+    with pytest.raises(ConfigError, match="gamma=2: protocol=stops would ignore it. Texts are decoded plainly; leave"):
+        check_conditions({"gamma": "2"}, unused(module["Stops"](shortest=1)), "stops")

@@ -1,0 +1,68 @@
+"""Recording on the embedded pair: what is stored is what an uncached pass says of the very text that was sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from specbench.drafters.model import ModelDrafter
+from specbench.models import CachedModel, Pair
+from specbench.protocols.model_context import ModelContext
+from specbench.protocols.record import record, repeated
+from specbench.protocols.scoring import columns_of, score_texts
+from specbench.rules.block.masked import BlockVerifier
+from specbench.sampling import SamplingParams
+from tests.decoding.test_decoding import make_requests
+from tests.helpers.cases import bound
+
+
+@pytest.fixture(scope="module")
+def context(pair: Pair) -> ModelContext:
+    """Three prompts of different lengths in batches of two."""
+    sampling = SamplingParams(temperature=0.8, top_k=200)
+    return ModelContext(
+        verifier=BlockVerifier(), verifier_name="block", sampling=sampling, gamma=3, batch_size=2, seed=0,
+        device=torch.device("cpu"), dtype=torch.float32, title="", command="the command",
+        pair=pair, target=CachedModel(pair.target, pair.vocab_size, "target"), drafter=bound(ModelDrafter(), pair),
+        requests=make_requests(pair, 3, sampling), names=("T", "D"),
+    )  # fmt: skip
+
+
+def test_scores_are_those_of_an_uncached_pass(context):
+    """Ragged prompts and texts in one batch. Catches a pass that is shifted by one, padded wrongly, or of the wrong
+    request or model."""
+    prompts = [request.prompt for request in context.requests]
+    assert len({len(prompt) for prompt in prompts}) > 1
+    texts = [list(prompts[1][:5]), [7], list(prompts[0][:11])]
+    for prompt, text, got in zip(prompts, texts, score_texts(context, prompts, texts), strict=True):
+        whole = [*prompt, *text]
+        logits = [engine.score(whole[:-1])[-len(text) :] for engine in (context.target, context.drafter.model)]
+        expected = columns_of(*logits, torch.tensor(text), context.sampling)
+        assert got["token"].tolist() == text
+        for name, values in expected.items():
+            finite = torch.isfinite(values)
+            assert torch.allclose(got[name][finite], values[finite], atol=1e-3), name
+
+
+def test_a_recording_is_the_plain_text_with_its_scores(context):
+    requests = repeated(context, 2)
+    assert len({(request.name, request.seed) for request in requests}) == 6
+    kept = record(context, requests)
+    trace = kept.trace
+    assert (trace.identity.target, trace.identity.draft, trace.identity.source) == ("T", "D", "the command")
+    assert trace.identity.sampler == {"temperature": 0.8, "top_k": 200.0, "top_p": 1.0, "min_p": 0.0}
+    assert list(trace.prompts) == [request.name for request in context.requests for _ in range(2)]
+    assert kept.order == [0, 3, 1, 4, 2, 5]
+    assert trace.limits is not None
+    assert trace.limits.tolist() == [request.max_new_tokens for request in requests]
+    alone = dataclasses.replace(context, batch_size=1)
+    again = record(alone, [requests[4]]).trace
+    text = slice(trace.starts[3], trace.starts[4])  # the second sample of the second prompt
+    assert trace.tokens[text].tolist() == again.tokens.tolist()
+    assert trace.columns["log_p"][text] == pytest.approx(again.columns["log_p"], abs=1e-3)
+    assert np.isfinite(trace.columns["log_p"]).all()
+    assert kept.seconds_sampling > 0
+    assert kept.seconds_scoring > 0

@@ -1,0 +1,142 @@
+"""Paired rounds of decoding: their order, when they end, and whether they repeat the first one's texts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.core.types import Verification
+from specbench.decoding import Decoder, Request
+from specbench.protocols import rounds as module
+from specbench.protocols.decode import repeat_failure
+from specbench.protocols.rounds import RoundSettings, Timed, timed_rounds
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
+
+BATCHES = [[Request(f"{i}", (0,), 100 + i, SamplingParams(), 12)] for i in range(6)]
+
+
+def decoders(verifier: object = None) -> tuple[Decoder, Decoder]:
+    """Plain and speculative decoding of a toy pair."""
+    p, q = markov_pair(vocabulary=6, closeness=0.5)
+    target = MarkovModel(p)
+    verifier = verifier or MaskedVerifier()
+    return (
+        Decoder(target, None, None, 0, frozenset()),
+        Decoder(target, MarkovDrafter(q), verifier, 3, frozenset()),  # ty: ignore[invalid-argument-type]
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that decoding moves: plainly by 1 s, speculatively by 0.5 s times ``stretch(number of the call)``."""
+    state = SimpleNamespace(now=0.0, stretch=lambda _: 1.0, order=[])
+
+    def decode_timed(decoder: Decoder, batch: list[Request], at_once: int) -> Timed:
+        plain = decoder.components.drafter is None
+        state.order.append((batch[0].name, "plain" if plain else "speculative"))
+        seconds = 1.0 if plain else 0.5 * state.stretch(len(state.order))
+        state.now += seconds
+        return Timed(decoder.run(batch, at_once), seconds, 1)
+
+    monkeypatch.setattr(module, "decode_timed", decode_timed)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: state.now))
+    return state
+
+
+def test_ways_and_their_order_alternate(clock):
+    timed = timed_rounds(*decoders(), BATCHES[:3], RoundSettings(2, 6, 0))
+    couples = list(zip(clock.order[::2], clock.order[1::2], strict=True))
+    assert all(one[0] == two[0] and one[1] != two[1] for one, two in couples)
+    first = [one[1] for one, _ in couples]
+    assert first == ["plain", "speculative", "plain", "speculative", "plain", "speculative"]
+    assert [one[0] for one, _ in couples] == ["0", "1", "2"] * 2
+    assert (timed.times.plain_seconds == 1).all()
+    assert (timed.times.seconds == 0.5).all()
+
+
+def test_rounds_that_agree_are_enough(clock):
+    timed = timed_rounds(*decoders(), BATCHES, RoundSettings(2, 6, 0))
+    assert timed.times.seconds.shape == (2, 6)
+    assert timed.differing == 0
+    assert [row["way"] for row in timed.table()[:2]] == ["plain", "speculative"]
+    assert len(timed.table()) == 2 * 6 * 2
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_rounds_that_scatter_are_followed_by_others(clock):
+    """Every third decoding takes twice as long, and no number of rounds makes up for it."""
+    clock.stretch = lambda number: 2.0 if number % 3 else 1.0
+    assert len(timed_rounds(*decoders(), BATCHES, RoundSettings(2, 5, 0)).times.seconds) == 5
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_one_disturbed_round_is_followed_until_it_weighs_little(clock):
+    """The second round alone is disturbed, in single batches: a median of three is steady."""
+    clock.stretch = lambda number: 5.0 if number in (14, 20) else 1.0
+    timed = timed_rounds(*decoders(), BATCHES, RoundSettings(2, 6, 0))
+    assert len(timed.times.seconds) == 3
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_time_ends_rounds_that_scatter(clock):
+    """A round takes some 11 s: the third would end after more than 30 s."""
+    clock.stretch = lambda number: 2.0 if number % 3 else 1.0
+    assert len(timed_rounds(*decoders(), BATCHES, RoundSettings(2, 6, 30)).times.seconds) == 2
+    assert len(timed_rounds(*decoders(), BATCHES, RoundSettings(4, 6, 30)).times.seconds) == 4  # that many at least
+
+
+def test_one_round_is_one_round(clock):
+    timed = timed_rounds(*decoders(), BATCHES, RoundSettings(1, 1, 0))
+    assert timed.times.seconds.shape == (1, 6)
+    assert len(clock.order) == 12
+
+
+class Own:
+    """A verifier with randomness of its own: it emits any token and accepts nothing."""
+
+    rule, lossless = "own", False
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def verify(self, draft, target, streams) -> Verification:
+        tokens = torch.full((len(draft.num_draft_tokens), draft.max_draft_tokens + 1), -1)
+        tokens[:, 0] = torch.randint(6, (len(tokens),), generator=self.generator)
+        return Verification(tokens, torch.zeros_like(draft.num_draft_tokens))
+
+
+def test_texts_of_later_rounds_are_held_against_the_first():
+    """Six speculative texts of twelve tokens of six; those of plain decoding repeat."""
+    assert timed_rounds(*decoders(), BATCHES, RoundSettings(3, 3, 0)).differing == 0
+    assert timed_rounds(*decoders(Own()), BATCHES, RoundSettings(3, 3, 0)).differing == 12
+
+
+def test_other_texts_are_an_error_where_they_cannot_be_rounding():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    text = repeat_failure(2, cpu, torch.float32)
+    assert text is not None
+    assert text.startswith("2 texts of later rounds differ")
+    assert "protocol.rounds=1 protocol.max_rounds=1" in text
+    assert repeat_failure(0, cpu, torch.float32) is None
+    assert repeat_failure(2, cpu, torch.bfloat16) is None
+    assert repeat_failure(2, gpu, torch.float32) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ((0, 6, 0), "protocol.rounds=0"),
+        ((True, 6, 0), "protocol.rounds=True"),
+        ((3, 2, 0), "protocol.max_rounds=2: below protocol.rounds=3"),
+        ((2, 6, -1), "protocol.seconds=-1"),
+        ((2, 6, True), "protocol.seconds=True"),
+    ],
+)
+def test_settings_that_cannot_be(settings, key):
+    with pytest.raises(ConfigError, match=key):
+        RoundSettings(*settings)

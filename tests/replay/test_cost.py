@@ -1,0 +1,196 @@
+"""Cost models against times that were made up: what is known comes back, and predictions add up by hand."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from specbench.core.errors import ArgumentError
+from specbench.replay.cost.forecast import cost_models, forecast
+from specbench.replay.cost.model import CostModel, Line, Roofline, fit, fit_roofline
+from specbench.replay.renewal import replay
+from specbench.replay.simulate import simulated_steps
+from specbench.replay.survival import survival
+from specbench.replay.trace import Trace
+from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
+
+TARGET = Roofline(0.010, 0.0002, 12.0, 1e-6)
+DRAFT = Roofline(0.002, 0.00005, 4.0, 2e-7)
+
+
+def made_up(batches=(1, 2, 4, 8, 16), gammas=(0, 1, 2, 4, 8), contexts=(32, 256), rounds=2, odd=1.0) -> pd.DataFrame:
+    """Steps of the two rooflines, 1 ms of verification and 0.5 ms of the rest; ``odd`` multiplies batch 2, gamma 4."""
+    rows = []
+    for number, batch, gamma, context in itertools.product(range(rounds), batches, gammas, contexts):
+        cached = float(batch * context)
+        target = float(TARGET.seconds(np.array(batch * (gamma + 1.0)), np.array(cached)))
+        draft = gamma * float(DRAFT.seconds(np.array(float(batch)), np.array(cached)))
+        times = {"draft": draft, "target": target, "verify": 0.001, "rest": 0.0005}
+        step = sum(times.values()) * (odd if (batch, gamma) == (2, 4) else 1.0)
+        start = {"start_tokens": batch * context, "start_target": 0.01 + 1e-4 * batch * context}
+        start["start_draft"] = 0.2 * start["start_target"] * (gamma > 0)
+        about = {"round": number, "batch": batch, "gamma": gamma, "context": float(context), "steps": 4}
+        rows.append({**about, **times, "step": step, **start})
+    return pd.DataFrame(rows)
+
+
+def test_a_roofline_comes_back_from_its_own_times():
+    tokens, cached = (a.ravel() for a in np.meshgrid([1.0, 2, 4, 8, 12, 16, 32], [100.0, 1000.0]))
+    got = fit_roofline(tokens, cached, TARGET.seconds(tokens, cached))
+    assert (got.floor, got.per_token, got.knee, got.per_cached) == pytest.approx((0.010, 0.0002, 12, 1e-6), rel=1e-6)
+
+
+def test_without_a_slope_there_is_no_knee():
+    tokens = np.array([1.0, 2, 4])
+    got = fit_roofline(tokens, np.zeros(3), np.full(3, 0.01))
+    assert got.knee is None
+    assert got.seconds(np.array([1e6]), np.array([0.0]))[0] == pytest.approx(0.01)
+    with pytest.raises(ArgumentError, match="positive"):
+        fit_roofline(tokens, np.zeros(3), np.zeros(3))
+
+
+def test_a_fit_says_what_was_measured_and_interpolates():
+    rows = made_up(odd=1.5)
+    model = fit(rows)
+    assert model.draft is not None
+    for row in rows[rows["context"] == 32].itertuples():
+        got = model.step_seconds(np.array([row.batch]), np.array([row.gamma]), 32.0)[0]
+        assert got == pytest.approx(row.step, rel=0.02), (row.batch, row.gamma)
+    between = model.step_seconds(np.array([2]), np.array([3]), 32.0)[0]
+    fitted = sum(float(v[0]) for v in model.phases(np.array([2]), np.array([3]), 32.0).values())
+    assert between / fitted == pytest.approx(1.25, rel=0.02)  # half-way between 1 and 1.5
+    beyond = model.step_seconds(np.array([64]), np.array([8]), 32.0)[0]
+    exact = 0.0015 + float(TARGET.seconds(np.array(576.0), np.array(2048.0)))
+    exact += 8 * float(DRAFT.seconds(np.array(64.0), np.array(2048.0)))
+    assert beyond == pytest.approx(exact, rel=0.05)
+
+
+def test_prompts_cost_what_feeding_them_did():
+    """Plain decoding feeds the target alone, and its measurements say nothing of feeding both."""
+    model = fit(made_up())
+    assert model.start_seconds(100.0, drafting=False) == pytest.approx(0.02)
+    assert model.start_seconds(100.0, drafting=True) == pytest.approx(0.024)
+
+
+def test_a_hole_in_the_grid_is_refused():
+    rows = made_up()
+    with pytest.raises(ArgumentError, match="every batch"):
+        fit(rows[(rows["batch"] != 4) | (rows["gamma"] != 2)])
+    with pytest.raises(ArgumentError, match="0 among them"):
+        fit(rows[rows["gamma"] > 0])
+
+
+@pytest.mark.parametrize("rows", [made_up(batches=(1,)), made_up(gammas=(0,)), made_up(batches=(3,), gammas=(0,))])
+def test_a_grid_of_one_line(rows):
+    model = fit(rows)
+    batch, gamma = (int(rows[name].max()) for name in ("batch", "gamma"))
+    measured = rows[(rows["batch"] == batch) & (rows["gamma"] == gamma) & (rows["context"] == 32)]["step"].iloc[0]
+    assert model.step_seconds(np.array([batch]), np.array([gamma]), 32.0)[0] == pytest.approx(measured, rel=0.02)
+
+
+def flat(step: float, per_gamma: float) -> CostModel:
+    """Steps of ``step + per_gamma gamma`` seconds whatever the batch; prompts cost nothing."""
+    nothing = Line(0.0, 0.0)
+    return CostModel(
+        Roofline(step, 0.0, None, 0.0), Roofline(per_gamma, 0.0, None, 0.0), nothing, nothing, nothing, nothing,
+        np.array([1.0, 64.0]), np.array([0.0, 64.0]), np.ones((2, 2)),
+    )  # fmt: skip
+
+
+def prompts(trace: Trace, tokens: int = 8) -> dict[str, int]:
+    return dict.fromkeys(trace.prompts, tokens)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_forecast_of_certain_acceptance_by_hand(batch):
+    """p = q: texts of 20 tokens take 4 steps of 5 at gamma 4, the last of which drafts 4 as well; plain takes 20."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 10, 20, seed=0).tolist())
+    got = forecast(trace, "token", 4, batch, [flat(0.01, 0.002)], prompt_tokens=prompts(trace), runs=5)
+    batches = 10 / batch
+    assert got.tokens_per_step == pytest.approx(5)
+    assert got.step_seconds == pytest.approx(0.018)
+    assert got.tokens_per_second.value == pytest.approx(200 / (batches * 4 * 0.018))
+    assert got.plain_tokens_per_second == pytest.approx(200 / (batches * 20 * 0.01))
+    assert got.speedup.value == pytest.approx(20 * 0.01 / (4 * 0.018))
+    assert got.speedup.low == pytest.approx(got.speedup.high)  # nothing is random
+
+
+def test_prompts_are_padded_to_the_longest_and_fed_once():
+    """3 prompts of 5, 9 and 3 tokens, 2 texts each, in batches of 2: (5, 9), (3, 5), (9, 3) are 2 x (longest - 1)."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 6, 20, seed=0).tolist(), prompts=["a", "a", "b", "b", "c", "c"])
+    model = replace(flat(0.01, 0.0), start_both=Line(0.0, 1.0))
+    lengths = {"a": 5, "b": 9, "c": 3}
+    got = forecast(trace, "token", 4, 2, [model], prompt_tokens=lengths, runs=1)
+    assert got.start_seconds == pytest.approx((2 * 8 + 2 * 4 + 2 * 8) / 3)
+    # All texts in one batch: three different prompts, each fed once.
+    assert forecast(trace, "token", 4, 6, [model], prompt_tokens=lengths, runs=1).start_seconds == pytest.approx(24)
+
+
+def test_longer_prompts_are_cached():
+    """20 cached tokens a step, then each text's own: the cost of the cache is that of the mean request."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 2, 5, seed=0).tolist(), prompts=["a", "b"])
+    model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
+    got = forecast(trace, "token", 4, 2, [model], prompt_tokens={"a": 10, "b": 30}, runs=1)
+    assert got.step_seconds == pytest.approx(2 * 20)
+
+
+def test_the_last_steps_draft_less():
+    """Texts of 3 tokens at gamma 4: one step that drafts 2."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 6, 3, seed=0).tolist())
+    got = forecast(trace, "block", 4, 2, [flat(0.01, 0.002)], prompt_tokens=prompts(trace), runs=5)
+    assert got.step_seconds == pytest.approx(0.014)
+
+
+def test_forecast_agrees_with_replay_and_waits_for_the_slowest():
+    """At batch 1 the mean steps are the replay's; side by side, a batch is slower than its mean request."""
+    p, q = markov_pair(6, closeness=0.3, seed=3)
+    trace = trace_of_tokens(p, q, sampled_texts(p, 64, 30, seed=1).tolist())
+    (exact,) = replay(trace, "token", [4])
+    alone = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace))
+    assert alone.tokens_per_step == pytest.approx(exact.acceptance_length, rel=0.02)
+    assert alone.speedup.low < alone.speedup.value < alone.speedup.high
+    assert alone.speedup.value == pytest.approx(exact.acceptance_length, rel=0.02)
+    together = forecast(trace, "token", 4, 16, [flat(0.01, 0.0)], prompt_tokens=prompts(trace))
+    assert together.speedup.value < 0.95 * alone.speedup.value
+
+
+def test_noise_is_counted_once():
+    """24 identical texts: resampled prompts add nothing, so the interval is a run's own 95% range (its width within a
+    tenth; a prompt drawn twice with the noise of one drawing would make it 1.41 times as wide)."""
+    p, q = markov_pair(6, closeness=0.3, seed=3)
+    trace = trace_of_tokens(p, q, sampled_texts(p, 1, 40, seed=1).tolist() * 24)
+    got = forecast(trace, "token", 4, 1, [flat(0.01, 0.0)], prompt_tokens=prompts(trace), runs=1000)
+    steps = simulated_steps(trace, survival(trace, "token", 4), 2000).sum(axis=1)
+    low, high = np.quantile(24 * 40 / steps, [0.025, 0.975])
+    assert got.speedup.high - got.speedup.low == pytest.approx(high - low, rel=0.1)
+
+
+def test_the_last_batch_is_smaller():
+    """5 texts of certain acceptance in batches of 2, where a step costs a second a cached token."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 5, 20, seed=0).tolist())
+    model = replace(flat(0.0, 0.0), target=Roofline(0.0, 0.0, None, 1.0))
+    got = forecast(trace, "token", 4, 2, [model], prompt_tokens=prompts(trace, 10), runs=1)
+    # Cached at a text's steps: 10, 15, 20, 25 speculatively, 10, 11, ..., 29 plainly.
+    assert got.tokens_per_second.value == pytest.approx(100 / (5 * 70))
+    assert got.plain_tokens_per_second == pytest.approx(100 / (5 * 390))
+
+
+def test_rounds_of_measurements_widen_the_interval():
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, sampled_texts(p, 10, 20, seed=0).tolist())
+    rows = made_up()
+    rows.loc[(rows["round"] == 1) & (rows["gamma"] > 0), ["step", "target", "draft"]] *= 1.3
+    models = cost_models(rows)
+    assert len(models) == 3
+    got = forecast(trace, "token", 4, 2, models, prompt_tokens=prompts(trace, 32), runs=40)
+    assert got.speedup.high / got.speedup.low == pytest.approx(1.3, rel=0.05)
+    assert got.speedup.low <= got.speedup.value <= got.speedup.high

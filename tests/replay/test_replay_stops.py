@@ -1,0 +1,202 @@
+"""Texts that end by a stop token: decoding drafts past their end, and replay counts what was kept of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from specbench.decoding import Completion, Decoder, Request
+from specbench.replay.agreement import joint_p_value
+from specbench.replay.policies import Policy, try_policy
+from specbench.replay.renewal import Replayed, replay
+from specbench.replay.simulate import simulate
+from specbench.replay.summary import replay_rows
+from specbench.replay.survival import survival
+from specbench.replay.trace import Trace
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair, trace_of_tokens
+
+VERIFIERS = {"token": MaskedVerifier, "block": BlockVerifier}
+STOP = 7
+LIMIT = 12
+TEXTS, GROUPS = 1500, 50
+LEVEL = 1e-6
+
+
+def with_limits(trace: Trace, limits: list[int]) -> Trace:
+    return dataclasses.replace(trace, limits=np.array(limits))
+
+
+def decoded(p: np.ndarray, q: np.ndarray, rule: str, gamma: int) -> list[Completion]:
+    """The real loop and verifiers; token 7 ends a text, most of which have fewer than the 12 tokens allowed."""
+    decoder = Decoder(MarkovModel(p), MarkovDrafter(q), VERIFIERS[rule](), gamma, frozenset({STOP}))
+    return decoder.run([Request(str(i), (1, 0), 7000 * gamma + i, SamplingParams(), LIMIT) for i in range(TEXTS)])
+
+
+def counted(completions: list[Completion], gamma: int) -> np.ndarray:
+    """Steps by kept accepted tokens, steps by emitted tokens, drafted tokens, tested positions: a step log's counts."""
+    log = np.array([(s.num_draft_tokens, s.num_accepted, s.num_emitted) for c in completions for s in c.steps])
+    drafted, accepted, emitted = log.T
+    kept = np.minimum(accepted, emitted)
+    tested = [((drafted >= i) & (emitted >= i)).sum() for i in range(1, gamma + 1)]
+    possible = [(drafted >= i).sum() for i in range(1, gamma + 1)]
+    full = kept[drafted == gamma]
+    counts = [np.bincount(values, minlength=gamma + 2)[: gamma + 2] for values in (kept, emitted, full)]
+    return np.array([*counts[0][:-1], *counts[1][1:], *counts[2][:-1], drafted.sum(), kept.sum(), *tested, *possible])
+
+
+def expected(found: Replayed) -> np.ndarray:
+    totals = [found.drafted.sum(), found.accepted.sum()]
+    return np.array([*found.histogram, *found.emitted, *found.full_histogram, *totals, *found.tested, *found.possible])
+
+
+def p_values(differences: np.ndarray) -> list[float]:
+    """Two-sided t-tests that each column [groups, counts] has mean 0; columns that are 0 throughout say nothing."""
+    differences = differences[:, (np.abs(differences) > 1e-9).any(axis=0)]
+    return stats.ttest_1samp(differences, 0.0).pvalue.tolist()
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_decoding_counts_what_replay_expects(rule):
+    """Given the decoded texts, every count of the step log has the replayed mean, at gamma 1, 4 and 8.
+
+    t-tests over 50 groups of 30 texts, all counts of all gammas joint at level 1e-6 (Bonferroni; the groups' sums are
+    near enough to normal). Power: a replay that takes the texts to end by length, which was the behaviour once, has a
+    joint p-value below 1e-30 here, and so has the other rule's at gamma 4 and 8.
+    """
+    p, q = markov_pair(8, closeness=0.4, seed=5)
+    found: dict[str, list[float]] = {"right": [], "by length": [], "other rule": []}
+    for gamma in (1, 4, 8):
+        completions = decoded(p, q, rule, gamma)
+        texts = [c.token_ids for c in completions]
+        endings = [(c.finished, len(c.token_ids) == LIMIT) for c in completions]
+        assert min(endings.count(("stop", False)), endings.count(("length", True))) > 200
+        assert endings.count(("stop", True)) > 10  # at the very last place, where no stop token can be drafted
+        differences: dict[str, list[np.ndarray]] = {name: [] for name in found}
+        for group in np.split(np.arange(TEXTS), GROUPS):
+            trace = trace_of_tokens(p, q, [texts[i] for i in group])
+            right = with_limits(trace, [LIMIT] * len(group))
+            other = {"token": "block", "block": "token"}[rule]
+            counts = counted([completions[i] for i in group], gamma)
+            for name, replayed in (
+                ("right", replay(right, rule, [gamma])[0]),
+                ("by length", replay(trace, rule, [gamma])[0]),
+                ("other rule", replay(right, other, [gamma])[0]),
+            ):
+                differences[name].append(counts - expected(replayed))
+        for name, rows in differences.items():
+            found[name] += p_values(np.array(rows))
+    assert joint_p_value(found["right"]) > LEVEL
+    assert joint_p_value(found["by length"]) < 1e-30
+    assert joint_p_value(found["other rule"]) < LEVEL
+
+
+def plainly(trace: Trace, rule: str, gamma: int) -> dict[str, np.ndarray]:
+    """The counts of one text with a limit, by a loop over blocks; survival is taken as given."""
+    accepted, length = survival(trace, rule, gamma)[:, :], len(trace)
+    assert trace.limits is not None
+    limit, weight = int(trace.limits[0]), np.zeros(length + gamma + 2)
+    weight[0] = 1.0
+    counts = {name: np.zeros(gamma + 2) for name in ("histogram", "emitted", "full", "possible", "tested")}
+    drafted = 0.0
+    for t in range(length):
+        left, room = length - t, min(gamma, limit - t - 1)
+        drafted += weight[t] * room
+        for k in range(min(room, left) + 1):
+            stays = weight[t] * (accepted[t, k] - (accepted[t, k + 1] if k < min(room, left) else 0.0))
+            emitted = min(k + 1, left)
+            counts["histogram"][k] += stays
+            counts["full"][k] += stays * (room == gamma)
+            counts["emitted"][emitted] += stays
+            for i in range(1, room + 1):
+                counts["possible"][i] += stays
+                counts["tested"][i] += stays * (emitted >= i)
+            if emitted < left:
+                weight[t + emitted] += stays
+    return counts | {"steps": weight[:length].sum(keepdims=True), "drafted": np.array([drafted])}
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_renewal_is_the_plain_recursion(rule):
+    """Limits from the text's own length (ended by length) to far beyond it; gammas that share a matrix."""
+    p, q = markov_pair(4, seed=2)
+    rng = np.random.default_rng(3)
+    gammas = [3, 0, 12, 1, 8]
+    for length, spare in itertools.product((1, 2, 5, 11), (0, 1, 2, 4, 100)):
+        text = rng.integers(4, size=length).tolist()
+        trace = with_limits(trace_of_tokens(p, q, [text]), [length + spare])
+        for got, gamma in zip(replay(trace, rule, gammas), gammas, strict=True):
+            want = plainly(trace, rule, gamma)
+            for name, values in (
+                ("histogram", want["histogram"][:-1]),
+                ("full_histogram", want["full"][:-1]),
+                ("emitted", want["emitted"][1:]),
+                ("possible", want["possible"][1:-1]),
+                ("tested", want["tested"][1:-1]),
+                ("steps", want["steps"]),
+                ("drafted", want["drafted"]),
+            ):
+                assert getattr(got, name) == pytest.approx(values, abs=1e-9), (name, gamma, length, spare)
+            assert got.accepted.sum() == pytest.approx((got.histogram * np.arange(gamma + 1)).sum())
+            assert (got.emitted * np.arange(1, gamma + 2)).sum() == pytest.approx(length)
+
+
+def test_a_stop_token_by_hand():
+    """p = q: all is accepted. Text of 3 tokens and a stop, gamma 8: one step, which drafts 8 and keeps 3."""
+    p, _ = markov_pair(4)
+    trace = trace_of_tokens(p, p, [[0, 1, 2]])
+    (stopped,) = replay(with_limits(trace, [20]), "block", [8])
+    assert stopped.histogram.round(9).tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 0]
+    assert stopped.emitted.round(9).tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0]
+    assert (stopped.drafted[0], stopped.accepted[0], stopped.steps[0]) == pytest.approx((8, 3, 1))
+    assert stopped.acceptance_length == pytest.approx(3)
+    assert stopped.variance == pytest.approx(0)
+    assert stopped.conditional[:3].tolist() == pytest.approx([1, 1, 1])
+    assert np.isnan(stopped.conditional[3:]).all()  # behind the stop token nothing is tested
+    assert stopped.joint.tolist() == pytest.approx([1, 1, 1, 0, 0, 0, 0, 0])
+    (row,) = replay_rows(with_limits(trace, [20]), [stopped])
+    assert (row["drafted"], row["accepted"], row["acceptance_rate"]) == pytest.approx((8, 3, 3 / 8))
+    (by_length,) = replay(trace, "block", [8])
+    assert (by_length.drafted[0], by_length.accepted[0]) == pytest.approx((2, 2))
+    (close,) = replay(with_limits(trace, [5]), "block", [8])  # room for 4 drafted tokens
+    assert (close.drafted[0], close.accepted[0]) == pytest.approx((4, 3))
+
+
+def test_lengths_do_not_depend_on_how_a_text_ended():
+    p, q = markov_pair(5)
+    trace = trace_of_tokens(p, q, [[0, 1, 2, 0, 1, 4, 3], [2, 2, 1, 0], [1]])
+    for rule in ("token", "block"):
+        for ended, stopped in zip(
+            replay(trace, rule, [2, 6]), replay(with_limits(trace, [9, 50, 8]), rule, [2, 6]), strict=True
+        ):
+            assert stopped.steps == pytest.approx(ended.steps)
+            assert stopped.drafted.sum() > ended.drafted.sum()
+
+
+def test_policies_draft_past_a_stop_token():
+    p, q = markov_pair(5)
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(5, size=length).tolist() for length in (3, 9, 6, 1)]
+    trace = with_limits(trace_of_tokens(p, q, texts), [40, 11, 6, 40])
+    (plain,) = replay(trace, "token", [4])
+    for policy in (Policy("fixed", None, 4), Policy("probability", 0.0, 4), Policy("entropy", 100.0, 4)):
+        got = try_policy(trace, "token", policy)
+        assert got.replayed.steps == pytest.approx(plain.steps)
+        assert got.drafted_per_step == pytest.approx(plain.drafted.sum() / plain.steps.sum())
+
+
+def test_simulated_steps_accept_the_stop_token():
+    """Mean kept tokens of 4000 runs, a z-test at 1e-7."""
+    p, q = markov_pair(4, seed=4)
+    trace = with_limits(trace_of_tokens(p, q, [[0, 1, 2, 3, 0]] * 4000), [30] * 4000)
+    accepted = survival(trace, "token", 4)
+    taken = simulate(trace, accepted, np.random.default_rng(0))
+    kept = np.where(taken > 0, taken, 0).sum(axis=1)
+    (exact,) = replay(trace, "token", [4])
+    assert abs(kept.mean() - exact.accepted.mean()) < 5.3 * kept.std() / np.sqrt(4000)

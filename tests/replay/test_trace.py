@@ -1,0 +1,245 @@
+"""Traces on disk: what is written is what is read, bad ones are named, imports say the same as a recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError
+from specbench.metrics.results import write_rows
+from specbench.protocols.scoring import columns_of, trace_table
+from specbench.replay.asked import check_sampler
+from specbench.replay.imports import read_any
+from specbench.replay.trace import OPTIONAL, read_trace, trace_schema
+from specbench.sampling import RowParams, SamplingParams, logit_rows
+from tests.helpers.markov_pair import IDENTITY
+
+NUMBERS = ("log_p", "log_q", *OPTIONAL)
+
+
+def rows(**changes: Any) -> list[dict[str, Any]]:
+    """Two texts of prompt a and one of b; ``changes`` go into the second line."""
+    places = [("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("b", 0, 0)]
+    lines = [
+        {"prompt": prompt, "sample": sample, "position": position, "token": i, **dict.fromkeys(NUMBERS, 0.5)}
+        | {"log_p": -1.0 - i, "log_q": -0.5 * i, "max_new_tokens": 2}
+        | {"argmax_agree": 1.0, "draft_argmax": 0.0}
+        for i, (prompt, sample, position) in enumerate(places)
+    ]
+    lines[1] |= changes
+    return lines
+
+
+def written(path: Path, lines: list[dict[str, Any]]) -> Path:
+    write_rows(path / "trace.parquet", lines, trace_schema(IDENTITY))
+    return path / "trace.parquet"
+
+
+def test_round_trip(tmp_path):
+    trace = read_trace(written(tmp_path, rows(log_q=-np.inf)))
+    assert trace.identity == IDENTITY
+    assert list(trace.prompts) == ["a", "a", "b"]
+    assert trace.starts.tolist() == [0, 2, 3, 4]
+    assert trace.remaining.tolist() == [2, 1, 1, 1]
+    assert trace.room.tolist() == [1, 0, 1, 1]
+    assert trace.known.tolist() == [1, 0, 1, 1]  # the last two are stop tokens, which could be drafted
+    assert trace.columns["log_p"].tolist() == [-1, -2, -3, -4]
+    assert trace.columns["log_q"].tolist() == [0, -np.inf, -1, -1.5]
+    assert set(trace.columns) == set(NUMBERS)
+    part = trace.texts(1, 3)
+    assert part.room.tolist() == [1, 1]
+    assert (list(part.prompts), part.starts.tolist(), part.tokens.tolist()) == (["a", "b"], [0, 1, 2], [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"log_p": 0.01}, "log_p is 0.0"),
+        ({"log_p": float("nan")}, "log_p is nan in line 1"),
+        ({"log_p": float("-inf")}, "log_p is -inf in line 1"),
+        ({"log_q": 0.01}, "log_q is 0.0"),
+        ({"log_q": float("nan")}, "log_q is nan in line 1"),
+        ({"log_q": None}, "1 nulls in log_q"),
+        ({"overlap": 1.5}, "overlap is 1.5"),
+        ({"draft_entropy": -0.5}, "draft_entropy is -0.5"),
+        ({"max_new_tokens": 1}, "max_new_tokens is 1 in line 1"),
+        ({"position": 2}, "line 1 has position 2 where 1 is due"),
+        ({"prompt": "b", "position": 0}, "line 2 has position 0"),
+    ],
+    ids=str,
+)
+def test_impossible_values_are_named(tmp_path, changes, says):
+    if "prompt" in changes:  # b, 0 begins twice: the second a is then a text of its own, and b comes again
+        says = "occurs twice"
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_trace(written(tmp_path, rows(**changes)))
+    assert "protocol.trace=" in str(caught.value)
+
+
+def test_files_that_are_no_traces(tmp_path):
+    path = written(tmp_path, rows())
+    table = pq.read_table(path)
+    cases = {
+        "missing.parquet": (None, "no such file"),
+        "empty.parquet": (table.slice(0, 0), "the trace is empty"),
+        "columns.parquet": (table.drop_columns(["log_q", "position"]), "no column position, log_q"),
+        "anonymous.parquet": (table.replace_schema_metadata({}), "does not say what it is a trace of"),
+        "later.parquet": (
+            table.replace_schema_metadata({b"specbench.trace": json.dumps({"version": 99}).encode()}),
+            "version 1",
+        ),
+    }
+    for name, (content, says) in cases.items():
+        if content is not None:
+            pq.write_table(content, tmp_path / name)
+        with pytest.raises(ConfigError, match=says):
+            read_any(tmp_path / name)
+    (tmp_path / "text.parquet").write_text("hello")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_any(tmp_path / "text.parquet")
+
+
+def test_another_sampler_is_refused(tmp_path):
+    trace = read_trace(written(tmp_path, rows()))
+    check_sampler(trace, {"temperature": 1, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, "x")
+    with pytest.raises(
+        ConfigError, match=r"sampler.top_p=0.9: the trace x was sampled with top_p 1, .*sampler.top_p=1 to"
+    ):
+        check_sampler(trace, {"temperature": 1, "top_k": 0, "top_p": 0.9, "min_p": 0.0}, "x")
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [SamplingParams(), SamplingParams(temperature=0.0), SamplingParams(temperature=0.7, top_k=5, top_p=0.9)],
+    ids=["T=1", "greedy", "truncated"],
+)
+def test_columns_are_those_of_the_dense_distributions(sampling, monkeypatch):
+    """In pieces of two rows, so that a piece scored with another's rows shows."""
+    monkeypatch.setattr("specbench.protocols.scoring.CELLS", 64)
+    generator = torch.Generator().manual_seed(0)
+    target = 2 * torch.randn(7, 32, generator=generator)
+    draft = target + torch.randn(7, 32, generator=generator)
+    params = RowParams.of([sampling] * 7)
+    p, q = (logit_rows(logits, params).probs() for logits in (target, draft))
+    tokens = p.argmax(dim=-1)
+    got = columns_of(target, draft, tokens, sampling)
+    rows = torch.arange(7)
+    expected = {
+        "log_p": p[rows, tokens].log(),
+        "log_q": q[rows, tokens].log(),
+        "overlap": torch.minimum(p, q).sum(dim=-1),
+        "target_entropy": torch.special.entr(p).sum(dim=-1),
+        "draft_entropy": torch.special.entr(q).sum(dim=-1),
+        "argmax_agree": (p.argmax(dim=-1) == q.argmax(dim=-1)).double(),
+        "draft_argmax": (q.argmax(dim=-1) == tokens).double(),
+    }
+    for name, values in expected.items():
+        assert torch.allclose(got[name].double(), values, atol=1e-6, equal_nan=False), name
+        assert got[name].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("sampling", "log_p"),
+    [
+        (SamplingParams(temperature=0.0), 0.0),
+        (SamplingParams(top_k=1), 0.0),
+        (SamplingParams(min_p=0.9999), 0.0),
+        (SamplingParams(top_k=2), None),
+    ],
+    ids=["greedy", "top-k", "min-p", "inside"],
+)
+def test_a_token_that_rounding_moves_over_the_edge_is_no_impossible_one(sampling, log_p):
+    """bfloat16 at logits of 20: decoding drew the token whose logit is a unit in the last place below the largest."""
+    logits = torch.tensor([[20.0, 19.875, 12.0]]).expand(2, 3).to(torch.bfloat16)
+    got = columns_of(logits, logits, torch.tensor([1, 2]), sampling)["log_p"]
+    inside = logits[0, :2].double().softmax(0)[1].log()
+    assert got[0] == pytest.approx(float(inside) if log_p is None else log_p, abs=1e-6)
+    assert got[1] == -torch.inf, "far from the edge a token is one that nothing should have drawn"
+
+
+def test_rows_of_scored_texts():
+    scored = [{"token": torch.tensor([7, 8]), "log_p": torch.tensor([-1.0, -2.0])}, {"token": torch.tensor([9])}]
+    scored[1]["log_p"] = torch.tensor([-3.0])
+    for columns in scored:
+        columns |= {name: torch.zeros(len(columns["token"])) for name in NUMBERS if name not in columns}
+    got = trace_table([("a", 0), ("a", 1)], [2, 5], scored, IDENTITY).to_pylist()
+    assert [(r["prompt"], r["sample"], r["position"], r["token"], r["log_p"], r["max_new_tokens"]) for r in got] == [
+        ("a", 0, 0, 7, -1.0, 2), ("a", 0, 1, 8, -2.0, 2), ("a", 1, 0, 9, -3.0, 5),
+    ]  # fmt: skip
+
+
+# --- Imports ---
+
+HEADER = {
+    "specbench_trace": 1, "target": "T", "draft": "D", "source": "engine", "dtype": "bfloat16",
+    "sampler": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+}  # fmt: skip
+
+
+def json_lines(path: Path, *lines: object) -> Path:
+    path = path / "engine.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
+    return path
+
+
+def test_three_engines_say_the_same(tmp_path):
+    plain, tokens = [-0.5, -1.5], [17, 4]
+    sglang = [[value, token, "x"] for value, token in zip(plain, tokens, strict=True)]
+    vllm = [{str(t): {"logprob": v, "rank": 2}, "99": {"logprob": -0.1}} for v, t in zip(plain, tokens, strict=True)]
+    lines = [
+        {"prompt_id": name, "token_ids": tokens, "target_logprobs": values, "draft_logprobs": values}
+        for name, values in (("plain", plain), ("sglang", sglang), ("vllm", vllm))
+    ]
+    trace = read_any(json_lines(tmp_path, HEADER, *lines))
+    assert (trace.identity.target, trace.identity.source, trace.identity.sampler["top_p"]) == ("T", "engine", 1.0)
+    assert list(trace.prompts) == ["plain", "sglang", "vllm"]
+    assert trace.columns["log_p"].tolist() == trace.columns["log_q"].tolist() == plain * 3
+    assert set(trace.columns) == {"log_p", "log_q"}  # what engines do not report is missing, not zero
+
+
+def test_a_draft_may_exclude_a_token(tmp_path):
+    line = {"prompt_id": 1, "token_ids": [5], "target_logprobs": [-1], "draft_logprobs": [float("-inf")]}
+    assert read_any(json_lines(tmp_path, HEADER, line)).columns["log_q"].tolist() == [-np.inf]
+
+
+GOOD = {"prompt_id": "a", "token_ids": [5], "target_logprobs": [-1.0], "draft_logprobs": [-1.0]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([], "the trace is empty"),
+        ([HEADER], "the trace is empty"),
+        ([GOOD], "the first line does not name the format"),
+        ([HEADER, "{"], "line 2 is not JSON"),
+        ([HEADER, [1]], "line 2 is not a JSON object"),
+        ([HEADER | {"sampler": {"temperature": 1}}, GOOD], "the first line does not name the format"),
+        ([HEADER | {"sampler": HEADER["sampler"] | {"top_k": "x"}}, GOOD], "no set of numbers"),
+        ([HEADER, {k: v for k, v in GOOD.items() if k != "draft_logprobs"}], "line 2 lacks"),
+        ([HEADER, GOOD | {"target_logprobs": [-1.0, -2.0]}], "line 2: lists of different lengths"),
+        ([HEADER, GOOD | {"target_logprobs": [None]}], "line 2: no log-probability for token 5"),
+        ([HEADER, GOOD | {"target_logprobs": [{"6": {"logprob": -1}}]}], "line 2: no log-probability for token 5"),
+        ([HEADER, GOOD | {"target_logprobs": [[-1.0, 6]]}], "line 2: a log-probability of token 6, not 5"),
+        ([HEADER, GOOD | {"token_ids": ["5"]}], "line 2: token '5' is not an id"),
+        ([HEADER, GOOD | {"target_logprobs": [0.2]}], "log_p is 0.2"),
+        ([HEADER, GOOD, GOOD | {"prompt_id": "b"}, GOOD], "occurs twice"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_bad_json_lines(tmp_path, lines, says):
+    with pytest.raises(ConfigError, match=says):
+        read_any(json_lines(tmp_path, *lines))
+
+
+def test_the_schema_is_documented():
+    """Every column of the format is in the module's description, which is where an importer looks."""
+    from specbench.replay import trace
+
+    assert all(field.name in (trace.__doc__ or "") for field in pa.schema(trace.FIELDS))

@@ -1,0 +1,163 @@
+"""What a trace may not hold, and what its message says: the key, the place, and what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from specbench.core.errors import ConfigError
+from specbench.replay.asked import check_sampler
+from specbench.replay.imports import read_any
+from specbench.replay.trace import read_trace, trace_schema
+from tests.helpers.markov_pair import IDENTITY
+from tests.replay.test_trace import GOOD, HEADER, json_lines, rows, written
+
+
+def entry(**changes: Any) -> list[Any]:
+    return [HEADER, "", GOOD | changes]  # an empty line: the bad one is line 3 of the file
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (entry(sample="x"), "line 3: sample 'x' is not a whole number"),
+        (entry(sample=None), "line 3: sample None"),
+        (entry(sample=1.5), "line 3: sample 1.5"),
+        (entry(token_ids=[2**70]), "line 3: token 1180591620717411303424 is not an id"),
+        (entry(token_ids=[-1]), "line 3: token -1 is not an id"),
+        (entry(token_ids=[], target_logprobs=[], draft_logprobs=[]), "line 3: a text without tokens. Leave"),
+        (entry(prompt_id=None), "line 3: prompt_id None"),
+        (entry(target_logprobs=[-(10**400)]), "line 3: no log-probability for token 5"),
+        (entry(target_logprobs=[-1e300]), "log_p is -inf in line 3"),
+        (entry(target_logprobs=[None]), "line 3: .* the first. Drop the prompt"),
+        (entry(draft_logprobs=[float("nan")]), "log_q is nan in line 3"),
+        (entry(max_new_tokens=0), "line 3: max_new_tokens 0 is no number of at least the text's 1"),
+        (entry(max_new_tokens="9"), "line 3: max_new_tokens '9'"),
+        ([HEADER, GOOD, GOOD], "prompt 'a', sample 0, occurs twice, again in line 3. Number the samples"),
+        (
+            [HEADER | {"sampler": HEADER["sampler"] | {"temperature": -1}}, GOOD],
+            "temperature -1 is not a number from 0",
+        ),
+        ([HEADER | {"sampler": HEADER["sampler"] | {"temperature": float("nan")}}, GOOD], "temperature nan"),
+        ([HEADER | {"sampler": HEADER["sampler"] | {"temperature": float("inf")}}, GOOD], "temperature is infinite"),
+        ([HEADER | {"sampler": HEADER["sampler"] | {"top_p": True}}, GOOD], "top_p True"),
+        ([HEADER, "9" * 5000], "line 2 is not JSON"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_json_lines_that_cannot_be(tmp_path, lines, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_any(json_lines(tmp_path, *lines))
+    assert caught.value.key == "protocol.trace"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"draft_argmax": 7.0}, "draft_argmax is 7.0 in line 1 .*Write 1 for yes"),
+        ({"argmax_agree": float("inf")}, "argmax_agree is inf in line 1"),
+        ({"target_entropy": float("inf")}, "target_entropy is inf .*in nats"),
+        ({"overlap": 1.5}, "sum of min"),
+        ({"token": -2}, "token -2 in line 1. Token ids count from 0"),
+        ({"sample": None}, "1 nulls in sample"),
+    ],
+    ids=str,
+)
+def test_columns_that_cannot_be(tmp_path, changes, says):
+    with pytest.raises(ConfigError, match=says):
+        read_trace(written(tmp_path, rows(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "says"),
+    [
+        ("sample", pa.array([0.0, 0.0, 1.5, 0.0]), "sample holds other values than int64"),
+        ("token", pa.array([1, 2, 3, 2**63], pa.uint64()), "token holds other values than int64"),
+        ("log_p", pa.array(["-1", "x", "-1", "-1"]), "log_p holds other values than float"),
+        ("position", pa.array([[0], [1], [0], [0]]), "position holds other values"),
+    ],
+)
+def test_columns_of_another_kind(tmp_path, name, values, says):
+    table = pq.read_table(written(tmp_path, rows()))
+    pq.write_table(table.set_column(table.column_names.index(name), name, values), tmp_path / "odd.parquet")
+    with pytest.raises(ConfigError, match=says):
+        read_trace(tmp_path / "odd.parquet")
+
+
+@pytest.mark.parametrize("value", ["x", None, -1, float("nan"), [1]], ids=str)
+def test_samplers_in_parquet_that_cannot_be(tmp_path, value):
+    sampler = json.dumps({"version": 1, **vars(IDENTITY), "sampler": {**IDENTITY.sampler, "temperature": value}})
+    table = pq.read_table(written(tmp_path, rows()))
+    pq.write_table(table.replace_schema_metadata({b"specbench.trace": sampler.encode()}), tmp_path / "odd.parquet")
+    with pytest.raises(ConfigError, match="temperature"):
+        read_trace(tmp_path / "odd.parquet")
+
+
+def test_limits_may_be_missing(tmp_path):
+    """All of them (older traces), or those of some texts, which then ended by length."""
+    table = pq.read_table(written(tmp_path, rows()))
+    pq.write_table(table.drop_columns(["max_new_tokens"]), tmp_path / "old.parquet")
+    old = read_trace(tmp_path / "old.parquet")
+    assert old.limits is None
+    assert old.room.tolist() == [1, 0, 0, 0]
+    some = pa.array([None, None, 9, None], pa.int64())
+    pq.write_table(table.set_column(table.column_names.index("max_new_tokens"), "max_new_tokens", some), tmp_path / "x")
+    limits = read_trace(tmp_path / "x").limits
+    assert limits is not None
+    assert limits.tolist() == [2, 9, 1]
+    imported = read_any(json_lines(tmp_path, HEADER, GOOD | {"max_new_tokens": 9}, GOOD | {"prompt_id": "b"}))
+    assert imported.room.tolist() == [8, 0]
+
+
+def test_paths_that_are_no_traces(tmp_path):
+    written(tmp_path, rows())
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "lines.json").write_text("{}")
+    for path, says in (
+        (tmp_path / "nothing.jsonl", "no such file"),
+        (tmp_path, "a folder. Give trace.parquet in it: protocol.trace="),
+        (tmp_path / "empty", "a folder. Record one"),
+        (tmp_path / "lines.json", "name it .jsonl"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            read_any(path)
+
+
+def of_sampler(tmp_path: Path, **sampler: float) -> Path:
+    lines = [HEADER | {"sampler": HEADER["sampler"] | sampler}, GOOD]
+    return json_lines(tmp_path, *lines)
+
+
+def test_samplers_that_are_the_same(tmp_path):
+    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    check_sampler(read_any(of_sampler(tmp_path, top_k=-1)), off, "x")
+    greedy = read_any(of_sampler(tmp_path, temperature=0, top_p=0.5, top_k=7))
+    check_sampler(greedy, off | {"temperature": 0}, "x")  # whatever it would truncate, greedy takes the first
+    with pytest.raises(ConfigError, match="temperature"):
+        check_sampler(greedy, off, "x")
+
+
+def test_an_engines_own_entries_are_of_temperature_1(tmp_path):
+    """vLLM's and SGLang's prompt log-probabilities ignore the sampler; numbers are taken at their word."""
+    cooler = HEADER | {"sampler": HEADER["sampler"] | {"temperature": 0.7}}
+    for entries in ([{"5": {"logprob": -1.0}}], [[-1.0, 5, "x"]]):
+        line = GOOD | {"draft_logprobs": entries}
+        assert len(read_any(json_lines(tmp_path, HEADER, line))) == 1
+        with pytest.raises(ConfigError, match="line 2 has an engine's own entries.*Score the texts again"):
+            read_any(json_lines(tmp_path, cooler, line))
+    assert len(read_any(json_lines(tmp_path, cooler, GOOD))) == 1
+
+
+def test_every_column_has_a_range():
+    from specbench.replay.trace import OPTIONAL, REQUIRED
+    from specbench.replay.values import _RANGES
+
+    assert set(_RANGES) == {*REQUIRED, *OPTIONAL}
+    assert np.float32(_RANGES["log_p"][0]) == np.finfo(np.float32).min
+    assert trace_schema(IDENTITY).names[:4] == ["prompt", "sample", "position", "token"]

@@ -1,0 +1,246 @@
+"""Reports as HTML pages: text stays text, figures stand side by side, and a page needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import gamma_sweep, verifier_latency
+from analysis.folder import read_rows
+from specbench.core.errors import ArgumentError, ConfigError
+from specbench.reports import (
+    Bullets,
+    Code,
+    Lines,
+    Link,
+    Paragraph,
+    Picture,
+    Report,
+    Section,
+    Strong,
+    Table,
+    html,
+)  # fmt: skip
+from specbench.reports.drawing import svg
+from specbench.reports.writing import write
+from specbench.runs.collection import answer_of, write_pages
+from specbench.runs.plan import Plan, PlannedJob, write_plan
+from tests.analysis.test_latency_analysis import write_run as write_latency_run
+from tests.helpers.html_pages import Page
+from tests.helpers.made_up_rows import gamma_rows, make_row, write_run
+
+NASTY = (
+    "<script>alert(1)</script>", "a | b", "$x_1$ and \\$", r"\input{x}", "{{ 7*7 }}", "{% raw %}", "&amp; &lt;",
+    '"quoted" \'too\'', "</td></table>", "</script>", "<!--", "<img src=x onerror=alert(1)>", "]]>",
+)  # fmt: skip
+
+
+def figure(text: str = "label") -> Figure:
+    made = Figure(figsize=(3, 2))
+    axes = made.subplots()
+    axes.plot([0, 1], [0, 1], label="line")
+    axes.set_title(text, parse_math=False)
+    return made
+
+
+def report(text: str, **changes: object) -> Report:
+    """One report with a text wherever a report holds one."""
+    shown = pd.DataFrame({text: ["2.5 [2, 3]", "10"], "words": [text, "-"]})
+    blocks = (
+        Paragraph((text, Strong(text), Code(text), Link(text, "table.csv"))),
+        Bullets((text, (Strong(text), text))),
+        Lines((text, "end")),
+        Table("table", shown, shown, caption=text, note=text, left=("words",)),
+        Picture("one", figure(text), question=text, reading=text),
+        Picture("two", figure(text), question="Again?", reading="the same, so that every id is there twice"),
+    )
+    values = {
+        "name": "made_up", "title": text, "question": text, "warning": text,
+        "sections": (Section("Result", blocks), Section(text, (Paragraph("end"),))),
+    }  # fmt: skip
+    return Report(**{**values, **changes})
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_text_is_text(text: str) -> None:
+    """The parser refuses every element, event and address that the templates have not made."""
+    page = Page(html.render(report(text)))
+    page.check()
+    # title, h1, warning, question, link to the section; 4 parts, 3 in bullets, caption, heading, cell, note; figures 3;
+    # and the title that stands in each of the two figures.
+    found = [each for each in page.texts if each.strip() == text]
+    assert len(found) >= 17, found
+    assert f"{text}\nend\n" in page.texts
+    assert page.tables == [[[text, "words"], ["2.5 [2, 3]", text], ["10", "-"]]]
+    assert [kind for kind, _ in page.headings] == ["h1", "h2", "h3", "h3", "h2"]
+
+
+def test_a_page_is_the_same_again_and_its_script_is_the_one_allowed() -> None:
+    first, again = (html.render(report("text")) for _ in range(2))
+    assert first == again
+    (script,) = re.findall(r"<script>(.*?)</script>", first, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in Page(first).policy
+
+
+def test_a_link_to_a_script_is_no_link() -> None:
+    made = report("text", question=(Link("here", "javascript:alert(1)"), Link("there", "https://example.org")))
+    page = Page(html.render(made))
+    assert "https://example.org" in page.addresses
+    assert not [each for each in page.addresses if "javascript" in each]
+
+
+def test_figures_have_ids_of_their_own_and_keep_their_text() -> None:
+    one, other = svg(figure("x & y < z"), "one"), svg(figure("x & y < z"), "other")
+    assert "x &amp; y &lt; z" in one
+    ids = [re.findall(r' id="([^"]*)"', each) for each in (one, other)]
+    assert ids[0]
+    assert not set(ids[0]) & set(ids[1])
+    assert [each.removeprefix("one-") for each in ids[0]] == [each.removeprefix("other-") for each in ids[1]]
+    used = re.findall(r'(?:href="#|url\(#)([^")]*)', one)
+    assert used
+    assert set(used) <= set(ids[0])
+    assert "<style" not in one
+    assert "<metadata" not in one
+
+
+def test_no_line_ends_inside_an_interval() -> None:
+    shown = pd.DataFrame({"a": ["2.5 [2.25, 3e-2]"]})
+    command = "protocol.planned=[1, 4]"
+    blocks = (Paragraph(("It is ", Strong("1.5 [1, 2]"), "; 0.1 [-0.2, 0.3].", Code(command))), Table("table", shown))
+    text = html.render(report("text", sections=(Section("Result", blocks),)))
+    for value, low, high in (("2.5", "2.25", "3e-2"), ("1.5", "1", "2"), ("0.1", "-0.2", "0.3")):
+        assert f"{value} [{low},\N{NO-BREAK SPACE}{high}]" in text
+    assert f"<code>{command}</code>" in text  # which is typed as it stands
+
+
+def test_names_are_files_and_are_given_once() -> None:
+    shown = pd.DataFrame({"a": ["1"]})
+    for name in ("../up", "a b", "", "a/b", "a.b"):
+        with pytest.raises(ArgumentError, match="name="):
+            Table(name, shown)
+    twice = (Table("a", shown, shown), Table("a", shown, shown))
+    with pytest.raises(ArgumentError, match="'a' is the name of two"):
+        report("text", sections=(Section("Result", twice),))
+    with pytest.raises(ArgumentError, match="'a' is the name of two"):
+        report("text", sections=(Section("Result", twice[:1]),), data={"a": shown})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PDF and PNG, which take seconds and are tested elsewhere; pages are written as they are."""
+
+    def save(figure: Figure, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix in ("pdf", "png"):
+            (folder / f"{name}.{suffix}").touch()
+
+    monkeypatch.setattr("specbench.reports.writing.save", save)
+
+
+@pytest.mark.usefixtures("quick")
+def test_pages_of_analyses_hold_their_tables_and_figures(tmp_path: Path) -> None:
+    """Of made-up rows; the commands' own pages are looked at where they run (test_evidence_reports.py)."""
+    runs = {
+        gamma_sweep: write_run(tmp_path / "gamma", gamma_rows()),
+        verifier_latency: write_latency_run(tmp_path / "latency"),
+    }
+    for analysis, run in runs.items():
+        made = analysis.build(run)
+        page = Page.of(write(made, run).with_suffix(".html"))
+        assert [rows[1:] for rows in page.tables] == [table.shown.to_numpy().tolist() for table in made.tables]
+        assert [words for kind, words in page.headings if kind == "h3"] == [each.question for each in made.pictures]
+        assert all(each.question.endswith("?") for each in made.pictures)
+
+
+class Stub:
+    """An analysis whose report is quick to draw."""
+
+    @staticmethod
+    def build(run: Path) -> Report:
+        assert len(read_rows(run))
+        return report("Is it <b>?", warning="Part of its sweep.")
+
+
+def test_an_index_quotes_answers_and_warns_beside_them(tmp_path: Path) -> None:
+    """A line said what other processes did, that weights were random, or that a CPU's times are not a GPU's."""
+    rows = [dataclasses.replace(row, other_cores=4.0, synthetic=True) for row in gamma_rows()]
+    made = gamma_sweep.build(write_run(tmp_path / "gamma", rows))
+    assert answer_of(made).startswith("The highest speedup is that of gamma 3 with masked: 1.60 [1.59, 1.61] times")
+    assert made.warning.startswith("6 of 6 runs are synthetic")
+    made = verifier_latency.build(write_latency_run(tmp_path / "latency"))
+    assert answer_of(made).startswith("Quickest in a batch of ")
+
+
+@pytest.mark.usefixtures("quick")
+def test_pages_of_many_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps, one of them without rows and one without an analysis, and prose: a line each."""
+    monkeypatch.setattr("specbench.runs.collection.analysis_of", lambda exp, _: {"gamma_sweep": Stub}.get(exp))
+    outputs = tmp_path / "outputs"
+    write_run(outputs / "gamma_sweep" / "1", [make_row(hardware="<b>CPU</b>")], empirical=False)
+    (outputs / "gamma_sweep" / "latest").symlink_to("1")
+    (outputs / "gamma_sweep" / "2").mkdir()
+    write_plan(
+        outputs / "gamma_sweep" / "2", Plan("gamma_sweep", "2026-01-01", ".", None, [PlannedJob(0, "a", "x", [])])
+    )
+    write_run(outputs / "mine" / "1", [make_row(exp="mine")], empirical=False)
+    (outputs / "mine" / "2").mkdir()
+    write_plan(outputs / "mine" / "2", Plan("mine", "2026-01-01", ".", None, [PlannedJob(0, "a", "x", [])]))
+    write_run(tmp_path / "other" / "gamma_sweep" / "1", [make_row(hardware="another")], empirical=False)
+    prose = tmp_path / "experiments"
+    (prose / "x").mkdir(parents=True)
+    (prose / "x/table.csv").write_text("a\n1\n")
+    (prose / "x/a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (prose / "x.md").write_text(
+        "# Is <x> *faster*?\n\n**Hardware.** A CPU, 2026-02-03. More.\n\n| a |\n| --- |\n| 1 |\n\n![a](x/a.png) "
+        "![b](https://example.org/b.png) [rows](x/table.csv) [y](y.md) [out](../secret) [bad](javascript:x)\n\n"
+        "<script>alert(1)</script>\n\n**Verdict.** Yes. By far.\n"
+    )
+    (prose / "y.md").write_text("Nothing but words.")
+    (tmp_path / "secret").write_text("secret")
+    to = tmp_path / "pages"
+    index = Page.of(write_pages([prose, outputs, tmp_path / "other"], to))
+    heading, first, second, third, killed, other, x, y = index.tables[0]
+    assert heading == ["experiment", "question", "answer", "date", "hardware"]
+    assert (first[0], first[3:]) == ("gamma_sweep/1", ["2026-01-01", "<b>CPU</b>"])
+    assert {"Part of its sweep.", "Is it <b>?"} <= set(index.texts)
+    assert "no rows to report on, 0 of 1 jobs done, 1 not started" in " ".join(index.texts)
+    assert second[0] == "gamma_sweep/2"
+    assert third[0] == "mine/1"
+    assert "no analysis of this name, and none that fits its rows" in index.texts
+    assert killed[0] == "mine/2"
+    missing = "none that fits its rows; 0 of 1 jobs done, 1 not started. To run what is missing:"
+    assert f"no analysis of this name, and {missing} python -m specbench resume={outputs / 'mine' / '2'}" in index.texts
+    assert x == ["x", "Is <x> faster?", "Yes.", "2026-02-03", "A CPU, 2026-02-03."]
+    assert y[:2] == ["y", "y"]
+    page = Page.of(to / "x.html")
+    assert page.tables == [[["a"], ["1"]]]
+    assert [each for each in page.addresses if not each.startswith("data:image/png;base64,iVBORw0KGgo")] == [
+        "index.html", "x/table.csv", "y.html",
+    ]  # fmt: skip
+    assert "<script>alert(1)</script>" in page.texts
+    assert not (to / "secret").exists()
+    assert other[4] == "another"  # of the same name, in a folder of its own
+    for name in ("gamma_sweep_1", "gamma_sweep_1_2"):
+        assert Page.of(to / name / "report" / "report.html").headings[0] == ("h1", "Is it <b>?")
+
+
+def test_folders_with_nothing_to_show_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        write_pages([tmp_path / "gone"], tmp_path / "pages")
+    with pytest.raises(ConfigError, match="neither sweeps nor Markdown"):
+        write_pages([tmp_path], tmp_path / "pages")
+    (tmp_path / "index.md").touch()
+    with pytest.raises(ConfigError, match=r"index\.md: another page has this name"):
+        write_pages([tmp_path], tmp_path / "pages")
+    (tmp_path / "index.md").unlink()
+    (tmp_path / "a.md").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"a\.md: cannot be read"):
+        write_pages([tmp_path], tmp_path / "pages")

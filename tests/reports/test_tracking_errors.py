@@ -1,0 +1,290 @@
+"""What is refused before a run, and what becomes of a W&B that fails: with a made-up wandb, which is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.core.errors import ConfigError, TrackingError
+from specbench.metrics import results
+from specbench.reports import tracking
+from specbench.reports.tracking import jobs, process, settings
+from tests.helpers.made_up_rows import make_row
+
+# Every made-up wandb has these; `told` is what a test reads afterwards.
+COMMON = """
+import json, os, pathlib, sys, tempfile, types
+tempfile.mkdtemp()  # as the real one does
+told = pathlib.Path(os.environ["TOLD"])
+class Run:
+    id, summary, tags = "r", {}, ()
+    settings = types.SimpleNamespace(log_internal=str(told) + ".log")
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def log(self, _): pass
+    def log_artifact(self, _): pass
+    def define_metric(self, *_, **__): pass
+    def finish(self, exit_code): told.with_name("ended").write_text(json.dumps([self.summary, exit_code]))
+class Artifact:
+    def __init__(self, *_, **__): pass
+    def add_file(self, *_, **__): pass
+Settings = dict
+def init(**given):
+    with told.open("a") as file:
+        file.write(json.dumps([given, dict(os.environ), sys.argv]) + "\\n")
+    return Run()
+Histogram = Table = Image = Html = plot_table = lambda *_, **__: None
+def teardown(): pass
+def login(prompt): return False
+"""
+
+
+@pytest.fixture
+def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a wandb of a test's own before the real one; returns a function that does so."""
+
+    def put(code: str = "") -> Path:
+        package = tmp_path / "path" / "wandb"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(COMMON + textwrap.dedent(code))
+        monkeypatch.setenv("PYTHONPATH", str(package.parent))
+        monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+        (tmp_path / "tmp").mkdir()
+        return tmp_path / "told"
+
+    return put
+
+
+def log(folder: Path, mode: str = "offline", name: str = "n", config: Any = None) -> None:
+    """Logs a job that has one row."""
+    folder.mkdir(exist_ok=True)
+    results.write_rows(folder / results.RESULTS, [make_row()], results.RESULT_SCHEMA)
+    workspace = tracking.Workspace(mode=mode, project="p", group="g/1")
+    tracking.JobRun(workspace, folder, name, "masked", (), config or {"gamma": 2}).end("done")
+
+
+def test_a_process_that_fails_while_it_is_told_more_says_why(wandb, tmp_path):
+    """It ends with its input open, as a live run does that cannot begin: Python aborts if a thread still reads it."""
+    wandb("def login(**_): raise ConnectionError('no answer')")
+    asked = process.Process({"task": "login"}, tmp_path, os.environ, at_once=True)
+    assert asked.process.wait(60) == 1
+    with pytest.raises(TrackingError, match="no answer"):
+        asked.end(None, 60)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ImportError('libfoo.so is missing')", "ImportError: libfoo.so is missing"),
+        ("raise SystemExit('no licence')", "SystemExit: no licence"),
+        ("os._exit(7)", "status 7"),
+        ("os.kill(os.getpid(), 11)", "status -11"),
+        ("def init(**_): raise RuntimeError('wandb-core exited: 1\\nand more')", "RuntimeError: wandb-core exited: 1"),
+        ("def init(**_): import time; time.sleep(600)", "did not end within 1 s"),
+        ("Run.log = lambda *_: print('A' * 10**6, print('B' * 10**6, file=sys.stderr)) or 1 / 0", "ZeroDivisionError"),
+        ("""pathlib.Path(f"{told}.log").write_text('{"level":"ERROR","msg":"no space left"}\\n')""", "no space left"),
+    ],
+)  # fmt: skip
+def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, said):
+    """Nothing else is raised, nothing is left but the job's own files, and it ends."""
+    wandb(code)
+    monkeypatch.setitem(process.LIMITS, "offline", 1)
+    monkeypatch.setattr(process, "_stalled", [])
+    with pytest.raises(TrackingError, match=said) as raised:
+        log(tmp_path / "job")
+    assert "\n" not in str(raised.value)
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["results.parquet"]
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_process_that_is_stopped_does_not_stall_every_job_for_long(wandb, tmp_path, monkeypatch):
+    wandb("def init(**_): os.kill(os.getpid(), 19)")  # SIGSTOP
+    monkeypatch.setitem(process.LIMITS, "offline", 2)
+    monkeypatch.setattr(process, "LATER", 1)
+    monkeypatch.setattr(process, "_stalled", [])
+    for name, limit in (("first", 2), ("second", 1), ("third", 1)):
+        with pytest.raises(TrackingError, match=f"did not end within {limit} s; further runs wait for 1 s"):
+            log(tmp_path / name)
+
+
+def test_errors_before_w_and_b_starts_are_tracking_errors_too(wandb, tmp_path, monkeypatch):
+    wandb()
+    with monkeypatch.context() as changed:
+        changed.setattr(process.sys, "executable", str(tmp_path / "gone"))
+        with pytest.raises(TrackingError, match="FileNotFoundError"):
+            log(tmp_path / "job")
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["results.parquet"]
+    (tmp_path / "job/steps.parquet").write_bytes(b"no table")
+    with pytest.raises(TrackingError, match="ArrowInvalid"):
+        log(tmp_path / "job")
+
+
+@pytest.mark.parametrize(
+    ("state", "summary"),
+    [
+        ({"status": "started"}, {"status": "died", "reason": "its process is gone"}),
+        (
+            {"status": "failed", "reason": "interrupted (SIGTERM)"},
+            {"status": "failed", "reason": "interrupted (SIGTERM)"},
+        ),
+    ],
+)
+def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch, state, summary):
+    """W&B's process outlives the one that measured; it leaves nothing but what W&B wrote."""
+    told = wandb()
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/job.json").write_text(json.dumps(state))
+    run = tracking.JobRun(tracking.Workspace(mode="online", project="p", group="g/1"), tmp_path / "job", "n", "masked")
+    run.begin()
+    assert run.live is not None
+    ended = run.live.process
+    run.close()
+    assert ended.wait(60) == 0
+    assert json.loads(told.with_name("ended").read_text()) == [summary, 1]
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["job.json"]
+
+
+def test_curves_are_thinned_evenly_and_keep_their_end(tmp_path):
+    """And a line that is not whole yet waits for the next look."""
+    from specbench.reports.tracking.wandb_process import MOST_AT_ONCE, Curves
+
+    path = tmp_path / "progress.jsonl"
+    curves = Curves(path)
+    assert curves.news() == []
+    path.write_text("".join(f'{{"tokens": {i}}}\n' for i in range(2501)) + '{"tok')
+    found = [point["tokens"] for point in curves.news()]
+    assert len(found) <= MOST_AT_ONCE
+    assert (found[-1], set(map(int.__sub__, found[1:], found))) == (2500, {3})
+    with path.open("a") as file:
+        file.write('ens": 7}\n')
+    assert curves.news() == [{"tokens": 7}]
+
+
+def read(told: Path) -> list[Any]:
+    return [json.loads(line) for line in told.read_text().splitlines()]
+
+
+def test_offline_settings_are_w_and_bs_alone(wandb, tmp_path, monkeypatch):
+    """They win over the user's, which are as they were afterwards."""
+    theirs = {"WANDB_ERROR_REPORTING": "true", "WANDB_DATA_DIR": "/theirs", "WANDB_CACHE_DIR": "/theirs"}
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    told, before = wandb(), dict(os.environ)
+    log(tmp_path / "job")
+    assert dict(os.environ) == before
+    ((given, environment, argv),) = read(told)
+    assert given["mode"] == "offline"
+    assert environment["WANDB_ERROR_REPORTING"] == "false"
+    places = {environment[f"WANDB_{name}_DIR"] for name in ("DATA", "CACHE", "CONFIG")}
+    assert all(Path(place).is_relative_to(tmp_path / "job/wandb") for place in places)
+    assert argv == process.sys.argv
+
+
+def test_online_the_users_settings_hold(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_DATA_DIR", "/theirs")
+    monkeypatch.delenv("WANDB_ERROR_REPORTING", raising=False)
+    told = wandb()
+    log(tmp_path / "job", "online")
+    ((given, environment, _),) = read(told)
+    assert (given["mode"], environment["WANDB_DATA_DIR"]) == ("online", "/theirs")
+    assert "WANDB_ERROR_REPORTING" not in environment
+
+
+def test_what_cannot_be_sent_is_kept_offline(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    told = wandb(
+        """
+        keep = init
+        def init(**given):
+            if given["mode"] == "online":
+                raise ConnectionError("no route to host")
+            return keep(**given)
+        """
+    )
+    with pytest.raises(
+        TrackingError, match=r"no route to host; kept offline, `wandb sync .*/job/wandb/offline-run-\*`"
+    ):
+        log(tmp_path / "job", "online")
+    assert [given["mode"] for given, _, _ in read(told)] == ["offline"]
+
+
+@pytest.mark.parametrize(("long", "tries"), [(0.0, 1), (1000.0, 2)], ids=["after a wait", "at once"])
+def test_a_sweep_waits_once_for_a_server_that_does_not_answer(wandb, tmp_path, monkeypatch, long, tries):
+    told = wandb(
+        """
+        keep = init
+        def init(**given):
+            if given["mode"] == "online":
+                open(f"{told}.tried", "a").write("x")
+                raise ConnectionError("no answer")
+            return keep(**given)
+        """
+    )
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setattr(jobs, "LONG_WAIT", long)
+    monkeypatch.setattr(jobs, "_waited", {})
+    for job in ("one", "two"):
+        with pytest.raises(TrackingError, match="no answer; kept offline"):
+            log(tmp_path / job, "online")
+    assert [given["mode"] for given, _, _ in read(told)] == ["offline", "offline"]
+    assert len(told.with_name(f"{told.name}.tried").read_text()) == tries
+
+
+def test_long_names_and_odd_characters_reach_w_and_b(wandb, tmp_path):
+    """Half a surrogate pair, which a command line can hold, is no text for W&B."""
+    told = wandb()
+    log(tmp_path / "job", name="verifier=" + "x" * 200, config={"prompt": "a\ud800b", "gamma": float("nan")})
+    ((given, _, _),) = read(told)
+    assert len(given["name"]) == 128
+    assert given["name"].endswith("x…")
+    assert given["config"]["prompt"] == "a?b"
+
+
+def test_disabled_starts_nothing(wandb, tmp_path):
+    told = wandb()
+    log(tmp_path / "job", "disabled")
+    assert not told.exists()
+
+
+@pytest.mark.parametrize("key", ["project", "entity"])
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "an empty name"), ("  ", "an empty name"), (".", "a folder"), ("..", "a folder"), ("a" * 129, "128"),
+        ("a/b", "refuses"), ("a\x00b", "printed"), ("a\nb", "printed"), ("a\ud800", "printed"), ("a\x1b[1m", "printed"),
+    ],
+)  # fmt: skip
+def test_names_are_refused_before_anything_runs(key, name, problem):
+    with pytest.raises(ConfigError, match=problem) as raised:
+        tracking.check_settings("offline", **({"project": "p"} | {key: name}))
+    message = str(raised.value)
+    assert message.startswith(f"tracking.{key}=")
+    assert message.isprintable()
+
+
+def test_usual_names_are_taken():
+    for name in ("specbench", "a" * 128, "größer als", "日本", "v1.2_x-y", "..."):
+        tracking.check_settings("offline", name, name)
+    tracking.check_settings("disabled", "p", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("", "no W&B key on this machine"), ("raise ImportError('torn')", "ImportError: torn")]
+)
+def test_online_needs_a_key_and_a_w_and_b_that_works(wandb, monkeypatch, code, said):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    settings._no_key.cache_clear()
+    wandb(code)
+    with pytest.raises(ConfigError, match=f"tracking.mode=online: {said}. Set WANDB_API_KEY or run `wandb login`, or"):
+        tracking.check_settings("online", "p")
+    settings._no_key.cache_clear()
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    tracking.check_settings("online", "p")

@@ -1,0 +1,253 @@
+"""Turns behind the target's replies, chat templates, and requests that differ in their parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from specbench.core.errors import ConfigError
+from specbench.decoding import Decoder, Request
+from specbench.drafters.model import ModelDrafter
+from specbench.models import CachedModel, Pair, load_pair
+from specbench.models.tokenizer import Chat, chat_of, joined, token_ids
+from specbench.protocols import ModelContext
+from specbench.protocols.decode import DecodeProtocol
+from specbench.protocols.scoring import score_texts
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.runs.building import make_requests
+from specbench.runs.config import Config, WorkloadConfig
+from specbench.runs.conversations import all_turns
+from specbench.runs.samplings import all_samplings
+from specbench.runs.workloads import Prompt, load_prompts
+from specbench.sampling import SamplingParams
+from tests.helpers.cases import bound, in_float64
+from tests.helpers.checkpoints import EMBEDDED, tiny
+
+GREEDY = SamplingParams(temperature=0.0)
+CHECK = {"prefixes": 1, "draws": 0, "batch_size": 1}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """Two random models of one layer, in float64, so that no batch moves a token."""
+    target, draft = (tiny(tmp_path_factory.mktemp("pair") / str(seed), seed=seed) for seed in (1, 2))
+    return in_float64(load_pair(str(target), str(draft), device="cpu"))
+
+
+def plain_decoder(pair: Pair) -> Decoder:
+    return Decoder(
+        CachedModel(pair.target, pair.vocab_size, "target"), None, None, 0, pair.stop_ids, None, pair.tokenizer
+    )
+
+
+def turns_of(pair: Pair, prompts: list[Prompt], sampling: SamplingParams = GREEDY, **settings: Any) -> list[Request]:
+    config = Config(workload=WorkloadConfig(path="p.jsonl"), max_new_tokens=6, **settings)
+    return all_turns(prompts, lambda some: make_requests(some, pair, sampling, config), lambda: plain_decoder(pair), 2)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams()], ids=["greedy", "hot"])
+def test_each_turn_holds_the_very_replies_to_those_before_it(sampling, small):
+    """Catches a reply that is another request's, cut, decoded by another seed, or told before its turn is due."""
+    prompts = [
+        Prompt("a", "def f(x):\n", 1, further=("def g(x):\n", "def h(x):\n"), category="c"),
+        Prompt("b", "import os\n", 2),
+        Prompt("c", "class A:\n", 3, further=("class B:\n",)),
+    ]
+    requests = turns_of(small, prompts, sampling)
+    assert [(each.name, each.turn, each.conversation, each.category) for each in requests] == [
+        ("a", 1, "a", "c"), ("a#turn-2", 2, "a", "c"), ("a#turn-3", 3, "a", "c"),
+        ("b", 1, "b", ""), ("c", 1, "c", ""), ("c#turn-2", 2, "c", ""),
+    ]  # fmt: skip
+    alone = {each.name: plain_decoder(small).run([each])[0].token_ids for each in requests}
+    said = {name: small.tokenizer.decode(ids, skip_special_tokens=True) for name, ids in alone.items()}
+    expected = {
+        "a#turn-2": f"def f(x):\n{said['a']}\n\ndef g(x):\n",
+        "a#turn-3": f"def f(x):\n{said['a']}\n\ndef g(x):\n{said['a#turn-2']}\n\ndef h(x):\n",
+        "c#turn-2": f"class A:\n{said['c']}\n\nclass B:\n",
+    }
+    for each in requests:
+        if each.turn > 1:
+            assert each.prompt == tuple(small.encode(expected[each.name])), each.name
+    assert len({each.seed for each in requests}) == len(requests)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_replies_that_are_cut_before_a_later_turn_are_said(small, capfd):
+    prompts = [Prompt("a", "def f(x):\n", 1, further=("x",)), Prompt("b", "import os\n", 2, further=("y", "z"))]
+    (first, *_) = turns_of(small, [Prompt("a", "def f(x):\n", 1)])
+    turns_of(small, prompts)
+    said = capfd.readouterr().err
+    assert "3 of 3 replies that stand before a later turn were cut at their max_new_tokens" in said
+    stop = plain_decoder(small).run([first])[0].token_ids[2]
+    turns_of(dataclasses.replace(small, stop_ids=frozenset({stop})), [prompts[0]])
+    assert "were cut" not in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_stopped_a_reply_is_not_told(small):
+    (first,) = turns_of(small, [Prompt("a", "def f(x):\n", 1)])
+    stop = plain_decoder(small).run([first])[0].token_ids[2]
+    stopping = dataclasses.replace(small, stop_ids=frozenset({stop}))
+    reply = plain_decoder(stopping).run([first])[0].token_ids
+    assert reply[-1] == stop
+    assert len(reply) <= 3
+    asked = dataclasses.replace(GREEDY, include_stop_str_in_output=True)  # of what is shown, not of what is fed
+    turns = turns_of(stopping, [Prompt("a", "def f(x):\n", 1, further=("x",))], asked)
+    assert turns[1].prompt == tuple(small.encode(f"def f(x):\n{small.tokenizer.decode(reply[:-1])}\n\nx"))
+
+
+def test_a_turn_that_does_not_fit_is_named(small):
+    prompt = Prompt("a", "def f(x):\n", 4, further=("x " * small.context,))
+    with pytest.raises(
+        ConfigError, match=r"max_new_tokens=6: line 4: prompt 'a#turn-2' has \d+ tokens, and the pair's"
+    ):
+        turns_of(small, [prompt])
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(EMBEDDED, local_files_only=True)
+
+
+SAY = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
+CONVERSATION = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b"},
+    {"role": "user", "content": "c"},
+]
+
+
+def written(tokenizer: Any, template: str | None, prompt: Any, **asked: Any) -> str:
+    tokenizer.chat_template = template
+    ids = token_ids(tokenizer, prompt, chat_of(tokenizer, None, **asked), len(tokenizer))
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("switch", ["enable_thinking", "thinking"])
+def test_templates_are_told_of_thinking_by_the_name_that_they_know(switch, tokenizer):
+    template = SAY + "{% if " + switch + " is defined and not " + switch + " %}no thoughts{% endif %}"
+    assert written(tokenizer, template, "a") == "<user>a<assistant>"
+    assert written(tokenizer, template, "a", thinking=True) == "<user>a<assistant>"
+    assert written(tokenizer, template, "a", thinking=False) == "<user>a<assistant>no thoughts"
+
+
+def test_templates_that_know_no_thinking_or_no_system_prompt_are_named(tokenizer):
+    with pytest.raises(ConfigError, match=r"pair\.thinking=False: .*knows no switch for it \(enable_thinking or"):
+        written(tokenizer, SAY, "a", thinking=False)
+    with pytest.raises(ConfigError, match=r"pair\.thinking=True: there is no chat template"):
+        written(tokenizer, None, "a", thinking=True)
+    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}" + SAY
+    assert written(tokenizer, refusing, "a") == "<user>a<assistant>"
+    with pytest.raises(ConfigError, match=r"pair\.system='S': .*takes no system prompt \(TemplateError: no\)"):
+        written(tokenizer, refusing, "a", system="S")
+
+
+def test_conversations_go_through_the_template_with_one_system_prompt(tokenizer):
+    assert written(tokenizer, SAY, CONVERSATION, system="S") == "<system>S<user>a<assistant>b<user>c<assistant>"
+    own = [{"role": "system", "content": "own"}, *CONVERSATION]
+    assert written(tokenizer, SAY, own, system="S") == "<system>own<user>a<assistant>b<user>c<assistant>"
+    assert joined(own) == "own\n\nab\n\nc"
+    plain = token_ids(tokenizer, CONVERSATION, Chat(False, "S"), len(tokenizer))
+    assert plain == tokenizer("S\n\nab\n\nc").input_ids
+
+
+# Requests of a log
+
+
+LOG = [
+    {"prompt": "def f(x):\n", "temperature": 0, "max_tokens": 9, "category": "cold"},
+    {"prompt": "import os\n", "top_p": 0.5, "category": "hot"},
+    {"prompt": "class A:\n", "gamma": 1, "category": "hot"},
+    {"prompt": "def g(x):\n", "seed": 11, "max_tokens": 5, "category": "cold"},
+]
+
+
+def logged(folder: Path, *lines: dict[str, Any]) -> Config:
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return Config(workload=WorkloadConfig(path=str(folder / "log.jsonl")), gamma=3, max_new_tokens=7)
+
+
+@pytest.mark.usefixtures("unchecked")  # JSON's 0 is no float
+def test_a_line_s_parameters_stand_in_the_places_of_the_run_s(small, tmp_path):
+    config, run = logged(tmp_path, *LOG), SamplingParams(temperature=0.8, top_k=20)
+    made = make_requests(load_prompts(config.workload.path), small, run, config)
+    assert [each.sampling for each in made] == [
+        SamplingParams(temperature=0.0, top_k=20),
+        SamplingParams(temperature=0.8, top_k=20, top_p=0.5),
+        run,
+        run,
+    ]
+    assert [each.max_new_tokens for each in made] == [9, 7, 7, 5]
+    assert [each.gamma for each in made] == [None, None, 1, None]
+    assert made[3].seed == 11
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"temperature": -1}, "temperature=-1: below 0"),
+        ({"top_p": "much"}, "top_p=much: not a finite number"),
+        ({"min_tokens": 4, "max_tokens": 3}, "min_tokens=4: above max_tokens=3"),
+        ({"min_tokens": 8}, "min_tokens=8: above max_tokens=7"),
+        ({"allowed_token_ids": []}, "allowed_token_ids=[]"),
+        ({"stop": [""]}, "stop="),
+        ({"structured_outputs": {"regex": "[0-9"}}, "structured_outputs={regex: [0-9}"),
+    ],
+)
+def test_wrong_parameters_name_file_line_request_and_parameter(line, words, tmp_path):
+    config = logged(tmp_path, {"prompt": "a"}, {"prompt": "b", "prompt_id": "mine", **line})
+    with pytest.raises(ConfigError) as caught:
+        all_samplings(load_prompts(config.workload.path), config, SamplingParams(), mixed=True)
+    assert str(caught.value).startswith(f"workload.path={config.workload.path}: line 2: prompt 'mine': {words}")
+
+
+def test_a_protocol_of_one_sampler_refuses_lines_with_another(tmp_path):
+    config = logged(tmp_path, {"prompt": "a", "temperature": 1.0}, {"prompt": "b", "temperature": 0.5})
+    prompts = load_prompts(config.workload.path)
+    all_samplings(prompts[:1], config, SamplingParams(), mixed=False)  # what it says is the run's
+    with pytest.raises(ConfigError, match=r"line 2: prompt 'line-2' has sampling parameters of its own"):
+        all_samplings(prompts, config, SamplingParams(), mixed=False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_log_of_mixed_requests_is_decoded_in_one_batch(small, tmp_path):
+    """Each text is that of its request alone; categories add up; overlap is that of each request's own parameters."""
+    config = logged(tmp_path, *LOG)
+    requests = make_requests(load_prompts(config.workload.path), small, SamplingParams(), config)
+    target = CachedModel(small.target, small.vocab_size, "target")
+    context = ModelContext(
+        verifier=MaskedVerifier(), verifier_name="masked", sampling=SamplingParams(), gamma=3, batch_size=2, seed=0,
+        device=torch.device("cpu"), dtype=torch.float64, title="", command="", pair=small, target=target,
+        drafter=bound(ModelDrafter(), small), requests=requests,
+    )  # fmt: skip
+    outcome = DecodeProtocol(1, 1, 0, 0, CHECK, group=0).run(context)
+    assert "trace.parquet" not in outcome.tables  # a trace is of one sampler
+    texts = pd.DataFrame(outcome.tables["texts.parquet"].rows)
+    alone = [context.decoder().run([each])[0] for each in requests]
+    decode = small.tokenizer.decode
+    assert texts["completion"].tolist() == [decode(each.token_ids, skip_special_tokens=True) for each in alone]
+    steps = pd.DataFrame(outcome.tables["steps.parquet"].rows)
+    hot = {row.category: row for row in outcome.tables["categories.parquet"].rows}["hot"]
+    own = steps[steps["prompt"].isin(["line-2", "line-3"])]
+    assert (hot.prompts, hot.steps, hot.accepted) == (2, len(own), own["num_accepted"].sum())
+    assert hot.acceptance_length == pytest.approx(1 + own["num_accepted"].mean())
+    assert hot.speedup is None  # one batch held all
+    scored = score_texts(
+        context, [r.prompt for r in requests], [c.token_ids for c in alone], [r.sampling for r in requests]
+    )
+    overlap = torch.cat([each["overlap"] for each in scored]).double().mean()
+    assert outcome.measured["overlap"] == pytest.approx(float(overlap))
+    assert set(scored[0]["overlap"].tolist()) <= {0.0, 1.0}  # of a greedy request
+    apart = DecodeProtocol(1, 1, 0, 0, CHECK, group="category").run(context)
+    assert [row.speedup is None for row in apart.tables["categories.parquet"].rows] == [False, False]
+    assert apart.measured["group"] == 2
+    assert apart.measured["overlap"] == pytest.approx(float(overlap))  # texts and requests in one order

@@ -1,0 +1,103 @@
+"""Which module reports on an experiment."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specbench.runs.ending import tell
+from specbench.runs.plan import Plan, PlannedJob, write_plan
+from specbench.runs.reporting import analysis_module, analysis_of, fitting
+from specbench.runs.state import JobState, Status, write_state
+from tests.helpers.command_lines import ROOT, clean_environment
+from tests.helpers.made_up_rows import frame, make_row, write_run
+
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf/exp").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("exp", EXPERIMENTS)
+def test_every_experiment_but_smoke_has_one(exp):
+    module = analysis_module(exp)
+    if exp == "smoke":
+        assert module is None
+    else:
+        assert module is not None
+        assert Path(str(module.__file__)) == ROOT / f"analysis/{exp}.py"
+        assert module.__name__ == f"specbench.analysis.{exp}"
+        assert callable(module.build)
+
+
+@pytest.mark.parametrize("exp", ["adhoc", "command", "folder", "my/sweep", "a.b", "..", "", "os"])
+def test_what_is_no_experiment_has_none(exp):
+    assert analysis_module(exp) is None
+
+
+@pytest.mark.parametrize(
+    ("varied", "exp"),
+    [
+        ({"gamma": (2, 4)}, "gamma_sweep"),
+        ({"drafter": ("model", "prompt_lookup"), "gamma": (2, 4)}, "gamma_sweep"),
+        ({"temperature": (0.0, 1.0), "drafter": ("model", "prompt_lookup")}, "temperature_sweep"),
+        ({"drafter": ("model", "prompt_lookup")}, "drafters"),
+        ({"engine": ("eager", "static")}, "decode_speed"),
+        ({"verifier": ("masked", "block")}, "gamma_sweep"),
+        ({"protocol": ("latency", "latency")}, "verifier_latency"),
+        ({"protocol": ("latency", "decode")}, ""),
+        ({"protocol": ("cost", "cost")}, ""),
+    ],
+)
+def test_a_sweep_of_ones_own_has_the_report_of_what_it_varies(varied, exp):
+    rows = frame([make_row(**{name: values[i] for name, values in varied.items()}) for i in range(2)])
+    assert fitting(rows) == exp
+    found = analysis_of("adhoc", rows)
+    assert (found.__name__ if found else "") == (f"specbench.analysis.{exp}" if exp else "")
+    assert analysis_of("verifier_latency", rows).__name__ == "specbench.analysis.verifier_latency"
+    assert analysis_of("smoke", rows) is None
+    assert analysis_of("adhoc", frame([])) is None
+
+
+def adhoc(folder, rows):
+    """A sweep of one's own that is done."""
+    jobs = [PlannedJob(row.job, f"id{row.job}", f"gamma={row.gamma}", [f"gamma={row.gamma}"]) for row in rows]
+    run = write_run(folder, rows)
+    write_plan(run, Plan("adhoc", "2026-01-01", "/here", None, jobs))
+    for row in rows:
+        write_state(run / str(row.job), JobState(f"id{row.job}", status=Status.DONE))
+    return run
+
+
+def test_a_sweep_of_ones_own_ends_with_its_report(tmp_path, monkeypatch, capsys):
+    """And a single run with the command that makes one."""
+    monkeypatch.setattr("specbench.reports.writing.save", lambda *_: None)  # of figures, which takes seconds
+    run = adhoc(tmp_path / "two", [make_row(job=i, gamma=2 + i, exp="adhoc") for i in range(2)])
+    assert tell(run, just_ran=False) == 0
+    assert (run / "report/report.md").read_text().startswith("# Gamma sweep")
+    assert "report/report.md" in capsys.readouterr().err
+    run = adhoc(tmp_path / "one", [make_row(exp="adhoc")])
+    assert tell(run, just_ran=False) == 0
+    assert not (run / "report").exists()
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "python -m specbench.analysis.gamma_sweep " in printed
+    assert printed.count("makes a report of it.") == 1
+
+
+def test_rows_that_the_fitting_analysis_cannot_read_cost_no_exit_status(tmp_path, capsys):
+    run = adhoc(
+        tmp_path / "run", [make_row(job=i, gamma=2 + i, exp="adhoc", acceptance_histogram=None) for i in (0, 1)]
+    )
+    assert tell(run, just_ran=False) == 0
+    assert "no report: RUN_DIR=" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_users_own_analysis_is_left_alone(tmp_path):
+    """The command, in a folder that has a package of that name."""
+    (tmp_path / "analysis").mkdir()
+    for name in ("__init__", "metrics"):
+        (tmp_path / f"analysis/{name}.py").write_text("raise RuntimeError('not this one')")
+    command = [sys.executable, "-m", "specbench.analysis.metrics", "gone"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("RUN_DIR=gone: ")

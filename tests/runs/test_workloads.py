@@ -1,0 +1,419 @@
+"""Workloads: which rows of a file become which prompts, and what is refused by line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from specbench.core.conf import CONF
+from specbench.core.errors import ConfigError
+from specbench.runs.config import ColumnsConfig, WorkloadConfig
+from specbench.runs.workloads import Prompt, Workload, load_workload, sources
+from specbench.runs.workloads.prompts import PLACEHOLDERS
+from specbench.runs.workloads.selection import shuffled
+from tests.helpers.command_lines import clean_environment
+
+ROWS = [
+    {"question_id": 7, "category": "math", "turns": ["one", "two"], "temperature": 0.5},
+    {"question_id": 8, "category": "code", "turns": ["three"], "temperature": None},
+    {"question_id": 9, "category": "math", "turns": ["four"], "temperature": None},
+]
+
+
+def written(folder: Path, *rows: Any) -> Path:
+    path = folder / "w.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def load(path: Path, **settings: Any) -> Workload:
+    columns = ColumnsConfig(**settings.pop("columns", {}))
+    return load_workload(WorkloadConfig(path=str(path), columns=columns, **settings))
+
+
+def only(folder: Path, row: dict[str, Any], **settings: Any) -> Prompt:
+    (prompt,) = load(written(folder, row), **settings).prompts
+    return prompt
+
+
+def refusal(folder: Path, *rows: Any, **settings: Any) -> str:
+    path = written(folder, *rows)
+    with pytest.raises(ConfigError) as caught:
+        load(path, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def parquet(folder: Path) -> Path:
+    """Two shards of one split, as in the hub's cache."""
+    (folder / "data").mkdir(parents=True)
+    for i, rows in enumerate((ROWS[:2], ROWS[2:])):
+        pq.write_table(pa.Table.from_pylist(rows), folder / "data" / f"test-{i:05}-of-00002.parquet")
+    return folder
+
+
+def saved(folder: Path, split: str = "") -> Path:
+    """As datasets.save_to_disk writes a set: the stream format, and files of its own beside it."""
+    (folder / split).mkdir(parents=True)
+    table = pa.Table.from_pylist(ROWS)
+    with pa.ipc.new_stream(str(folder / split / "data-00000-of-00001.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    (folder / split / "state.json").write_text("{}")
+    (folder / split / "cache-0123.arrow").write_bytes(b"not to be read")
+    return folder
+
+
+def file_format(folder: Path) -> Path:
+    table = pa.Table.from_pylist(ROWS)
+    with pa.ipc.new_file(str(folder / "w.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    return folder / "w.arrow"
+
+
+def test_the_same_rows_are_the_same_prompts_in_every_format(tmp_path):
+    lines = load(written(tmp_path, *ROWS)).prompts
+    assert [(each.name, each.text, each.further, each.category) for each in lines] == [
+        ("7", "one", ("two",), "math"),
+        ("8", "three", (), "code"),
+        ("9", "four", (), "math"),
+    ]
+    assert [each.sampling for each in lines] == [{"temperature": 0.5}, {}, {}]
+    for place in (parquet(tmp_path / "hub"), saved(tmp_path / "saved"), file_format(tmp_path)):
+        rows = load(place).prompts
+        assert [vars(each) | {"unit": "line"} for each in rows] == [vars(each) for each in lines], place
+        assert [each.place for each in rows] == ["row 1", "row 2", "row 3"]
+
+
+def test_one_split_of_a_folder_is_read(tmp_path):
+    folder = parquet(tmp_path)
+    pq.write_table(pa.Table.from_pylist([{"prompt": "x"}]), folder / "data" / "train-00000-of-00001.parquet")
+    with pytest.raises(ConfigError, match=r"several splits \(data/test, data/train\).*workload\.split="):
+        load(folder)
+    with pytest.raises(ConfigError, match=r"of which 0 are called 'dev'"):
+        load(folder, split="dev")
+    assert [each.text for each in load(folder, split="train").prompts] == ["x"]
+    assert len(load(folder, split="data/test").prompts) == 3
+    both = saved(saved(tmp_path / "d", "a") / "..", "d/b") / "d"
+    assert len(load(both, split="b").prompts) == 3
+    with pytest.raises(ConfigError, match="a file, which has no splits"):
+        load(written(tmp_path, *ROWS), split="test")
+
+
+def test_a_damaged_table_is_named(tmp_path):
+    for suffix in ("parquet", "arrow"):
+        path = tmp_path / f"w.{suffix}"
+        path.write_bytes(b"PAR1 and no more")
+        with pytest.raises(ConfigError, match=rf"workload\.path=.*w\.{suffix} cannot be read"):
+            load(path)
+
+
+def test_whole_numbers_with_gaps_as_pandas_writes_them(tmp_path):
+    """A number of tokens would be 3.0, and be refused. Numbers without gaps are as they were written."""
+    path = tmp_path / "w.parquet"
+    columns = {"max_tokens": [3, None], "temperature": [1.0, 0.0], "top_p": [0.5, None]}
+    pd.DataFrame({"prompt": ["a", "b"], **columns}).to_parquet(path)
+    assert pq.read_schema(path).field("max_tokens").type == pa.float64()
+    first, second = load(path).prompts
+    assert first.max_new_tokens == 3
+    assert first.sampling == {"temperature": 1.0, "top_p": 0.5}
+    assert isinstance(first.sampling["temperature"], float)
+    assert second.sampling == {"temperature": 0.0}
+
+
+SCHEMAS = [
+    ({"question_id": 3, "category": "qa", "turns": ["a", "b"]}, ("3", "a", ("b",), "qa")),
+    ({"task_id": "HumanEval/0", "prompt": "def f", "test": "x"}, ("HumanEval/0", "def f", (), "")),
+    ({"question": "How many?", "answer": "3"}, ("line-1", "How many?", (), "")),
+    ({"problem": "x = ?", "solution": "s", "subject": "Algebra", "unique_id": "t/1"}, ("t/1", "x = ?", (), "Algebra")),
+    ({"prompt": "hello"}, ("line-1", "hello", (), "")),
+    (
+        {"question_id": "s", "category": "rag", "messages": [{"role": "user", "content": c} for c in "ab"]},
+        ("s", "a", ("b",), "rag"),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"), SCHEMAS, ids=["spec_bench", "humaneval", "gsm8k", "math", "redhat", "speed"]
+)
+def test_columns_of_known_sets_are_guessed_and_said(row, expected, tmp_path):
+    found = load(written(tmp_path, row))
+    (prompt,) = found.prompts
+    assert (prompt.name, prompt.text, prompt.further, prompt.category) == expected
+    for name in ("question_id", "task_id", "unique_id", "subject", "turns", "messages", "problem"):
+        assert (f" from {name}" in found.description) == (name in row)
+
+
+def test_columns_that_are_named_go_before_those_that_are_guessed(tmp_path):
+    row = {"turns": ["t"], "prompt": "p", "mine": "m", "kind": "k", "prompt_id": "i", "category": "c"}
+    prompt = only(tmp_path, row, columns={"prompt": "mine", "id": None, "category": "kind"})
+    assert (prompt.text, prompt.name, prompt.category, prompt.further) == ("m", "line-1", "k", ())
+    assert only(tmp_path, row).text == "t"
+    assert 'line 1 has no usable prompt (no "x")' in refusal(tmp_path, row, columns={"turns": "x"})
+    said = refusal(tmp_path, row, {"prompt": "q"}, columns={"category": "kind"})
+    assert "line 2 has no 'kind'; it has 'prompt'" in said
+    assert "workload.columns" in said
+
+
+def test_a_log_may_mix_requests_of_several_kinds(tmp_path):
+    """Each line as an engine takes it, together as the guide shows them."""
+    lines = [
+        {"prompt": "a", "max_tokens": 3},
+        {"messages": [{"role": "user", "content": "b"}]},
+        {"custom_id": "r-3", "body": {"prompt": "c"}},
+        {"text": "d", "sampling_params": {"temperature": 0.7}},
+    ]
+    found = load(written(tmp_path, *lines))
+    assert [(each.name, each.text) for each in found.prompts] == [
+        ("line-1", "a"), ("line-2", "b"), ("r-3", "c"), ("line-4", "d"),
+    ]  # fmt: skip
+    assert "prompt from prompt, messages from messages, id from custom_id, prompt from text" in found.description
+
+
+def test_an_empty_cell_is_not_looked_for_in_another_column(tmp_path):
+    said = refusal(tmp_path, {"prompt": "a", "text": "b"}, {"prompt": None, "text": "c"})
+    assert 'line 2 has no usable prompt (no "prompt")' in said
+
+
+def message(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def test_messages_are_read_up_to_the_first_that_nobody_answered(tmp_path):
+    said = [message("system", "S"), message("user", "a"), message("assistant", "b"), message("user", "c")]
+    prompt = only(tmp_path, {"messages": said})
+    assert prompt.messages == said
+    assert (prompt.text, prompt.further) == ("c", ())
+    open_ended = only(tmp_path, {"messages": [*said, message("user", "d")]})
+    assert (open_ended.text, open_ended.further) == ("c", ("d",))
+    parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+    assert only(tmp_path, {"messages": [message("user", parts)]}).text == "xy"
+    for wrong, words in (
+        ([*said, message("assistant", "d")], "no question without a reply"),
+        ([message("user", "a"), message("user", "b"), message("assistant", "c")], "messages[0] has no reply, but"),
+        ([message("tool", "a")], "not a message with a role out of system"),
+        ([message("user", [{"type": "image_url"}])], "parts that are not of type text"),
+        ([message("user", " ")], "messages[0].content is empty"),
+        ([], "not a list of messages"),
+    ):
+        assert "line 1 has no usable prompt (messages" in (told := refusal(tmp_path, {"messages": wrong}))
+        assert words in told
+
+
+def test_turns_that_are_none_are_refused(tmp_path):
+    for turns, words in (("a", "turns is 'a', not a list"), ([], "not a list"), (["a", ""], "turns[1] is empty")):
+        assert words in refusal(tmp_path, {"turns": turns})
+
+
+def test_placeholders_are_refused_by_name_unless_they_are_left_out(tmp_path):
+    rows = [*ROWS, {"question_id": 10, "category": "qa", "turns": ["x", f"{PLACEHOLDERS[0]} USING SPECDEC_BENCH"]}]
+    told = refusal(tmp_path, *rows)
+    assert "line 4: turns[1] is a placeholder" in told
+    assert "workload.where" in told
+    assert len(load(written(tmp_path, *rows), where=["category=math", "category=code"]).prompts) == 3
+
+
+def test_where_keeps_any_of_the_values_of_a_column_and_all_columns(tmp_path):
+    path = written(tmp_path, *ROWS)
+
+    def names(*where: str) -> list[str]:
+        return [each.name for each in load(path, where=list(where)).prompts]
+
+    assert names("category=math") == ["7", "9"]
+    assert names("category=math", "category=code") == ["7", "8", "9"]
+    assert names("category=math", "question_id=9") == ["9"]
+    assert "no row is kept (category is 'code', 'math')" in refusal(tmp_path, *ROWS, where=["category=art"])
+    assert "no row is kept (kind is in no row)" in refusal(tmp_path, *ROWS, where=["kind=art"])
+    assert "'category' is no column=value" in refusal(tmp_path, *ROWS, where=["category"])
+
+
+def test_every_beginning_of_a_shuffle_holds_all_categories_in_their_shares():
+    sizes = {"a": 60, "b": 30, "c": 10}
+    prompts = [Prompt(f"{name}{i}", "x", i, category=name) for name, size in sizes.items() for i in range(size)]
+    mixed = shuffled(prompts, 3)
+    assert sorted(each.name for each in mixed) == sorted(each.name for each in prompts)
+    for length in range(1, 101):
+        held = Counter(each.category for each in mixed[:length])
+        assert all(abs(held[name] - length * size / 100) <= 1 for name, size in sizes.items()), length
+    of_a = [[each.name for each in shuffled(prompts, seed) if each.category == "a"] for seed in (3, 3, 4)]
+    assert of_a[0] == of_a[1] != of_a[2]
+    assert of_a[0] != [each.name for each in prompts[:60]]
+
+
+def test_a_limit_is_taken_after_the_shuffle(tmp_path):
+    path = written(tmp_path, *({"prompt": "x", "category": "ab"[i // 8]} for i in range(16)))
+    kept = load(path, shuffle=1, limit=4).prompts
+    assert Counter(each.category for each in kept) == {"a": 2, "b": 2}
+    assert {each.line for each in kept} != {1, 2, 9, 10}
+
+
+REQUESTS = [
+    ({"prompt": "p", "temperature": 0, "max_tokens": 5, "model": "m", "stream": True}, {"temperature": 0}, 5),
+    ({"messages": [message("user", "p")], "max_completion_tokens": 6, "stop": None, "top_p": 0.5}, {"top_p": 0.5}, 6),
+    ({"custom_id": "r", "body": {"prompt": "p", "frequency_penalty": 1.5}}, {"frequency_penalty": 1.5}, None),
+    ({"text": "p", "sampling_params": {"max_new_tokens": 4, "min_new_tokens": 2}}, {"min_tokens": 2}, 4),
+    ({"prompt": "p", "logprobs": True, "top_logprobs": 3}, {"logprobs": 3}, None),
+    ({"prompt": "p", "logprobs": False}, {}, None),
+    ({"prompt": "p", "response_format": {"type": "text"}}, {}, None),
+    (
+        {"prompt": "p", "min_tokens": 2, "min_new_tokens": 2, "sampling_params": {"min_tokens": 2}},
+        {"min_tokens": 2},
+        None,
+    ),
+    ({"text": "p", "sampling_params": {"ebnf": "root ::= a"}}, {"structured_outputs": {"grammar": "root ::= a"}}, None),
+    (
+        {"prompt": "p", "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"a": 1}}}},
+        {"structured_outputs": {"json": {"a": 1}}},
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "sampling", "length"), REQUESTS)
+def test_requests_of_engines_are_prompts_with_parameters_of_their_own(line, sampling, length, tmp_path):
+    prompt = only(tmp_path, line)
+    assert (prompt.text, prompt.sampling, prompt.max_new_tokens) == ("p", sampling, length)
+    assert prompt.name == line.get("custom_id", "line-1")
+    ignored = only(tmp_path, line, parameters=False)
+    assert (ignored.sampling, ignored.max_new_tokens, ignored.seed) == ({}, None, None)
+
+
+def test_a_request_and_what_stands_beside_it_may_not_contradict_each_other(tmp_path):
+    """What stood beside it gave way in silence. null says nothing, on either side."""
+    request = {"prompt": "p", "temperature": 0, "top_p": 0.5, "seed": None, "model": "a", "kind": "b"}
+    beside = {"temperature": 0, "seed": 7, "gamma": 2, "top_p": None, "model": "c", "kind": "d"}
+    prompt = only(tmp_path, {**beside, "body": request})
+    assert (prompt.text, prompt.sampling, prompt.seed, prompt.gamma) == ("p", {"temperature": 0, "top_p": 0.5}, 7, 2)
+    hot, other = {"body": request, "temperature": 1}, {"body": request, "prompt": "q"}
+    said = "line 1: temperature 1 stands beside body, and temperature 0 in it. Leave one of them out."
+    assert said in refusal(tmp_path, hot)
+    assert "prompt 'q' stands beside body, and prompt 'p' in it" in refusal(tmp_path, other)
+    assert only(tmp_path, hot, parameters=False).text == "p"
+    own = {"category": "kind"}
+    assert "kind 'd' stands beside body" in refusal(tmp_path, {**beside, "body": request}, columns=own)
+
+
+def test_what_stands_twice_in_a_row_is_refused(tmp_path):
+    """JSON's and parquet's readers keep the last of two values."""
+    path = tmp_path / "twice.jsonl"
+    path.write_text('{"prompt": "p", "temperature": 0, "temperature": 1}\n')
+    with pytest.raises(ConfigError, match=r"line 1 has two values of 'temperature': 0 and 1"):
+        load(path)
+    path.write_text('{"prompt": "p", "temperature": 0, "temperature": 0}\n')
+    assert load(path).prompts[0].sampling == {"temperature": 0}
+    columns = pa.table([pa.array(["p"]), pa.array(["q"])], names=["prompt", "prompt"])
+    pq.write_table(columns, tmp_path / "twice.parquet")
+    with pytest.raises(ConfigError, match=r"twice.parquet has two columns called 'prompt'. Rename one of them"):
+        load(tmp_path / "twice.parquet")
+
+
+def test_a_folder_without_end_is_not_walked(tmp_path, monkeypatch):
+    parquet(tmp_path)
+    monkeypatch.setattr(sources, "MOST_FILES", 2)
+    with pytest.raises(ConfigError, match=r"a folder of more than 2 files and folders. Give the data set's own"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_prompt_may_not_have_the_name_of_a_turn_to_come(tmp_path, order):
+    rows = [{"prompt_id": "q", "turns": ["a", "b"]}, {"prompt_id": "q#turn-2", "prompt": "c"}]
+    assert "'q#turn-2' was used before" in refusal(tmp_path, *rows[::order])
+
+
+CHAT = [{"role": "user", "content": "p"}]
+
+
+def test_requests_that_cannot_be_run_are_refused(tmp_path):
+    for line, words in (
+        ({"max_tokens": 3, "max_new_tokens": 4}, "max_tokens 3 and max_new_tokens 4 are the same parameter"),
+        ({"min_tokens": 3, "min_new_tokens": 4}, "min_tokens 3 and min_new_tokens 4 are the same parameter"),
+        ({"temperature": 0, "sampling_params": {"temperature": 1}}, "temperature 0 and temperature 1 are the same"),
+        ({"guided_regex": "a"}, "guided_regex 'a' of the request cannot be run"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs {'regex': 'a'} and response_format {'type': 'json_object'} both say",
+        ),
+        ({"max_tokens": 0}, "max_tokens 0 is no whole number from 1"),
+        ({"seed": -1}, "seed -1 is no whole number from 0"),
+        ({"tools": [{}]}, "tools [{}] of the request cannot be run"),
+        ({"use_beam_search": True}, "use_beam_search True of the request cannot be run"),
+        ({"sampling_params": {"stop_regex": "a+"}}, "stop_regex 'a+' of the request cannot be run"),
+        ({"reasoning_effort": "low"}, "reasoning_effort 'low' of the request cannot be run"),
+        ({"lora_path": "mine"}, "lora_path 'mine' of the request cannot be run"),
+        ({"add_special_tokens": False}, "add_special_tokens False of the request cannot be run"),
+        ({"prompt": None, "messages": CHAT, "add_special_tokens": True}, "add_special_tokens True of the request"),
+        ({"prompt": None, "messages": CHAT, "add_generation_prompt": False}, "add_generation_prompt False of the"),
+        ({"response_format": {"type": "odd"}}, "response_format"),
+        ({"sampling_params": [{"temperature": 0}]}, "sampling_params [{'temperature': 0}] is no JSON object"),
+        ({"sampling_params": '{"temperature": 0}'}, "is no JSON object of parameters by their names"),
+        ({"logprobs": False, "top_logprobs": "5"}, "top_logprobs '5' is no whole number"),
+    ):
+        told = refusal(tmp_path, {"prompt": "p"}, {"prompt": "q", **line})
+        assert told.startswith(f"workload.path={tmp_path}/w.jsonl: line 2: ")
+        assert words in told
+
+
+def test_what_stands_around_a_prompt_may_be_said_if_it_is_the_usual(tmp_path):
+    usual = {"prompt": "p", "messages": None, "add_special_tokens": True, "add_generation_prompt": True}
+    assert only(tmp_path, usual).text == "p"
+    chat = {"messages": CHAT, "add_special_tokens": False, "add_generation_prompt": None}
+    assert only(tmp_path, chat).text == "p"
+    assert only(tmp_path, {"prompt": "p", "add_special_tokens": False}, parameters=False).text == "p"
+
+
+def kinds(folder: Path, names: str, **settings: Any) -> list[tuple[str, str]]:
+    """Text and category of each prompt of a workload whose rows have these categories, a letter each."""
+    rows = [{"prompt": f"p{i}", "category": each} for i, each in enumerate(names)]
+    return [(each.text, each.category) for each in load(written(folder, *rows), **settings).prompts]
+
+
+def test_the_first_of_each_category_are_used(tmp_path):
+    assert kinds(tmp_path, "aabacb", per_category=2) == [
+        ("p0", "a"), ("p1", "a"), ("p2", "b"), ("p4", "c"), ("p5", "b"),
+    ]  # fmt: skip
+    assert kinds(tmp_path, "aabacb", per_category=1, limit=2) == [("p0", "a"), ("p2", "b")]
+    shuffled_first = kinds(tmp_path, "aabacb", per_category=1, shuffle=3)
+    assert sorted(name for _, name in shuffled_first) == ["a", "b", "c"]
+    assert shuffled_first == [each for each in kinds(tmp_path, "aabacb", shuffle=3) if each in shuffled_first]
+
+
+def test_pooled_categories_are_one_before_the_first_of_each_are_taken(tmp_path):
+    pool = {"a": "x", "b": "x"}
+    assert kinds(tmp_path, "abca", pool=pool) == [("p0", "x"), ("p1", "x"), ("p2", "c"), ("p3", "x")]
+    assert kinds(tmp_path, "abca", pool=pool, per_category=2) == [("p0", "x"), ("p1", "x"), ("p2", "c")]
+    assert kinds(tmp_path, "1b", pool={1: "x"}) == [("p0", "x"), ("p1", "b")]  # as Hydra reads a number
+
+
+def test_a_pool_that_names_no_category_is_said(tmp_path):
+    path = written(tmp_path, *ROWS)
+    assert "workload.pool names none of their categories" in load(path, pool={"maths": "x"}).description
+    assert "workload.pool" not in load(path, pool={"math": "x"}).description
+
+
+def test_spec_bench_has_the_categories_of_its_own_table():
+    pool = yaml.safe_load((CONF / "workload" / "spec_bench.yaml").read_text())["pool"]
+    ours = ["MT-Bench", "Translation", "Summarization", "QA", "Math", "RAG"]
+    assert list(dict.fromkeys(pool.values())) == ours
+    assert Counter(pool.values())["MT-Bench"] == 8  # of ten questions each, as in MT-Bench itself
+
+
+def test_a_missing_file_is_found_before_anything_heavy_is_imported(tmp_path):
+    code = "import sys; from specbench.__main__ import main\ntry: main()\nfinally: print(*sys.modules, sep=chr(10))"
+    command = [sys.executable, "-c", code, "workload=file", "workload.path=none.jsonl"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert "workload.path=none.jsonl: cannot be read (no such file). Give a UTF-8 file" in ended.stderr
+    assert not {"torch", "transformers", "pyarrow", "pandas"} & set(ended.stdout.split())
+    assert not list(tmp_path.glob("outputs"))

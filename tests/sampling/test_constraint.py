@@ -1,0 +1,220 @@
+"""Constrained decoding: texts keep to their grammar along any draft, and drafting changes none of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+
+import pytest
+import torch
+
+import specbench
+from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
+from specbench.decoding import Completion, Decoder
+from specbench.decoding.engines.auto import AutoEngine
+from specbench.decoding.engines.graph import GraphEngine
+from specbench.decoding.engines.static import StaticEngine
+from specbench.drafters.model import ModelDrafter
+from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.drafters.tree import TreeDrafter
+from specbench.extras.structured import Constraint
+from specbench.extras.structured.grammars import grammar_of
+from specbench.models import CachedModel
+from specbench.rules.block.masked import BlockVerifier
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.rules.token.tree import TreeVerifier
+from specbench.runs.samplings import processors_text, sampling_params
+from specbench.sampling import History, RowParams, SamplingParams, on_host
+from tests.decoding.test_decoding import make_requests, texts
+from tests.helpers.cases import bound, decoder
+
+xgrammar = pytest.importorskip("xgrammar")
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def is_person(text: str) -> bool:
+    found = json.loads(text)
+    return (
+        set(found) == {"name", "age"}
+        and isinstance(found["name"], str)
+        and len(found["name"]) <= 6
+        and type(found["age"]) is int
+        and 0 <= found["age"] <= 99
+    )
+
+
+REGEX = "[a-z]{1,8}_[0-9]{2}"
+CALLS = 'root ::= "f(" arg ")"\narg ::= [a-z] | root'
+FORMS = {  # each with what its texts have to be
+    "json": (PERSON, is_person),
+    "regex": (REGEX, lambda text: re.fullmatch(REGEX, text)),
+    "grammar": (CALLS, lambda text: re.fullmatch(r"(f\()+[a-z]\)+", text) and text.count("(") == text.count(")")),
+    "choice": (["yes", "no", 'say "é"\n'], lambda text: text in ("yes", "no", 'say "é"\n')),
+}
+
+
+def requests_of(pair, kind: str, temperature: float, count: int = 2, longest: int = 40):
+    sampling = pair.resolved(SamplingParams(temperature=temperature, structured_outputs={kind: FORMS[kind][0]}))
+    return make_requests(pair, count, sampling, max_new_tokens=longest)
+
+
+def written(pair, completion: Completion) -> str:
+    return pair.tokenizer.decode(completion.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("kind", FORMS)
+def test_drafting_changes_no_greedy_text_and_all_keep_to_the_grammar(exact, kind):
+    """Masks of another position, or matchers that rejected drafts have left elsewhere, give other texts."""
+    requests = requests_of(exact, kind, 0.0)
+    plain = decoder(exact, 0).run(requests)
+    for drafter, verifier in (
+        (None, BlockVerifier()),
+        (PromptLookupDrafter(), MaskedVerifier()),
+        (TreeDrafter([2, 2, 1]), TreeVerifier()),
+    ):
+        assert texts(decoder(exact, 3, drafter=drafter, verifier=verifier).run(requests)) == texts(plain)
+    check(exact, kind, plain)
+
+
+def check(pair, kind: str, completions: list[Completion]) -> None:
+    """Of those that have come to their end, as half of them have to: a text without an end is no fault."""
+    ended = [written(pair, each) for each in completions if each.finished == "stop"]
+    assert 2 * len(ended) >= len(completions)
+    assert all(FORMS[kind][1](text) for text in ended), ended
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("kind", FORMS)
+def test_sampled_texts_keep_to_the_grammar(pair, kind):
+    """Beside a request without any: each has its own mask, whichever row it stands in."""
+    requests = requests_of(pair, kind, 1.0, count=4)
+    requests[2] = dataclasses.replace(requests[2], sampling=SamplingParams())
+    completions = decoder(pair, 3, verifier=BlockVerifier()).run(requests, at_once=3)
+    alone = decoder(pair, 3, verifier=BlockVerifier()).run(requests[2:3])
+    assert texts(completions[2:3]) == texts(alone)
+    check(pair, kind, completions[:2] + completions[3:])
+
+
+def fresh(constraint: Constraint, text: list[int], vocabulary: int) -> set[int]:
+    """The tokens that a new matcher, fed token by token, allows after a text."""
+    matcher = xgrammar.GrammarMatcher(constraint._compiled)
+    for token in text:
+        if matcher.is_terminated():
+            return {0}
+        if not matcher.accept_token(token):
+            return set(range(vocabulary))
+    if matcher.is_terminated():
+        return {0}
+    bitmask = xgrammar.allocate_token_bitmask(1, vocabulary)
+    matcher.fill_next_token_bitmask(bitmask)
+    words = bitmask[0].tolist()
+    return {i for i in range(vocabulary) if words[i // 32] >> (i % 32) & 1}
+
+
+def test_the_mask_of_each_position_is_that_of_a_fresh_matcher(pair):
+    """Of drafts that are taken back, forbidden or behind the end, of requests that change rows, of trees' nodes."""
+    sampling = pair.resolved(SamplingParams(structured_outputs={"regex": REGEX}))
+    (constraint,) = sampling.processors
+    assert pair.stop_ids == {0}
+
+    def ids(text: str) -> list[int]:
+        return pair.tokenizer.encode(text, add_special_tokens=False)
+
+    prompt, right = ids("x_12 = "), [*ids("ab_12"), 0, 0]
+    wrong, stray = [*ids("ab"), *ids("ZZ"), *ids("_1")], [0, *ids("ab")]
+    for texts_of, drafts in (
+        ([[], right[:1]], [right, right[1:]]),
+        ([[], right[:1]], [wrong, right[1:]]),
+        ([right[:2], []], [right[2:], stray]),
+        ([right[:1], right, wrong], [wrong[1:], right, right]),
+    ):
+        width = min(len(draft) for draft in drafts)
+        whole = torch.tensor([[*prompt, *text, *[7] * 20][:24] for text in texts_of])
+        count = len(texts_of)
+        history = History(
+            whole, torch.full((count,), len(prompt)), torch.tensor([len(prompt) + len(text) for text in texts_of]),
+            torch.tensor([draft[:width] for draft in drafts]), torch.arange(count).repeat_interleave(width + 1),
+            torch.arange(width + 1).repeat(count),
+        )  # fmt: skip
+        made = constraint(torch.zeros(len(history.request), pair.vocab_size), history)
+        for row, (request, offset) in enumerate(zip(history.request.tolist(), history.offset.tolist(), strict=True)):
+            wanted = fresh(constraint, [*texts_of[request], *drafts[request][:offset]], pair.vocab_size)
+            assert set((made[row] == 0).nonzero()[:, 0].tolist()) == wanted, (request, offset)
+    with pytest.raises(ArgumentError, match=r"logits: 7 tokens; Constraint\(regex: .* was compiled for 4096"):
+        constraint(torch.zeros(1, 7), history)
+
+
+def test_equal_structures_are_one_processor_and_masks_come_last(pair):
+    asked = SamplingParams(structured_outputs={"regex": REGEX}, processors=(print,))
+    one, two = pair.resolved(asked), pair.resolved(asked)
+    assert one.processors[0] is print
+    assert one.processors[1] is two.processors[1]
+    assert pair.resolved(one) is one
+    assert len(RowParams.of([one, two]).chains) == 1
+
+
+@pytest.mark.parametrize(
+    ("structure", "says"),
+    [
+        ({"json": {"type": "objekt"}}, "cannot be compiled"),
+        ({"json": '{"type"'}, "cannot be compiled"),
+        ({"regex": "[0-9"}, "Unclosed"),
+        ({"grammar": 'start ::= "a"'}, r"root .*\. Give EBNF whose first rule is called root"),
+        ({"choice": "yes"}, "cannot be compiled"),
+        ({"choice": ["yes", ""]}, "no list of texts, or one of them is empty"),
+        ({"json": {"properties": {"not": {"uniqueItems": True}}}}, "'uniqueItems'"),
+        ({"json": {"$defs": {"a": {"not": {"type": "string"}}}}}, "'not'"),
+        ({"json": {"items": [{"allOf": [{"type": "integer"}, {"minimum": 5}]}]}}, "'allOf'"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_before_any_model(structure, says):
+    with pytest.raises(ConfigError, match=rf"(?s)sampler\.structured_outputs=.*{says}"):
+        sampling_params({"processors": [], "structured_outputs": structure})
+
+
+def test_names_and_data_in_a_schema_are_no_keywords():
+    grammar_of("json", json.dumps({"properties": {"not": {"enum": [{"if": 1}]}}, "uniqueItems": False, "allOf": [{}]}))
+
+
+def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):
+    def without(name, *args, **kwargs):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr("importlib.import_module", without)
+    with pytest.raises(NotInstalledError, match=r"xgrammar.*pip install 'specbench\[grammar\]'"):
+        grammar_of("regex", "a")
+
+
+def test_a_cuda_graph_cannot_hold_it(pair):
+    sampling = SamplingParams(structured_outputs={"regex": REGEX})
+    assert on_host(sampling) == "sampler.structured_outputs"
+    resolved = pair.resolved(sampling)
+    assert RowParams.of([SamplingParams(), resolved]).on_host == "Constraint"
+    assert on_host(SamplingParams(processors=(print,))) == ""
+    gpu = torch.device("cuda")
+    with pytest.raises(ConfigError, match=r"engine=graph: sampler\.structured_outputs works on the host"):
+        GraphEngine().resolve(gpu, None, None, on_host=on_host(sampling))
+    assert AutoEngine().resolve(gpu, None, None, on_host=on_host(sampling)).name == "eager"
+    requests = make_requests(pair, 2, resolved, max_new_tokens=8)
+    target = CachedModel(pair.target, pair.vocab_size, "target")
+    static = Decoder(target, bound(ModelDrafter(), pair), MaskedVerifier(), 3, pair.stop_ids, StaticEngine())
+    assert texts(static.run(requests)) == texts(decoder(pair, 3).run(requests))
+
+
+def test_traces_and_rows_name_it(pair):
+    sampling = SamplingParams(structured_outputs={"regex": REGEX})
+    trace = specbench.record(pair, ["x = "], sampling=sampling, max_new_tokens=8)
+    asked = {"processors": [], "structured_outputs": {"regex": REGEX}}
+    assert trace.identity.processors == processors_text(asked) == json.dumps([{"structured_outputs": {"regex": REGEX}}])
+    assert math.isfinite(trace.columns["log_p"].sum())
+    nothing = torch.zeros(0, dtype=torch.int64)
+    with pytest.raises(ArgumentError, match="structured_outputs need the text before each position"):
+        specbench.verify(torch.zeros(1, 9), nothing, seeds=1, positions=1, num_draft_tokens=[0], sampling=sampling)

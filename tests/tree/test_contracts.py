@@ -1,0 +1,46 @@
+"""Every room of specbench/ has its place in the layers of pyproject.toml, which `lint-imports` holds imports to.
+
+And what functions say of shapes and dtypes is checked while the tests run.
+"""
+
+import re
+import tomllib
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from specbench.sampling import inverse_cdf
+from tests.helpers.command_lines import ROOT
+
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+
+
+def rooms() -> set[str]:
+    """The modules and packages directly in specbench/."""
+    found = (
+        path for path in (ROOT / "specbench").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    )
+    return {f"specbench.{path.stem}" for path in found if path.stem != "__init__"}
+
+
+def test_every_room_is_in_a_layer_and_every_layer_is_of_rooms():
+    """A room in no layer may import anything, and be imported by anything."""
+    (layers,) = [each["layers"] for each in CONTRACTS if each["type"] == "layers"]
+    named = [re.split(r"\s*[|:]\s*", layer) for layer in layers]
+    placed = {".".join(module.split(".")[:2]) for layer in named for module in layer}
+    assert rooms() - placed == set(), "without a layer"
+    assert placed - rooms() == set(), "no longer there"
+
+
+def test_what_only_some_may_import_is_forbidden_to_every_room():
+    """Also to those that are new; the exceptions are named one by one."""
+    for library in ("hydra", "omegaconf", "wandb", "transformers"):
+        sources = [each["source_modules"] for each in CONTRACTS if library in each.get("forbidden_modules", ())]
+        assert ["specbench.*", "analysis"] in sources, library
+
+
+@pytest.mark.parametrize("u", [torch.rand(3, dtype=torch.float64), torch.rand(2)], ids=["shape", "dtype"])
+def test_shapes_and_dtypes_are_checked_while_the_tests_run(u: torch.Tensor):
+    with pytest.raises(TypeCheckError):
+        inverse_cdf(torch.ones(2, 4, dtype=torch.float64), u)

@@ -1,0 +1,194 @@
+"""What docs/verifier.md says of a rule of one's own: its module and yaml, outside of the tree, in every protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis import replay_sweep
+from specbench.metrics.results import read_jobs
+from tests.helpers.cli_cases import AS_SLOW_CODE
+from tests.helpers.command_lines import ROOT, Ended, once, read_all, run_all
+from tests.helpers.made_up_rows import said
+
+SECTION = "## Add a rule"
+OFF = ("tracking.mode=disabled", "threads=1")
+CERTIFIED = (
+    *("protocol=exactness", "protocol.suite=quick", "protocol.draws=10000", "protocol.serial_draws=0"),
+    *("protocol.calls=480", "protocol.use_calls=500", "protocol.inputs_seed=1"),
+    *("protocol.seconds=0", "protocol.input_seconds=0"),  # so much is drawn, however busy the machine is
+)
+AGREEMENT = (
+    *("protocol=agreement", "protocol.vocabulary=97", "protocol.draws=3000", "protocol.steps=20"),
+    *("protocol.requests=50", "batch_size=8"),
+)
+LATENCY = (
+    *("protocol=latency", "protocol.vocabulary=97", "protocol.grid=[{batch_size:[2]},{sampler:[greedy,one_hot]}]"),
+    *("protocol.rounds=1", "protocol.replays=3", "protocol.host_calls=1"),
+)
+REPLAY = (
+    *("protocol=replay_check", "protocol.gammas=[2,3]", "protocol.decoded=[3]", "protocol.warmup=0"),
+    *("workload.limit=12", "max_new_tokens=24"),
+)
+# The mistake that the rule invites: the residual of the token rule, whose thresholds are higher.
+SOUND, WRONG = "weights = p - self.a * torch.minimum(p, q)", "weights = batched.residual(p, q)"
+# A rule that is known by name and promise alone.
+NAMED = """
+import lazy
+from specbench.rules.rule import Rule
+
+
+class Named(lazy.Lazy):
+    def __init__(self):
+        super().__init__(0.7)
+        self.rule = Rule(name="named", title="named rule", guarantee="lossless")
+"""
+LINES: dict[str, tuple[tuple[str, ...], bool]] = {
+    "certified": ((*CERTIFIED, AS_SLOW_CODE, "verifier=lazy"), False),
+    "refuted": ((*CERTIFIED, "verifier._target_=wrong.Lazy"), False),
+    "agreement": ((*AGREEMENT, "verifier=lazy"), False),
+    "agreement, wrong": ((*AGREEMENT, "verifier._target_=wrong.Lazy"), False),
+    "agreement, named": ((*AGREEMENT, "verifier._target_=named.Named"), False),
+    "latency": ((*LATENCY, "verifier=lazy"), False),
+    "latency, wrong": ((*LATENCY, "verifier._target_=wrong.Lazy"), False),
+    "latency, named": ((*LATENCY, "verifier._target_=named.Named"), False),
+    "replay": ((*REPLAY, "verifier=lazy", "verifier.a=0.3"), True),
+    "replay, named": ((*REPLAY, "verifier._target_=named.Named"), False),
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command line, and its sweep's folder."""
+
+    ended: Ended
+    folder: Path
+
+    @property
+    def certificate(self) -> dict:
+        return json.loads((self.folder / "outputs/adhoc/latest/0/certificate.json").read_text())
+
+    @property
+    def page(self) -> str:
+        return (self.folder / "outputs/adhoc/latest/0/certificate.md").read_text()
+
+    def table(self, name: str) -> pd.DataFrame:
+        return read_jobs(self.folder / "outputs/adhoc/latest", name)
+
+
+def blocks() -> dict[str, str]:
+    """The fenced blocks of the section, by language: one each."""
+    section = (ROOT / "docs/verifier.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
+    assert sorted(language for language, _ in found) == ["bash", "python", "yaml"]
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    def run(folder: Path) -> None:
+        given = blocks()
+        (folder / "conf" / "verifier").mkdir(parents=True)
+        (folder / "conf" / "verifier" / "lazy.yaml").write_text(given["yaml"])
+        (folder / "lazy.py").write_text(given["python"])
+        assert given["python"].count(SOUND) == 1
+        (folder / "wrong.py").write_text(given["python"].replace(SOUND, WRONG))
+        (folder / "named.py").write_text(NAMED)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+            lines = [(("--config-dir", str(folder / "conf"), *line, *OFF), loads) for line, loads in LINES.values()]
+            run_all(lines, folder)
+
+    folder = once(tmp_path_factory, "own_rule", run)
+    every = zip(LINES, read_all(folder), strict=True)
+    return {name: Ran(ended, folder / str(number)) for number, (name, ended) in enumerate(every)}
+
+
+def test_the_command_is_the_one_that_is_run():
+    assert blocks()["bash"].split()[3:] == [
+        *("--config-dir", "conf", "protocol=exactness", "verifier=lazy", "protocol.suite=quick", "threads=1"),
+    ]
+
+
+def test_its_law_certifies_it(ran):
+    """By its formulas alone, which no rule of that name has here: without them it ends as not rejected."""
+    got = ran["certified"]
+    assert got.ended.status == 0, got.ended.text
+    found = got.certificate
+    assert found["headline"].startswith("lossless up to")
+    assert found["rule"] == "lazy"
+    assert all(bound["rule_error"] is None or bound["rule_error"] < 1e-12 for bound in found["bounds"])
+    assert sum(bound["rule_error"] is not None for bound in found["bounds"]) > 5
+    assert {bound["method"] for bound in found["bounds"]} == {"rule"}
+    assert all(row["structural"] == row["rule_wrong"] == 0 for row in found["inputs"])
+    assert found["inputs"][0]["rule_checked"] > 0
+    acceptance = [row for row in found["tests"] if row["test"].startswith("acceptance")]
+    assert acceptance
+    assert all(row["p_value"] > 1e-6 for row in acceptance)
+
+
+def test_a_verifier_that_does_not_follow_it_is_refuted_with_what_it_would_emit(ran):
+    got = ran["refuted"]
+    assert got.ended.status == 1
+    assert got.certificate["headline"].startswith("not lossless: TV")
+    assert re.search(r"^    by the lazy rule: \[[\d, ]+\]$", got.page, flags=re.MULTILINE)
+
+
+def test_agreement_holds_it_against_code_made_of_its_formulas(ran):
+    (row,) = ran["agreement"].table("agreement.parquet").to_dict("records")
+    assert (row["rule"], row["twin"], row["wrong"]) == ("lazy", "ReferenceVerifier", 0)
+    (row,) = ran["agreement, wrong"].table("agreement.parquet").to_dict("records")
+    assert row["wrong"] > 50
+    got = ran["agreement, named"].ended
+    assert got.status == 1
+    assert "its rule 'named' has no twin that draws the same tokens" in got.text
+    assert "give it a Rule with thresholds" in got.text
+
+
+def test_latency_checks_it_and_has_its_floor(ran):
+    got = ran["latency"]
+    assert got.ended.status == 0, got.ended.text
+    timed = got.table("latency.parquet")
+    assert set(timed["rule"]) == {"lazy"}
+    assert timed["checked"].sum() > 0
+    assert "byte floor is" not in got.ended.text
+    assert ran["latency, wrong"].ended.status == 1
+    assert "by the lazy rule it is" in ran["latency, wrong"].ended.text
+    named = ran["latency, named"].ended
+    assert "the byte floor is that of the token rule: none is known of the named rule" in named.text
+
+
+def test_replay_foresees_what_it_accepts(ran):
+    """Steps of the very texts that were decoded, some 220; their standard deviation is below 3% of that.
+
+    Without log(a) in the cost a third fewer would be expected.
+    """
+    got = ran["replay"]
+    assert got.ended.status == 0, got.ended.text
+    points = got.table("points.parquet")
+    assert set(points["rule"]) == {"lazy"}
+    assert points["steps"].sum() == pytest.approx(points["expected_steps"].sum(), rel=0.18)
+    named = ran["replay, named"].ended
+    assert named.status == 1
+    assert "its rule, named, has no replay" in named.text
+    assert "give its Rule a token_cost" in named.text
+
+
+def test_its_replay_is_reported(ran):
+    """What replay_sweep can say without its formulas: by the run's own tables, with a dash for what needs them."""
+    got = ran["replay"]
+    text = said(replay_sweep, got.folder / "outputs/adhoc/latest")
+    (length,) = got.table("replay.parquet").query("gamma == 3")["acceptance_length"]
+    (line,) = [each for each in text.splitlines() if each.startswith("| lazy")]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells[:4] == ["lazy", "1", "3", f"{length:.3f}"]
+    assert cells[-2] == "-"
+    assert 0 < float(cells[-1]) <= 1
+    assert "not known of rules from outside of this tree" in text
+    assert "expectation given the decoded text: they agree" in text

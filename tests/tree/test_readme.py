@@ -1,0 +1,118 @@
+"""README.md and the guides: their Python runs as it stands and prints what it says, their commands compose, their links
+lead somewhere."""
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from specbench.exactness import settings
+from specbench.runs.choices import names
+from specbench.runs.commandline import prepared
+from tests.helpers.command_lines import ROOT
+from tests.tree.test_conf import composed
+
+README = (ROOT / "README.md").read_text()
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+BESIDE = [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+PAGES = [ROOT / "README.md", *GUIDES, *BESIDE, *sorted((ROOT / "experiments").rglob("*.md"))]
+MODULES = {"verifier.md"}  # whose blocks are files of a reader's own: test_own_verifier.py and test_own_rule.py
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def name_of(block: str) -> str:
+    return "_".join(dict.fromkeys(re.findall(r"specbench\.([a-z_]+)\(", block)))
+
+
+def runnable() -> list:
+    pages = [ROOT / "README.md", *(guide for guide in GUIDES if guide.name not in MODULES)]
+    return [pytest.param(block, id=f"{page.stem}-{name_of(block)}") for page in pages for block in blocks(page)]
+
+
+@pytest.mark.usefixtures("little_effort", "unchecked")
+@pytest.mark.parametrize("block", runnable())
+def test_python_blocks_run_as_they_stand_and_print_what_they_say(block, capsys, monkeypatch, tmp_path):
+    """A comment behind a print is what it prints. The suite is smaller than a reader's, which takes a minute."""
+    small = dataclasses.replace(
+        settings.SUITES["quick"], draws=10_000, serial_draws=0, calls=30, use_calls=0, row_vocabulary=0
+    )
+    monkeypatch.setitem(settings.SUITES, "quick", small)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out.splitlines()
+    said = re.findall(r"^ *print\(.*\)  # (.*)$", block, flags=re.MULTILINE)
+    assert printed
+    for line in said:
+        assert any(line in each for each in printed), printed
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == set(re.findall(r'open\("([^"]+)", "w"\)', block))  # nothing but what the reader sees written
+
+
+def test_the_first_blocks_verify_a_batch_and_certify_a_function_in_under_fifteen_lines():
+    first = blocks(ROOT / "README.md")[:2]
+    assert [name_of(block) for block in first] == ["verify", "certify"]
+    for block in first:
+        assert sum(bool(line.strip()) for line in block.splitlines()) < 15
+
+
+def commands() -> list[str]:
+    """The runs and sweeps that a reader is told to start, but for those with configurations of the reader's own."""
+    text = "\n".join(page.read_text() for page in PAGES[: 1 + len(GUIDES)])
+    found = re.findall(r"python -m specbench ([^\n`|]*?)(?= {2,}#|`|\n)", text)
+    return [each for each in dict.fromkeys(found) if "=" in each and "--config-dir" not in each]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_compose(command):
+    """Of a sweep the first job; launchers, which are plugins, are left out."""
+    given = [each for each in shlex.split(command) if not each.startswith(("resume=", "hydra", "+hydra"))]
+    prepared(given)
+    OmegaConf.to_container(composed(*(each if {*"[{"} & {*each} else each.partition(",")[0] for each in given)))
+
+
+def test_commands_were_found():
+    assert {"+exp=gamma_sweep", "drafter=tree verifier=tree", "protocol=replay protocol.trace=served.jsonl"} <= set(
+        commands()
+    )
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page):
+    """Also where no site is built. Links that leave the tree are not followed."""
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    for link in links:
+        path, _, place = link.partition("#")
+        if path.startswith("https:"):
+            continue
+        linked = page.parent / path if path else page
+        assert linked.resolve().is_relative_to(ROOT), link
+        assert linked.exists(), link
+        if place:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), flags=re.MULTILINE)
+            assert place in map(anchor, headings), link
+
+
+def test_every_guide_is_named_where_a_reader_looks():
+    """In README.md, and at the side of every page of the site."""
+    contents = (ROOT / "docs/conf.py").read_text()
+    assert len(GUIDES) > 5
+    for guide in GUIDES:
+        assert f"](docs/{guide.name})" in README, guide.name
+        assert f'"docs/{guide.stem}"' in contents, guide.name
+
+
+@pytest.mark.parametrize("group", ["pair", "drafter", "sampler", "workload", "protocol"])
+def test_the_table_of_choices_names_every_choice(group):
+    table = (ROOT / "docs/sweeps.md").read_text()
+    (listed,) = re.findall(rf"^\| `{group}` \| ([^|]*) \|", table, flags=re.MULTILINE)
+    assert sorted(listed.strip().split(", ")) == names(group)
