@@ -44,7 +44,7 @@ class OpenVinoSource:
     modes = frozenset(Mode)
     unsupported = unsupported_but(*_NAMES)
     takes_seeds = True
-    engine: str
+    engine = "OpenVINO GenAI"  # until it has been opened
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class ServedSource:
         ConfigError: no address, or a number out of its range.
     """
 
-    engine: str
+    engine = "a server"  # until it has been opened
     unsupported: frozenset[str]
     takes_seeds = True
 

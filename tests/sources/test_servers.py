@@ -60,9 +60,8 @@ def body_of(server: TextServer) -> dict[str, Any]:
 def test_llama_server_is_asked_by_ids_and_its_counters_are_read():
     with serving(llama()) as server, serving(llama(None)) as plain:
         source = llama_source(server, plain)
-        assert isinstance(source, Source) or not hasattr(source, "engine")
-        source.open()
         assert isinstance(source, Source)
+        source.open()
         assert source.engine == "llama.cpp b7000-abc"
         assert source.modes == set(Mode)
         (speculative,) = source.complete([request(seed=3, logprobs=1)], Mode.SPECULATIVE)

@@ -111,7 +111,7 @@ def test_every_guide_is_named_where_a_reader_looks():
         assert f'"docs/{guide.stem}"' in contents, guide.name
 
 
-@pytest.mark.parametrize("group", ["pair", "drafter", "sampler", "workload", "protocol"])
+@pytest.mark.parametrize("group", ["pair", "drafter", "sampler", "workload", "protocol", "source"])
 def test_the_table_of_choices_names_every_choice(group):
     table = (ROOT / "docs/sweeps.md").read_text()
     (listed,) = re.findall(rf"^\| `{group}` \| ([^|]*) \|", table, flags=re.MULTILINE)
