@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ Body = dict[str, Any]
 
 @dataclass
 class Raw:
-    """A reply that is no JSON object with status 200."""
+    """A reply that is no JSON object with status 200; with ``pause``, byte by byte."""
 
     content: bytes = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    pause: float = 0.0  # seconds before each byte
 
 
 class TextServer(http.server.ThreadingHTTPServer):
@@ -65,7 +67,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         try:
-            self.wfile.write(reply.content)
+            for i in range(len(reply.content) if reply.pause else 0):
+                time.sleep(reply.pause)
+                self.wfile.write(reply.content[i : i + 1])
+            if not reply.pause:
+                self.wfile.write(reply.content)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the client has had enough
 

@@ -272,13 +272,11 @@ def test_a_server_that_is_down_is_named_with_what_starts_it():
         source.open()
 
 
-def test_a_reply_that_takes_too_long_is_given_up(complete):
-    def slow(body: dict[str, Any]) -> Any:
-        time.sleep(0.5)
-        return Raw(b"{}")
-
-    with pytest.raises(ConfigError, match=r"/completion gave no whole reply in 0.1 s\. Raise source\.timeout"):
-        complete({**llama(), "/completion": slow}, timeout=0.1)
+@pytest.mark.parametrize(("pause", "timeout"), [(0.6, 0.2), (0.1, 0.3)], ids=["silent", "byte by byte"])
+def test_a_reply_that_takes_too_long_is_given_up(pause, timeout, complete):
+    """Also one of which something comes in time, again and again."""
+    with pytest.raises(ConfigError, match=rf"/completion gave no whole reply in {timeout} s\. Raise source\.timeout"):
+        complete({**llama(), "/completion": lambda _: Raw(b" " * 20, pause=pause)}, timeout=timeout)
 
 
 def test_a_server_that_loads_its_model_is_asked_again(monkeypatch):
