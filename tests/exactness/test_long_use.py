@@ -88,6 +88,7 @@ class PreviousNoise(TokenSteps):
         return super().emit(weights, draft, streams, num_accepted)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), TokenSteps()])
 def test_sound_verifiers_do_the_same_before_and_after(verifier):
     row = used(verifier)
@@ -116,6 +117,7 @@ def test_a_fault_that_passes_is_seen_between_the_calls():
     assert row.changed_between > 0
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", [StaleWorkspace, FullCache, PreviousNoise])
 def test_a_memory_by_shape_is_seen(kind):
     row = used(kind())
@@ -211,6 +213,7 @@ def test_the_time_ends_it():
     assert row.changed == 0
 
 
+@pytest.mark.thorough
 def test_the_same_seed_makes_the_same_calls():
     one, other = (used(Counting(first=300)) for _ in range(2))
     assert dataclasses.replace(one, seconds=0.0) == dataclasses.replace(other, seconds=0.0)
