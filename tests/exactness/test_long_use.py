@@ -11,7 +11,7 @@ from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness import long_use as module
 from specbench.exactness.fixtures import small_fixtures
-from specbench.exactness.long_use import LongUse, LongUseRow, long_use
+from specbench.exactness.long_use import LongUse, LongUseRow
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rules.block.masked import BlockVerifier
@@ -26,7 +26,9 @@ SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
 
 def used(verifier, calls: int = CALLS, fixtures=SOME) -> LongUseRow:
     with torch.inference_mode():
-        return long_use(verifier, fixtures, calls, 0, seed=5, device=CPU)
+        use = LongUse.begin(verifier, fixtures, seed=5, device=CPU)
+        use.exercise(calls)
+        return use.compare()
 
 
 @pytest.fixture(autouse=True)
