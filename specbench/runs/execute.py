@@ -33,7 +33,6 @@ from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
-from specbench.runs.launchers import check_parallel
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest, read_plan
 from specbench.runs.samplings import processors_text, sampling_params
@@ -175,10 +174,8 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
         tracked.config |= resolved
     # All that can be known without a model is checked first.
-    configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
-    check_parallel(config.parallel, config.device)
     sampling = sampling_params(resolved["sampler"])
     tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
