@@ -236,7 +236,7 @@ def _value(config: Mapping[str, Any], path: str) -> Any:
     return json.dumps(value) if isinstance(value, Mapping) else value
 
 
-def leaves(config: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """The values of a nested configuration, each with its path, such as ``protocol.check.draws``."""
     for key, value in config.items():
         if isinstance(value, Mapping):

@@ -22,7 +22,6 @@ from specbench.core.errors import ConfigError, NotInstalledError
 from specbench.core.machine import ranks
 from specbench.core.machine.files import problem_of
 from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams
-from specbench.metrics.run_row import leaves
 from specbench.runs.config import (
     DTYPES,
     EMBEDDED,
@@ -115,7 +114,8 @@ def check_key(key: str, value: object) -> None:
     """Raises ConfigError for a key that the schema does not have, with the nearest that it has.
 
     Args:
-        key: with dots; behind ``@`` stands where Hydra puts a group. What follows the name of an open group, such as ``drafter``, is not checked here.
+        key: with dots; behind ``@`` stands where Hydra puts a group. What follows the name of an open group, such as
+            ``drafter``, is not checked here.
     """
     schema: Any = Config
     names = key.partition("@")[0].split(".")
@@ -181,7 +181,9 @@ def shares_machine(hydra: Any) -> bool:
 
 
 def check_job(given: Mapping[str, Any]) -> None:
-    """Checks the keys and values of one job's configuration; the job itself does not check them again.
+    """Checks the values of one job's configuration; the job itself does not check them again.
+
+    Hydra has refused unknown keys of yamls, and ``check_override`` those of the command line.
 
     Args:
         given: with everything filled in (``config.resolved``).
@@ -189,8 +191,6 @@ def check_job(given: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: the first that is wrong.
     """
-    for key, value in leaves(given):
-        check_key(key, value)
     if lacking := [key for key in _field_names(Config) if key not in given]:
         raise ConfigError(lacking[0], "???", "no value given", f"Leave out ~{lacking[0]}.")
     for key, low, high, remedy in RANGES:

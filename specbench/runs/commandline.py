@@ -131,7 +131,7 @@ def explained(error: HydraException | OmegaConfBaseException, overrides: Sequenc
     cause = error.__cause__ or error
     group, _, name = (getattr(error, "missing_cfg_file", None) or "").partition("/")
     if isinstance(error, MissingConfigException) and group in (*GROUPS, "exp"):
-        return missing_choice(group, name)
+        return missing_choice(group, name, {*names(group), *(error.options or ())})
     lines = [line.rstrip() for line in str(error).splitlines() if not line.startswith((" ", "See http"))]
     lines += [] if cause is error else str(cause).splitlines()[:1]
     text = "\n".join(filter(None, lines))
@@ -152,11 +152,11 @@ def _is_list(key: str) -> bool:
         return False
 
 
-def missing_choice(group: str, name: str) -> str:
+def missing_choice(group: str, name: str, known: set[str]) -> str:
     """What to write instead of a name that no yaml of a group has."""
-    key, known = "+exp" if group == "exp" else group, names(group)
+    key = "+exp" if group == "exp" else group
     guess = did_you_mean(name, known).rstrip() or f"python -m specbench list {group} says what each is."
-    return f"{key}={name}: no such choice. {guess}\n{group} has {', '.join(known)}."
+    return f"{key}={name}: no such choice. {guess}\n{group} has {', '.join(sorted(known))}."
 
 
 def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:

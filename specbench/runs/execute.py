@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,21 +16,22 @@ from omegaconf import OmegaConf
 from specbench.core.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
-from specbench.core.machine.disk import WriteError, write_text
+from specbench.core.machine.disk import WriteError, write_json, write_text
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import name_job, say
 from specbench.core.machine.provenance import environment
+from specbench.metrics import results
 from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
 from specbench.reports import tracking
+from specbench.reports.plots.style import style
 from specbench.reports.tracking import JobRun
 from specbench.rules.verifier import capabilities
 from specbench.runs import config as configuration
 from specbench.runs.choices import build
 from specbench.runs.config import Config
-from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
@@ -239,6 +241,27 @@ def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
     if done is not None and (warning := track(tracked, done)):
         warnings.append(warning)
     return warnings
+
+
+def write_tables(folder: Path, row: RunRow, outcome: Outcome) -> None:
+    """The job's parquet files and documents; the row last, so that a folder with a row is whole. Raises WriteError."""
+    for name, table in outcome.tables.items():
+        results.write_rows(folder / name, table.rows, table.schema)
+    for name, text in outcome.documents.items():
+        write_text(folder / name, text)
+    details = {
+        key: getattr(row, key)
+        for key in ("created", "version", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
+    }
+    write_json(folder / "environment.json", details)
+    results.write_rows(folder / results.RESULTS, [row], results.RESULT_SCHEMA)
+
+
+def draw_figures(folder: Path, outcome: Outcome) -> None:
+    """The job's figures as PNG, in its folder."""
+    with style():
+        for name, figure in outcome.figures.items():
+            figure.savefig(folder / f"{name}.png", dpi=150)
 
 
 def _settings_columns(
