@@ -84,7 +84,10 @@ def check_override(override: Override) -> None:
         problem = "several experiments at once would lose their own sweeps"
         raise ConfigError("+exp", value, problem, "Run one after the other.")
     if key in GROUPS and (override.is_delete() or value in ("null", "")):
-        raise ConfigError(key, value or "nothing", "a run needs one", "See --help for the choices.")
+        problem, remedy = "a run needs one", "See --help for the choices."
+        if key == "source":
+            problem, remedy = "not the name of a choice", "Leave it out for none."
+        raise ConfigError(key, value or "nothing", problem, remedy)
     if key in (*GROUPS, LAUNCHER) and not all(isinstance(choice, str) for choice in _choices(override)):
         first = re.split(r"[\[\]{},: ]+", value.strip("[{"))[0] or "..."
         remedy = f"Name one, such as {key}={first}, or several with commas between them and no brackets."
@@ -220,9 +223,11 @@ def check_job(given: Mapping[str, Any]) -> None:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
         raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
     for group in OPEN_GROUPS:
-        if not isinstance(target := given[group].get("_target_"), str):
-            remedy = f"Give a class, or choose one of conf/{group}/*.yaml."
-            raise ConfigError(f"{group}._target_", target, "not the name of a class", remedy)
+        if group == "source" and given[group] is None:
+            continue
+        if not (isinstance(given[group], Mapping) and isinstance(given[group].get("_target_"), str)):
+            remedy = f"Choose one of conf/{group}/*.yaml, or give {group}._target_=module.Class."
+            raise ConfigError(group, given[group], "no _target_", remedy)
     check_parallel(given["parallel"], given["device"])
 
 

@@ -26,8 +26,9 @@ AUTO = "auto"
 EMBEDDED = "embedded:"  # before the name of a workload's file of this package
 WORKLOAD_FILES = "Give a UTF-8 file of JSON lines, a parquet file, or the folder of a data set."
 VOCABULARIES = ("same", "different")  # as models/loading.py knows them
-OPEN_GROUPS = ("drafter", "verifier", "engine", "protocol")  # each yaml names a class (_target_) and its arguments
-GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking")
+# Groups whose yamls name a class (_target_), which may be a user's own, and its arguments.
+OPEN_GROUPS = ("drafter", "verifier", "engine", "protocol", "source")
+GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking", "source")
 NAMED = {"named": True}  # of a field: its value is part of the group's name in rows, where it has no column
 
 
@@ -97,6 +98,7 @@ class Config:
     engine: dict[str, Any] = MISSING
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     protocol: dict[str, Any] = MISSING
+    source: Any = None  # a mapping; Any, so that null may take its place
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     gamma: int = 4
     batch_size: int = 1

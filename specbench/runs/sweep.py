@@ -125,7 +125,8 @@ class Planner:
     def _composed(self, overrides: Sequence[str]) -> Composed:
         """One job, with all that can be checked without importing PyTorch."""
         composed = self.loader.load_sweep_config(self.shared, list(overrides))
-        choices = {key: str(value) for key, value in composed.hydra.runtime.choices.items() if "/" not in key}
+        chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
+        choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
         job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
         try:
             resolved = config.resolved(_own_part(composed))
