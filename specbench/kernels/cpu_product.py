@@ -91,8 +91,8 @@ def load() -> None:
             run = subprocess.run(build, capture_output=True, text=True, check=False)
             if run.returncode != 0:
                 raise ModelError(
-                    f"engine=compiled: {compiler} cannot build {SOURCE.name}: {first_error(run.stderr)}. Install another "
-                    "compiler and name it in CXX, or use engine=eager."
+                    f"engine=compiled: {compiler} cannot build {SOURCE.name}: {first_error(run.stderr)}. "
+                    "Install another compiler and name it in CXX, or use engine=eager."
                 )
             os.replace(made, library)  # another process may be building it too
     torch.ops.load_library(str(library))

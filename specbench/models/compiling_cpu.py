@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental import _config as shape_config
 from transformers import PreTrainedModel
 
 from specbench.kernels import cpu_product
@@ -38,9 +39,6 @@ def compile_on_cpu(cached: CachedModel) -> None:
 
 
 def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any:
-    # torch.compile takes sizes that are equal when it first sees them for one: those of a chain are two numbers a token,
-    # whatever the width is.
-    torch._dynamo.mark_static(inputs["attention_mask"], inputs["attention_mask"].dim() - 1)
     with packed.reading():
         return compiled(model, **inputs)
 
@@ -52,6 +50,8 @@ def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
         # error too (fullgraph).
         torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)  # ty: ignore[invalid-assignment]
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
+        # Else sizes that are equal at first would be taken for one: a width of two tokens and two heads.
+        shape_config.use_duck_shape = False
         if not os.environ.get("CXX"):
             torch._inductor.config.cpp.cxx = (cpu_product.find_compiler(),)  # ty: ignore[invalid-assignment]
         call = types.FunctionType(_call.__code__.replace(), globals())  # PyTorch keeps code with a function's own code
@@ -61,17 +61,16 @@ def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:
-    """Keeps the conditions that a pass has to meet, among those that PyTorch would check in each pass.
+    """Keeps the conditions on what differs from pass to pass, among those that PyTorch would check in each pass.
 
-    A model and the layers of its cache stay as they are. Their thousand conditions take longer than the draft's pass.
+    A model and the layers of its cache stay as they are; their thousand conditions take longer than a draft's pass.
     """
-    return [_varies(guard.name) for guard in guards]
+    return [_differs(guard.name) for guard in guards]
 
 
-def _varies(name: str) -> bool:
-    return not name.startswith(("L['model']", "L['inputs']['past_key_values']")) or name.endswith(
-        ("['past_key_values'].layers[0].keys", "['past_key_values'].source")
-    )
+def _differs(name: str) -> bool:
+    of_layers = "['past_key_values'].layers" in name and not name.endswith(".layers[0].keys")
+    return not of_layers and not name.startswith("L['model']")
 
 
 def _call(model: Any, **inputs: Any) -> Any:
