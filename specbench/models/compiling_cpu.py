@@ -51,7 +51,7 @@ def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
         torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)  # ty: ignore[invalid-assignment]
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
         # Else sizes that are equal at first would be taken for one: a width of two tokens and two heads.
-        shape_config.use_duck_shape = False
+        shape_config.use_duck_shape = False  # ty: ignore[invalid-assignment]
         if not os.environ.get("CXX"):
             torch._inductor.config.cpp.cxx = (cpu_product.find_compiler(),)  # ty: ignore[invalid-assignment]
         call = types.FunctionType(_call.__code__.replace(), globals())  # PyTorch keeps code with a function's own code
