@@ -76,6 +76,7 @@ class RunRow:
     engine: str | None = _setting("engine")  # how steps were taken: eager, static, graph, compiled
     # Tokens of prompts fed between two steps, at most; None: whole prompts.
     prompt_chunk: int | None = _setting("engine.prompt_chunk")
+    source: str | None = _setting("source")  # the engine under test that texts were sampled from
     sampler: str | None = _verbatim("choices.sampler", in_tables=False)  # its parameters say what it does
     temperature: float | None = _verbatim("sampler.temperature")
     top_k: int | None = _verbatim("sampler.top_k")

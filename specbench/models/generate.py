@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,26 +61,50 @@ def generate(
     Returns:
         The new tokens of each request, up to its first stop token.
     """
+    more: dict[str, Any] = {"assistant_model": pair.draft} if way == ASSISTED else {}
+    settings = {"cache_implementation": "static"} if way == STATIC else {}
+    return run(pair, prompts, sampling, max_new_tokens, seed, {**constant(gamma), **settings}, more)
+
+
+def constant(gamma: int) -> dict[str, Any]:
+    """Returns settings by which an assistant proposes gamma tokens a step, however sure it is, as our drafter does."""
+    return {
+        "num_assistant_tokens": gamma,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
+
+
+def run(
+    pair: Pair,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    max_new_tokens: int,
+    seed: int,
+    settings: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> list[list[int]]:
+    """Calls ``generate`` and returns the new tokens of each request, up to its first stop token.
+
+    Args:
+        settings: of its GenerationConfig, beside those of sampling.
+        arguments: of the call, such as assistant_model.
+    """
     stop_ids = sampling.ids_that_end(pair.stop_ids)
     width, device = max(map(len, prompts)), pair.target.device
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
     target: Any = pair.target
-    more: dict[str, Any] = {"assistant_model": pair.draft} if way == ASSISTED else {}
-    settings = GenerationConfig(
+    whole = GenerationConfig(
         **_sampling(sampling),
         max_new_tokens=max_new_tokens,
         eos_token_id=sorted(stop_ids) or None,
         pad_token_id=0,
-        cache_implementation="static" if way == STATIC else None,
-        # The draft proposes gamma tokens every time, however sure it is, as our drafter does.
-        num_assistant_tokens=gamma,
-        num_assistant_tokens_schedule="constant",
-        assistant_confidence_threshold=0.0,
+        **settings,
     )
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), _stock(pair, settings):
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), _stock(pair, whole):
         torch.manual_seed(seed)
-        made = target.generate(ids, attention_mask=mask, **more)
+        made = target.generate(ids, attention_mask=mask, **arguments)
     return [_to_stop(text, stop_ids) for text in made[:, width:].tolist()]
 
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from specbench.core.machine.journal import Journal
 from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import SamplingParams
+from specbench.sources import Source
 
 if TYPE_CHECKING:  # drafters import transformers, which takes seconds, and most protocols need no model
     from specbench.drafters import Drafter
@@ -30,6 +31,7 @@ class RunContext:
         drafter: not yet bound to models; None in a run without any.
         asked_pair: target and draft, where the command line names a pair; None where it says nothing of one.
         folder: the job's; None outside a run.
+        source: the engine under test, not yet opened; None if the command names none. The protocol opens and closes it.
         processors: what sampler.processors says, as JSON; empty for none.
         journal: for numbers that a user wants to see while the run goes on.
     """
@@ -47,6 +49,7 @@ class RunContext:
     drafter: Drafter | None = None
     asked_pair: tuple[str, str] | None = None
     folder: Path | None = None
+    source: Source | None = None
     processors: str = ""
     journal: Journal = field(default_factory=Journal)
 
@@ -98,6 +101,7 @@ class MeasurementProtocol(Protocol):
         needs_models: whether ``run`` gets a ModelContext; a protocol that does not is run without loading any.
         mixed_sampling (optional): True if it goes by each request's own sampling parameters, so that lines of a
             workload may have some; otherwise such a workload is refused.
+        reads_source (optional): True if it samples from ``context.source``; otherwise a run that names one is refused.
         drafts (optional): False if it drafts nothing, so that a gamma of a workload's line is refused.
         times (optional): True if it measures times, which jobs that run beside each other on one machine would spoil.
     """

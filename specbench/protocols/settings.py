@@ -12,6 +12,7 @@ from specbench.replay.survival import LARGEST_GAMMA
 
 OF_MODELS = ("pair", "drafter", "engine", "parallel", "workload", "max_new_tokens")
 NO_MODEL = "It loads no model; leave it out."
+NO_SOURCE = "It samples from no engine under test; leave it out, or use protocol=judge."
 
 
 def check_gammas(key: str, values: object, least: int = 0) -> list[int]:
@@ -60,6 +61,8 @@ def check_timing(rounds: object, replays: object, host_calls: object, seconds: o
 def unused(protocol: MeasurementProtocol) -> dict[str, str | None]:
     """The keys that a protocol makes no use of, with what to know instead (see OwnConditions)."""
     own = dict(protocol.own_conditions) if isinstance(protocol, OwnConditions) else {}
+    if not getattr(protocol, "reads_source", False):
+        own = {"source": NO_SOURCE, **own}
     return own if protocol.needs_models else {**dict.fromkeys(OF_MODELS, NO_MODEL), **own}
 
 

@@ -12,6 +12,9 @@ from omegaconf import OmegaConf
 from specbench.core.conf import CONF
 from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
 from specbench.runs.overrides import choice_of
+from specbench.sources import Source
+
+_SOURCE_MEMBERS = ("engine", "modes", "unsupported", "takes_seeds", "open", "complete", "close")
 
 
 def names(group: str) -> list[str]:
@@ -44,6 +47,18 @@ def chosen(group: str, name: str) -> Any:
 def build(key: str, node: Any) -> Any:
     """What a configuration group names (``_target_``), made of its arguments. Raises ConfigError."""
     return explained(key, instantiate, node)
+
+
+def build_source(node: Any) -> Source | None:
+    """The engine under test that a configuration names; None if it names none. Raises ConfigError."""
+    if node is None:
+        return None
+    source = explained("source", instantiate, node, _convert_="all")
+    missing = [name for name in _SOURCE_MEMBERS if not hasattr(source, name)]
+    if missing:
+        remedy = "See docs/sources.md for what a source of one's own has."
+        raise ConfigError("source", type(source).__name__, f"no source: it has no {', '.join(missing)}", remedy)
+    return source
 
 
 def explained(key: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

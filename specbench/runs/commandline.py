@@ -26,7 +26,7 @@ from specbench.runs.listing import EXPERIMENTS, check_choice, unknown_key
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
 from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
 
-GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking")
+GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking", "source")
 # Keys of Hydra's that would take jobs out of the folders of their plan.
 REFUSED = {
     "hydra.run.dir": "a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep.dir instead.",
@@ -143,7 +143,10 @@ def _check(argument: str) -> None:
             "+exp", value, "several experiments at once would lose their own sweeps", "Run one after the other."
         )
     if bare in GROUPS and (argument.startswith("~") or value in ("null", "")):
-        raise ConfigError(bare, value or "nothing", "a run needs one", "See --help for the choices.")
+        problem, remedy = "a run needs one", "See --help for the choices."
+        if bare == "source":
+            problem, remedy = "not the name of a choice", "Leave it out for none."
+        raise ConfigError(bare, value or "nothing", problem, remedy)
     if (bare in GROUPS or bare == "hydra/launcher") and re.match(r"[\[{]|[-+\d.]+$|(?i:true|false|nan|inf)$", value):
         remedy = f"Name one, such as {bare}={_first(value)}, or several with commas between them and no brackets."
         raise ConfigError(bare, value, "not the name of a choice", remedy)

@@ -89,7 +89,7 @@ class TrackingConfig:
 
 @dataclass
 class Config:
-    """drafter, verifier, engine and protocol are open: each yaml names a class (_target_) and its arguments."""
+    """drafter, verifier, engine, protocol and source are open: each yaml names a class (_target_) and its arguments."""
 
     pair: PairConfig = field(default_factory=PairConfig)
     drafter: dict[str, Any] = MISSING
@@ -98,6 +98,7 @@ class Config:
     engine: dict[str, Any] = MISSING
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     protocol: dict[str, Any] = MISSING
+    source: Any = None  # a mapping; Any, so that null may take its place
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     gamma: int = 4
     batch_size: int = 1
@@ -182,9 +183,10 @@ def check(given: Mapping[str, Any]) -> None:
             raise ConfigError(key, value, "not known", f"Use {' or '.join(choices)}.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
         raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
-    for group in ("drafter", "verifier", "engine", "protocol"):
-        if not isinstance(given[group].get("_target_"), str):
-            raise ConfigError(group, dict(given[group]), "no _target_", f"Choose one of conf/{group}/*.yaml.")
+    for group in ("drafter", "verifier", "engine", "protocol", *(["source"] if given["source"] is not None else [])):
+        node = given[group]
+        if not (isinstance(node, Mapping) and isinstance(node.get("_target_"), str)):
+            raise ConfigError(group, node, "no _target_", f"Choose one of conf/{group}/*.yaml.")
 
 
 def _check_workload(given: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from specbench.reports import tracking
 from specbench.reports.tracking import JobRun
 from specbench.rules.verifier import capabilities
 from specbench.runs import config as configuration
-from specbench.runs.choices import build
+from specbench.runs.choices import build, build_source
 from specbench.runs.config import Config
 from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
@@ -186,7 +186,8 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         torch.cuda.set_device(device)  # Triton launches on the current device, whichever its tensors are on
     protocol, verifier = (build(key, getattr(config, key)) for key in ("protocol", "verifier"))
     ignored = unused(protocol)
-    check_conditions(job.asked, ignored, job.choices["protocol"])
+    named = {} if config.source is None else {"source": job.choices.get("source", "...")}  # also by a yaml of conf/exp
+    check_conditions({**job.asked, **named}, ignored, job.choices["protocol"])
     torch.set_num_threads(config.threads or PYTORCH_THREADS)
     if capabilities(verifier).interpreted:
         say(f"verifier={job.choices['verifier']} runs through Triton's interpreter: exact, but its times say nothing.")
@@ -203,6 +204,7 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         command=job.command,
         asked_pair=(config.pair.target, config.pair.draft or NO_DRAFT) if job.names_pair else None,
         folder=job.folder,
+        source=build_source(config.source),
         journal=Journal(None if tracked is None else job.folder),
         processors=processors_text(resolved["sampler"]),
     )
@@ -258,6 +260,8 @@ def _settings_columns(
         "draft_dtype": None if config.pair.draft is None else str(of_draft).removeprefix("torch."),
         "drafter": component_name("drafter", job.choices["drafter"], resolved["drafter"], job.overrides),
         "workload": workload_name(config.workload),
+        "source": resolved["source"]
+        and component_name("source", job.choices["source"], resolved["source"], job.overrides),
         "ranks": ranks.size(),
         **context.columns,
         **emptied(ignored),

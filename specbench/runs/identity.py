@@ -13,7 +13,13 @@ from specbench.metrics.run_row import leaves
 # These change neither what is asked nor the numbers that answer it, other than times.
 APART = ("tracking", "threads", "share_machine")
 FILES = ("workload.path", "pair.target", "pair.draft")  # a file or a folder, if it is not the name of something else
-OPEN = ("drafter", "verifier", "engine", "protocol")  # groups with keys of a user's own, of which any may name a file
+OPEN = (
+    "drafter",
+    "verifier",
+    "engine",
+    "protocol",
+    "source",
+)  # groups of a user's own classes; any key may name a file
 SAMPLES, SAMPLE = 16, 4096  # of a large file: so many pieces of so many bytes
 
 
@@ -26,7 +32,8 @@ def settings_of(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> dict
         resolved: its configuration.
         choices: of the configuration groups, by which rows name what ran; returned under "choices".
     """
-    settings = {key: value for key, value in resolved.items() if key not in APART}
+    unnamed = () if resolved.get("source") else ("source",)  # as in plans that are older than this key
+    settings = {key: value for key, value in resolved.items() if key not in (*APART, *unnamed)}
     return {**settings, "choices": {key: value for key, value in choices.items() if key not in (*APART, "exp")}}
 
 

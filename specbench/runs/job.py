@@ -52,7 +52,8 @@ class JobInfo:
     @staticmethod
     def current() -> JobInfo:
         hydra = HydraConfig.get()
-        choices = {key: str(value) for key, value in hydra.runtime.choices.items() if not key.startswith("hydra/")}
+        chosen = {key: value for key, value in hydra.runtime.choices.items() if value is not None}
+        choices = {key: str(value) for key, value in chosen.items() if not key.startswith("hydra/")}
         given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
         overrides: list[str] = given
         folder = Path(hydra.runtime.output_dir)

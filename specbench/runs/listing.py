@@ -39,6 +39,7 @@ _GROUPS = {
     "workload": "the prompts",
     "sampler": "how both models sample",
     "engine": "how a step is run",
+    "source": "the engine under test, which texts are sampled from",
     "tracking": "where runs are logged",
 }
 
@@ -65,7 +66,7 @@ def listing(group: str | None = None) -> str:
 
 def _of_group(group: str) -> str:
     choices = names(group)
-    width = max(map(len, choices))
+    width = max(map(len, choices), default=0)
     lines = [_cut(f"  {name:{width}}  {described(group, name)}") for name in choices]
     return "\n".join([f"{'+' if group == EXPERIMENTS else ''}{group}=  {_GROUPS[group]}", *lines])
 

@@ -162,7 +162,8 @@ class PlannedSweeper(Sweeper):
         assert self.hydra_context is not None
         assert self.config is not None
         composed = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
-        choices = {key: str(value) for key, value in composed.hydra.runtime.choices.items() if "/" not in key}
+        chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
+        choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
         job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
         try:
             check_times(composed)

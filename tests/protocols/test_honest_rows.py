@@ -49,7 +49,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "replay_check": {"gammas": [1, 2], "decoded": [1], "warmup": 0},
 }
 KEYS = {  # of the configuration, by the attribute of a context that holds it
-    **{key: key for key in ("gamma", "batch_size", "seed", "dtype", "verifier", "drafter", "engine", "pair")},
+    **{key: key for key in ("gamma", "batch_size", "seed", "dtype", "verifier", "drafter", "engine", "pair", "source")},
     "sampling": "sampler",
     "requests": "workload",
 }

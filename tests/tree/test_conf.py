@@ -52,6 +52,7 @@ def test_the_folders_were_found():
         "workload",
         "protocol",
         "tracking",
+        "source",
     }
     assert {"smoke", "gamma_sweep", "temperature_sweep"} <= set(EXPERIMENTS)
 
@@ -76,7 +77,9 @@ def test_every_choice_says_what_it_is(group, name):
 
 
 @pytest.mark.parametrize(
-    ("group", "name"), [c for c in CHOICES if c[0] in ("drafter", "verifier", "protocol")], ids=lambda text: text
+    ("group", "name"),
+    [c for c in CHOICES if c[0] in ("drafter", "verifier", "protocol", "source")],
+    ids=lambda text: text,
 )
 def test_components_take_the_arguments_of_their_yaml(group, name):
     settings = OmegaConf.to_container(composed(f"{group}={name}")[group])  # ??? included

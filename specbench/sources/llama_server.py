@@ -1,0 +1,95 @@
+"""llama.cpp's server by its own protocol, POST /completion: token ids in and out, and counters for each text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specbench.core.sampling_params import SamplingParams
+from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.http import Server
+from specbench.sources.parameters import given, unsupported_but
+from specbench.sources.served import Reply, ServedSource
+
+_NAMES = {  # of sampling parameters that it calls by another name, or by the same
+    **{"top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "repeat_penalty"},
+    **{"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty"},
+    **{"stop": "stop", "ignore_eos": "ignore_eos", "logprobs": "n_probs"},
+}
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_CUTS = ("top_k", "top_p", "min_p")
+_FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
+_OLD = "Update llama-server, or use source=openai."
+_RANDOM_SEED = 2**32 - 1  # with which it takes a seed of its own
+
+
+class LlamaServerSource(ServedSource):
+    """Texts of llama-server. Its penalties are of prompt and text."""
+
+    unsupported = unsupported_but("temperature", "logit_bias", *_NAMES)
+
+    def describe(self, server: Server) -> str:
+        props = server.json("/props")
+        if not isinstance(props, dict) or "build_info" not in props:
+            raise server.error(f"/props has no build_info: {server.shown(repr(props))}", _OLD)
+        return f"llama.cpp {props['build_info']}"
+
+    def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
+        sampling = request.sampling
+        body = {
+            "prompt": request.prompt if request.token_ids is None else list(request.token_ids),
+            "n_predict": request.max_new_tokens,
+            "seed": request.seed % _RANDOM_SEED,
+            "temperature": sampling.temperature,
+            "samplers": _samplers(sampling),
+            "return_tokens": True,
+            **{_NAMES[name]: value for name, value in given(request, _NAMES).items()},
+        }
+        if "penalties" in body["samplers"]:  # of all of the prompt, which has at most a token a byte, and the text
+            size = len(request.prompt.encode()) if request.token_ids is None else len(request.token_ids)
+            body["repeat_last_n"] = size + 1 + request.max_new_tokens
+        if sampling.logit_bias is not None:
+            body["logit_bias"] = [list(pair) for pair in dict(sampling.logit_bias).items()]
+        return "/completion", body
+
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+        request = reply.request
+        if reply.get("truncated", bool, _OLD):
+            raise reply.server.error(f"it cut prompt {request.prompt_id!r}", "Start it with a longer context (-c).")
+        if request.token_ids is not None and reply.get("tokens_evaluated", int, _OLD) < len(request.token_ids):
+            raise reply.server.error(
+                f"it read a part of prompt {request.prompt_id!r}", "Start it with a longer context."
+            )
+        stop = reply.get("stop_type", str, _OLD)
+        return Completion(
+            request=request,
+            mode=mode,
+            text=reply.get("content", str, _OLD),
+            token_ids=reply.token_ids("tokens", _OLD),
+            finish_reason=_FINISH.get(stop, stop),
+            logprobs=None if request.sampling.logprobs is None else _logprobs(reply),
+            counters=timings(reply),
+            seconds=seconds,
+        )
+
+
+def timings(reply: Reply) -> dict[str, float]:
+    """The counters of llama-server's timings; it leaves out those of texts for which nothing was drafted."""
+    if not reply.has("timings"):
+        return {}
+    inner = reply.within("timings", _OLD)
+    if not inner.has("draft_n"):
+        return {"drafted": 0.0, "accepted": 0.0}
+    names = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
+    return {what: float(inner.get(name, int, _OLD)) for what, name in names.items()}
+
+
+def _samplers(sampling: SamplingParams) -> list[str]:
+    """Those that are on alone, in specbench's order: penalties, temperature, cuts."""
+    penalised = any(getattr(sampling, name) != getattr(SamplingParams(), name) for name in _PENALTIES)
+    cuts = [name for name in _CUTS if getattr(sampling, name) != getattr(SamplingParams(), name)]
+    return [*(["penalties"] if penalised else []), "temperature", *([] if sampling.greedy else cuts)]
+
+
+def _logprobs(reply: Reply) -> tuple[float, ...]:
+    places = reply.get("completion_probabilities", list, _OLD)
+    return tuple(Reply(reply.server, each, reply.request).get("logprob", (int, float), _OLD) for each in places)

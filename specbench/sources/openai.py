@@ -1,0 +1,126 @@
+"""Any server of OpenAI's protocol, completions or chat: vLLM, SGLang, TGI, llama-server and others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specbench.core.errors import ConfigError
+from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.http import Server, StatusError
+from specbench.sources.llama_server import timings
+from specbench.sources.parameters import given, unsupported_but
+from specbench.sources.served import Reply, ServedSource
+
+_TGI = ("temperature", "top_p", "frequency_penalty", "stop")
+_OPENAI = (*_TGI, "presence_penalty", "logit_bias", "logprobs")
+_SGLANG = (*_OPENAI, "top_k", "min_p", "repetition_penalty", "ignore_eos", "stop_token_ids", "min_tokens")
+_VLLM = (*_SGLANG, "bad_words", "allowed_token_ids", "include_stop_str_in_output", "skip_special_tokens")
+DIALECTS = {"openai": _OPENAI, "vllm": _VLLM, "sglang": _SGLANG, "tgi": _TGI}
+# Always sent to servers that know them, which would take the model's own (generation_config.json) for what is left out.
+_ALWAYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_PROTOCOL = "Is it a server of OpenAI's protocol? See source.dialect."
+
+
+class OpenAiSource(ServedSource):
+    """Texts of such a server.
+
+    Args:
+        model: as the server calls it; None takes the one that it serves.
+        chat: whether to ask /v1/chat/completions, with the prompt as the user's message. The server applies its
+            template then, and prompts are sent as text.
+        dialect: which parameters it takes beside OpenAI's, one of DIALECTS. ``vllm`` returns token ids as well.
+        served: see :class:`specbench.sources.served.ServedSource`.
+
+    Raises:
+        ConfigError: a dialect that is not known, or what ServedSource refuses.
+    """
+
+    def __init__(
+        self, url: str | None, model: str | None = None, chat: bool = False, dialect: str = "openai", **served: Any
+    ):
+        super().__init__(url, **served)
+        if dialect not in DIALECTS:
+            raise ConfigError("source.dialect", dialect, "not known", f"Use {', '.join(DIALECTS)}.")
+        self.model, self.chat, self.dialect = model, chat, dialect
+        self.unsupported = unsupported_but(*DIALECTS[dialect])
+
+    def describe(self, server: Server) -> str:
+        self.model, owner = _model(server, self.model)
+        try:
+            version = server.json("/version")  # of vLLM
+            return f"{owner} {version['version']}"
+        except (ConfigError, KeyError, TypeError):
+            return owner
+
+    def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
+        names = DIALECTS[self.dialect]
+        values = given(request, names) | {name: getattr(request.sampling, name) for name in names if name in _ALWAYS}
+        if values.get("top_k") == 0:
+            values["top_k"] = -1  # off, as vLLM and SGLang both read it
+        if "logit_bias" in values:
+            values["logit_bias"] = {str(token): bias for token, bias in dict(request.sampling.logit_bias or ()).items()}
+        body = {"model": self.model, "max_tokens": request.max_new_tokens, "seed": request.seed, "n": 1, **values}
+        if self.dialect == "vllm":
+            body["return_token_ids"] = True
+        if not self.chat:
+            by_ids = request.token_ids is not None and self.dialect != "tgi"
+            return "/v1/completions", {**body, "prompt": list(request.token_ids) if by_ids else request.prompt}
+        if "logprobs" in values:
+            body |= {"logprobs": True, "top_logprobs": values["logprobs"]}
+        return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
+
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+        request, choice = reply.request, reply.within("choices", _PROTOCOL)
+        self._check_prompt(reply)
+        message = choice.within("message", _PROTOCOL) if self.chat else choice
+        remedy = "Update vLLM (0.10.2 and later return token ids), or use source.dialect=openai."
+        return Completion(
+            request=request,
+            mode=mode,
+            text=message.get("content" if self.chat else "text", str, _PROTOCOL),
+            token_ids=choice.token_ids("token_ids", remedy) if self.dialect == "vllm" else None,
+            finish_reason=choice.get("finish_reason", str, _PROTOCOL) if choice.has("finish_reason") else None,
+            logprobs=None if request.sampling.logprobs is None else self._logprobs(choice),
+            counters=timings(reply),
+            seconds=seconds,
+        )
+
+    def _check_prompt(self, reply: Reply) -> None:
+        ids = reply.request.token_ids
+        if ids is None or self.chat or self.dialect == "tgi" or not reply.has("usage"):
+            return
+        count = reply.within("usage", _PROTOCOL).get("prompt_tokens", int, _PROTOCOL)
+        if count < len(ids):
+            problem = f"it read {count} of the {len(ids)} tokens of prompt {reply.request.prompt_id!r}"
+            raise reply.server.error(problem, "Start it with a longer context, or shorten the prompt.")
+
+    def _logprobs(self, choice: Reply) -> tuple[float, ...]:
+        remedy = "Leave sampler.logprobs out: it gives none."
+        inner = choice.within("logprobs", remedy)
+        if not inner.has("content"):
+            return inner.numbers("token_logprobs", remedy)
+        places = inner.get("content", list, remedy)
+        return tuple(Reply(inner.server, each, inner.request).get("logprob", (int, float), remedy) for each in places)
+
+
+def _model(server: Server, wanted: str | None) -> tuple[str, str]:
+    """The model to ask for, and who serves it, such as "vllm".
+
+    Raises:
+        ConfigError: the server does not serve it, or serves several and none was named.
+    """
+    try:
+        listed = server.json("/v1/models")
+        owners = {str(model["id"]): str(model.get("owned_by", "a server")) for model in listed["data"]}
+    except StatusError as error:
+        if error.status != 404 or wanted is None:
+            raise
+        return wanted, "a server"  # it has no list
+    except (KeyError, TypeError, AttributeError):
+        raise server.error(f"/v1/models lists no models: {server.shown(repr(listed))}", _PROTOCOL) from None
+    if wanted is None and len(owners) == 1:
+        return next(iter(owners.items()))
+    if wanted not in owners:
+        serves = f"{server.url} serves {', '.join([*owners][:8]) or 'no model'}"
+        raise ConfigError("source.model", wanted, serves, "Name one of them.")
+    return wanted, owners[wanted]

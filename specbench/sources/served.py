@@ -1,0 +1,174 @@
+"""What all sources of HTTP servers share: two addresses, one a mode, and requests side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from specbench.core.checks import check_count, check_seconds
+from specbench.core.errors import ConfigError
+from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.http import MEBIBYTE, Server
+from specbench.sources.parameters import check_supported
+from specbench.sources.prometheus import Counters
+
+
+class ServedSource:
+    """Base of sources of servers. A subclass says what a request is in its protocol, and what a reply says.
+
+    Args:
+        url: the server that speculates; None if only the plain one is sampled from.
+        plain_url: the same engine and model without speculation.
+        extra: put into the body of each request, for parameters of the engine's own.
+        counters: names of counters in the text of /metrics, by "drafted", "accepted" and "steps"; None reads none.
+        api_key: see :class:`specbench.sources.http.Server`, and so for timeout and retries.
+        concurrency: requests that are sent at the same time.
+        most_megabytes: of a reply.
+
+    Attributes:
+        totals: what the servers counted since they were opened, by mode; what others asked of them is counted too.
+
+    Raises:
+        ConfigError: no address, or a number out of its range.
+    """
+
+    engine = "a server"  # until it has been opened
+    unsupported: frozenset[str]
+    takes_seeds = True
+
+    def __init__(
+        self,
+        url: str | None,
+        plain_url: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        counters: Mapping[str, str] | None = None,
+        api_key: str = "SPECBENCH_API_KEY",
+        timeout: float | int = 120,
+        retries: int = 5,
+        concurrency: int = 1,
+        most_megabytes: int = 16,
+    ):
+        check_seconds("source.timeout", timeout, "Use a number of seconds.")
+        check_count("source.retries", retries, 0)
+        self.concurrency = check_count("source.concurrency", concurrency)
+        self.extra, self.totals = dict(extra or {}), {}
+        addresses = {Mode.SPECULATIVE: ("source.url", url), Mode.PLAIN: ("source.plain_url", plain_url)}
+        most = check_count("source.most_megabytes", most_megabytes) * MEBIBYTE
+        self.servers = {
+            mode: Server(key, address, api_key, timeout, retries, most)
+            for mode, (key, address) in addresses.items()
+            if address is not None
+        }
+        if not self.servers:
+            raise ConfigError("source.url", None, "no server", "Give source.url, source.plain_url or both.")
+        self.modes = frozenset(self.servers)
+        self.counters = Counters(counters)
+
+    def open(self) -> None:
+        """Asks each server what it is."""
+        engines = {self.describe(server): None for server in self.servers.values()}
+        self.engine = " and ".join(engines)
+        for mode, server in self.servers.items():
+            self.totals[mode] = dict.fromkeys(self.counters.read(server, mode is Mode.SPECULATIVE), 0.0)
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+        """Sends requests to the mode's server, ``concurrency`` at the same time."""
+        check_supported(requests, self.unsupported, self.engine)
+        server = self.servers[mode]
+        before = self.counters.read(server, mode is Mode.SPECULATIVE)
+        with ThreadPoolExecutor(self.concurrency) as pool:
+            futures = [pool.submit(self._one, server, request, mode) for request in requests]
+            try:
+                completions = [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        for name, value in self.counters.read(server, mode is Mode.SPECULATIVE).items():
+            if value < before[name]:
+                raise server.error(
+                    f"its counter {self.counters.names[name]} went back", "Was it restarted? Begin anew."
+                )
+            self.totals[mode][name] += value - before[name]
+        return completions
+
+    def close(self) -> None:
+        for server in self.servers.values():
+            server.close()
+
+    def _one(self, server: Server, request: TextRequest, mode: Mode) -> Completion:
+        start = time.perf_counter()
+        path, body = self.asked(request)
+        reply = server.json(path, {**body, **self.extra})
+        completion = self.read(Reply(server, reply, request), mode, time.perf_counter() - start)
+        if mode is Mode.PLAIN and completion.counters.get("drafted"):
+            problem = "the server without speculation drafts tokens"
+            raise server.error(problem, "Start it without a draft (conf/source/*.yaml say how).")
+        cut_off = completion.finish_reason == "length" or request.sampling.ignore_eos
+        if not completion.text and not completion.token_ids and cut_off:
+            raise server.error(f"prompt {request.prompt_id!r} has an empty text", "See the server's own log.")
+        return completion
+
+    def describe(self, server: Server) -> str:
+        """The engine's name and version. Raises ConfigError if the server cannot be used."""
+        raise NotImplementedError
+
+    def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a request."""
+        raise NotImplementedError
+
+    def read(self, reply: Reply, mode: Mode, seconds: float) -> Completion:
+        """What a reply says. Raises ConfigError if it says something else."""
+        raise NotImplementedError
+
+
+class Reply:
+    """A part of a server's reply, whose fields are checked as they are read.
+
+    Args:
+        server: whose reply it is, for messages.
+        part: the decoded JSON.
+        request: what it answers.
+        place: of the part in the reply, for messages.
+    """
+
+    def __init__(self, server: Server, part: Any, request: TextRequest, place: str = ""):
+        self.server, self.part, self.request, self.place = server, part, request, place
+
+    def get(self, name: str, kind: type | tuple[type, ...], remedy: str) -> Any:
+        """A field that has to be there, of this type; a bool is no number."""
+        value = self.part.get(name) if isinstance(self.part, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            problem = f"the reply to prompt {self.request.prompt_id!r} has no {self.place}{name} that can be read"
+            raise self.server.error(f"{problem}: {self.server.shown(repr(self.part))}", remedy)
+        return value
+
+    def within(self, name: str, remedy: str) -> Reply:
+        """An object in a field, or the first one of a list."""
+        value = self.part.get(name) if isinstance(self.part, dict) else None
+        first = value[0] if isinstance(value, list) and value else value
+        if not isinstance(first, dict):
+            self.get(name, _Nothing, remedy)
+        return Reply(self.server, first, self.request, f"{self.place}{name}.")
+
+    def has(self, name: str) -> bool:
+        return isinstance(self.part, dict) and self.part.get(name) is not None
+
+    def token_ids(self, name: str, remedy: str) -> tuple[int, ...]:
+        """A list of token ids."""
+        ids = self.get(name, list, remedy)
+        if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
+            self.get(name, _Nothing, remedy)
+        return tuple(ids)
+
+    def numbers(self, name: str, remedy: str) -> tuple[float, ...]:
+        """A list of numbers."""
+        values = self.get(name, list, remedy)
+        if not all(isinstance(value, int | float) for value in values):
+            self.get(name, _Nothing, remedy)
+        return tuple(map(float, values))
+
+
+class _Nothing:
+    """No value has this type."""

@@ -1,0 +1,117 @@
+"""transformers' own ``generate``, plain and with one of its speculative methods, one text after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from specbench.core.checks import check_count
+from specbench.core.errors import ConfigError
+from specbench.models.generate_speculatively import (
+    METHODS,
+    NEEDING_DRAFT,
+    TOKENIZERS,
+    Method,
+    draft_tokenizer,
+    sample_plainly,
+    sample_speculatively,
+)
+from specbench.models.loading import Pair, load_pair
+from specbench.sources.base import Completion, Mode, TextRequest
+from specbench.sources.parameters import check_supported, unsupported_but
+
+_SUPPORTED = ("temperature", "top_k", "top_p", "min_p", "ignore_eos", "stop_token_ids")
+
+
+class TransformersSource:
+    """Texts of ``generate`` with a target, and for some methods a draft.
+
+    Args:
+        target, draft, device, dtype, download: see :func:`specbench.load_pair`.
+        method: how it speculates, one of METHODS.
+        gamma: tokens drafted a step.
+        layers: of the target that draft, for method early_exit.
+        max_ngram_size: the longest match that prompt_lookup looks for.
+
+    Raises:
+        ConfigError: a method that is not known or lacks its draft, or a number out of its range.
+    """
+
+    modes = frozenset(Mode)
+    unsupported = unsupported_but(*_SUPPORTED)
+    takes_seeds = True
+
+    def __init__(
+        self,
+        target: str,
+        draft: str | None = None,
+        method: str = "assisted",
+        gamma: int = 4,
+        layers: int | None = None,
+        max_ngram_size: int = 2,
+        device: str = "auto",
+        dtype: str = "auto",
+        download: bool = False,
+    ):
+        if method not in METHODS:
+            raise ConfigError("source.method", method, "not known", f"Use {', '.join(METHODS)}.")
+        if method in NEEDING_DRAFT and draft is None:
+            raise ConfigError("source.draft", None, f"source.method={method} drafts with a model", "Name one.")
+        size = check_count("source.max_ngram_size", max_ngram_size)
+        self.method = Method(method, check_count("source.gamma", gamma), layers, size)
+        self.target, self.draft = target, draft if method in NEEDING_DRAFT else None
+        self.device, self.dtype, self.download = device, dtype, download
+        self.engine = f"transformers {version('transformers')}"
+        self.pair: Pair | None = None
+
+    def open(self) -> None:
+        """Loads the models."""
+        differ = self.method.name == TOKENIZERS
+        self.pair = load_pair(
+            self.target,
+            self.draft,
+            device=self.device,
+            dtype=self.dtype,
+            chat=False,
+            download=self.download,
+            vocabularies="different" if differ else "same",
+        )
+        if differ and self.draft is not None:
+            tokenizer = draft_tokenizer("source.draft", self.draft, self.download)
+            self.method = dataclasses.replace(self.method, draft_tokenizer=tokenizer)
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+        """Decodes requests one after another, since assisted generation takes one."""
+        check_supported(requests, self.unsupported, self.engine)
+        return [self._one(request, mode) for request in requests]
+
+    def close(self) -> None:
+        self.pair = None
+
+    def _one(self, request: TextRequest, mode: Mode) -> Completion:
+        pair, start = self._opened(), time.perf_counter()
+        prompt = pair.encode(request.prompt) if request.token_ids is None else request.token_ids
+        asked = (pair, prompt, request.sampling, request.max_new_tokens, request.seed)
+        counters: dict[str, float] = {}
+        if mode is Mode.PLAIN:
+            ids = sample_plainly(*asked)
+        else:
+            ids, counts = sample_speculatively(*asked, self.method)
+            counters = {name: float(count) for name, count in dataclasses.asdict(counts).items()}
+        stopped = bool(ids) and ids[-1] in request.sampling.ids_that_end(pair.stop_ids)
+        return Completion(
+            request=request,
+            mode=mode,
+            text=str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
+            token_ids=tuple(ids),
+            finish_reason="stop" if stopped else "length",
+            counters=counters,
+            seconds=time.perf_counter() - start,
+        )
+
+    def _opened(self) -> Pair:
+        if self.pair is None:
+            raise RuntimeError("open() first")
+        return self.pair
