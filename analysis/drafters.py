@@ -85,7 +85,7 @@ def best_by_category(found: pd.DataFrame) -> list[tuple[float, pd.DataFrame]]:
     if found.empty:
         return []
     groups = ((temperature, rows.groupby("category", sort=False)) for temperature, rows in found.groupby("temperature"))
-    return [(temperature, found.loc[by["acceptance_length"].idxmax()]) for temperature, by in groups]  # ty: ignore[invalid-return-type]
+    return [(temperature, found.loc[by["acceptance_length"].idxmax()]) for temperature, by in groups]  # ty: ignore[invalid-explicit-return]
 
 
 if __name__ == "__main__":

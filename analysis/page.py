@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from markdown_it.tree import SyntaxTreeNode
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from specbench.core import rounding
 from specbench.core.errors import ArgumentError
 from specbench.core.sampling_params import NUMBERS
 from specbench.metrics.intervals import CONFIDENCE
@@ -54,7 +53,14 @@ Shown = Table | Figure | None  # what a page places; None is left out
 
 
 def page(
-    run_dir: Path, name: str, shown: Mapping[str, Shown], rules: Any = (), warning: str = "", **values: Any
+    run_dir: Path,
+    name: str,
+    shown: Mapping[str, Shown],
+    rules: Iterable[str] = (),
+    warning: Text = "",
+    data: Mapping[str, pd.DataFrame] | None = None,
+    headlines: Mapping[str, str] | None = None,
+    **values: Any,
 ) -> Report:
     """The report of an experiment, by the template of its name.
 
@@ -62,12 +68,11 @@ def page(
         run_dir: the sweep's folder.
         name: of the experiment.
         shown: tables and figures by name.
-        rules, warning: of :func:`analysis.folder.report_of`, and so ``data`` and ``headlines``.
+        rules, warning, data, headlines: of :func:`analysis.folder.report_of`.
         values: of the template's macro ``page``.
     """
-    further = {key: values.pop(key) for key in ("data", "headlines") if key in values}
     title, question, sections = filled(name, shown, **values)
-    return report_of(run_dir, name, title, question, sections, rules, warning=warning, **further)
+    return report_of(run_dir, name, title, question, sections, rules, data, headlines, literal(warning))
 
 
 def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, Text, list[Section]]:
@@ -80,7 +85,7 @@ def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, T
     for place, heading, blocks in _parts(_macro(f"{name}.page")(**values)):
         if place == "h1":
             title = heading
-            question = _flat(join(block.text for block in blocks if isinstance(block, Paragraph)))
+            question = _flat(join(_paragraphs(blocks)))
         elif place == "h2":
             sections.append(Section(heading, tuple(blocks)))
         elif place == "more":
@@ -89,9 +94,7 @@ def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, T
             which, _, words = heading.partition(": ")
             if which not in left:
                 raise ArgumentError(f"{name}.md: {which!r} is no table or figure of the page. Pass it, or None.")
-            block = _placed(
-                which, words, left.pop(which), [each.text for each in blocks if isinstance(each, Paragraph)]
-            )
+            block = _placed(which, words, left.pop(which), _paragraphs(blocks))
             sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *block))
     if unplaced := [which for which, each in left.items() if each is not None]:
         raise ArgumentError(f"{name}.md: has no place for {unplaced[0]!r}. Add a line: ### {unplaced[0]}")
@@ -102,9 +105,10 @@ def words(macro: str, *values: Any) -> Text:
     """What a macro says, as one text.
 
     Args:
-        macro: ``FILE.MACRO`` of pages/, such as ``gamma_sweep.closed_form``.
+        macro: ``FILE.MACRO`` of pages/, such as ``gamma_sweep.theory``.
     """
-    return _flat(join(block.text for _, _, blocks in _parts(_macro(macro)(*values)) for block in blocks))
+    parts = _parts(_macro(macro)(*values))
+    return _flat(join(text for _, _, blocks in parts for text in _paragraphs(blocks)))
 
 
 def section_of(macro: str, *values: Any) -> Section:
@@ -112,14 +116,16 @@ def section_of(macro: str, *values: Any) -> Section:
     return next(Section(heading, tuple(blocks)) for place, heading, blocks in _parts(_macro(macro)(*values)) if place)
 
 
+def _paragraphs(blocks: Sequence[Block]) -> list[Text]:
+    return [block.text for block in blocks if isinstance(block, Paragraph)]
+
+
 def _placed(name: str, question: str, shown: Shown, texts: list[Text]) -> list[Block]:
     if isinstance(shown, Figure):
         return [Picture(name, shown, question, _flat(join(texts)))]
-    return (
-        []
-        if shown is None
-        else [dataclasses.replace(shown, caption=_flat(join(texts[:1])), note=_flat(join(texts[1:])))]
-    )
+    if shown is None:
+        return []
+    return [dataclasses.replace(shown, caption=_flat(join(texts[:1])), note=_flat(join(texts[1:])))]
 
 
 def _macro(name: str) -> Any:
@@ -141,15 +147,12 @@ def _templates() -> jinja2.Environment:
         f=lambda value, form=".2f": cells.number(value, form), plain=cells.plain, code=Code, strong=Strong
     )
     made.filters["log10"] = math.log10
-    made.tests["missing"] = pd.isna
-    made.globals.update(
-        sampling=_sampling,
-        interval=cells.interval,
-        values=cells.values,
-        few_units=cells.few_units,
-        rounding=rounding,
-        level=f"{CONFIDENCE:.0%}",
-    )
+    made.tests["missing"] = lambda value: bool(pd.isna(value))
+    functions: dict[str, Any] = {
+        **{"sampling": _sampling, "interval": cells.interval, "values": cells.values, "few_units": cells.few_units},
+        "level": f"{CONFIDENCE:.0%}",
+    }
+    made.globals.update(functions)
     return made
 
 
