@@ -44,14 +44,14 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self._packed: Tensor | None = None
-        self._version: tuple[object, ...] = ()
+        self._packed_version: tuple[object, ...] = ()
 
     def pack(self) -> None:
         """Copies the weights, if they have changed since."""
         version = (self.weight.data_ptr(), self.weight._version, self.weight.dtype)
-        if version != self._version:
+        if version != self._packed_version:
             self._packed = cpu_product.pack(self.weight) if self.weight.dtype == torch.float32 else None
-            self._version = version
+            self._packed_version = version
 
     def forward(self, input: Float[Tensor, "*n in"]) -> Float[Tensor, "*n out"]:
         """As nn.Linear."""

@@ -11,8 +11,9 @@ from specbench.core.errors import ConfigError
 from specbench.metrics.run_row import emptied
 from specbench.protocols.settings import check_conditions, unused
 from specbench.runs import config
+from specbench.runs.checks import check_job
 from specbench.runs.choices import build_source
-from specbench.runs.commandline import prepared
+from specbench.runs.commandline import parse_command
 from specbench.runs.identity import identity
 from specbench.sources import Mode
 from specbench.sources.openai import OpenAiSource
@@ -67,13 +68,13 @@ def test_a_protocol_that_samples_from_none_refuses_a_source_and_has_no_column_of
 @pytest.mark.parametrize("value", ["null", ""])
 def test_no_source_is_asked_for_by_leaving_it_out(value):
     with pytest.raises(ConfigError, match=r"^source=.*: not the name of a choice\. Leave it out for none\."):
-        prepared([f"source={value}"])
+        parse_command([f"source={value}"])
 
 
 def test_a_source_without_a_class_is_refused():
     given = config.resolved(composed("source=openai", "source.url=http://x", "source._target_=null"))
     with pytest.raises(ConfigError, match=r"^source=.*: no _target_\. Choose one of conf/source"):
-        config.check(given)
+        check_job(given)
 
 
 def test_jobs_without_a_source_are_those_of_older_sweeps_and_a_source_is_another_job():
