@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import logging.config
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ from specbench.runs.choices import build_source
 from specbench.runs.commandline import parse_command
 from specbench.runs.identity import identity
 from specbench.sources import Mode
+from specbench.sources.llama_server import LlamaServerSource
 from specbench.sources.openai import OpenAiSource
+from tests.helpers.text_servers import llama, serving
 from tests.tree.test_conf import composed
 
 
@@ -83,3 +87,22 @@ def test_jobs_without_a_source_are_those_of_older_sweeps_and_a_source_is_another
     assert identity(given, {})[0] == identity(older, {})[0]
     other = config.resolved(composed("source=openai", "source.url=http://x"))
     assert identity(other, {})[0] != identity(given, {})[0]
+
+
+def test_requests_are_not_told_one_by_one(capsys, monkeypatch):
+    """Hydra's root logger tells what is INFO, and httpx tells every request so."""
+    given = OmegaConf.to_container(composed(hydra=True).hydra.job_logging, resolve=True)
+    assert isinstance(given, dict)
+    monkeypatch.setattr(logging.root, "handlers", list(logging.root.handlers))
+    level = logging.root.level
+    try:
+        logging.config.dictConfig(given)
+        with serving(llama()) as server:
+            source = LlamaServerSource(server.url)
+            source.open()
+            source.close()
+    finally:
+        logging.root.setLevel(level)
+        logging.getLogger("httpx").setLevel(logging.NOTSET)
+    printed = capsys.readouterr()
+    assert "HTTP Request" not in printed.out + printed.err
