@@ -48,15 +48,13 @@ class TextPairs:
 
 
 def numbered(*keys: np.ndarray) -> np.ndarray:
-    """A number from 0 for each combination of integers at the same place."""
+    """A number from 0 for each combination of integers at the same place. Ranges of keys multiply to below 2^63."""
     result = np.zeros(keys[0].shape, dtype=np.int64)
     for key in keys:
-        _, inverse = np.unique(key, return_inverse=True)
-        inverse = inverse.reshape(key.shape)
-        result = result * (int(inverse.max(initial=0)) + 1) + inverse
-        _, result = np.unique(result, return_inverse=True)
-        result = result.reshape(key.shape)
-    return result
+        low, high = (int(key.min()), int(key.max())) if key.size else (0, 0)
+        result = result * (high - low + 1) + (key - low)
+    _, numbers = np.unique(result, return_inverse=True)
+    return numbers.reshape(result.shape)
 
 
 def text_pairs(prompts: Sequence[int], plain: Sequence[Words], speculative: Sequence[Words], length: int) -> TextPairs:
