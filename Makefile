@@ -1,5 +1,6 @@
 # make demo: the main job on the embedded pair. make test: tests and linters. Each sets up .venv first where needed.
-# make test-long: the tests marked long as well, which make test leaves out: its last line counts them as deselected.
+# make check: linters and the tests of what has changed since the last commit. make test-all: what CI runs, every test but
+# repetitions that take minutes. make test-long: these as well. The last line of pytest counts what was left out.
 # make test-lowest, make test-newest: a quick choice of tests with other releases, in an environment of their own.
 # make site: the documentation into site/; a link that leads nowhere is an error.
 # make package: sdist and wheel into dist/, and the smoke sweep from the wheel alone.
@@ -18,13 +19,19 @@ QUICK := $(addprefix tests/,$(addsuffix .py,cli/test_smoke cli/test_tracking mod
 # A file's tests stay with one worker, which makes what they share; the other one does not wait for it.
 PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long lint clean test-lowest test-newest site package try-wheel container
+.PHONY: demo check test test-all test-long lint clean test-lowest test-newest site package try-wheel container
 
 demo: $(STAMP)
 	$(BIN)/python -m specbench +exp=gamma_sweep
 	@echo "Look at outputs/gamma_sweep/latest/report/report.md and the figures beside it, or open report.html."
 
+check: $(STAMP) lint
+	$(BIN)/python -m tests.helpers.changed | xargs -r $(BIN)/python -m pytest -n 2 -m "not thorough and not long"
+
 test: $(STAMP) lint
+	$(BIN)/python $(PYTEST) -m "not thorough and not long"
+
+test-all: $(STAMP) lint
 	$(BIN)/python $(PYTEST) -m "not long"
 
 test-long: $(STAMP) lint

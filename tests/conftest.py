@@ -1,6 +1,7 @@
 """Shapes and dtypes of every annotated function in specbench are checked while the tests run."""
 
 import gc
+import itertools
 import os
 import sys
 
@@ -82,7 +83,7 @@ def pytest_testnodedown(node: object) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says how many were left out, and how they are run."""
     if count := terminalreporter.config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{count} tests deselected; `make test-long` runs those that are marked long.")
+        terminalreporter.write_line(f"{count} tests deselected; `make test-all` and `make test-long` run them.")
 
 
 # Files that take longest begin first, by their CPU time, so that no worker is left with one at the end.
@@ -94,10 +95,19 @@ LONGEST = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which files are given to workers; within a file nothing moves."""
+    """Orders the files that are given to workers, not the tests in one, and marks cases as thorough (see ``cases``)."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
+    several = [item for item in items if item.get_closest_marker("cases") and not item.get_closest_marker("long")]
+    for _, group in itertools.groupby(several, key=lambda item: item.nodeid.partition("[")[0]):
+        cases = list(group)
+        kept = cases[0].get_closest_marker("cases").args[0]
+        spread = {number * len(cases) // kept for number in range(kept)}
+        for number, case in enumerate(cases):
+            if number not in spread:
+                case.add_marker(pytest.mark.thorough)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -112,6 +122,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+@pytest.fixture(scope="session")
+def thorough(request: pytest.FixtureRequest) -> bool:
+    """Whether thorough tests are run too, so that what only they look at has to be made."""
+    return any(item.get_closest_marker("thorough") for item in request.session.items)
 
 
 @pytest.fixture(scope="session")

@@ -128,10 +128,6 @@ class Completion:
             self.search = StopSearch(self._stream(), self.request.sampling)
 
     @property
-    def sequence(self) -> list[int]:
-        return [*self.request.prompt, *self.token_ids]
-
-    @property
     def remaining(self) -> int:
         return self.request.max_new_tokens - len(self.token_ids)
 

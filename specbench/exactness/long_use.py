@@ -85,24 +85,6 @@ class _Batch:
         return len(self.streams.seeds)
 
 
-def long_use(
-    verifier: Verifier, fixtures: Sequence[Fixture], calls: int, seconds: float | int, seed: int, device: torch.device
-) -> LongUseRow:
-    """Records requests, makes ``calls`` calls of one object, and compares.
-
-    Args:
-        fixtures: small ones, on the device.
-        calls: at most so many.
-        seconds: after which no further call is made; 0 is no limit.
-
-    Raises:
-        VerifierFault: the verifier did what no verifier may.
-    """
-    use = LongUse.begin(verifier, fixtures, seed, device)
-    use.exercise(calls, seconds)
-    return use.compare()
-
-
 class LongUse:
     """One verifier object in use; ``begin`` makes it. Calls from elsewhere between ``begin`` and ``compare`` count as
     use too, though not as calls.

@@ -103,7 +103,7 @@ def _of_rule(rule: Rule, call: Call, request: int, error: LawError) -> Failure:
 def _conditions(call: Call, b: int) -> str:
     options, drafts = call.options, "one-hot" if call.draft.rows is None else "sampled"
     row = int(CallPath(call).first_p[b])
-    temperature, dtype = float(_of_target(call, "temperature", b)), options["dtype"]
+    temperature, dtype = float(_temperature(call, b)), options["dtype"]
     return (
         f"{call.vocabulary:,} tokens, {dtype} logits ({options['rows'][b]}), temperature {temperature:.6g}, truncation "
         f"{options['truncation'][b]}, mask {options['mask'][b]}, {int((call.p.weights[row] > 0).sum()):,} tokens "
@@ -111,10 +111,10 @@ def _conditions(call: Call, b: int) -> str:
     )
 
 
-def _of_target(call: Call, name: str, b: int) -> Tensor:
+def _temperature(call: Call, b: int) -> Tensor:
     places = call.draft.max_draft_tokens + 1
     row = b * places if call.draft.padded else int(CallPath(call).first_p[b])
-    return getattr(call.target, name)[row]
+    return call.target.temperature[row]
 
 
 def _draft(call: Call, path: CallPath, b: int) -> list[str]:

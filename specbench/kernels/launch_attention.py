@@ -106,7 +106,7 @@ def _launched(query, key, value, places, sinks, scale, window, softcap, split):
     batch, heads, n, key_dim = query.shape
     _, kv_heads, visible, value_dim = value.shape
     group = heads // kv_heads
-    out = _output(query, key, value)
+    out = _output(query, value)
     if out.numel() == 0:
         return out
     rows, row_tile = _rows(query, key)
@@ -149,7 +149,7 @@ _attention = torch.library.custom_op(
 
 @_attention.register_fake
 def _(query, key, value, places, sinks, scale, window, softcap, split):
-    return _output(query, key, value)
+    return _output(query, value)
 
 
 def _rows(query: Tensor, key: Tensor) -> tuple[int, int]:
@@ -159,7 +159,7 @@ def _rows(query: Tensor, key: Tensor) -> tuple[int, int]:
     return rows, max(16, min(most, triton.next_power_of_2(rows)))
 
 
-def _output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _output(query: Tensor, value: Tensor) -> Tensor:
     shape = (len(query), query.shape[2], query.shape[1], value.shape[3])
     return torch.empty(shape, dtype=query.dtype, device=query.device)
 

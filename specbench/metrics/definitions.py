@@ -193,17 +193,16 @@ def all_metrics(steps: pd.DataFrame, gamma: int) -> pd.DataFrame:
     ).astype({"value": float})
 
 
-def opposite_rankings(runs: Sequence[tuple[str, pd.DataFrame]], tolerance: float = 1e-9) -> list[tuple[str, ...]]:
+def opposite_rankings(runs: Sequence[tuple[str, pd.DataFrame]]) -> list[tuple[str, ...]]:
     """Pairs of runs that two metrics rank differently: (first, second, metric of one order, metric of the other).
 
     Args:
         runs: name and all_metrics of each.
-        tolerance: relative difference up to which two values are a tie, which contradicts nothing.
     """
     found = []
     for (first, a), (second, b) in combinations(runs, 2):
         difference = b["value"] - a["value"]
-        sign = np.sign(difference).where(difference.abs() > tolerance * a["value"].abs(), 0)
+        sign = np.sign(difference).where(difference.abs() > 1e-9 * a["value"].abs(), 0)  # else a tie but for rounding
         higher, lower = a["name"][sign > 0], a["name"][sign < 0]
         found += [(first, second, str(up), str(down)) for up in higher for down in lower]
     return found

@@ -152,7 +152,7 @@ class LatencyProtocol:
             sample for case, each in enumerate(measured) if each.skipped is None for sample in each.samples(case)
         ]
         return Outcome(
-            _headline(rows, base),
+            _headline(rows),
             {},
             {LATENCY: Table(rows, LATENCY_SCHEMA), LATENCY_SAMPLES: Table(samples, LATENCY_SAMPLES_SCHEMA)},
             {"time_against_batch": plots.time_against_batch(_frame(rows))},
@@ -241,7 +241,7 @@ def _frame(rows: list[dict[str, Any]]) -> Any:
     return pa.Table.from_pylist(rows, schema=LATENCY_SCHEMA).to_pandas()
 
 
-def _headline(rows: list[dict[str, Any]], base: CaseSpec) -> str:
+def _headline(rows: list[dict[str, Any]]) -> str:
     timed = [row for row in rows if row["skipped"] is None]
     shown = [row for row in timed if row["variant"] == "base"] or timed
     largest = max(shown, key=lambda row: row["batch_size"])

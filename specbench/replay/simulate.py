@@ -42,8 +42,8 @@ def simulate(
 
 
 def simulated_steps(
-    trace: Trace, accepted: Float64[np.ndarray, "T gamma1"], repeats: int, seed: int = 0
+    trace: Trace, accepted: Float64[np.ndarray, "T gamma1"], repeats: int
 ) -> Int64[np.ndarray, "repeats n"]:
     """Steps of each text in independent runs."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return np.stack([(simulate(trace, accepted, rng) != NOTHING).sum(axis=1) for _ in range(repeats)])

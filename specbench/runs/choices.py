@@ -14,7 +14,7 @@ from specbench.core.errors import ArgumentError, ConfigError, SpecbenchError
 from specbench.runs.overrides import choice_of
 from specbench.sources import Source
 
-_SOURCE_MEMBERS = ("modes", "unsupported", "takes_seeds", "open", "complete", "close")  # engine may come with open()
+_SOURCE_MEMBERS = ("engine", "modes", "unsupported", "takes_seeds", "open", "complete", "close")
 
 
 def names(group: str) -> list[str]:

@@ -71,7 +71,7 @@ class Source(Protocol):
     A class of one's own needs these members and nothing else of specbench but the two dataclasses above.
 
     Attributes:
-        engine: its name and version, such as "llama.cpp b7000"; known once it has been opened.
+        engine: its name and version, such as "llama.cpp b7000"; the version may be known only once it has been opened.
         modes: those that it has. A file of texts may hold one alone.
         unsupported: names of sampling parameters that it cannot set. A request that has one is refused.
         takes_seeds: whether the same seed is meant to give the same text.

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -40,7 +41,7 @@ class Server:
         ConfigError: not an address.
     """
 
-    def __init__(self, key: str, url: str, api_key: str, timeout: float, retries: int, most_bytes: int):
+    def __init__(self, key: str, url: str, api_key: str, timeout: float | int, retries: int, most_bytes: int):
         self.key, self.url = key, _address(key, url)
         self.timeout, self.retries, self.most_bytes = timeout, retries, most_bytes
         self._secret = os.environ.get(api_key, "")
@@ -136,13 +137,14 @@ class Server:
 def _address(key: str, url: str) -> str:
     remedy = "Give the address of a server, such as http://127.0.0.1:8080."
     try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError) as error:
+        parsed = urlsplit(url)
+        _ = parsed.port  # raises ValueError for one that is no number
+    except (ValueError, AttributeError) as error:
         raise ConfigError(key, url, f"no address ({error})", remedy) from None
-    if parsed.userinfo:
+    if "@" in parsed.netloc:
         problem = "an address with a user's name or password, which rows would keep"
         raise ConfigError(key, "...", problem, "Put the key into the variable that source.api_key names.")
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+    if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.query or parsed.fragment:
         raise ConfigError(key, url, "no address of a server", remedy)
     return url.rstrip("/").removesuffix("/v1")
 

@@ -79,7 +79,8 @@ def timings(reply: Reply) -> dict[str, float]:
     inner = reply.within("timings", _OLD)
     if not inner.has("draft_n"):
         return {"drafted": 0.0, "accepted": 0.0}
-    return {"drafted": inner.get("draft_n", int, _OLD), "accepted": inner.get("draft_n_accepted", int, _OLD)}
+    names = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
+    return {what: float(inner.get(name, int, _OLD)) for what, name in names.items()}
 
 
 def _samplers(sampling: SamplingParams) -> list[str]:

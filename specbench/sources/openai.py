@@ -45,12 +45,12 @@ class OpenAiSource(ServedSource):
         self.unsupported = unsupported_but(*DIALECTS[dialect])
 
     def describe(self, server: Server) -> str:
-        self.model = _model(server, self.model)
+        self.model, owner = _model(server, self.model)
         try:
             version = server.json("/version")  # of vLLM
-            return f"{self.dialect} {version['version']}"
+            return f"{owner} {version['version']}"
         except (ConfigError, KeyError, TypeError):
-            return self.dialect
+            return owner
 
     def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         names = DIALECTS[self.dialect]
@@ -103,20 +103,24 @@ class OpenAiSource(ServedSource):
         return tuple(Reply(inner.server, each, inner.request).get("logprob", (int, float), remedy) for each in places)
 
 
-def _model(server: Server, wanted: str | None) -> str:
-    """The model to ask for. Raises ConfigError if the server does not serve it, or several and none was named."""
+def _model(server: Server, wanted: str | None) -> tuple[str, str]:
+    """The model to ask for, and who serves it, such as "vllm".
+
+    Raises:
+        ConfigError: the server does not serve it, or serves several and none was named.
+    """
     try:
         listed = server.json("/v1/models")
-        names = [str(model["id"]) for model in listed["data"]]
+        owners = {str(model["id"]): str(model.get("owned_by", "a server")) for model in listed["data"]}
     except StatusError as error:
         if error.status != 404 or wanted is None:
             raise
-        return wanted  # it has no list
-    except (KeyError, TypeError):
+        return wanted, "a server"  # it has no list
+    except (KeyError, TypeError, AttributeError):
         raise server.error(f"/v1/models lists no models: {server.shown(repr(listed))}", _PROTOCOL) from None
-    if wanted is None and len(names) == 1:
-        return names[0]
-    if wanted not in names:
-        serves = f"{server.url} serves {', '.join(names[:8]) or 'no model'}"
+    if wanted is None and len(owners) == 1:
+        return next(iter(owners.items()))
+    if wanted not in owners:
+        serves = f"{server.url} serves {', '.join([*owners][:8]) or 'no model'}"
         raise ConfigError("source.model", wanted, serves, "Name one of them.")
-    return wanted
+    return wanted, owners[wanted]

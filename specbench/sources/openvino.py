@@ -44,7 +44,7 @@ class OpenVinoSource:
     modes = frozenset(Mode)
     unsupported = unsupported_but(*_NAMES)
     takes_seeds = True
-    engine: str
+    engine = "OpenVINO GenAI"  # until it has been opened
 
     def __init__(
         self,
@@ -146,13 +146,14 @@ def _counters(result: Any, tokens: int) -> dict[str, float]:
     try:
         if metrics is None:
             steps = len(result.perf_metrics.raw_metrics.m_batch_sizes)
-            return {"accepted": tokens - steps, "steps": steps}
-        return {
+            return {"accepted": float(tokens - steps), "steps": float(steps)}
+        counts = {
             "drafted": metrics.get_num_draft_tokens(),
             "accepted": metrics.get_num_accepted_tokens(),
             "rejected": metrics.get_num_rejected_tokens(),
             "steps": len(metrics.main_model_metrics.raw_metrics.m_batch_sizes),
         }
+        return {name: float(count) for name, count in counts.items()}
     except AttributeError as error:
         problem = f"its metrics are of another version ({error})"
         raise ConfigError("source", "openvino", problem, "Install openvino-genai 2026.4, or tell us.") from error

@@ -34,7 +34,7 @@ class ServedSource:
         ConfigError: no address, or a number out of its range.
     """
 
-    engine: str
+    engine = "a server"  # until it has been opened
     unsupported: frozenset[str]
     takes_seeds = True
 
@@ -45,7 +45,7 @@ class ServedSource:
         extra: Mapping[str, Any] | None = None,
         counters: Mapping[str, str] | None = None,
         api_key: str = "SPECBENCH_API_KEY",
-        timeout: float = 120.0,
+        timeout: float | int = 120,
         retries: int = 5,
         concurrency: int = 1,
         most_megabytes: int = 16,

@@ -99,7 +99,7 @@ class TransformersSource:
             ids = sample_plainly(*asked)
         else:
             ids, counts = sample_speculatively(*asked, self.method)
-            counters = dataclasses.asdict(counts)
+            counters = {name: float(count) for name, count in dataclasses.asdict(counts).items()}
         stopped = bool(ids) and ids[-1] in request.sampling.ids_that_end(pair.stop_ids)
         return Completion(
             request=request,

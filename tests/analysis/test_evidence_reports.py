@@ -38,6 +38,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     return {name: folder / str(i) / "outputs" / name / "latest" for i, name in enumerate(names)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["eprocess", "greedy_divergence"])
 def test_the_page_at_a_sweeps_end(runs, name):
     """It holds the tables that report.md holds, and how to run the sweep again."""
@@ -50,6 +51,7 @@ def test_the_page_at_a_sweeps_end(runs, name):
     assert "verifier=masked" in again
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "files", "image"),
     [
@@ -72,6 +74,7 @@ def test_rows_certificates_and_figures_reach_wandb(runs, name, files, image):
     assert tracked.summary["verifier"].startswith("flawed/")
 
 
+@pytest.mark.thorough
 def test_the_report_of_evidence(runs):
     folder = runs["eprocess"] / "report"
     sound, flawed = table_of(folder / "report.md")
@@ -90,6 +93,7 @@ def test_the_report_of_evidence(runs):
     assert "1 of 1 runs rejected" in text
 
 
+@pytest.mark.thorough
 def test_the_report_of_forks(runs):
     folder = runs["greedy_divergence"] / "report"
     sound, flawed = table_of(folder / "report.md")

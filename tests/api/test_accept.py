@@ -84,6 +84,7 @@ def one_fixture(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
     monkeypatch.setattr(suite._Examination, "_effort", lambda _: suite.LEAST_EFFORT)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_fixture")
 def test_a_certificate_locates_the_thresholds_of_a_function():
     """It names no rule, so that its boxes can only come from the uniforms that it receives."""

@@ -346,6 +346,7 @@ def bare(certificate: Any) -> dict[str, Any]:
     return found | {name: {**found[name], "seconds": 0} for name in ("long_use", "row")}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_a_name_an_object_and_a_function_get_the_certificate_of_the_command_line(monkeypatch):
     monkeypatch.setattr(small, "QUICK", math.inf)  # batches grow whatever the clock says, which the page has
@@ -421,6 +422,7 @@ def test_what_a_function_does_wrong_is_said_and_not_raised():
     assert (found.rule, found.declared_lossless) == ("mine", False)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("takes_padded", "left_out"), [(None, True), (True, False)])
 def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
     found = specbench.certify(

@@ -16,6 +16,7 @@ GAMMAS = [1, 2, 4, 8]
 pytestmark = pytest.mark.usefixtures("unchecked")  # for pytest alone: without its checks of every tensor's shape
 
 
+@pytest.mark.thorough
 def test_which_rule_and_gamma_suit_this_pair():
     # 1. Load a pair: folders, hub ids, or the embedded one. `embedded` is small enough for a laptop.
     pair = specbench.load_pair("embedded:target", "embedded:draft", device="cpu")

@@ -39,6 +39,7 @@ def off_by(case: AttentionCase, got: Tensor) -> float:
     return largest_error(got, expected(case)) / case.spec.tolerance
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", REGIMES)
 def test_every_way_and_the_kernel_are_right(name, dtype):

@@ -99,6 +99,7 @@ def test_a_replay_begins_with_what_the_last_one_changed_restored():
     assert order == ["restore", "flush", "call"] * 2
 
 
+@pytest.mark.cases(1)
 @EVERY
 def test_a_call_changes_its_logits_as_a_step_does_until_they_are_restored(name, in_place):
     case = make_case(spec_of(name), 0, 0, DEVICE)
@@ -126,6 +127,7 @@ def test_the_same_call_without_penalties_is_timed_beside():
         assert row["times_plain_low"] <= row["times_plain"] <= row["times_plain_high"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["penalised", "allowed"])
 def test_the_fused_verifier_is_timed_on_rows_that_kernels_have_penalised_in_place(name, in_place):
     asked = context(FusedVerifier(), device=DEVICE, dtype=torch.float32, gamma=1)
@@ -138,6 +140,7 @@ def test_the_fused_verifier_is_timed_on_rows_that_kernels_have_penalised_in_plac
 # --- What is checked ---
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("dropped", ["presence", "frequency", "repetition"])
 def test_a_kernel_that_drops_a_penalty_fails_the_check(dropped, in_place, monkeypatch):
     shape, off = launches.shape_in_place, 1.0 if dropped == "repetition" else 0.0

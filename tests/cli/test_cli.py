@@ -38,9 +38,11 @@ class Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory) -> dict[str, Ran]:
-    """Every command line of this file that needs no process of its own, by its reason."""
-    cases = [*BAD_INPUT, *GOOD_INPUT, *FLAGS, SWEEP, BUG, JUDGED, HELP]
+def ran(tmp_path_factory, request, thorough) -> dict[str, Ran]:
+    """Every command line of the tests that are run which needs no process of its own, by its reason."""
+    chosen = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    cases = [case for case in [*BAD_INPUT, *GOOD_INPUT, *FLAGS] if case in chosen or case.reason == "a target alone"]
+    cases += [SWEEP, HELP, *([BUG, JUDGED] if thorough else [])]
 
     def run(folder: Path) -> None:
         for number, case in enumerate(cases):
@@ -55,6 +57,7 @@ def ran(tmp_path_factory) -> dict[str, Ran]:
     return {case.reason: Ran(ended, folder / str(number)) for number, (case, ended) in enumerate(every)}
 
 
+@pytest.mark.cases(20)
 @pytest.mark.parametrize("case", BAD_INPUT, ids=[case.reason for case in BAD_INPUT])
 def test_bad_input(case, ran):
     got = ran[case.reason].ended
@@ -65,6 +68,7 @@ def test_bad_input(case, ran):
     assert got.loaded == case.needs_model
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("case", GOOD_INPUT, ids=[case.reason for case in GOOD_INPUT])
 def test_unusual_input_that_works(case, ran):
     got = ran[case.reason]
@@ -84,6 +88,7 @@ def test_a_row_says_what_drafted(ran):
     assert (usual["draft"], usual["drafter"], usual["draft_dtype"]) == ("embedded:draft", "model", usual["dtype"])
 
 
+@pytest.mark.thorough
 def test_a_replay_says_what_it_replayed(ran):
     (folder,) = ran["columns swapped"].folder.glob("outputs/adhoc/latest/0")
     written = json.loads((folder / "trace.json").read_text())
@@ -101,6 +106,7 @@ def conditions(ran: Ran) -> dict[str, object]:
     return {name: None if pd.isna(row[name]) else row[name] for name in names}
 
 
+@pytest.mark.thorough
 def test_a_row_has_all_sampling_parameters_beside_the_readable_ones(ran):
     found = conditions(ran["recording"])
     asked = json.loads(found["sampling"])
@@ -111,12 +117,14 @@ def test_a_row_has_all_sampling_parameters_beside_the_readable_ones(ran):
     assert (found["sampler"], found["max_new_tokens"]) == ("chat", 7)
 
 
+@pytest.mark.thorough
 def test_a_row_counts_the_prompts_that_it_does_not_speak_of(ran):
     found = conditions(ran["lines with parameters of their own"])
     assert (found["prompts"], found["own_sampling"], found["temperature"]) == (2, 1, 1.0)
     assert conditions(ran["greedy"])["own_sampling"] == 0
 
 
+@pytest.mark.thorough
 def test_a_row_has_empty_columns_for_what_was_not_used(ran):
     """Nothing verifies while a trace is recorded; what is decoded greedily is asked for by the sampler, and used."""
     found = conditions(ran["recording"])
@@ -141,6 +149,7 @@ def test_a_bad_job_does_not_cost_the_sweep_its_others(ran):
     assert BAD in next(got.folder.glob("outputs/adhoc/*/0/error.txt")).read_text()
 
 
+@pytest.mark.thorough
 def test_a_bug_in_one_verifier_does_not_cost_the_sweep_its_others(ran):
     """The traceback is kept in the job's folder, for whoever writes the verifier, and not shown."""
     got = ran[BUG.reason]
@@ -159,6 +168,7 @@ def test_help_lists_what_can_be_chosen_and_leaves_nothing(ran):
     assert list(got.folder.iterdir()) == []
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("case", FLAGS, ids=[case.reason for case in FLAGS])
 def test_flags_of_hydra_work(case, ran):
     got = ran[case.reason].ended
@@ -177,6 +187,7 @@ def test_list_says_in_a_line_what_each_choice_is():
         listing.listing("verifiers")
 
 
+@pytest.mark.thorough
 def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):
     """Its yaml alone: the bonus is taken from the row before. It does not say that it is lossless: exit status 0."""
     got = ran[JUDGED.reason]
@@ -186,6 +197,7 @@ def test_a_newcomers_verifier_is_judged_from_the_command_line(ran):
     assert list(got.folder.glob("outputs/adhoc/*/0/certificate.md"))
 
 
+@pytest.mark.thorough
 def test_bad_input_in_a_process_of_its_own(tmp_path):
     """Bad input that shows last, when everything is imported."""
     done = run_specbench("protocol.warmup=abc", folder=tmp_path)
@@ -218,6 +230,7 @@ def test_help_may_be_cut_short(tmp_path):
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.thorough
 def test_a_path_that_the_locale_cannot_name_is_refused_before_anything_runs(tmp_path):
     """Libraries take paths for UTF-8: the tokenizer of every job could not be read, and no run was tracked."""
     folder = tmp_path / "läufe"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.command_lines import ROOT, clean_environment, once
 
-COUNTS = [60, pytest.param(300, marks=pytest.mark.long)]
+COUNTS = [25, pytest.param(60, marks=pytest.mark.thorough), pytest.param(300, marks=pytest.mark.long)]
 LOOKS = ("-h", "--help", "--cfg", "--info", "--hydra-help")
 
 

@@ -84,6 +84,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     return {name: Ran(ended, folder / str(number)) for number, (name, ended) in enumerate(every)}
 
 
+@pytest.mark.thorough
 def test_what_needs_no_models_imports_nothing_that_only_they_need(ran):
     """Which takes seconds. Later lines of their process have verifiers of tests, which import more."""
     for name in ("latency", "agreement", "replay"):

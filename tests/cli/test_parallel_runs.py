@@ -42,6 +42,7 @@ def statuses(scenario):
     return [each["status"] for each in scenario["ended"]]
 
 
+@pytest.mark.thorough
 @sharded
 def test_ranks_make_one_sweep_and_one_of_them_speaks(found):
     """Its first job cannot run, which every rank finds out: the second runs all the same."""
@@ -54,6 +55,7 @@ def test_ranks_make_one_sweep_and_one_of_them_speaks(found):
     assert got["rows"] == [{"job": 1, "gamma": 3, "device": "cpu", "parallel": "tensor", "ranks": 2}]
 
 
+@pytest.mark.thorough
 @sharded
 @pytest.mark.parametrize(
     ("name", "status", "says"),

@@ -111,6 +111,7 @@ def test_all_jobs_are_planned_before_the_first_one_ends(tmp_path_factory):
     assert found(tmp_path_factory, "interrupted")["planned"] == "4"
 
 
+@pytest.mark.thorough
 def test_a_full_disk(tmp_path_factory):
     got = found(tmp_path_factory, "no_room")
     text = got["full"]["text"]
@@ -122,6 +123,7 @@ def test_a_full_disk(tmp_path_factory):
     assert got["full again"] == 0  # once there is room
 
 
+@pytest.mark.thorough
 def test_a_folder_that_turns_read_only(tmp_path_factory):
     got = found(tmp_path_factory, "no_room")["read-only"]
     assert got["status"] == 1
@@ -132,6 +134,7 @@ def test_a_folder_that_turns_read_only(tmp_path_factory):
     assert no_traceback(got["text"])
 
 
+@pytest.mark.thorough
 def test_a_folder_that_goes_away(tmp_path_factory):
     got = found(tmp_path_factory, "no_room")["gone"]
     assert got["status"] == 1
@@ -139,6 +142,7 @@ def test_a_folder_that_goes_away(tmp_path_factory):
     assert no_traceback(got["text"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "says"),
     [("figures", "figures are missing (RuntimeError: broken on purpose)"), ("tracking", "not tracked in W&B")],
@@ -150,6 +154,7 @@ def test_what_fails_beside_the_numbers_fails_no_job(tmp_path_factory, name, says
     assert "Results: " in got["text"]
 
 
+@pytest.mark.thorough
 def test_rows_stand_though_the_process_was_killed_while_it_tracked_them(tmp_path_factory):
     got = found(tmp_path_factory, "beside_numbers")
     assert got["killed tracking"] == -9
@@ -159,6 +164,7 @@ def test_rows_stand_though_the_process_was_killed_while_it_tracked_them(tmp_path
     assert "its process ended before its figures and its tracking were finished" in got["untracked"]["text"]
 
 
+@pytest.mark.thorough
 def test_a_report_that_fails_hides_nothing_and_is_no_success(tmp_path_factory):
     got = found(tmp_path_factory, "beside_numbers")["report"]
     assert got["status"] == 1
@@ -167,12 +173,14 @@ def test_a_report_that_fails_hides_nothing_and_is_no_success(tmp_path_factory):
     assert no_traceback(got["text"])
 
 
+@pytest.mark.thorough
 def test_a_file_system_without_links(tmp_path_factory):
     got = found(tmp_path_factory, "beside_numbers")
     assert got["links"]["status"] == got["links report"]["status"] == 0
     assert "Results: " in got["links report"]["text"]
 
 
+@pytest.mark.thorough
 def test_latest_is_nobodys_file_and_no_failed_sweep(tmp_path_factory):
     got = found(tmp_path_factory, "beside_numbers")
     assert got["a file named latest"]["status"] == 0
@@ -180,6 +188,7 @@ def test_latest_is_nobodys_file_and_no_failed_sweep(tmp_path_factory):
     assert not got["latest of a failure"]
 
 
+@pytest.mark.thorough
 def test_a_component_that_calls_exit_fails_its_job(tmp_path_factory):
     got = found(tmp_path_factory, "beside_numbers")["exits"]
     assert got["status"] == 1
@@ -195,6 +204,7 @@ LONG = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["joblib", *LONG])
 def test_launchers_leave_what_one_process_leaves(tmp_path_factory, name):
     got = found(tmp_path_factory, name)
@@ -204,6 +214,7 @@ def test_launchers_leave_what_one_process_leaves(tmp_path_factory, name):
     assert set(got["home"]) <= {"outputs", ".cache", ".config"}  # in the user's home only matplotlib's fonts
 
 
+@pytest.mark.thorough
 @NEEDS_RAY
 def test_a_worker_that_dies_and_a_job_that_fails_are_told(tmp_path_factory):
     got = found(tmp_path_factory, "lost")
@@ -215,6 +226,7 @@ def test_a_worker_that_dies_and_a_job_that_fails_are_told(tmp_path_factory):
     assert "Traceback" not in got["text"]
 
 
+@pytest.mark.thorough
 def test_times_are_not_taken_side_by_side_unless_asked(tmp_path_factory):
     got = found(tmp_path_factory, "refused")
     assert got["status"] == 1
@@ -248,6 +260,7 @@ main()
 """
 
 
+@pytest.mark.thorough
 def test_a_signal_while_pytorch_is_imported_ends_a_sweep_in_order(tmp_path):
     """A half of PyTorch cannot be imported again, and the end of a sweep needs it."""
     command, environment = [sys.executable, "-c", INTERRUPTED_IMPORT], clean_environment(tmp_path)

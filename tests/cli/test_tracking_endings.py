@@ -68,6 +68,7 @@ def told(tmp_path_factory) -> Path:
     return sweep
 
 
+@pytest.mark.thorough
 def test_a_job_that_was_killed_is_marked_with_what_it_left(told):
     run = only(told / "1")
     assert (run.exit_code, run.summary["status"]) == (1, "died")

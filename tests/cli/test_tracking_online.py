@@ -108,6 +108,7 @@ def both(tmp_path_factory) -> Iterator[tuple[Sent, Sent]]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.thorough
 def test_a_live_run_and_a_synced_one_are_the_same_key_by_key(both):
     online, offline = both
     assert set(offline.files) == set(online.files)

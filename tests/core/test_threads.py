@@ -85,6 +85,7 @@ main()
 """
 
 
+@pytest.mark.thorough
 def test_all_jobs_of_a_sweep_have_the_threads_that_its_first_found(tmp_path: Path):
     command = [sys.executable, "-c", BUSY_AT_FIRST, *TWO]
     environment = clean_environment(tmp_path)

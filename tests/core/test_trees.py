@@ -176,6 +176,7 @@ def g_test(p, emitted, depth, seed=0):
     return float(stats.power_divergence(seen[wanted > 0], wanted[wanted > 0], lambda_="log-likelihood").pvalue)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("drafter", [TreeDrafter([3, 2]), TopTreeDrafter([3, 2])], ids=["sampled", "most likely"])
 def test_steps_on_trees_are_distributed_as_the_target(drafter):

@@ -31,6 +31,7 @@ def texts(completions):
     return [completion.token_ids for completion in completions]
 
 
+@pytest.mark.thorough
 def test_a_batch_of_eight_gives_the_texts_of_eight_single_runs(pair):
     requests = make_requests(pair, 8)
     together = texts(decoder(pair).run(requests))
@@ -39,6 +40,7 @@ def test_a_batch_of_eight_gives_the_texts_of_eight_single_runs(pair):
     assert texts(decoder(pair).run(requests[::-1])) == together[::-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
 def test_greedy_speculative_text_is_greedy_plain_text_over_the_whole_workload(pair):
     requests = make_requests(pair, 0, GREEDY, max_new_tokens=16)

@@ -63,6 +63,7 @@ def alone(exact):
     return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in various(exact, 16)]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("drafter", "verifier"),
     [
@@ -85,6 +86,7 @@ def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier, request
     assert logs(few.run(requests)) == logs(expected)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([3])], ids=["eager", "static", "one"])
 def test_requests_take_the_places_of_those_that_end(exact, alone, engine):
     decoding = decoder(exact, engine)
@@ -92,6 +94,7 @@ def test_requests_take_the_places_of_those_that_end(exact, alone, engine):
     assert decoding.active == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
 def test_requests_come_and_go_as_they_like(exact, alone):
     """A soak: admitted at any time, longer than what there was room for, with processors and truncation midway."""

@@ -133,6 +133,7 @@ def seen(checkpoints, pair):
     return returned(on_ranks(work))
 
 
+@pytest.mark.thorough
 @sharded
 @forked
 def test_texts_and_step_logs_are_those_of_the_whole_model(seen, pair):

@@ -114,6 +114,7 @@ def test_parameters_change_the_text_and_end_where_they_say(tiny, requests, one_a
     assert one_at_a_time[8].index(THOUGHT) == 4, "one token of thinking is in the prompt"
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 @pytest.mark.parametrize("way", WAYS)
 def test_greedy_texts_are_those_of_one_token_at_a_time(tiny, requests, one_at_a_time, way, engine):
@@ -148,6 +149,7 @@ def test_a_step_without_such_parameters_looks_at_no_text(tiny, requests, monkeyp
     assert decoding.run([requests[5]])[0].finished
 
 
+@pytest.mark.cases(1)
 @pytest.mark.skipif(not launch.INTERPRETED, reason="tests/gpu/test_engines_on_gpu.py decodes on a GPU")
 @pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("chosen", [(0, 2, 7), (0, 3)], ids=["in place", "with a mask beside the logits"])
@@ -177,6 +179,7 @@ THINKS = {"temperature": 0.9, "thinking_token_budget": 1, "logit_bias": {1: -0.5
 LENGTH, COUNT, STOP = 4, 6_000, 2
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("verifier", "asked"),
     [(MaskedVerifier(), MIX), (BlockVerifier(), MIX), (BlockVerifier(), THINKS)],

@@ -37,6 +37,7 @@ class Unchecked(MaskedVerifier):
         return batched.assemble(draft, num_accepted, inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0]))
 
 
+@pytest.mark.cases(1)
 @both
 def test_bounds_in_place_of_lengths_write_the_same_texts(exact, drafter, request):
     requests = [dataclasses.replace(r, max_new_tokens=9 + 4 * i) for i, r in enumerate(make_requests(exact, 4))]
@@ -95,6 +96,7 @@ def test_a_step_leaves_the_batch_that_it_was_given(pair, drafter):
     assert (after.lengths > before.lengths).all()
 
 
+@pytest.mark.cases(1)
 @both
 @pytest.mark.parametrize("widths", ["read", "bounds"])
 def test_requests_that_join_later_write_the_texts_that_they_write_alone(exact, drafter, widths, request):

@@ -246,6 +246,7 @@ def on_the_pair(pair: Pair, verifier: Verifier, sampling: SamplingParams) -> Mod
     )  # fmt: skip
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("verifier", "expected"),
     [(MaskedVerifier(), "not rejected"), (ReturnsArgmax(), "rejected"), (IgnoresTopP(), "rejected")],

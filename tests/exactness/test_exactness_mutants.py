@@ -210,6 +210,7 @@ def said(certificate: Certificate) -> str:
     return f"{certificate.headline} | {' '.join(certificate.words)}"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("verifier", "verdict", "words"),
     [
@@ -229,6 +230,7 @@ def test_right_code_is_not_slandered_and_nothing_is_certified_unseen(verifier, v
     assert words in said(certificate)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("verifier", "words"),
     [
@@ -258,6 +260,7 @@ def test_what_few_requests_show_is_never_called_lossless():
     assert "batch" in said(certificate)
 
 
+@pytest.mark.thorough
 def test_a_bias_on_rare_seeds_stays_in_the_bound():
     """One seed in 50, of which a part comes out otherwise: no bound may be below what is known to differ."""
     certificate = certificate_of(RareSeeds(), dataclasses.replace(LOOK, stop_when_caught=False))

@@ -78,6 +78,7 @@ def test_the_figure_of_steps_of_which_none_is_expected_often():
     assert titles[:2] == ["a: too few draws", "b"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_enumerated", "unchecked")
 def test_exactness_of_a_sound_verifier(tmp_path):
     outcome = exactness(calibration_seeds=2).run(context(MaskedVerifier(), gamma=6))
@@ -190,6 +191,7 @@ def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     assert isinstance(plots.sensitivity(tests, others), Figure)
 
 
+@pytest.mark.thorough
 def test_evidence_from_texts_of_the_pair(with_models, tmp_path):
     """False alarm 1e-6 by Ville's inequality; drawing refused tokens from p is seen in about 3,000 tokens."""
     protocol = EprocessProtocol(300, 1e-6)

@@ -142,6 +142,7 @@ def test_p_values_of_a_sound_verifier_are_uniform(monkeypatch):
         assert stats.kstest(own, "uniform").pvalue > 1e-7
 
 
+@pytest.mark.thorough
 def test_calibration_repeats_every_test_that_has_a_p_value(monkeypatch):
     monkeypatch.setattr(calibration, "CALLS", 4)
     found = p_values(MaskedVerifier(), seeds=1, draws=20_000, seed=0, device=CPU)
@@ -237,6 +238,7 @@ class SixteenBits(TokenSteps):
         return draft, target, dataclasses.replace(streams, positions=streams.positions & 0xFFFF)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("verifier", "tests"),

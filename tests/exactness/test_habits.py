@@ -158,11 +158,13 @@ MEMORIES = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", MEMORIES)
 def test_a_memory_is_told_as_one(name):
     assert found(Remembers(MEMORIES[name])) == {TWICE}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("share", [1.0, 0.01])
 def test_noise_of_its_own_is_told_from_that_of_the_global_generator(share):
     assert found(DrawsOnItsOwn(share)) == {TWICE}
@@ -227,6 +229,7 @@ class OddSeedsBackwards(TokenSteps):
         return inverse_cdf(weights, torch.where((streams.seeds % 2 == 1) & (weights.shape[1] <= 4), 1 - u, u))
 
 
+@pytest.mark.thorough
 def test_tokens_that_depend_on_seeds_on_small_pairs_alone_are_not_those_of_the_rule():
     settings = settings_of("quick", draws=3_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
     with torch.inference_mode():

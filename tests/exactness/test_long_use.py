@@ -11,7 +11,7 @@ from specbench.core.rng import Stream
 from specbench.core.types import Verification
 from specbench.exactness import long_use as module
 from specbench.exactness.fixtures import small_fixtures
-from specbench.exactness.long_use import LongUse, LongUseRow, long_use
+from specbench.exactness.long_use import LongUse, LongUseRow
 from specbench.exactness.watch import VerifierFault
 from specbench.exactness.zoo.base import TokenSteps
 from specbench.rules.block.masked import BlockVerifier
@@ -26,7 +26,9 @@ SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
 
 def used(verifier, calls: int = CALLS, fixtures=SOME) -> LongUseRow:
     with torch.inference_mode():
-        return long_use(verifier, fixtures, calls, 0, seed=5, device=CPU)
+        use = LongUse.begin(verifier, fixtures, seed=5, device=CPU)
+        use.exercise(calls)
+        return use.compare()
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +90,7 @@ class PreviousNoise(TokenSteps):
         return super().emit(weights, draft, streams, num_accepted)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), TokenSteps()])
 def test_sound_verifiers_do_the_same_before_and_after(verifier):
     row = used(verifier)
@@ -116,6 +119,7 @@ def test_a_fault_that_passes_is_seen_between_the_calls():
     assert row.changed_between > 0
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", [StaleWorkspace, FullCache, PreviousNoise])
 def test_a_memory_by_shape_is_seen(kind):
     row = used(kind())
@@ -211,6 +215,7 @@ def test_the_time_ends_it():
     assert row.changed == 0
 
 
+@pytest.mark.thorough
 def test_the_same_seed_makes_the_same_calls():
     one, other = (used(Counting(first=300)) for _ in range(2))
     assert dataclasses.replace(one, seconds=0.0) == dataclasses.replace(other, seconds=0.0)

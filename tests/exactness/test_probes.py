@@ -89,6 +89,7 @@ def put(probe: Probe, requests: int, seed: int) -> Probe:
 # --- Bounds ---
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", [LOCATED, RULE])
 def test_upper_bounds_cover_a_strip_that_nobody_located(sound, method):
     """300 runs of 1,500 requests, of which about 2 meet the strip: what hides is above its bound in 10% at most.
@@ -253,6 +254,7 @@ def test_a_proof_falls_with_the_first_contradiction(sound):
 # --- In the suite ---
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_enumerated")
 def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     """As for slow code, few lines are looked at, which miss a strip of 3e-4; about 30 of 200,000 requests meet it."""
@@ -272,6 +274,7 @@ def test_the_suite_follows_up_and_the_strip_is_in_the_bound(monkeypatch):
     assert verdict_of(evidence).kind == "not lossless"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_enumerated")
 def test_a_model_made_at_the_last_moment_still_gets_draws(monkeypatch):
     """Time that is up while a strip is located would leave a model without draws, and so without a bound."""

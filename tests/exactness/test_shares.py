@@ -33,6 +33,7 @@ class WithoutARule(accept.AcceptsEverything):
     rule = Rule(name="unknown", title="unknown rule", guarantee="lossless", thresholds=None)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("verifier", [MaskedVerifier, accept.AcceptsEverything, OfOwnRule, WithoutARule])
 def test_three_processes_show_what_one_shows(verifier):
     def shown(share: int):
@@ -98,6 +99,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.thorough
 def test_no_process_outlives_the_one_that_forked_it():
     with subprocess.Popen([sys.executable, "-c", ABANDONED], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -131,6 +133,7 @@ def squared(i: int) -> tuple[int, int]:
     return i * i, os.getpid()
 
 
+@pytest.mark.thorough
 def test_spawned_processes_do_their_shares_and_what_cannot_be_pickled_is_done_here():
     found = list(in_order(squared, 7, 3, 0, spawned=squared))
     assert [square for square, _ in found] == [i * i for i in range(7)]

@@ -66,6 +66,7 @@ def test_the_bound_holds_for_a_fault_whose_share_of_calls_is_known():
         assert int((bounds[failures.long()] < share).sum()) < 1160
 
 
+@pytest.mark.thorough
 def test_the_bound_on_the_share_of_requests_holds_and_does_not_count_whole_calls():
     """2,000 samples of each: 20 bounds below the mean are expected at most; 60 or more have a chance below 1e-9."""
     rng = random.Random(1)
@@ -97,6 +98,7 @@ class ShortBlocks(accept.BlockEarlyStop):
         return rule.accepted_length(draft, target, weights, u)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("verifier", [NinthAccepted(), ShortBlocks()], ids=lambda each: type(each).__name__)
 def test_what_goes_wrong_in_long_drafts_alone(verifier):
     _, rows, _ = trials(verifier, 100, "long drafts")
@@ -316,6 +318,7 @@ TRIGGERS = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", TRIGGERS)
 def test_everyday_inputs_that_no_fixture_had(name):
     trigger, stratum = TRIGGERS[name]

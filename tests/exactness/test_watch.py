@@ -161,6 +161,7 @@ class OneBuffer(MaskedVerifier):
         return kept
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("verifier", "said"), [(Lifts(), r"altered target\.logits in place"), (OneBuffer(), "overwrites the tensors")]
 )
@@ -211,6 +212,7 @@ def test_a_refuted_verifier_that_refuses_given_uniforms_is_refuted_all_the_same(
     assert evidence.rejected
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked", "little_effort")
 def test_the_evidence_so_far_is_kept():
     """Broken at the 5,000th request or so: what was seen until then stands in the certificate."""

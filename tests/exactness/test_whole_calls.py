@@ -34,6 +34,7 @@ class SpoilsCalls(TokenSteps):
         return inverse_cdf(weights, torch.full_like(u, 1e-9) if spoiled else u)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("period", [20, 200, 1009])
 def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""
@@ -74,6 +75,7 @@ def test_shares_are_of_each_call():
     assert 0.03 <= min(counts.shares) < 0.033
 
 
+@pytest.mark.thorough
 def test_the_bound_holds_for_whole_calls_of_a_known_share():
     """2,000 samples of 16 fixtures: 20 bounds below the mean are expected at most; 60 have a chance below 1e-9."""
     rng, below = random.Random(1), 0

@@ -97,6 +97,7 @@ def original(tmp_path_factory) -> Path:
     return tiny(tmp_path_factory.mktemp("gguf") / "m", head_dim=16, num_key_value_heads=1, num_hidden_layers=2)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("quantised", "begins"), [(False, True), (True, False)])
 def test_a_converted_file_is_the_model_it_was_made_of(original, tmp_path, quantised, begins):
     convert(written(original, quantised, begins), tmp_path / "new" / "made")
@@ -136,6 +137,7 @@ def test_a_tied_file_converts_though_it_also_has_frequencies(tmp_path):
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
@@ -184,6 +186,7 @@ def test_what_cannot_be_converted_is_said_before_anything_is_written(original, t
     assert not list(taken.iterdir())
 
 
+@pytest.mark.thorough
 def test_the_command_names_what_is_wrong(tmp_path):
     given = [sys.executable, "-m", "specbench", "convert", "none.gguf", "--out", "made"]
     got = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -187,6 +187,7 @@ def test_a_growing_text_is_the_same_text_in_the_drafts_tokens(target):
 # Token-level intersection
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("drafter", "verifier"),
     [
@@ -202,6 +203,7 @@ def test_a_draft_with_its_tokens_in_another_order_drafts_the_same(exact, same, r
     assert [each.steps for each in found] == [each.steps for each in expected]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("drafter", "engine"),
     [
@@ -307,6 +309,7 @@ def after_ab(pair):
     return prompt, joint
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("models", "drafter", "verifier"),

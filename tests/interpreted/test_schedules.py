@@ -73,6 +73,7 @@ def verifies_alike(block: bool, cases: list[tuple[Case, int]], seed: int, few: i
         assert (found[1] < arguments[0].num_draft_tokens).any(), "else no residual is drawn from"
 
 
+@pytest.mark.thorough
 def test_verification_by_the_token_rule():
     verifies_alike(False, FEW, seed=0)
 
@@ -90,6 +91,7 @@ def test_verification_of_more_requests(block, seed):
     verifies_alike(block, MORE, seed, few=10)
 
 
+@pytest.mark.thorough
 def test_verification_of_rows_that_are_penalised_first(monkeypatch):
     """A row that is scored or drawn from too early is not yet what it will be."""
     monkeypatch.setattr(where, "by_kernels", lambda _: True)

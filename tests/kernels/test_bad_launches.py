@@ -36,6 +36,7 @@ def launches(tmp_path_factory) -> tuple[dict[str, str], str]:
     return ended, (folder / "how").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", bad_launches.names())
 def test_a_bad_value_has_the_result_that_is_promised(launches, name):
     """It ends, keeps to its memory, emits what launch.verify says, and the next launch finds a sound workspace."""

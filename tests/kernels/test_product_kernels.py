@@ -55,6 +55,7 @@ def _watched(monkeypatch):
         monkeypatch.setattr(launch_product, "run", watched(launch_product.run))
 
 
+@pytest.mark.cases(28)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("dtype", NEAR)
 @pytest.mark.parametrize("name", CASES)

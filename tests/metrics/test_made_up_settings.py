@@ -20,6 +20,8 @@ from specbench.runs.plan import read_plan
 from tests.helpers.command_lines import clean_environment
 from tests.helpers.made_up_rows import table_of
 
+pytestmark = pytest.mark.thorough  # test_run_settings.py has it for rows that are made up
+
 ENGINE = """\
 from specbench.decoding import EagerEngine
 

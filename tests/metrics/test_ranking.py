@@ -52,6 +52,7 @@ def sweep(
     return frame(rows)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("settings", "noise", "drift"), [(2, 0.02, 0.005), (12, 0.02, 0.02), (6, 0.1, 0.1)])
 def test_no_winner_is_named_among_equals(settings, noise, drift):
     """At most 5% of sweeps may; of 200, chance makes up to 9.7% of that (three standard deviations)."""

@@ -80,6 +80,7 @@ def changed(good: dict[str, bytes], folder: Path, name: str, content: bytes) -> 
     return folder
 
 
+@pytest.mark.cases(1)
 @COUNTS
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"])
 def test_checkpoints_of_other_settings_load_or_are_refused(name, count, good, tmp_path):

@@ -41,6 +41,7 @@ def on_device(name):
     return made(name).to(DEVICE)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_family_computes_the_same(name, launched):
     model = on_device(name)
@@ -117,6 +118,7 @@ def test_an_early_exit_shares_layers_that_are_replaced(launched):
     assert launched
 
 
+@pytest.mark.thorough
 def test_steps_are_traced_whole(launched):
     """One graph without a break, whose products are ours; the same layers outside of it keep PyTorch's."""
     torch.compiler.reset()

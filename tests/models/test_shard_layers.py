@@ -158,6 +158,7 @@ def seen(tmp_path_factory):
     return returned(on_ranks(work)), checkpoints
 
 
+@pytest.mark.thorough
 @sharded
 def test_texts_are_those_of_shards_that_are_not_joined_and_of_the_whole_model(seen):
     whole = texts(embedded())
@@ -167,6 +168,7 @@ def test_texts_are_those_of_shards_that_are_not_joined_and_of_the_whole_model(se
         assert each["installed"] > 0
 
 
+@pytest.mark.cases(1)
 @sharded
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_compute_the_same_with_the_same_weights(seen, name):

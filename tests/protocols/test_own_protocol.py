@@ -27,6 +27,7 @@ def blocks(tmp_path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_protocol_from_outside_of_the_tree_leaves_its_rows_and_refuses_what_it_ignores(blocks, tmp_path):
     folder, line = tmp_path / "my own", f"{blocks['bash'].strip()} tracking.mode=disabled"
     ended = shell(line, folder)

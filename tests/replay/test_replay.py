@@ -156,6 +156,7 @@ def test_a_token_the_draft_never_proposes_ends_every_block():
         assert np.isfinite(accepted).all()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_decoding_finds_what_replay_says(rule):
     """The real verifiers and loop on 1500 texts of 40 tokens, at gamma 1, 2, 4 and 8.

@@ -62,6 +62,7 @@ def p_values(differences: np.ndarray) -> list[float]:
     return stats.ttest_1samp(differences, 0.0).pvalue.tolist()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_decoding_counts_what_replay_expects(rule):
     """Given the decoded texts, every count of the step log has the replayed mean, at gamma 1, 4 and 8.

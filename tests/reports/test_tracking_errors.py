@@ -103,6 +103,7 @@ def test_whatever_fails_is_a_tracking_error(wandb, tmp_path, monkeypatch, code, 
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_stopped_does_not_stall_every_job_for_long(wandb, tmp_path, monkeypatch):
     wandb("def init(**_): os.kill(os.getpid(), 19)")  # SIGSTOP
     monkeypatch.setitem(process.LIMITS, "offline", 2)

@@ -153,6 +153,7 @@ def test_online_it_is_saved_in_the_project_of_its_runs(server, tmp_path):
     assert kinds[0] == kinds[1]
 
 
+@pytest.mark.thorough
 def test_written_again_it_is_the_same_report_unless_it_is_of_another_project(server, tmp_path):
     """Also if it could not be saved in between; the stand-in calls each report VIEW."""
     sweep = sweep_of(tmp_path)

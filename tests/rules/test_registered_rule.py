@@ -114,6 +114,7 @@ def gammas(folder: Path) -> Path:
     return write_run(folder, rows)
 
 
+@pytest.mark.thorough
 def test_its_formulas_certify_both_verifiers(module: ModuleType) -> None:
     for verifier in (module.Halved(), module.Fast()):
         assert rule_of(verifier) is module.HALVED
@@ -123,6 +124,7 @@ def test_its_formulas_certify_both_verifiers(module: ModuleType) -> None:
         assert {row["rule_wrong"] for row in certificate.inputs} == {0}
 
 
+@pytest.mark.thorough
 def test_its_declaration_is_not_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """The law of a rule registered elsewhere is checked, on small pairs and on calls of D: here it is biased."""
     biased = Rule(

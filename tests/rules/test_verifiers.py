@@ -58,6 +58,7 @@ REGIMES = {
 }
 
 
+@pytest.mark.cases(48)
 @every_verifier
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize("counts", REGIMES.values(), ids=REGIMES.keys())

@@ -66,6 +66,7 @@ def test_history_holds_the_text_and_the_drafted_tokens_before_each_position():
     assert history.counts(10)[4].tolist() == [0, 0, 0, 0, 1, 0, 0, 3, 1, 0]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=["masked", "block"])
 @pytest.mark.parametrize("drafter", [ModelDrafter(), PromptLookupDrafter()], ids=["model", "prompt_lookup"])
 def test_greedy_speculative_text_is_greedy_plain_text(exact, drafter, verifier):
@@ -98,6 +99,8 @@ def test_a_batch_of_requests_with_and_without_processors(exact):
     assert texts(completions) == alone
 
 
+@pytest.mark.thorough
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier()], ids=["token", "block"])
 def test_texts_have_the_distribution_of_the_penalised_target(verifier):
     """30,000 texts of three tokens against their exact probabilities. False alarm 1e-9; a penalty that leaves out the

@@ -42,6 +42,7 @@ def in_place(monkeypatch):
             monkeypatch.setattr(module, "run", watched(module.run))
 
 
+@pytest.mark.cases(2)
 @RULES
 @EVERY
 def test_a_call_penalises_once_and_verifies_in_the_next_launch(kind, block, monkeypatch):
@@ -61,6 +62,7 @@ def test_a_call_penalises_once_and_verifies_in_the_next_launch(kind, block, monk
     assert_agrees("block" if block else "token", case.shaped_before.inputs(), got)
 
 
+@pytest.mark.cases(1)
 @RULES
 def test_requests_of_a_padded_batch_are_penalised_whole(block):
     """Also those that drafted nothing, whose token is sampled without a score."""
@@ -73,6 +75,7 @@ def test_requests_of_a_padded_batch_are_penalised_whole(block):
     assert torch.equal(case.target_logits, case.shaped_before.target_logits)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("masks", [True, False])
 @EVERY
 def test_a_reader_finds_the_same_before_and_after_every_other(kind, masks):
@@ -120,6 +123,7 @@ def test_a_mask_is_a_set_of_tokens_for_some_rows():
     assert torch.equal(picked.banned(40), banned[[3, 1, 1]])
 
 
+@pytest.mark.thorough
 def test_parameters_without_a_restriction_have_no_mask():
     asked = RowParams.of([case_of("penalties").spec.sampling], DEVICE)
     assert asked.shapes

@@ -115,6 +115,7 @@ def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("dtype", "chunk", "programs"),
     [(torch.float32, 8, 1024), (torch.bfloat16, 1024, 1024), (torch.float16, 1024, 0), (torch.float32, 8, 0)],

@@ -161,6 +161,7 @@ def stopped(exact, free):
     return requests, expected
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
 @each_engine
 @pytest.mark.parametrize("gamma", [0, 4])

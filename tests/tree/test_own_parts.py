@@ -15,6 +15,7 @@ QUICK = (
 )
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("section", "module", "yaml"),
     [("Add a drafter", "echo.py", "drafter/echo.yaml"), ("Add a processor", "penalties.py", "sampler/penalised.yaml")],

@@ -99,6 +99,7 @@ def without_uniforms(text: str) -> str:
     return re.sub(r"uniform: ?[\d.]+|uniform [\d.]+", "uniform", text)
 
 
+@pytest.mark.thorough
 def test_a_refused_token_replaced_by_a_plain_draw_is_refuted_and_its_repeat_command_pastes(blocks, folder):
     """The bug of the section, declared lossless: exit status 1, why, and the example and cause that it prints."""
     ended = certified(changed(blocks["python"], SOUND, "residual = p"), blocks, folder)
@@ -125,6 +126,7 @@ def test_a_refused_token_replaced_by_a_plain_draw_is_refuted_and_its_repeat_comm
     assert again.certificate["command"] == line
 
 
+@pytest.mark.thorough
 def test_a_fault_is_called_broken_with_its_line_and_request(blocks, folder):
     fault = changed(blocks["python"], FIRST, 'raise IndexError("no such row")')
     ended = certified(fault, blocks, folder)

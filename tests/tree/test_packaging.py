@@ -69,6 +69,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built({name.removeprefix(f"{NAME}/") for name in names}, folder / "wheel")
 
 
+@pytest.mark.thorough
 def test_the_sdist_has_all_that_make_test_needs(built: Built):
     assert built.sdist >= set(NEEDED)
     tracked = git("ls-files", "-z")

@@ -35,6 +35,7 @@ def runnable() -> list:
     return [pytest.param(block, id=f"{page.stem}-{name_of(block)}") for page in pages for block in blocks(page)]
 
 
+@pytest.mark.cases(6)
 @pytest.mark.usefixtures("little_effort", "unchecked")
 @pytest.mark.parametrize("block", runnable())
 def test_python_blocks_run_as_they_stand_and_print_what_they_say(block, capsys, monkeypatch, tmp_path):
@@ -68,6 +69,7 @@ def commands() -> list[str]:
     return [each for each in dict.fromkeys(found) if "=" in each and "--config-dir" not in each]
 
 
+@pytest.mark.cases(25)
 @pytest.mark.parametrize("command", commands())
 def test_commands_compose(command):
     """Of a sweep the first job; launchers, which are plugins, are left out."""
@@ -111,7 +113,7 @@ def test_every_guide_is_named_where_a_reader_looks():
         assert f'"docs/{guide.stem}"' in contents, guide.name
 
 
-@pytest.mark.parametrize("group", ["pair", "drafter", "sampler", "workload", "protocol"])
+@pytest.mark.parametrize("group", ["pair", "drafter", "sampler", "workload", "protocol", "source"])
 def test_the_table_of_choices_names_every_choice(group):
     table = (ROOT / "docs/sweeps.md").read_text()
     (listed,) = re.findall(rf"^\| `{group}` \| ([^|]*) \|", table, flags=re.MULTILINE)

@@ -49,12 +49,10 @@ class LawError:
     Attributes:
         step: in the mean over drafts at least the total variation of a step, and of a second candidate of a tree.
         first: total variation of the step's first token, a lower bound on that of the step.
-        vocabulary: tokens.
     """
 
     step: float
     first: float
-    vocabulary: int
 
 
 class _Alternatives(DraftPath):
@@ -108,7 +106,7 @@ def law_error(rule: Rule, call: Call, request: int) -> LawError | None:
         siblings = _of_siblings(rule, path) if len(tokens) else 0.0
     except NoClosedFormError:
         return None
-    return LawError(max(sum(errors), siblings), errors[0], p.shape[1])
+    return LawError(max(sum(errors), siblings), errors[0])
 
 
 def same_in_batch(rule: Rule, call: Call, batch: DraftPath, request: int) -> bool:

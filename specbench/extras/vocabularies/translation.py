@@ -88,11 +88,11 @@ class Translation:
         others = self.pieces[1][~self.shared].double().mean()
         return f"{said}; of the others, the draft reads each as {others:.1f} tokens on average"
 
-    def examples(self, count: int = 5) -> tuple[list[str], list[str]]:
+    def examples(self) -> tuple[list[str], list[str]]:
         """Some tokens of text of each vocabulary, the longest first, for a message."""
         shown = []
         for each in (self.target, self.draft):
             text = [token for i, token in enumerate(each.tokens) if token and not each.is_special(i)]
             text.sort(key=len, reverse=True)
-            shown.append([token.decode("utf-8", errors="backslashreplace") for token in text[:count]])
+            shown.append([token.decode("utf-8", errors="backslashreplace") for token in text[:5]])
         return shown[0], shown[1]

@@ -1,0 +1,154 @@
+"""Stand-ins for servers of texts: what llama-server, vLLM and others reply, and servers that misbehave."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Body = dict[str, Any]
+
+
+@dataclass
+class Raw:
+    """A reply that is no JSON object with status 200; with ``pause``, byte by byte."""
+
+    content: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    pause: float = 0.0  # seconds before each byte
+
+
+class TextServer(http.server.ThreadingHTTPServer):
+    """Replies to each path by a function of the request's body, and keeps what it was asked.
+
+    Attributes:
+        replies: by path. A function returns an object for JSON, or Raw.
+        asked: path and body of each request.
+        headers: of each request.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, replies: dict[str, Callable[[Body], Any]]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.replies = replies
+        self.asked: list[tuple[str, Body]] = []
+        self.headers: list[dict[str, str]] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: TextServer
+
+    def do_GET(self) -> None:
+        self._answer({})
+
+    def do_POST(self) -> None:
+        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def _answer(self, body: Body) -> None:
+        self.server.asked.append((self.path, body))
+        self.server.headers.append(dict(self.headers))
+        make = self.server.replies.get(self.path)
+        reply = Raw(b"{}", status=404) if make is None else make(body)
+        if not isinstance(reply, Raw):
+            reply = Raw(json.dumps(reply).encode())
+        self.send_response(reply.status)
+        for name, value in {"Content-Length": str(len(reply.content)), **reply.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        try:
+            for i in range(len(reply.content) if reply.pause else 0):
+                time.sleep(reply.pause)
+                self.wfile.write(reply.content[i : i + 1])
+            if not reply.pause:
+                self.wfile.write(reply.content)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the client has had enough
+
+
+@contextmanager
+def serving(replies: dict[str, Callable[[Body], Any]]) -> Generator[TextServer]:
+    """A server in a thread of its own."""
+    server = TextServer(replies)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def llama(drafted: int | None = 6, **changes: Any) -> dict[str, Callable[[Body], Any]]:
+    """llama-server's replies, of build b7000.
+
+    Args:
+        drafted: tokens in each text; None for a server without speculation.
+        changes: of the reply to /completion; None takes a field out.
+    """
+
+    def completion(body: Body) -> Any:
+        count = body["n_predict"]
+        timings = {"predicted_n": count}
+        if drafted is not None:
+            timings |= {"draft_n": drafted, "draft_n_accepted": drafted // 2}
+        prompt = body["prompt"]
+        reply = {
+            "content": f" text of {prompt}", "tokens": [5 + body["seed"]] * count, "truncated": False,
+            "stop_type": "limit", "tokens_evaluated": len(prompt), "timings": timings,
+            "completion_probabilities": [{"id": 5, "logprob": -0.5}] * count, **changes,
+        }  # fmt: skip
+        return {name: value for name, value in reply.items() if value is not None}
+
+    return {"/props": lambda _: {"build_info": "b7000-abc"}, "/completion": completion}
+
+
+class VllmCounters:
+    """vLLM's replies with counters that grow by 4 drafted and 3 accepted tokens and 2 steps a text."""
+
+    def __init__(self, prefix: str = "vllm:spec_decode_num", token_ids: bool = True, models: tuple[str, ...] = ("m",)):
+        self.prefix, self.token_ids, self.models, self.texts = prefix, token_ids, models, 0
+        self.lock = threading.Lock()
+
+    @property
+    def replies(self) -> dict[str, Callable[[Body], Any]]:
+        return {
+            "/v1/models": lambda _: {"data": [{"id": name, "owned_by": "vllm"} for name in self.models]},
+            "/version": lambda _: {"version": "0.33.0"},
+            "/metrics": lambda _: Raw(self.metrics().encode()),
+            "/v1/completions": self.completion,
+            "/v1/chat/completions": self.chat,
+        }
+
+    def metrics(self) -> str:
+        counts = {"drafts": 2, "draft_tokens": 4, "accepted_tokens": 3}
+        lines = [
+            f'{self.prefix}_{name}_total{{engine="{engine}",model_name="m"}} {each * self.texts / 2}'
+            for name, each in counts.items()
+            for engine in (0, 1)
+        ]
+        return "\n".join(["# HELP x y", "# TYPE x counter", *lines, f"{self.prefix}_drafts_created 1.7e9", "odd line"])
+
+    def completion(self, body: Body) -> Any:
+        with self.lock:
+            self.texts += 1
+        choice = {"text": f" of {body['prompt']}", "finish_reason": "length", "logprobs": {"token_logprobs": [-0.5]}}
+        if self.token_ids and body.get("return_token_ids"):
+            choice["token_ids"] = list(range(body["max_tokens"]))
+        return {"choices": [choice], "usage": {"prompt_tokens": len(body["prompt"])}}
+
+    def chat(self, body: Body) -> Any:
+        logprobs = {"content": [{"token": "x", "logprob": -0.25}]}
+        message = {"role": "assistant", "content": body["messages"][0]["content"].upper()}
+        return {"choices": [{"message": message, "finish_reason": "stop", "logprobs": logprobs}]}

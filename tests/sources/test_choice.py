@@ -1,0 +1,84 @@
+"""How a run gets its source: built from its yaml, checked, and refused by protocols that sample from none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from specbench.core.errors import ConfigError
+from specbench.metrics.run_row import emptied
+from specbench.protocols.settings import check_conditions, unused
+from specbench.runs import config
+from specbench.runs.choices import build_source
+from specbench.runs.commandline import prepared
+from specbench.runs.identity import identity
+from specbench.sources import Mode
+from specbench.sources.openai import OpenAiSource
+from tests.tree.test_conf import composed
+
+
+class Half:
+    modes = frozenset(Mode)
+
+
+class Reading:
+    needs_models = False
+    reads_source = True
+
+    def run(self, context: Any) -> Any:
+        raise NotImplementedError
+
+
+class Ignoring:
+    needs_models = True
+
+    def run(self, context: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_a_source_is_built_with_plain_lists_and_mappings():
+    given = ["source=openai", "source.url=http://x", "++source.extra={top: [1, {a: b}]}"]
+    source = build_source(composed(*given).source)
+    assert isinstance(source, OpenAiSource)
+    assert source.extra == {"top": [1, {"a": "b"}]}
+    assert type(source.extra["top"]) is list
+    assert build_source(composed().source) is None
+
+
+def test_an_object_that_is_no_source_is_refused_with_what_it_lacks():
+    node = OmegaConf.create({"_target_": f"{__name__}.Half"})
+    with pytest.raises(
+        ConfigError, match=r"^source=Half: no source: it has no engine, unsupported, takes_seeds, open, complete"
+    ):
+        build_source(node)
+
+
+def test_a_protocol_that_samples_from_none_refuses_a_source_and_has_no_column_of_it():
+    with pytest.raises(ConfigError, match=r"^source=openvino: protocol=p would ignore it\. .*use protocol=judge"):
+        check_conditions({"source": "openvino"}, unused(Ignoring()), "p")
+    with pytest.raises(ConfigError, match=r"^source\.url=x: protocol=p would ignore it"):
+        check_conditions({"source.url": "x"}, unused(Ignoring()), "p")
+    check_conditions({"source": "openvino"}, unused(Reading()), "p")
+    assert emptied(["source"]) == {"source": None}
+
+
+@pytest.mark.parametrize("value", ["null", ""])
+def test_no_source_is_asked_for_by_leaving_it_out(value):
+    with pytest.raises(ConfigError, match=r"^source=.*: not the name of a choice\. Leave it out for none\."):
+        prepared([f"source={value}"])
+
+
+def test_a_source_without_a_class_is_refused():
+    given = config.resolved(composed("source=openai", "source.url=http://x", "source._target_=null"))
+    with pytest.raises(ConfigError, match=r"^source=.*: no _target_\. Choose one of conf/source"):
+        config.check(given)
+
+
+def test_jobs_without_a_source_are_those_of_older_sweeps_and_a_source_is_another_job():
+    given = config.resolved(composed())
+    older = {key: value for key, value in given.items() if key != "source"}
+    assert identity(given, {})[0] == identity(older, {})[0]
+    other = config.resolved(composed("source=openai", "source.url=http://x"))
+    assert identity(other, {})[0] != identity(given, {})[0]

@@ -1,0 +1,115 @@
+"""transformers' generate as a source: every method, its counters, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments.embedded_pair.other_vocabulary import in_bytes
+from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import SamplingParams
+from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources.transformers import TransformersSource
+from tests.helpers.checkpoints import tiny
+
+PROMPTS = ("def add(a, b):\n    return", "import os\nimport os\nimport")
+LENGTH = 16
+METHODS: dict[str, dict[str, Any]] = {
+    "assisted": {"draft": "embedded:draft"},
+    "prompt_lookup": {},
+    "early_exit": {"layers": 2},
+}
+
+
+def opened(method: str, **given: Any) -> TransformersSource:
+    settings = {
+        "target": "embedded:target",
+        "gamma": 3,
+        "device": "cpu",
+        **METHODS.get(method, {}),
+        **given,
+    }
+    source = TransformersSource(method=method, **settings)
+    source.open()
+    return source
+
+
+def texts(source: TransformersSource, mode: Mode, seed: int = 0, **sampling: Any) -> list[Completion]:
+    params = SamplingParams(**sampling)
+    return source.complete(
+        [
+            TextRequest(prompt_id=prompt, prompt=prompt, sampling=params, seed=seed, max_new_tokens=LENGTH)
+            for prompt in PROMPTS
+        ],
+        mode,
+    )
+
+
+def ids(completions: list[Completion]) -> list[tuple[int, ...] | None]:
+    return [completion.token_ids for completion in completions]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_writes_the_plain_text_at_temperature_0_and_counts_its_steps(method):
+    source = opened(method)
+    assert isinstance(source, Source)
+    assert source.engine.startswith("transformers 5.")
+    plain, speculative = (
+        texts(source, mode, temperature=0.0, ignore_eos=True) for mode in (Mode.PLAIN, Mode.SPECULATIVE)
+    )
+    assert ids(speculative) == ids(plain)
+    for text in speculative:
+        assert text.counters["steps"] + text.counters["accepted"] == LENGTH
+        assert text.counters["accepted"] <= text.counters["drafted"] <= 3 * text.counters["steps"]
+        assert text.finish_reason == "length"
+    assert sum(text.counters["accepted"] for text in speculative) > 0
+    assert all(text.counters == {} for text in plain)
+    source.close()
+    source.close()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_seeds_decide_texts_and_other_randomness_does_not():
+    source = opened("assisted")
+    first = ids(texts(source, Mode.SPECULATIVE, seed=1))
+    assert ids(texts(source, Mode.PLAIN, seed=1)) != first
+    assert ids(texts(source, Mode.SPECULATIVE, seed=2)) != first
+    assert ids(texts(source, Mode.SPECULATIVE, seed=1)) == first
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_text_that_a_stop_token_ends_says_so():
+    source = opened("prompt_lookup")
+    (plain, _) = texts(source, Mode.PLAIN, temperature=0.0, ignore_eos=True)
+    assert plain.token_ids is not None
+    (stopped, _) = texts(source, Mode.SPECULATIVE, temperature=0.0, stop_token_ids=[plain.token_ids[2]])
+    assert (stopped.token_ids, stopped.finish_reason) == (plain.token_ids[:3], "stop")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_may_have_another_tokenizer(temperature, tmp_path):
+    """A random one, so that little of it is accepted."""
+    draft = tiny(tmp_path, outputs=300)
+    in_bytes(PROMPTS, 300).save_pretrained(draft)
+    source = opened("different_tokenizers", draft=str(draft))
+    speculative = texts(source, Mode.SPECULATIVE, temperature=temperature, ignore_eos=True)
+    assert all(text.counters["drafted"] > 0 for text in speculative)
+    if temperature == 0:
+        assert ids(speculative) == ids(texts(source, Mode.PLAIN, temperature=0.0, ignore_eos=True))
+
+
+def test_what_cannot_be_is_refused_by_key():
+    with pytest.raises(ConfigError, match=r"^source\.method=medusa: not known\. Use assisted, prompt_lookup"):
+        TransformersSource("embedded:target", method="medusa")
+    with pytest.raises(ConfigError, match=r"^source\.draft=None: source\.method=assisted drafts with a model"):
+        TransformersSource("embedded:target")
+    with pytest.raises(ConfigError, match=r"^source\.gamma=0"):
+        TransformersSource("embedded:target", "embedded:draft", gamma=0)
+    source = opened("early_exit", layers=99)
+    with pytest.raises(ConfigError, match=r"^source\.layers=99: the target has \d+\. Use 1 to \d+"):
+        texts(source, Mode.SPECULATIVE)
+    with pytest.raises(ConfigError, match=r"^sampler\.presence_penalty=0\.5: transformers .* cannot set it"):
+        texts(source, Mode.PLAIN, presence_penalty=0.5)

@@ -1,0 +1,46 @@
+"""Which tests make check, make test and make test-all run."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.changed import files_for
+
+pytest_plugins = ["pytester"]
+CASES = """
+import pytest
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("number", range(6))
+def test_several(number): pass
+
+@pytest.mark.thorough
+def test_long_form(): pass
+
+def test_short_form(): pass
+"""
+
+
+def test_make_test_runs_the_cases_that_are_spread_and_no_thorough_test(pytester: pytest.Pytester):
+    hook = Path(__file__).parents[1] / "conftest.py"
+    source = hook.read_text(encoding="utf-8")
+    start = source.index("@pytest.hookimpl(tryfirst=True)  # before pytest deselects")
+    rest = source[start : source.index("\n\n\n", start)]
+    pytester.makeconftest(f"import itertools, pytest\nLONGEST = ()\n{rest}\n")
+    pytester.makeini("[pytest]\nmarkers =\n  cases(n): .\n  thorough: .\n  long: .\n")
+    pytester.makepyfile(CASES)
+    ran = pytester.runpytest_inprocess("-p", "no:randomly", "-vv", "-m", "not thorough and not long")
+    ran.assert_outcomes(passed=3, deselected=5)
+    ran.stdout.fnmatch_lines(
+        ["*test_several[[]0[]] PASSED*", "*test_several[[]3[]] PASSED*", "*test_short_form PASSED*"]
+    )
+    pytester.runpytest_inprocess("-m", "not long").assert_outcomes(passed=8)
+
+
+def test_a_module_has_the_files_for_its_room_that_name_or_import_it():
+    found = {
+        each.name for each in files_for(["specbench/decoding/step.py", "conf/config.yaml", "tests/tree/test_conf.py"])
+    }
+    assert {"test_step.py", "test_step_memory.py", "test_tree_decoding.py", "test_conf.py"} <= found
+    assert "test_decoding_kernels.py" not in found, "of another room"
+    assert files_for(["specbench/nowhere/nothing.py", "LICENSE"]) == []
