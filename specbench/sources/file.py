@@ -127,11 +127,12 @@ class FileSource:
         ConfigError: a file that cannot be read.
     """
 
+    engine = "texts of a file"
     unsupported: frozenset[str] = frozenset({"logprobs"})
     takes_seeds = False
 
     def __init__(self, path: str):
-        self.path, self.engine = Path(path).expanduser(), "texts of a file"
+        self.path = Path(path).expanduser()
         self.prompts: dict[str, str] = {}
         self.pairs: dict[str, int] = {}
         self.modes: frozenset[Mode] = frozenset(Mode)
@@ -149,9 +150,7 @@ class FileSource:
                 self.prompts.setdefault(line["prompt_id"], line.get("prompt", ""))
         self._texts, self._given = dict(texts), defaultdict(int)
         self.modes = frozenset(mode for _, mode, _ in texts)
-        self.pairs = {
-            name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts
-        }
+        self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
         engines = sorted({line["engine"] for line in lines if "engine" in line})
         self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")
 

@@ -35,6 +35,7 @@ class OwnSource:
         ConfigError: a number out of its range.
     """
 
+    engine = f"specbench {specbench.__version__}"
     modes = frozenset(Mode)
     unsupported = frozenset(UNSUPPORTED)
     takes_seeds = True
@@ -57,7 +58,6 @@ class OwnSource:
         self.verifier, self.drafter, self.decoding = verifier, drafter, engine
         self.gamma = check_count("gamma", gamma)
         self.batch_size = check_count("source.batch_size", batch_size)
-        self.engine = f"specbench {specbench.__version__}"
         self.pair: Pair | None = None
         self.decoders: dict[Mode, Decoder] = {}
 

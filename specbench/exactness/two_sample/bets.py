@@ -73,7 +73,9 @@ def features(pairs: TextPairs) -> list[Feature]:
         ("repetitions in a text", place, _repetitions(tokens), place > 0),
         ("number of tokens", np.zeros_like(lengths), lengths, np.ones_like(lengths, dtype=bool)),
     ]
-    return [_feature(name, contexts, items, kept & there[:, :, : kept.shape[2]]) for name, contexts, items, kept in made]
+    return [
+        _feature(name, contexts, items, kept & there[:, :, : kept.shape[2]]) for name, contexts, items, kept in made
+    ]
 
 
 def evidence(pairs: TextPairs, growth: float = GROWTH) -> Evidence:

@@ -155,7 +155,9 @@ def distinct_share(pairs: TextPairs, side: int) -> float:
 def _refuted(numbers: dict[str, Any], whole: BiasRow) -> str:
     after, strongest = numbers["rejected_after_texts"], numbers["strongest"]
     text = f"No: after {after:,} texts the evidence against it exceeds {1 / numbers['false_alarm']:,.0f} to 1"
-    return f"{text} (most of it from: {strongest}); classes of tokens differ by {whole.observed:.3f} in total variation."
+    return (
+        f"{text} (most of it from: {strongest}); classes of tokens differ by {whole.observed:.3f} in total variation."
+    )
 
 
 def _not_refuted(numbers: dict[str, Any]) -> str:

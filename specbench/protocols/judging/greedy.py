@@ -29,7 +29,9 @@ SPECULATIVE, AGAIN = "speculative", "plain again"
 EXAMINED = 12  # forks that are asked about again
 
 
-def judge_greedy(sampler: Sampler, prompts: Sequence[Prompt], length: int) -> tuple[Finding, dict[Mode, list[Completion]]]:
+def judge_greedy(
+    sampler: Sampler, prompts: Sequence[Prompt], length: int
+) -> tuple[Finding, dict[Mode, list[Completion]]]:
     """The finding, and the plain and speculative texts, [] where there are none."""
     greedy = dataclasses.replace(sampler.sampling, temperature=0.0)
     scored = dataclasses.replace(greedy, logprobs=1) if sampler.supports("logprobs") else greedy
@@ -120,8 +122,8 @@ def _finding(forks: list[EngineFork]) -> Finding:
     elif len(shown) == len(parted):
         verdict, answer = NOT_REFUTED, f"{answer}; rounding is shown to be the reason at every fork."
     else:
-        answer = f"{answer}; rounding is shown at {len(shown)} of {len(parted)} forks, and at the others cannot be told."
+        answer = (
+            f"{answer}; rounding is shown at {len(shown)} of {len(parted)} forks, and at the others cannot be told."
+        )
     numbers = {"forks_per_thousand": rate, "forks_per_thousand_high": high, "plain_forks_per_thousand": own}
-    return Finding(
-        question=QUESTION, verdict=verdict, answer=answer, power=power, numbers=numbers, rows={FORKS: forks}
-    )
+    return Finding(question=QUESTION, verdict=verdict, answer=answer, power=power, numbers=numbers, rows={FORKS: forks})

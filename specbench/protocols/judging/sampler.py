@@ -68,7 +68,12 @@ class Sampler:
         return name not in self.source.unsupported
 
     def request(
-        self, prompt: Prompt, number: int | str, length: int, mode: Mode | str = "", sampling: SamplingParams | None = None
+        self,
+        prompt: Prompt,
+        number: int | str,
+        length: int,
+        mode: Mode | str = "",
+        sampling: SamplingParams | None = None,
     ) -> TextRequest:
         """The request for a text of a prompt.
 
@@ -105,7 +110,9 @@ class Sampler:
         self._write(made, question)
         found |= dict(zip(missing, made, strict=True))
         self.texts += len(found)
-        self.empty += sum(not each.text and not each.token_ids and each.finish_reason != "stop" for each in found.values())
+        self.empty += sum(
+            not each.text and not each.token_ids and each.finish_reason != "stop" for each in found.values()
+        )
         return [found[place] for place in range(len(requests))]
 
     def _write(self, made: Sequence[Completion], question: str) -> None:

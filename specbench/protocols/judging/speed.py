@@ -72,7 +72,8 @@ def _tokens(completion: Completion) -> int:
 def _acceptance(texts: Sequence[Completion], totals: dict[str, float]) -> list[SpeedRow]:
     """Rates of what texts counted, or else of what the server counted for all together."""
     counted = {
-        name: np.array([each.counters.get(name, math.nan) for each in texts]) for name in ("drafted", "accepted", "steps")
+        name: np.array([each.counters.get(name, math.nan) for each in texts])
+        for name in ("drafted", "accepted", "steps")
     }
     if np.isnan(counted["accepted"]).all():
         counted = {name: np.array([totals.get(name, math.nan)]) for name in counted}
@@ -112,7 +113,9 @@ def _row(name: str, definition: str, estimate: Estimate | None) -> SpeedRow | No
 
 def _finding(rows: Sequence[SpeedRow]) -> Finding:
     if not rows:
-        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="The engine counts nothing, and returned no tokens.")
+        return Finding(
+            question=QUESTION, verdict=NOT_ASKED, answer="The engine counts nothing, and returned no tokens."
+        )
     said = [f"{row.name} {row.value:.3g}{_interval(row)}" for row in rows]
     numbers = {row.name: asdict(row) for row in rows}
     answer = f"{'; '.join(said)}."
