@@ -71,8 +71,8 @@ class JudgeProtocol:
         greedy_length: int = 48,
         rounds: int = 2,
     ):
-        for name, value in (("false_alarm", false_alarm), ("power", power)):
-            value = plain_number(value)
+        for name, given in (("false_alarm", false_alarm), ("power", power)):
+            value = plain_number(given)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
                 raise ConfigError(f"protocol.{name}", value, "not inside (0, 1)", "Use a number inside it.")
         self.prompts = check_count("protocol.prompts", prompts)
@@ -155,11 +155,12 @@ def _checked(context: RunContext) -> Source:
 
 def _scope(sampler: Sampler, prompts: Sequence[Prompt], limits: Limits) -> list[str]:
     changed = {**sampler.sampling.numbers, **sampler.sampling.shaping}
+    named = ", ".join(f"{name} {value:g}" for name, value in changed.items() if isinstance(value, float | int))
     return [
-        f"{sampler.source.engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template; all "
-        "of them, but for those that were timed, are in texts.jsonl",
-        f"texts of {limits.length} tokens at {', '.join(f'{name} {value:g}' for name, value in changed.items() if isinstance(value, float | int))}",
-        f"false alarm {limits.false_alarm:g} for the distribution, whatever the number of looks; bounds at {limits.power:.0%}",
+        f"{sampler.source.engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
+        "all of them are in texts.jsonl, but for those that were timed",
+        f"distributions are compared on texts of {limits.length} tokens; {named}",
+        f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",
         f"empty texts that nothing ended: {sampler.empty:,}",
     ]
 

@@ -91,10 +91,8 @@ def _problem(row: bytes, found: list[dict[str, Any]]) -> str | None:
         line = json.loads(row)
     except (ValueError, RecursionError):
         return "is no JSON"
-    if not isinstance(line, dict) or not isinstance(line.get("prompt_id"), str):
-        return "is no object with a prompt_id"
-    if line.get("mode") not in set(Mode):
-        return "has no mode, plain or speculative"
+    if not isinstance(line, dict) or not isinstance(line.get("prompt_id"), str) or line.get("mode") not in list(Mode):
+        return "is no object with a prompt_id and a mode, plain or speculative"
     if line.get("text") is None and line.get("token_ids") is None:
         return "has neither text nor token_ids"
     wrong = [name for name, kind in _KINDS.items() if not isinstance(line.get(name), kind | None)]

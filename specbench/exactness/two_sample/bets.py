@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """What a guesser looks at: ``items`` int [R, 2, K] seen in ``contexts`` of the same shape, -1 where there is none."""
+    """What a guesser looks at: ``items`` int [R, 2, K] seen in ``contexts`` of that shape, -1 where there is none."""
 
     name: str
     contexts: np.ndarray
@@ -111,7 +112,7 @@ def blocks(count: int, growth: float) -> list[tuple[int, int]]:
     ends = [0]
     while ends[-1] < count:
         ends.append(max(ends[-1] + SMALLEST, math.ceil(ends[-1] * growth)))
-    return [(start, min(stop, count)) for start, stop in zip(ends, ends[1:], strict=False)]
+    return [(start, min(stop, count)) for start, stop in pairwise(ends)]
 
 
 class _Tally:

@@ -17,6 +17,7 @@ from specbench.exactness.two_sample.bets import CLASSES, Evidence
 from specbench.exactness.two_sample.pairs import BEHIND, KNOWN, PLAIN, SPECULATIVE, TextPairs, numbered
 
 ALL = "all"
+FEWEST = 50  # classified tokens of each way, below which nothing is said
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def bias_rows(pairs: TextPairs, evidence: Evidence, prompts: list[str], confiden
 
 
 def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Total variation between the ways' shares of the classes, and an upper bound on it.
+    """Total variation between the ways' shares of the classes, and an upper bound on it; 0 and 1 of few tokens.
 
     It is the largest difference in the share of any set of classes. Of each set and its complement, Student's interval
     over pairs of texts holds a part of the doubt (Bonferroni), since tokens of one text depend on each other.
@@ -73,12 +74,11 @@ def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float]:
     Args:
         classes: int [r, 2, L], 0 where no class is known.
     """
-    known = (classes > 0).sum(axis=(1, 2)) / 2
-    if len(classes) < 2 or known.sum() == 0:
-        return 0.0, 1.0
     counts = np.stack([(classes == each).sum(axis=2) for each in CLASSES])  # [classes, r, 2]
     # Whether a class is known is no difference in probabilities: each way's shares are of its own classified tokens.
-    totals = np.maximum((classes > 0).sum(axis=2).sum(axis=0), 1)
+    totals = (classes > 0).sum(axis=(0, 2))
+    if totals.min() < FEWEST:
+        return 0.0, 1.0
     shares = counts.sum(axis=1) / totals
     observed = float(np.abs(shares[:, SPECULATIVE] - shares[:, PLAIN]).sum() / 2)
     quantile = float(stats.t.isf((1 - confidence) / (2 * len(CLASSES)), len(classes) - 1))
@@ -87,11 +87,12 @@ def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float]:
         parts = (counts[number] - shares[number] * (classes > 0).sum(axis=2)) / totals
         spread = math.sqrt(len(classes) * float((parts[:, SPECULATIVE] - parts[:, PLAIN]).var(ddof=1)))
         bounds.append(abs(shares[number, SPECULATIVE] - shares[number, PLAIN]) + quantile * spread)
-    return observed, float(min(1.0, max(bounds)))
+    unseen = -math.log(1 - confidence) / totals.min()  # a difference that so few tokens need not show at all
+    return observed, float(min(1.0, max(*bounds, unseen)))
 
 
 def token_entropies(pairs: TextPairs) -> np.ndarray:
-    """float [R, 2, L]: nats of the distribution that each token is from, NaN where fewer than KNOWN texts begin likewise.
+    """float [R, 2, L]: nats of the distribution of each token, NaN where fewer than KNOWN texts begin likewise.
 
     Entropies of counts, with the correction of Miller and Madow: (distinct tokens - 1) / (2 x texts).
     """

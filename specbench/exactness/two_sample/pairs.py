@@ -1,4 +1,4 @@
-"""Texts as arrays of numbers: pairs of a plain and a speculative text of the same prompt, and what precedes each token."""
+"""Texts as arrays of numbers: pairs of a plain and a speculative text of one prompt, and what precedes each token."""
 
 from __future__ import annotations
 

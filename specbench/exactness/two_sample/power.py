@@ -105,10 +105,8 @@ class _Law:
         plain, biased = (self._between(rng, self.first, self.stop) for _ in range(2))
         for place in range(self.texts.shape[1]):
             (begin, end), (inner, inner_end) = self.nodes[place], self.nodes[place + 1]
-            if direction == TOWARDS_LIKELIEST:
-                gains = self._likeliest(place)
-            else:
-                gains = self._between(rng, begin, end)[begin]  # one text of each node, whose next token gains
+            own = self._between(rng, begin, end)[begin]  # one text of those that begin likewise; its next token gains
+            gains = self._likeliest(place) if direction == TOWARDS_LIKELIEST else own
             share = (inner_end[gains] - inner[gains]) / (end - begin)
             moved = np.minimum(1.0, bias / np.maximum(1 - share, 1e-12)) * (end - begin >= KNOWN) * (share < 1)
             turned = rng.random(len(biased)) < moved[biased]

@@ -30,13 +30,18 @@ NOT_TESTED = (
     "another release of the engine, another device, another driver",
 )
 _NOTES = {
-    BIAS: "classified: tokens before which enough earlier texts agree. entropy: nats a token. observed: total variation "
-    "between the ways' shares of three classes of tokens (the likeliest, another of at least 0.1, rarer), noise "
-    "included. bound: on it, for each row alone.",
-    POWER: "bias: total variation a token that would have been found, simulated on these texts; a dash if not even 0.5.",
-    FORKS: "tokens: followed, up to the fork. least_margin: nats by which the plain token leads every other, at least.",
-    CHECKS: "cases: texts. A check that plain texts pass and speculative ones fail refutes limits and stop strings.",
-    SPEED: "95% intervals; signs as in specbench/metrics/definitions.py. Of the timed texts, after one round of warming up.",
+    BIAS: """\
+classified: tokens before which enough earlier texts agree. entropy: nats a token. observed: total variation between the
+ways' shares of three classes of tokens (the likeliest, another of at least 0.1, rarer), noise included. bound: on it,
+for each row alone; 1 of too few tokens.""",
+    POWER: """\
+bias: total variation a token that would have been found, simulated on these texts; a dash if not even 0.5.""",
+    FORKS: """\
+tokens: followed, up to the fork. least_margin: nats by which the plain token leads every other, at least.""",
+    CHECKS: """\
+cases: texts. Limits and stop strings that plain texts keep and speculative ones break refute the engine.""",
+    SPEED: """\
+95% intervals; signs as in specbench/metrics/definitions.py. Of the timed texts, after one round of warming up.""",
 }
 _HEADINGS = {
     BIAS: "Bias a token",
@@ -131,7 +136,8 @@ class Judgement:
     def _evidence(self, figure: Figure | None) -> list[Section]:
         sections = []
         for each in self.findings:
-            for name, rows in each.rows.items():
+            for name, every in each.rows.items():
+                rows = [row for row in every if name != FORKS or row.position is not None]
                 if not rows:
                     continue
                 blocks: list[Block] = [_table(name, rows)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.bets import Evidence, evidence
-from specbench.exactness.two_sample.bounds import ALL, BiasRow, bias_rows
+from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
 from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, text_pairs, words_of
 from specbench.exactness.two_sample.power import PowerRow, power_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
@@ -75,7 +75,7 @@ def judge_distribution(
     sampled, started, look = Sampled(), time.monotonic(), FIRST_LOOK
     while True:
         ended = not _round(sampler, prompts, sampled, limits)
-        ended = ended or bool(limits.seconds) and time.monotonic() - started > limits.seconds
+        ended = ended or (limits.seconds > 0 and time.monotonic() - started > limits.seconds)
         if len(sampled.prompts) < look and not ended:
             continue
         if not sampled.prompts:
@@ -167,8 +167,8 @@ def _not_refuted(numbers: dict[str, Any]) -> str:
 
 def _constant(numbers: dict[str, Any]) -> str:
     return (
-        f"Cannot tell: the {numbers['texts'] // 2:,} plain texts are the same for every seed of a prompt, so the engine "
-        "ignores the temperature or the seeds."
+        f"Cannot tell: the {numbers['texts'] // 2:,} plain texts are the same for every seed of a prompt, so that the "
+        "engine ignores the temperature or the seeds."
     )
 
 
@@ -180,14 +180,10 @@ def _certain(numbers: dict[str, Any]) -> str:
 def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: Limits) -> str:
     if not rows:
         return ""
-    found = [f"{'none up to 0.5' if row.bias is None else f'{row.bias:.3f}'} {row.direction}" for row in rows]
+    found = [f"{row.bias:.3f} {row.direction}" for row in rows if row.bias is not None]
+    said = f"a bias a token (total variation) of {' or of '.join(found)}" if found else "no bias up to 0.5 a token"
     return (
-        f"With {limits.power:.0%} probability a bias a token (total variation) of {' or of '.join(found)} would have been "
-        f"found, simulated on these texts; classes of tokens by probability differ by at most {whole.bound:.3f} a token "
-        f"({limits.power:.0%} confidence, of the {whole.classified:.0%} of tokens before which enough texts agree)."
+        f"With {limits.power:.0%} probability {said} would have been found, simulated on these texts. Shares of "
+        f"classes of tokens differ by at most {whole.bound:.3f} a token ({limits.power:.0%} confidence), of the "
+        f"{whole.classified:.0%} of tokens before which enough texts agree."
     )
-
-
-def summary_bias(rows: Sequence[BiasRow]) -> list[BiasRow]:
-    """The rows over all prompts: all positions, then each."""
-    return [row for row in rows if row.prompt == ALL]
