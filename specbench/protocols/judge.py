@@ -66,8 +66,8 @@ class JudgeProtocol:
         minutes: float | int = 20,
         prompts: int = 16,
         length: int = 5,
-        false_alarm: float = 1e-4,
-        power: float = 0.99,
+        false_alarm: float | int = 1e-4,
+        power: float | int = 0.99,
         greedy_length: int = 48,
         rounds: int = 2,
     ):

@@ -1,4 +1,4 @@
-"""Engines under test that are made up: a small Markov law of tokens, sound or with one fault in its speculative texts."""
+"""Made-up engines under test: a small Markov law of tokens, sound or with one fault in the speculative texts."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Limits:
     """
 
     texts: int
-    seconds: float
+    seconds: float | int
     length: int
     false_alarm: float
     power: float
