@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Picture, Report, Table, Text, winner
+from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import interval, number, plain
 from specbench.reports.plots.drafters import speedup_by_category
-from specbench.reports.text import section
 
-from .categories import by_category, read_categories
 from .command import main
-from .decoding import latency, repeats, setting, synthetic, where_it_ran
-from .folder import read_rows, report_of
+from .decoding import by_category, latency, read_categories, settings_of
+from .folder import read_rows
+from .page import page, words
 
-QUESTION = """\
-What do drafters gain, and what do they cost, on prompts that copy and on prompts that do not? A lookup costs next to
-nothing, but it can only propose what was written before."""
 SETTINGS = ["temperature", "drafter"]
-NOTE = """\
-Brackets hold 95% intervals: by bootstrap over prompts; for speedups by the scatter of prompts and of rounds. Tokens
-drafted: on average in a step, 0 where nothing was found. Draft share: the part of the decoding time, prompts included,
-that went into drafting."""
-SPEEDUP = """\
-Tokens a second over those of plain decoding on the same prompts, timed side by side through the same engine; bars are
-95% intervals. Above the dashed line speculation pays."""
 
 
 def build(run_dir: Path) -> Report:
@@ -39,80 +28,64 @@ def build(run_dir: Path) -> Report:
         ConfigError: a folder without results of decoding, or without the logs of its jobs.
     """
     rows = read_rows(run_dir, "speedup", "drafted_per_step").sort_values(["temperature", "job"])
-    everything = setting(rows)
     told = with_settings(rows)
-    beside = distinguishing_columns(told, *SETTINGS)  # in what else runs of this sweep differ
-    told["series"] = [_series(row, beside) for _, row in told.iterrows()]
-    parts = read_categories(run_dir, told, [*SETTINGS, *beside])
-    named = parts if parts.empty else parts.assign(series=parts["job"].map(told.set_index("job")["series"]))
-    shown = Table("table", overall_table(told, beside), rows, f"Drafters. {everything}", NOTE, ("drafter", "verifier"))
-    alike = [*SETTINGS, *(name for name in beside if name != "verifier")]
-    answer = [fastest(told), *best_by_category(named), *tokens_a_step(run_dir, told, alike)]
-    answer += [winner.machine(rows), repeats(rows)]
-    sections = [
-        section("Result", *answer),
-        section("Table", shown),
-        *latency(told, [*SETTINGS, *beside], everything),
-        *by_category(parts, told, [*SETTINGS, *beside], everything),
-        section("Figures", *_pictures(named, everything)),
-        where_it_ran(rows),
+    further = distinguishing_columns(told, *SETTINGS)  # in what else runs of this sweep differ
+    settings = [*SETTINGS, *further]
+    # What sentences and the figure call a run, its temperature apart.
+    told["series"] = [
+        ", ".join([row["drafter"], *(f"{name} {plain(row[name])}" for name in further)]) for _, row in told.iterrows()
     ]
-    return report_of(run_dir, "drafters", "Drafters", QUESTION, sections, warning=synthetic(rows))
-
-
-def _series(row: pd.Series, beside: Sequence[str]) -> str:
-    """What sentences and the figure call a run, its temperature apart."""
-    return "".join([row["drafter"], *(f", {name} {plain(row[name])}" for name in beside)])
-
-
-def overall_table(rows: pd.DataFrame, beside: Sequence[str]) -> pd.DataFrame:
-    """A line a run.
-
-    Args:
-        beside: the columns in which runs differ, temperature and drafter apart.
-    """
-    lines = []
-    for _, row in rows.iterrows():
-        share = row["seconds_draft"] / row["seconds"]
-        lines.append(
-            {
-                "temperature": plain(row["temperature"]),
-                "drafter": row["drafter"],
-                **{name: plain(row[name]) for name in dict.fromkeys(["verifier", *beside])},
-                "tokens drafted": interval(row, "drafted_per_step"),
-                "acceptance rate": interval(row, "acceptance_rate"),
-                "acceptance length": interval(row, "acceptance_length"),
-                "draft share": number(share, ".1%"),
-                "speedup": interval(row, "speedup"),
-            }
-        )
-    return pd.DataFrame(lines)
-
-
-def fastest(rows: pd.DataFrame) -> Text:
-    """The fastest run, if the data show which it is."""
-    return winner.fastest(
-        rows, [f"{row['series']} at temperature {plain(row['temperature'])}" for _, row in rows.iterrows()]
+    categories = read_categories(run_dir, told, settings)
+    if len(categories):
+        categories["series"] = categories["job"].map(told.set_index("job")["series"])
+    timed = categories[categories["speedup"].notna()] if len(categories) else categories
+    figure = speedup_by_category(timed.assign(drafter=timed["series"])) if len(timed) else None
+    names = [f"{row['series']} at temperature {plain(row['temperature'])}" for _, row in told.iterrows()]
+    shown = {
+        "table": Table("table", overall_table(told, further), rows, left=("drafter", "verifier")),
+        **latency(told, settings),
+        **by_category(categories.drop(columns="series", errors="ignore"), told, settings),
+        "speedup_by_category": figure,
+    }
+    return page(
+        run_dir,
+        "drafters",
+        shown,
+        warning=words("shared.synthetic", rows),
+        rows=rows,
+        fastest=winner.fastest(told, names),
+        best_rows=best_by_category(categories),
+        verdicts=tokens_a_step(run_dir, told, [name for name in settings if name != "verifier"]),
+        machine=winner.machine(rows),
+        categories=categories,
     )
 
 
-def best_by_category(found: pd.DataFrame) -> Iterator[str]:
-    """Which drafter has the highest acceptance length in each category, a sentence a temperature."""
+def overall_table(rows: pd.DataFrame, further: Sequence[str]) -> pd.DataFrame:
+    """A line a run.
+
+    Args:
+        further: the columns in which runs differ, temperature and drafter apart.
+    """
+    return cells.shown(
+        rows,
+        lambda row: {
+            **settings_of(row, dict.fromkeys([*SETTINGS, "verifier", *further])),
+            "tokens drafted": interval(row, "drafted_per_step"),
+            "acceptance rate": interval(row, "acceptance_rate"),
+            "acceptance length": interval(row, "acceptance_length"),
+            "draft share": number(row["seconds_draft"] / row["seconds"], ".1%"),
+            "speedup": interval(row, "speedup"),
+        },
+    )
+
+
+def best_by_category(found: pd.DataFrame) -> list[tuple[float, pd.DataFrame]]:
+    """For each temperature the rows of the highest acceptance length of each category."""
     if found.empty:
-        return
-    for temperature, here in found.groupby("temperature"):
-        best = here.loc[here.groupby("category", sort=False)["acceptance_length"].idxmax()]
-        told = [
-            f"{row['series']} in {row['category']} ({interval(row, 'acceptance_length')})" for _, row in best.iterrows()
-        ]
-        yield f"At temperature {temperature:g} the highest acceptance lengths are those of {', '.join(told)}."
-
-
-def _pictures(found: pd.DataFrame, where: str) -> Iterator[Picture]:
-    timed = found if found.empty else found[found["speedup"].notna()]
-    if len(timed):
-        figure = speedup_by_category(timed.assign(drafter=timed["series"]))
-        yield Picture("speedup_by_category", figure, "Which drafter pays on which prompts?", f"{SPEEDUP} {where}")
+        return []
+    groups = ((temperature, rows.groupby("category", sort=False)) for temperature, rows in found.groupby("temperature"))
+    return [(temperature, found.loc[by["acceptance_length"].idxmax()]) for temperature, by in groups]  # ty: ignore[invalid-explicit-return]
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +10,14 @@ import pandas as pd
 from scipy import stats
 
 from specbench.core import rounding
-from specbench.core.errors import ConfigError
-from specbench.reports import Picture, Report, Strong, Table, Text
-from specbench.reports.cells import NONE, file_name
+from specbench.reports import Report, Table, cells
+from specbench.reports.cells import NONE, file_name, number
 from specbench.reports.plots import evidence as plots
-from specbench.reports.text import join, section
 
 from .command import main
-from .decoding import where_it_ran
-from .folder import read_rows, read_table, report_of
-
-QUESTION = """\
-A verifier that is lossless emits tokens that follow the target's distribution at every prefix. Bets against that,
-placed on each token of whole texts, earn nothing in the long run unless it is false. Which verifiers lose to them,
-after how many tokens?"""
-NOTE = """\
-log10 evidence: the largest value that all bets together, with equal stakes, reached; an exact verifier reaches
-1 / false alarm with at most that probability, however often one looks. Rejected after: tokens, in the order of
-decoding. No bet: positions at which rounding could have moved a token over the edge of top-k, top-p or min-p; bounds
-by Clopper and Pearson, 95%, as if positions were independent. Impossible: emitted tokens that the target cannot emit,
-whatever the rounding. Growth: log10 evidence in 1,000 tokens of the bet that came furthest, 95% by bootstrap over
-texts; that bet was chosen afterwards, which flatters it. Rounding: the largest difference of a logit between the two
-passes on a few texts, and its share of the tolerance."""
-PATHS = """\
-Evidence of all bets together; solid where the verifier says that it is lossless, dashed where it is flawed. The scale
-is logarithmic beyond 10. Beyond the dashed level a verifier is rejected, falsely as rarely as the legend says. An arrow
-marks a token that the target cannot emit: from there on the evidence is infinite."""
-ALONE = """\
-All bets together, and each bet alone (pale), which sinks where it is wrong. Beyond the dashed level the verifier is
-rejected, falsely as rarely as the legend says."""
+from .exactness import read_certificate
+from .folder import read_rows, read_table
+from .page import Shown, page
 
 
 def build(run_dir: Path) -> Report:
@@ -54,23 +31,18 @@ def build(run_dir: Path) -> Report:
     paths = read_table(run_dir, "eprocess.parquet", rows, ["verifier", "lossless"])
     found = certificates(run_dir, rows)
     paths = paths.merge(found[["job", "setting", "false_alarm"]], on="job").sort_values(["job", "bet", "token"])
-    caption = f"Evidence against each verifier. {about(found)}"
     left = ("verifier", "sampling", "verdict", "strongest bet")
-    shown = Table("table", table(found), found, caption, NOTE, left)
-    sections = [
-        section("Result", *findings(found)),
-        section("Table", shown),
-        section("Figures", *_pictures(paths, about(found))),
-        where_it_ran(rows),
-    ]
-    return report_of(run_dir, "eprocess", "Evidence from texts", QUESTION, sections)
-
-
-def about(found: pd.DataFrame) -> str:
-    """What a caption says of the run."""
-    tokens = sorted(found["tokens"])
-    count = f"{tokens[0]:,}" if tokens[0] == tokens[-1] else f"{tokens[0]:,} to {tokens[-1]:,}"
-    return f"{len(found)} runs of {count} tokens; false alarm {found['false_alarm'].max():g} a run."
+    together = paths[paths["bet"] == "all bets"]
+    shown: dict[str, Shown] = {
+        "table": Table("table", table(found), found, left=left),
+        "evidence_paths": plots.evidence_paths(together, float(together["false_alarm"].max())),
+    }
+    bets = []
+    for (job, verifier, setting), own in paths.groupby(["job", "verifier", "setting"], sort=True):  # ty: ignore[not-iterable]
+        name = f"bets_{job}_{file_name(str(verifier))}"
+        shown[name] = plots.eprocess(own, float(own["false_alarm"].iloc[0]), f"{verifier}, {setting}")
+        bets.append((name, verifier, setting))
+    return page(run_dir, "eprocess", shown, rows=rows, found=found, bets=bets)
 
 
 def certificates(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -81,10 +53,7 @@ def certificates(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """
     lines = []
     for _, row in rows.sort_values("job").iterrows():
-        path = run_dir / str(row["job"]) / "e_certificate.json"
-        if not path.is_file():
-            raise ConfigError("RUN_DIR", run_dir, f"no {path.name} of job {row['job']}", "Use protocol=eprocess.")
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = read_certificate(run_dir, row["job"], "e_certificate.json")
         share = stats.binomtest(told["without_bet"], told["tokens"]).proportion_ci(method="exact")
         growth = told["growth"] or dict.fromkeys(("value", "low", "high"))  # None where evidence is infinite
         keys = ("verdict", "tokens", "texts", "without_bet", "impossible", "rejected_at", "strongest_bet", "dtype")
@@ -120,71 +89,27 @@ def setting(told: dict[str, Any]) -> str:
     return " ".join([*parts, told["dtype"]])
 
 
-def findings(found: pd.DataFrame) -> list[Text]:
-    """Who was rejected, and who should have been."""
-    rejected = found["verdict"] == "rejected"
-    alarms = found[found["lossless"] & rejected]
-    sound, flawed = found[found["lossless"]], found[~found["lossless"]]
-    sentences: list[Text] = []
-    if len(sound):
-        highest = sound["log10_e_value"].max()
-        text = (
-            f"Sound verifiers: {len(alarms)} of {len(sound)} runs rejected; evidence reached at most 10^{highest:.2f}, "
-            f"where 10^{-math.log10(found['false_alarm'].max()):.0f} rejects."
-        )
-        sentences.append((Strong(text), " " + _names(alarms)) if len(alarms) else text)
-    if len(flawed):
-        missed = flawed[flawed["verdict"] != "rejected"]
-        text = f"Flawed verifiers: {len(flawed) - len(missed)} of {len(flawed)} runs rejected."
-        unseen = (Strong("Not seen"), f" in so many tokens: {_names(missed)}") if len(missed) else ""
-        sentences.append(join([text, unseen]))
-    over = found[found["rounding_over_tolerance"] > 1]
-    if len(over):
-        reason = f", so that rejections prove nothing: {_names(over)}"
-        sentences.append((Strong("Rounding exceeded the tolerance"), reason))
-    return sentences
-
-
-def _names(rows: pd.DataFrame) -> str:
-    return (
-        "; ".join(f"{row['verifier']} at {row['setting']} ({row['tokens']:,} tokens)" for _, row in rows.iterrows())
-        + "."
-    )
-
-
 def table(found: pd.DataFrame) -> pd.DataFrame:
     """The lines as text."""
-    return pd.DataFrame(
-        [
-            {
-                "verifier": row["verifier"],
-                "sampling": row["setting"],
-                "verdict": row["verdict"],
-                "log10 evidence": "infinite" if row["log10_e_value"] == math.inf else f"{row['log10_e_value']:.2f}",
-                "rejected after": NONE if pd.isna(row["rejected_at"]) else f"{int(row['rejected_at']):,}",
-                "tokens": f"{row['tokens']:,}",
-                "no bet": f"{row['without_bet']:,} "
-                f"({row['without_bet_share']:.2%} [{row['without_bet_low']:.2%}, {row['without_bet_high']:.2%}])",
-                "impossible": f"{row['impossible']:,}",
-                "strongest bet": row["strongest_bet"],
-                "growth": NONE
-                if pd.isna(row["growth_value"])
-                else rounding.interval(*(row[f"growth_{end}"] for end in ("value", "low", "high"))),
-                "rounding": f"{row['rounding']:.1e} ({row['rounding_over_tolerance']:.0%})",
-            }
-            for _, row in found.iterrows()
-        ]
-    )
+    return cells.shown(found, _line)
 
 
-def _pictures(paths: pd.DataFrame, where: str) -> Iterator[Picture]:
-    together = paths[paths["bet"] == "all bets"]
-    figure = plots.evidence_paths(together, float(together["false_alarm"].max()))
-    yield Picture("evidence_paths", figure, "Against which verifiers does evidence grow?", f"{PATHS} {where}")
-    for (job, verifier, setting), own in paths.groupby(["job", "verifier", "setting"], sort=True):  # ty: ignore[not-iterable]
-        figure = plots.eprocess(own, float(own["false_alarm"].iloc[0]), f"{verifier}, {setting}")
-        question = f"Which bets earn on {verifier} at {setting}?"
-        yield Picture(f"bets_{job}_{file_name(str(verifier))}", figure, question, ALONE)
+def _line(row: pd.Series) -> dict[str, str]:
+    share = f"{row['without_bet_share']:.2%} [{row['without_bet_low']:.2%}, {row['without_bet_high']:.2%}]"
+    growth = [row[f"growth_{end}"] for end in ("value", "low", "high")]
+    return {
+        "verifier": row["verifier"],
+        "sampling": row["setting"],
+        "verdict": row["verdict"],
+        "log10 evidence": "infinite" if row["log10_e_value"] == math.inf else f"{row['log10_e_value']:.2f}",
+        "rejected after": number(row["rejected_at"], ",.0f"),
+        "tokens": f"{row['tokens']:,}",
+        "no bet": f"{row['without_bet']:,} ({share})",
+        "impossible": f"{row['impossible']:,}",
+        "strongest bet": row["strongest_bet"],
+        "growth": NONE if pd.isna(growth[0]) else rounding.interval(*growth),
+        "rounding": f"{row['rounding']:.1e} ({row['rounding_over_tolerance']:.0%})",
+    }
 
 
 if __name__ == "__main__":

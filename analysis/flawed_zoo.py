@@ -8,25 +8,12 @@ import pandas as pd
 
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import read_jobs
-from specbench.reports import Picture, Report, Table
+from specbench.reports import Report, Table
 from specbench.reports.plots import exactness as plots
-from specbench.reports.text import section
 
 from .command import main
-from .folder import read_rows, report_of
-
-QUESTION = "Which tests catch which real bugs, after how many draws, and what do the tests of other projects see?"
-NOTE = """\
-Caught by: what the certificate names, the largest bias that was located, or the test with the strongest evidence.
-Needed: requests after which that catch is sure, for a test with power 0.99, estimated from its statistic. True TV:
-total variation a step from the target's joint with the code's thresholds located, the largest over the small fixtures;
-a dash if they cannot be (noise hashed from the uniforms, a request that depends on its batch), with what was observed
-in brackets. Distance ratio, identical rows, first token: the tests of other projects, re-created from their
-description."""
-HEAT = """\
-Steps that each test needs to catch each bug with power 0.99, estimated from what it saw; white where it saw nothing.
-Dark cells are strong tests. No column is dark everywhere: the fixtures and tests are there for one another. Right:
-what the tests of other projects say of the same code: + caught, a dash missed."""
+from .folder import read_rows
+from .page import page
 
 
 def build(run_dir: Path) -> Report:
@@ -41,14 +28,15 @@ def build(run_dir: Path) -> Report:
         for name in ("sensitivity", "elsewhere", "bounds", "bias")
     )
     table = sensitivity_table(tests, others, bounds, bias)
-    caption = f"{len(table)} verifiers, the tests that catch them, and what they need."
-    shown = Table("table", table, table, caption, NOTE, left=("verifier", "caught by"))
-    sections = [
-        section("Result", _caught(table, list(others["test"].unique()))),
-        section("Table", shown),
-        section("Figures", _heat_map(tests, others)),
-    ]
-    return report_of(run_dir, "flawed_zoo", "The zoo", QUESTION, sections)
+    short_tests, short_others = (
+        each.assign(verifier=each["verifier"].str.removeprefix("flawed/")) for each in (tests, others)
+    )
+    short_tests["column"] = tests["fixture"] + ": " + tests["test"]
+    shown = {
+        "table": Table("table", table, table, left=("verifier", "caught by")),
+        "sensitivity": plots.sensitivity(short_tests, short_others),
+    }
+    return page(run_dir, "flawed_zoo", shown, table=table, others=list(others["test"].unique()))
 
 
 def _read(run_dir: Path, name: str) -> pd.DataFrame:
@@ -56,25 +44,6 @@ def _read(run_dir: Path, name: str) -> pd.DataFrame:
     if rows.empty:
         raise ConfigError("RUN_DIR", run_dir, f"no {name}.parquet in its jobs", "Give a run of +exp=flawed_zoo.")
     return rows.sort_values("job", kind="stable")
-
-
-def _caught(table: pd.DataFrame, others: list[str]) -> str:
-    flawed = table["verifier"].str.startswith("flawed/")
-    caught = table["caught by"] != "-"
-    missed = ", ".join(table[flawed & ~caught]["verifier"]) or "none"
-    alarms = ", ".join(table[~flawed & caught]["verifier"]) or "none"
-    elsewhere = "; ".join(f"{test}: {int((table[flawed][test] == 'caught').sum())}" for test in others)
-    return (
-        f"{int((flawed & caught).sum())} of {int(flawed.sum())} flawed verifiers caught; missed: "
-        f"{missed}. Sound verifiers rejected: {alarms}. Caught by the tests of other projects: {elsewhere}."
-    )
-
-
-def _heat_map(tests: pd.DataFrame, others: pd.DataFrame) -> Picture:
-    tests, others = (each.assign(verifier=each["verifier"].str.removeprefix("flawed/")) for each in (tests, others))
-    tests["column"] = tests["fixture"] + ": " + tests["test"]
-    question = "Which test catches which bug, after how many steps?"
-    return Picture("sensitivity", plots.sensitivity(tests, others), question, HEAT)
 
 
 def sensitivity_table(

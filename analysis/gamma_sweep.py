@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -13,28 +14,22 @@ from specbench.metrics.acceptance import position_estimates
 from specbench.metrics.intervals import Estimate
 from specbench.metrics.ranking import ranking
 from specbench.metrics.results import STEPS
-from specbench.reports import Picture, Report
+from specbench.reports import Report
 from specbench.reports.cells import interval
 from specbench.reports.plots import decode as plots
 
-from .decoding import build_sweep, main_sweep, setting
+from .decoding import Shown, build_sweep, main_sweep
+from .page import words
 
-QUESTION = """\
-How many tokens should the draft propose? With more of them a step may emit more, but they cost time to draft and to
-score, and those behind the first rejection are wasted."""
-SPEEDUP = """\
-Tokens a second over those of plain decoding, timed side by side through the same engine; bars are 95% intervals.
-Above the dashed line, plain decoding, speculation pays. An arrow names the fastest setting, where the data show which
-it is."""
-LENGTH = """\
-Tokens that one pass of the target yields; bars are 95% intervals. A dashed curve is what independent acceptance at the
-measured overlap would give (equation 1 of arXiv 2211.17192); where overlaps differ, each series has one in its colour.
-The dotted line is the ceiling, a perfect draft. Measurements below the dashed curve say that acceptance comes in runs,
-or that blocks were cut short at the end of texts."""
-POSITIONS = """\
-The longest draft, position by position; bars are 95% intervals. The share where all before it were accepted rises
-where easy stretches carry on, and falls where the draft strays the further it runs ahead. The share of all drafted
-multiplies it up: what is left of the block at each position."""
+
+class ClosedForm(NamedTuple):
+    """What theory expects of a run, and of the best gamma, at the run's overlap and cost of a drafted token."""
+
+    overlap: str
+    cost_ratio: float
+    speedup: float
+    highest: float
+    gamma: int
 
 
 def build(run_dir: Path) -> Report:
@@ -43,42 +38,36 @@ def build(run_dir: Path) -> Report:
     Raises:
         ConfigError: a folder without results.
     """
-    return build_sweep(run_dir, "gamma_sweep", "gamma", QUESTION, closed_form, _pictures)
+
+    def theory_of(results: pd.DataFrame):
+        return words("gamma_sweep.theory", closed_form(results))
+
+    return build_sweep(run_dir, "gamma_sweep", "gamma", theory_of, figures)
 
 
-def closed_form(results: pd.DataFrame) -> str:
-    """What theory expects of the run of the highest speedup, from its overlap and draft cost; empty without overlap."""
+def closed_form(results: pd.DataFrame) -> ClosedForm | None:
+    """Of the run of the highest speedup; None without overlap."""
     best = results.loc[results["speedup"].idxmax()]
     if pd.isna(best["overlap"]) or best["drafted"] == 0:
-        return ""
+        return None
     overlap = min(best["overlap"], 1.0)  # a mean of overlaps may round beyond 1
     cost_ratio = (best["seconds_draft"] / best["drafted"]) / (best["plain_seconds"] / best["plain_tokens"])
-    here = theory.expected_speedup(overlap, best["gamma"], cost_ratio)
     gamma = theory.best_gamma(overlap, cost_ratio)
-    highest = theory.expected_speedup(overlap, gamma, cost_ratio)
-    return (
-        f"In the run of the highest speedup the overlap was {interval(best, 'overlap')}, and drafting a token took "
-        f"{cost_ratio:.2f} of the time of decoding one plainly. Were acceptance independent, scoring a block as fast "
-        f"as one plain step and verifying free, the speedup would be {here:.2f} there and at most {highest:.2f}, at "
-        f"gamma {gamma} (theorem 3.8 of arXiv 2211.17192)."
-    )
+    here, highest = (theory.expected_speedup(overlap, each, cost_ratio) for each in (best["gamma"], gamma))
+    return ClosedForm(interval(best, "overlap"), cost_ratio, here, highest, gamma)
 
 
-def _pictures(run_dir: Path, results: pd.DataFrame) -> Iterator[Picture]:
+def figures(run_dir: Path, results: pd.DataFrame) -> dict[str, Shown]:
+    """The figures of this sweep alone."""
     marked = ranking(results).fastest if len(results) > 1 else None
-    where = setting(results)
-    figure = plots.speedup_against_gamma(results, marked)
-    question = "At which gamma does speculation pay, and how much?"
-    yield Picture("speedup_against_gamma", figure, question, f"{SPEEDUP} {where}")
-    figure = plots.acceptance_length_against_gamma(results)
-    question = "How many tokens does one pass of the target yield?"
-    yield Picture("acceptance_length_against_gamma", figure, question, f"{LENGTH} {where}")
     longest = results.loc[results["gamma"].idxmax()]
-    if longest["gamma"] > 0:
-        title = f"gamma {longest['gamma']}, {longest['series']}"
-        figure = plots.position_rates(*_estimates(run_dir, longest), title)
-        question = "How far into a draft are tokens still accepted?"
-        yield Picture("position_rates", figure, question, f"{POSITIONS} {where}")
+    title = f"gamma {longest['gamma']}, {longest['series']}"
+    rates = plots.position_rates(*_estimates(run_dir, longest), title) if longest["gamma"] > 0 else None
+    return {
+        "speedup_against_gamma": plots.speedup_against_gamma(results, marked),
+        "acceptance_length_against_gamma": plots.acceptance_length_against_gamma(results),
+        "position_rates": rates,
+    }
 
 
 def _estimates(run_dir: Path, row: pd.Series) -> Sequence[Sequence[Estimate | None]]:

@@ -13,16 +13,13 @@ from specbench.metrics.definitions import METRICS, POSITION_METRICS, all_metrics
 from specbench.metrics.ratios import StepLog
 from specbench.metrics.results import STEPS, read_jobs
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Bullets, Report, Section, Strong, Table, Text, markdown
+from specbench.reports import Report, Table, markdown
 from specbench.reports.cells import plain
-from specbench.reports.text import section
 
 from .folder import read_rows
+from .page import Shown, filled
 
 DEFINITIONS = (*METRICS, *POSITION_METRICS)
-NOTE = """\
-a: accepted, d: drafted, e: emitted tokens of a step; N: steps; gamma: the setting of the run. An owner's own count may
-differ in what the last section says."""
 
 
 def named_runs(run_dir: Path) -> list[tuple[str, int, pd.DataFrame]]:
@@ -54,37 +51,25 @@ def build(run_dir: Path) -> Report:
     for name, _, _, metrics in runs:
         values[name] = ["-" if pd.isna(value) else f"{value:.4f}" for value in metrics["value"]]
     opposed = opposite_rankings([(name, metrics) for name, _, _, metrics in runs])
-    disagreements: list[Text] = [
-        (f"{a} against {b}: the second is higher by ", Strong(up), ", lower by ", Strong(down))
-        for a, b, up, down in opposed
-    ]
-    nowhere = "Nowhere: all definitions put these runs into one order."
-    sources: list[Text] = [
-        (Strong(m.name), f": {m.source}{m.differs and f'. Differs: {m.differs}'}") for m in DEFINITIONS
-    ]
-    positions = [
-        _positions(f"positions_{number}", name, gamma, steps)
-        for number, (name, gamma, steps, _) in enumerate(runs)
-        if gamma > 0
-    ]
-    sections = [
-        section("Values", Table("values", values, note=NOTE, left=("metric", "formula", "owner"))),
-        section("By position in the block", *positions),
-        section("Where definitions rank runs differently", Bullets(tuple(disagreements)) if opposed else nowhere),
-        Section("Where each is written down", (Bullets(tuple(sources)),)),
-    ]
-    title = "The same steps by every definition"
-    return Report("metrics", title, "What would others have called these numbers?", tuple(sections))
+    shown: dict[str, Shown] = {"values": Table("values", values, left=("metric", "formula", "owner"))}
+    positions = []
+    for number, (name, gamma, steps, _) in enumerate(runs):
+        if gamma > 0:
+            table = f"positions_{number}"
+            positions.append((table, name))
+            shown[table] = _positions(table, gamma, steps)
+    title, question, sections = filled("metrics", shown, positions=positions, opposed=opposed, definitions=DEFINITIONS)
+    return Report("metrics", title, question, tuple(sections))
 
 
-def _positions(table: str, name: str, gamma: int, steps: pd.DataFrame) -> Table:
+def _positions(table: str, gamma: int, steps: pd.DataFrame) -> Table:
     log = StepLog.of(steps, gamma)
     lines = [
         {"rate": metric.name, "formula": metric.formula, "owner": metric.owner}
         | {str(i): "-" if rate is None else f"{rate:.3f}" for i, rate in enumerate(metric.compute(log), start=1)}
         for metric in POSITION_METRICS
     ]
-    return Table(table, pd.DataFrame(lines), caption=f"{name}:", left=("rate", "formula", "owner"))
+    return Table(table, pd.DataFrame(lines), left=("rate", "formula", "owner"))
 
 
 def main() -> None:

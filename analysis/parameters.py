@@ -5,40 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
 from specbench.core.sampling_params import DEFAULTS
 from specbench.metrics.run_row import COLUMNS_OF, COVERED, SETTINGS
 from specbench.metrics.run_settings import SAMPLER, as_text, distinguishing_columns, sampling_of
-from specbench.reports import Picture, Report, Table, Text
+from specbench.reports import Report, Table, cells
 from specbench.reports.cells import interval, number, plain
 from specbench.reports.plots import parameters as plots
-from specbench.reports.text import section
 
 from .command import main
-from .decoding import latency, repeats, setting, where_it_ran
-from .drawn_tokens import exactness
-from .folder import read_rows, report_of
+from .decoding import latency, settings_of
+from .folder import read_rows
+from .page import page
 
-QUESTION = """\
-Truncations, penalties, bans and constraints change the target's distribution and the draft's alike, position by
-position along the draft; a draft may have a temperature of its own. What does each do to the chance that a drafted
-token is accepted?"""
 BASE = "temperature"  # the sampler that asks for nothing else
 # The parameters that have a column, and the values that switch them off.
 OFF = {name: DEFAULTS[name] for name, each in SETTINGS.items() if each.paths == (SAMPLER + name,) and name != BASE}
 STRUCTURE = "structured_outputs"
-NOTE = """\
-Overlap: mean of sum min(p, q) over the tokens emitted, the chance that one drafted token is accepted; acceptance rate:
-accepted / drafted tokens; acceptance length: accepted + 1, a verification step. Brackets hold 95% intervals by
-bootstrap over prompts. Each sampler has texts of its own. Check: total variation distance of drawn tokens from the
-target's probabilities, beside the 99% quantile of what sampling noise alone gives; p is the share of noise at least as
-far."""
-FIRST = """\
-The check draws first tokens of continuations, which penalties of the continuation leave alone: it cannot see them."""
-ACCEPTANCE = """\
-Points to the left of the dashed line are samplers under which draft and target agree less than without."""
+
+
+class Comparison(NamedTuple):
+    """A row of a temperature alone, and the rows whose overlap is above or below its own by intervals apart."""
+
+    base: pd.Series
+    settings: dict[str, str]
+    above: pd.DataFrame
+    below: pd.DataFrame
 
 
 def build(run_dir: Path) -> Report:
@@ -50,26 +45,14 @@ def build(run_dir: Path) -> Report:
     results = read_rows(run_dir, "sampler", "acceptance_length")
     beside = settings(results)
     results["series"] = labels(results, beside)  # what sentences and the figure call a row
-    shown = Table(
-        "table",
-        table(results, beside),
-        results.drop(columns="series"),
-        f"Acceptance by sampler. {setting(results)}",
-        NOTE,
-        left=("sampler", "asks for"),
-    )
-    question = "Under which parameters do draft and target agree?"
     bases = results["series"][own_bases(results)].tolist()
-    figure = plots.acceptance_by_sampler(results, bases)
-    picture = Picture("acceptance_by_sampler", figure, question, ACCEPTANCE if len(bases) == 1 else "")
-    sections = [
-        section("Result", *compared(results, beside), repeats(results), exactness(results), FIRST),
-        section("Table", shown),
-        *latency(results, ["series"], setting(results)),
-        section("Figures", picture),
-        where_it_ran(results),
-    ]
-    return report_of(run_dir, "parameters", "Sampling parameters", QUESTION, sections)
+    shown = {
+        "table": Table("table", table(results, beside), results.drop(columns="series"), left=("sampler", "asks for")),
+        **latency(results, ["series"]),
+        "acceptance_by_sampler": plots.acceptance_by_sampler(results, bases),
+    }
+    comparisons = compared(results, beside)
+    return page(run_dir, "parameters", shown, results=results, comparisons=comparisons, bases=bases)
 
 
 def settings(results: pd.DataFrame) -> list[str]:
@@ -101,19 +84,17 @@ def own_bases(results: pd.DataFrame) -> pd.Series:
 
 def table(results: pd.DataFrame, beside: Sequence[str]) -> pd.DataFrame:
     """The rows as text."""
-    return pd.DataFrame(
-        [
-            {
-                "sampler": row["sampler"],
-                "asks for": parameters_of(row),
-                **{name: plain(row[name]) for name in beside},
-                **{name.replace("_", " "): interval(row, name) for name in ("overlap", "acceptance_rate")},
-                "acceptance length": interval(row, "acceptance_length"),
-                "check TV / q99": f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
-                "p": number(row["check_p_value"], ".3f"),
-            }
-            for _, row in results.iterrows()
-        ]
+    return cells.shown(
+        results,
+        lambda row: {
+            "sampler": row["sampler"],
+            "asks for": parameters_of(row),
+            **settings_of(row, beside),
+            **{name.replace("_", " "): interval(row, name) for name in ("overlap", "acceptance_rate")},
+            "acceptance length": interval(row, "acceptance_length"),
+            "check TV / q99": f"{number(row['check_tv'], '.3f')} / {number(row['check_tv_noise_q99'], '.3f')}",
+            "p": number(row["check_p_value"], ".3f"),
+        },
     )
 
 
@@ -138,28 +119,21 @@ def structure(row: pd.Series) -> dict[str, str]:
     return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in wanted.items()}
 
 
-def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[Text]:
-    """Which rows have an overlap above or below that of a temperature alone, by intervals that do not touch.
+def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[Comparison]:
+    """Each temperature alone, beside the samplers of the same temperature.
 
     Args:
         beside: columns in which rows have to be alike to be compared.
     """
     known = results[results["overlap"].notna()]
-    sentences = []
+    alike, found = known.groupby(["temperature", *beside], dropna=False).ngroup(), []
     for place, own in known[own_bases(known)].iterrows():
-        alike = known.groupby(["temperature", *beside], dropna=False).ngroup()
         others = known[~own_bases(known) & (alike == alike[place])]
-        if others.empty:
-            continue
-        for word, rows in (
-            ("above", others[others["overlap_low"] > own["overlap_high"]]),
-            ("below", others[others["overlap_high"] < own["overlap_low"]]),
-        ):
-            named = ", ".join(f"{row['series']} {interval(row, 'overlap')}" for _, row in rows.iterrows())
-            at = "".join(f", {name} {plain(own[name])}" for name in beside)
-            whose = f"that of temperature {own['temperature']:g} alone{at}, {interval(own, 'overlap')}"
-            sentences.append(f"Overlap {word} {whose}, by intervals that do not touch: {named or 'none'}.")
-    return sentences
+        if len(others):
+            above = others[others["overlap_low"] > own["overlap_high"]]
+            below = others[others["overlap_high"] < own["overlap_low"]]
+            found.append(Comparison(own, settings_of(own, beside), above, below))
+    return found
 
 
 if __name__ == "__main__":

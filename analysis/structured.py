@@ -11,23 +11,15 @@ import pandas as pd
 
 from specbench.metrics.results import TEXTS
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
-from specbench.reports import Report, Strong, Table, Text
-from specbench.reports.cells import NONE, interval, plain
-from specbench.reports.text import section
+from specbench.reports import Report, Table, cells
+from specbench.reports.cells import NONE, interval
 
 from .command import main
-from .decoding import setting, where_it_ran
-from .folder import read_rows, read_table, report_of
+from .decoding import settings_of
+from .folder import read_rows, read_table
+from .page import page
 from .parameters import STRUCTURE, structure
 
-QUESTION = """\
-Under a constraint only tokens may come that keep the text to its structure. Does every text keep to it, with drafts and
-without? Are greedy texts the same? And what do drafts accept under it?"""
-NOTE = """\
-Gamma 0 is plain decoding. Ended: texts that came to their end, of all; the others were cut off by max_new_tokens. Keep
-to it: of those that ended, the texts that Python's json, re or a list of choices takes, which know nothing of how the
-text was made. As plain: greedy texts that are those of gamma 0. Overlap: mean of sum min(p, q) over the tokens emitted.
-Acceptance length: accepted + 1, a step. Brackets hold 95% intervals by bootstrap over prompts."""
 ENDED = "stop"
 # What greedy texts depend on.
 OF_TEXTS = ["sampler", "sampling", "pair", "target", "workload", "prompts", "max_new_tokens", "device", "dtype"]
@@ -57,10 +49,8 @@ def build(run_dir: Path) -> Report:
     rows = read_rows(run_dir, "sampler", "acceptance_length")
     rows = rows.sort_values(["sampler", "temperature", "gamma"], ignore_index=True)
     counted = rows.join(counts(rows, read_table(run_dir, TEXTS, rows, [])))
-    caption = f"Constrained texts. {setting(rows)}"
-    shown = Table("table", table(counted), counted, caption, NOTE, left=("sampler",))
-    sections = [section("Result", *findings(counted)), section("Table", shown), where_it_ran(rows)]
-    return report_of(run_dir, "structured", "Structured outputs", QUESTION, sections)
+    shown = {"table": Table("table", table(counted), counted, left=("sampler",))}
+    return page(run_dir, "structured", shown, rows=counted)
 
 
 def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
@@ -93,38 +83,22 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows as text."""
     rows = with_settings(rows)
     settings = _settings(rows)
-    return pd.DataFrame(
-        [
-            {
-                **{name: plain(row[name]) for name in settings},
-                "ended": f"{row['ended']} of {row['texts']}",
-                "keep to it": _of(row["kept"], row["ended"]),
-                "as plain": _of(row["as_plain"], row["texts"]),
-                "overlap": interval(row, "overlap") if row["gamma"] else NONE,
-                "acceptance rate": interval(row, "acceptance_rate"),
-                "acceptance length": interval(row, "acceptance_length") if row["gamma"] else NONE,
-            }
-            for _, row in rows.iterrows()
-        ]
+    return cells.shown(
+        rows,
+        lambda row: {
+            **settings_of(row, settings),
+            "ended": f"{row['ended']} of {row['texts']}",
+            "keep to it": _of(row["kept"], row["ended"]),
+            "as plain": _of(row["as_plain"], row["texts"]),
+            "overlap": interval(row, "overlap") if row["gamma"] else NONE,
+            "acceptance rate": interval(row, "acceptance_rate"),
+            "acceptance length": interval(row, "acceptance_length") if row["gamma"] else NONE,
+        },
     )
 
 
 def _of(count: object, total: int) -> str:
     return NONE if pd.isna(count) else f"{count} of {total}"
-
-
-def findings(rows: pd.DataFrame) -> list[Text]:
-    """Whether all texts keep to their structure, and whether drafts change greedy ones."""
-    held, greedy = rows[rows["kept"].notna()], rows[rows["as_plain"].notna()]
-    found: list[Text] = []
-    if len(held):
-        text = f"{held['kept'].sum()} of {held['ended'].sum()} texts that ended keep to their structure"
-        cut = held["texts"].sum() - held["ended"].sum()
-        found.append((Strong(text), f"; max_new_tokens cut off {cut} others."))
-    if len(greedy):
-        text = f"{greedy['as_plain'].sum()} of {greedy['texts'].sum()} greedy texts are those of plain decoding"
-        found.append((Strong(text), "."))
-    return found or ["No run of this sweep has a constraint."]
 
 
 if __name__ == "__main__":

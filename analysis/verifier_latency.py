@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,51 +10,18 @@ import pandas as pd
 
 from specbench.benchmark.tables import LATENCY, LATENCY_SAMPLES, LATENCY_SCHEMA
 from specbench.core.errors import ConfigError
-from specbench.metrics.intervals import CONFIDENCE
 from specbench.metrics.latency import ratio_of_medians
 from specbench.metrics.results import read_jobs
-from specbench.reports import Block, Bullets, Link, Paragraph, Picture, Report, Section, Strong, Table, Text
-from specbench.reports.cells import NONE, interval, number, values
+from specbench.reports import Report, Table, cells
+from specbench.reports.cells import NONE, interval, number
 from specbench.reports.plots import latency as plots
-from specbench.reports.text import section
 from specbench.rules import RULES, TOKEN, RuleInfo
 
-from . import shaping
 from .command import main
-from .decoding import WHERE
-from .folder import read_rows, read_whole, report_of
+from .folder import read_rows, read_whole
+from .page import page
 
-QUESTION = """\
-From the moment that the target's logits lie in device memory to the moment that the tokens do: how long does each
-verifier take, and how does that compare with the time of merely reading the bytes that it has to read?"""
-METHOD = (
-    """\
-Each case is a synthetic step on logits shaped like a language model's, every round with new ones; each timed outcome
-was checked before and after. Times: median of graph replays with the cache flushed in between, by the device's own
-events; brackets hold 95% intervals by bootstrap over rounds and replays. Byte floor: the bytes that the rule has to
-read over the bandwidth of a large copy measured in the same run (specbench/benchmark/floor.py); the ratio is the time
-over it. Eager: one call by the wall clock, launches included. Without a graph: calls timed one by one, because the
-verifier waits for the host. Engines' own verifiers get the cutoffs of a truncating sampler ready-made, which favours
-them. Accepted a token: accepted / (accepted + rejected), which the work depends on. """,
-    Link("cases.csv", "cases.csv"),
-    " holds every column, unrounded; ",
-    Link("speed.csv", "speed.csv"),
-    " the ratios between verifiers.",
-)
-ON_A_CPU = (
-    Strong("Timed on a CPU, by the wall clock around each call"),
-    ": what PyTorch needs for these operations there. It says nothing about a GPU.",
-)
-HEADLINE = """\
-The base case, by the number of requests in a batch: microseconds [95% interval], and how many times the byte floor."""
-TIMES = """\
-Time of one verification of the whole batch, with 95% intervals; the lines without points are the byte floors of rules.
-Where a line is flat, the batch is too small to matter and launches are what is timed; where it rises like the floor,
-bytes are. Hollow points were timed without a graph."""
-SPEED = "Time of each verifier over that of the reference in the same case: how many times faster the reference is."
-RATIOS = """\
-How many times longer than reading the bytes; the dashed line is the speed of a plain copy. Labels are what a case
-varies, and its number of requests."""
+GOAL = 1.15  # of times with penalties or bans over times without
 
 
 def build(run_dir: Path) -> Report:
@@ -66,24 +33,37 @@ def build(run_dir: Path) -> Report:
     results, cases = read_rows(run_dir), read_cases(run_dir)
     timed = cases[cases["skipped"].isna()]
     ordered = in_order(timed)
-    where, speed = setting(timed), speed_ratios(run_dir, timed)
-    head = Table("headline", headline(timed), caption=f"{HEADLINE} {where}", left=("verifier",))
+    speed, shaped, base = speed_ratios(run_dir, timed), ordered[ordered["times_plain"].notna()], _base(timed)
+    quoted = headlines(timed)
     raw = pd.concat([ordered, cases[cases["skipped"].notna()]])
-    caption = f"Every case that was timed. {where}"
-    every = Table("cases", case_table(ordered), raw, caption, METHOD, left=("verifier", "case"))
-    sections = [section("Result", quickest(timed), *remarks(timed), head, checks(timed), *left_out(cases))]
-    if len(speed):
-        compared = Table("speed", speed_table(speed), caption=f"{SPEED} {where}", left=("case",))
-        sections.append(section(f"Speed against {reference_names(speed)}", compared))
-    sections += [
-        *shaping.sections(ordered, where),
-        section("All cases", every),
-        section("Figures", *_pictures(timed)),
-        where_it_ran(results, timed),
-    ]
-    rules = timed["rule"]
-    data, quoted = {"speed": speed}, headlines(timed)
-    return report_of(run_dir, "verifier_latency", "Verifier latency", QUESTION, sections, rules, data, quoted)
+    shown = {
+        "headline": Table("headline", headline(timed), left=("verifier",)),
+        "speed": Table("speed", speed_table(speed), left=("case",)) if len(speed) else None,
+        "shaping": shaping(shaped) if len(shaped) else None,
+        "cases": Table("cases", case_table(ordered), raw, left=("verifier", "case")),
+        "time_against_batch": plots.time_against_batch(timed),
+        "ratio_to_floor": plots.ratio_to_floor(timed),
+    }
+    with_law = timed["rule"].isin([info.name for info in RULES.values() if info.has_law])
+    return page(
+        run_dir,
+        "verifier_latency",
+        shown,
+        timed["rule"],
+        data={"speed": speed},
+        headlines=quoted,
+        results=results,
+        timed=timed,
+        base=base if (base["variant"] == "base").any() else timed,
+        quoted=quoted,
+        requests=_requests(int(quoted["LatencyRequests"])),
+        twins=timed[with_law],
+        others=timed[~with_law],
+        skipped=cases[cases["skipped"].notna()],
+        references=" and ".join(dict.fromkeys(speed["reference"])),
+        bandwidth=timed.groupby("job")["copy_bandwidth"].first() / 1e12,
+        goal=GOAL,
+    )
 
 
 def read_cases(run_dir: Path) -> pd.DataFrame:
@@ -114,26 +94,16 @@ def headlines(timed: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def quickest(timed: pd.DataFrame) -> str:
-    """The quickest verifier in a sentence."""
-    found = headlines(timed)
-    requests = _requests(int(found["LatencyRequests"]))
-    return (
-        f"Quickest in a batch of {requests}: {found['LatencyVerifier']}, {found['Latency']} µs, "
-        f"{found['LatencyFloors']} times what reading the bytes takes."
-    )
-
-
 def headline(timed: pd.DataFrame) -> pd.DataFrame:
     """The base case: a line a verifier, a column a batch size: microseconds, and how many times the floor."""
     chosen = _base(timed)
     sizes = sorted(map(int, chosen["batch_size"].unique()))
     lines = []
     for name, rows in chosen.groupby("verifier", sort=False):
-        cells = {size: NONE for size in sizes}
+        line = {size: NONE for size in sizes}
         for _, row in rows.iterrows():
-            cells[row["batch_size"]] = f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
-        lines.append({"verifier": name, **{_requests(size): cell for size, cell in cells.items()}})
+            line[row["batch_size"]] = f"{interval(row, 'median_us', '.1f')}, {row['ratio']:.2f} floors"
+        lines.append({"verifier": name, **{_requests(size): cell for size, cell in line.items()}})
     return pd.DataFrame(lines)
 
 
@@ -147,17 +117,6 @@ def _requests(size: int) -> str:
     return "1 request" if size == 1 else f"{size} requests"
 
 
-def setting(timed: pd.DataFrame) -> str:
-    """What a caption says of the run: where, on what logits, and what the intervals are."""
-    base = timed[timed["variant"] == "base"]
-    rows = timed if base.empty else base
-    return (
-        f"Device {values(timed, 'device')}; vocabulary {values(rows, 'vocabulary')}, gamma {values(rows, 'gamma')}, "
-        f"{values(rows, 'dtype')}, temperature {values(rows, 'temperature')} unless a case says otherwise; medians of "
-        f"{values(timed, 'rounds')} rounds with {CONFIDENCE:.0%} intervals."
-    )
-
-
 def in_order(timed: pd.DataFrame) -> pd.DataFrame:
     """The cases, those of one setting together."""
     order = {case: place for place, case in enumerate(dict.fromkeys(_keys(timed)))}
@@ -167,24 +126,49 @@ def in_order(timed: pd.DataFrame) -> pd.DataFrame:
 
 def case_table(timed: pd.DataFrame) -> pd.DataFrame:
     """Every case as text."""
-    return pd.DataFrame(
-        [
-            {
-                "case": row["variant"],
-                "requests": str(row["batch_size"]),
-                "verifier": row["verifier"],
-                "µs": interval(row, "median_us", ".1f"),
-                "5% to 95%": f"{row['q05_us']:.1f} to {row['q95_us']:.1f}",
-                "floor µs": number(row["floor_us"], ".2f"),
-                "ratio": interval(row, "ratio"),
-                "eager µs": number(row["eager_us"], ".0f"),
-                "graph": "yes" if row["graph"] else "no",
-                "accepted a token": number(row["token_acceptance"]),
-                "rounding": f"{row['rounding']:.0f} of {row['checked']:.0f}",
-            }
-            for _, row in timed.iterrows()
-        ]
+    return cells.shown(
+        timed,
+        lambda row: {
+            "case": row["variant"],
+            "requests": str(row["batch_size"]),
+            "verifier": row["verifier"],
+            "µs": interval(row, "median_us", ".1f"),
+            "5% to 95%": f"{row['q05_us']:.1f} to {row['q95_us']:.1f}",
+            "floor µs": number(row["floor_us"], ".2f"),
+            "ratio": interval(row, "ratio"),
+            "eager µs": number(row["eager_us"], ".0f"),
+            "graph": "yes" if row["graph"] else "no",
+            "accepted a token": number(row["token_acceptance"]),
+            "rounding": f"{row['rounding']:.0f} of {row['checked']:.0f}",
+        },
     )
+
+
+def shaping(cases: pd.DataFrame) -> Table:
+    """What penalties and bans cost, a line a case: with, without, their ratio, and whether it meets the goal."""
+    shown = cells.shown(
+        cases,
+        lambda row: {
+            "parameters": row["variant"].removeprefix("sampler="),
+            "requests": str(row["batch_size"]),
+            "verifier": row["verifier"],
+            "tokens of a text": f"{row['context']:.0f}",
+            "µs": interval(row, "median_us", ".1f"),
+            "µs without": interval(row, "plain_us", ".1f"),
+            "ratio": interval(row, "times_plain"),
+            f"at most {GOAL}": verdict(row),
+        },
+    )
+    return Table("shaping", shown, left=("parameters", "verifier"))
+
+
+def verdict(row: pd.Series) -> str:
+    """By the interval of the ratio, if the two times can be compared with a goal that was set for GPUs."""
+    if row["device"] == "cpu" or not row["comparable"]:
+        return "not comparable"
+    if row["times_plain_high"] <= GOAL:
+        return "met"
+    return "missed" if row["times_plain_low"] > GOAL else "open"
 
 
 def _keys(rows: pd.DataFrame) -> list[tuple[str, int]]:
@@ -252,86 +236,6 @@ def speed_table(speed: pd.DataFrame) -> pd.DataFrame:
             for (variant, size), line in lines.items()
         ]
     )
-
-
-def reference_names(speed: pd.DataFrame) -> str:
-    """What the others are compared with."""
-    return " and ".join(dict.fromkeys(speed["reference"]))
-
-
-def remarks(timed: pd.DataFrame) -> list[Text]:
-    """What a reader must know before any number: the device, what is not comparable, what a time cannot be below."""
-    text: list[Text] = []
-    if (timed["device"] == "cpu").any():
-        text.append(ON_A_CPU)
-    strange = list(dict.fromkeys(timed.loc[~timed["comparable"].astype(bool), "verifier"]))
-    if strange:
-        text.append((Strong(f"Not comparable: {', '.join(strange)}, whose kernels ran through an interpreter."),))
-    known = timed["empty_graph_us"].dropna()
-    if len(known):
-        text.append(f"Replaying an empty graph takes {known.median():.1f} µs; no time can be below that.")
-    return text
-
-
-def checks(timed: pd.DataFrame) -> str:
-    """What the checks of the timed outcomes found."""
-    with_law = [info.name for info in RULES.values() if info.has_law]
-    twins = timed[timed["rule"].isin(with_law)]
-    text = ""
-    if len(twins):
-        text = (
-            f"{twins['checked'].sum():.0f} verified requests were compared with their rule's plain twin token for "
-            f"token: {twins['rounding'].sum():.0f} differ, which rounding at a threshold explains, and no other."
-        )
-    others = list(dict.fromkeys(timed.loc[~timed["rule"].isin(with_law), "verifier"]))
-    if others:
-        text += (
-            f" Of other rules: {', '.join(others)}; each was compared so with its rule's reference if "
-            "it has one, and else the form of its output, the target's support and the number of accepted tokens were "
-            "checked."
-        )
-    return text.strip()
-
-
-def left_out(cases: pd.DataFrame) -> list[Block]:
-    """Cases that were not timed, and why."""
-    skipped = cases[cases["skipped"].notna()]
-    if skipped.empty:
-        return []
-    lines = [
-        f"{verifier}: {len(rows)} cases ({', '.join(f'{v}, {b}' for v, b in _keys(rows))}): {reason}"
-        for (verifier, reason), rows in skipped.groupby(["verifier", "skipped"], sort=False)
-    ]
-    return [Paragraph("Not timed:"), Bullets(tuple(lines))]
-
-
-def where_it_ran(results: pd.DataFrame, timed: pd.DataFrame) -> Section:
-    """Hardware, versions and settings."""
-    bandwidth = timed.groupby("job")["copy_bandwidth"].first() / 1e12
-    lines = [
-        f"hardware: {values(results, 'hardware')}; device {values(results, 'device')}, "
-        f"{values(results, 'threads')} threads",
-        f"copy bandwidth, read and written: {bandwidth.min():.3f} to {bandwidth.max():.3f} TB/s, measured by each job",
-        f"versions: specbench {values(results, 'version')}, commit {values(results, 'commit')}; "
-        f"Python {values(results, 'python')}, PyTorch {values(results, 'torch')}",
-        f"base case: gamma {values(results, 'gamma')}, {values(results, 'dtype')}, temperature "
-        f"{values(results, 'temperature')}, top_k {values(results, 'top_k')}, top_p {values(results, 'top_p')}, min_p "
-        f"{values(results, 'min_p')}; vocabularies {values(timed, 'vocabulary')}",
-        f"{values(timed, 'rounds')} rounds with new logits each, {timed['replays'].min():.0f} to "
-        f"{timed['replays'].max():.0f} replays a case; cache flushed by a {values(timed, 'flush')}; seed "
-        f"{values(results, 'seed')}",
-        f"{len(results)} runs, {results['created'].min()} to {results['created'].max()}",
-    ]
-    mixed = (Strong("Rows come from different hardware: do not compare their times."),)
-    return Section(WHERE, (Bullets((*lines, *([mixed] if results["hardware"].nunique() > 1 else []))),))
-
-
-def _pictures(timed: pd.DataFrame) -> Iterator[Picture]:
-    where = setting(timed)
-    question = "How long does one verification take as the batch grows?"
-    yield Picture("time_against_batch", plots.time_against_batch(timed), question, f"{TIMES} {where}")
-    question = "How far is each verifier from the speed of memory?"
-    yield Picture("ratio_to_floor", plots.ratio_to_floor(timed), question, f"{RATIOS} {where}")
 
 
 if __name__ == "__main__":

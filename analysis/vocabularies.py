@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
-from specbench.reports import Report, Strong, Table, Text
+from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, interval, number, plain
-from specbench.reports.text import section
 
 from .command import main
-from .decoding import latency, setting, where_it_ran
-from .folder import read_rows, report_of
+from .decoding import latency, settings_of
+from .folder import read_rows
+from .page import page
 
-QUESTION = """\
-A draft whose tokenizer is not the target's can be restricted to the tokens that both have (drafter model), or write
-text that is read in the target's tokens (drafter strings). How much does each accept, beside a draft of the target's
-own vocabulary?"""
-NOTE = """\
-Shared tokens: how many of the target's tokens the draft has; all where the tokenizers are the same. Shared mass: the
-target's probability of these, mean over emitted positions, which bounds what a restricted draft can accept of one
-token. Overlap: mean of sum min(p, q), the chance that one drafted token is accepted; a draft of text has no q.
-Acceptance length: accepted + 1, a step. Brackets hold 95% intervals, by bootstrap over prompts; for speedups by the
-scatter of batches and rounds."""
 SETTINGS = ["temperature", "draft", "drafter"]
-NAMES = {"model": "restricted", "strings": "as text"}
 
 
 def build(run_dir: Path) -> Report:
@@ -38,27 +27,24 @@ def build(run_dir: Path) -> Report:
     """
     rows = read_rows(run_dir, "draft", "drafter", "temperature", "acceptance_length")
     rows = rows.sort_values(["temperature", "job"], kind="stable", ignore_index=True)
-    caption = f"Acceptance by draft and way of drafting. {setting(rows)}"
-    shown_rows, where = with_settings(rows), where_it_ran(rows)
-    shown = Table("table", table(shown_rows), rows, caption, NOTE, left=("draft", "drafter"))
-    times = latency(shown_rows, [*SETTINGS, *distinguishing_columns(shown_rows, *SETTINGS)], setting(rows))
-    sections = [section("Result", *findings(rows)), section("Table", shown), *times, where]
-    return report_of(run_dir, "vocabularies", "Different vocabularies", QUESTION, sections)
+    shown_rows = with_settings(rows)
+    shown = {
+        "table": Table("table", table(shown_rows), rows, left=("draft", "drafter")),
+        **latency(shown_rows, [*SETTINGS, *distinguishing_columns(shown_rows, *SETTINGS)]),
+    }
+    return page(run_dir, "vocabularies", shown, rows=rows, best=list(best_of(rows)))
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of with_settings as text."""
     beside = distinguishing_columns(rows, *SETTINGS)
-    return pd.DataFrame([_line(row, beside) for _, row in rows.iterrows()])
+    return cells.shown(rows, lambda row: _line(row, beside))
 
 
 def _line(row: pd.Series, beside: Sequence[str]) -> dict[str, str]:
     other = pd.notna(row["shared_mass"])
     return {
-        "temperature": plain(row["temperature"]),
-        "draft": row["draft"],
-        "drafter": row["drafter"],
-        **{name: plain(row[name]) for name in beside},
+        **settings_of(row, [*SETTINGS, *beside]),
         "shared tokens": plain(row["shared_tokens"]) if other else "all",
         "shared mass": interval(row, "shared_mass") if other else NONE,
         "overlap": interval(row, "overlap"),
@@ -69,26 +55,16 @@ def _line(row: pd.Series, beside: Sequence[str]) -> dict[str, str]:
     }
 
 
-def findings(rows: pd.DataFrame) -> list[Text]:
-    """For each temperature the way of drafting that accepts most of a draft with another vocabulary."""
-    found: list[Text] = []
+def best_of(rows: pd.DataFrame) -> Iterator[tuple[float, pd.Series, pd.Series | None]]:
+    """For each temperature the greatest acceptance length with another vocabulary, and with the target's own."""
     for temperature, group in rows.groupby("temperature", sort=True):
-        others = group[group["shared_mass"].notna()]
-        if others.empty:
-            continue
-        best = others.loc[others["acceptance_length"].idxmax()]
-        text = (
-            f"At temperature {plain(temperature)}, of the drafts with a vocabulary of their own, {best['draft']} "
-            f"{NAMES.get(best['drafter'], best['drafter'])} has the greatest acceptance length, ",
-            Strong(interval(best, "acceptance_length")),
+        other = group["shared_mass"].notna()
+        best, usual = (
+            each.loc[each["acceptance_length"].idxmax()] if len(each) else None
+            for each in (group[other], group[~other])
         )
-        same = group[group["shared_mass"].isna()]
-        if same.empty:
-            found.append((*text, "."))
-            continue
-        usual = same.loc[same["acceptance_length"].idxmax()]
-        found.append((*text, f"; with the target's vocabulary it is {interval(usual, 'acceptance_length')}."))
-    return found or ["No draft of this run has a vocabulary of its own."]
+        if best is not None:
+            yield temperature, best, usual  # ty: ignore[invalid-yield]
 
 
 if __name__ == "__main__":

@@ -13,21 +13,18 @@ import os
 import platform
 import sys
 
-import hydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from specbench import __version__
-from specbench.core.conf import CONF
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import console, say
-from specbench.runs import config, listing, plugins
-from specbench.runs.commandline import check_encoding, explained, prepared
+from specbench.runs import config, listing
+from specbench.runs.commandline import check_encoding, explained, parse_command, show
 from specbench.runs.plan import LATEST, find_sweep
-from specbench.runs.signals import Interrupted, held_back, interruptible
-from specbench.runs.sweeper import Asked, PlannedSweeper
+from specbench.runs.signals import Interrupted, interruptible
+from specbench.runs.sweep import Planner, Sweep
 
 PUBLISH = "--publish"
 REPORT = """\
@@ -35,17 +32,6 @@ python -m specbench report [FOLDER] [--publish]
 
 How far a sweep is, its table and its report, from its folder: outputs/<exp>/<time>, or the newest one.
 --publish also saves the report in W&B, where the sweep's runs are: sent by tracking.mode=online, or by `wandb sync`."""
-
-
-def run_job(configuration: DictConfig) -> None:
-    """What Hydra's launchers call, here or in another process. Imports PyTorch."""
-    with held_back():
-        from specbench.runs.execute import run_job
-
-    run_job(configuration)  # ty: ignore[invalid-argument-type]
-
-
-run_job.__module__ = "specbench.__main__"  # so that another process imports it, and not a copy of this one's state
 
 
 def report(arguments: list[str]) -> int:
@@ -113,56 +99,52 @@ def run(arguments: list[str]) -> int:
     """Runs a command line; returns its exit status."""
     if arguments:
         listing.check_command(arguments[0])
-    command = prepared(arguments)
-    if arguments in (["-h"], ["--help"]):
-        print(f"{listing.overview()}\n")
-    config.register()
-    plugins.register()
-    plugins.always_sweep()
-    sweep = PlannedSweeper.current = Asked(resume=command.resume)
-    sys.argv[1:] = command.arguments
     traced = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, which are said here, without their tracebacks
+    command, sweep = parse_command(arguments), None
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_job)()
+        if command.shows:
+            if arguments in (["-h"], ["--help"]):
+                print(f"{listing.overview()}\n")
+            config.register()
+            show(arguments)
+            return 0
+        planner = Planner(command)
+        sweep = planner.plan()
+        return end(sweep, None if sweep.folder is None else planner.launch(sweep))
     except Interrupted as error:
         say(f"interrupted ({error})", style="bold red")
-        end(sweep, interrupted=True)
+        if sweep is not None:
+            end(sweep, interrupted=True)
         return error.status
     except (SpecbenchError, BrokenPipeError):
         raise
     except (HydraException, OmegaConfBaseException) as error:
-        say(explained(error, arguments), style="bold red")
+        say(explained(error, command.overrides), style="bold red")
         return 2
     except Exception as error:  # Hydra meets some command lines with errors of Python's own
         if traced:
             raise
-        told = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         given = " ".join(arguments)
-        say(f"{given}: cannot be composed ({told}). HYDRA_FULL_ERROR=1 shows where.", style="bold red")
+        say(f"{given}: cannot be composed ({problem}). HYDRA_FULL_ERROR=1 shows where.", style="bold red")
         return 2
-    return 0 if command.asks else end(sweep)
 
 
-def end(sweep: Asked, interrupted: bool = False) -> int:
-    """Says what came of a command; returns the exit status."""
+def end(sweep: Sweep, launch_error: str | None = None, interrupted: bool = False) -> int:
+    """Says what came of a sweep; returns the exit status."""
     alike = len(set(sweep.refused.values())) == 1
     for label, reason in list(sweep.refused.items())[: 1 if alike else None]:
         say(reason if alike else f"{label}: {reason}", style="bold red")
-    if sweep.refused:
-        return 1
     if sweep.folder is None:
-        if not interrupted:
-            say("nothing was run: no sweep was planned. --help lists what can be chosen.", style="bold red")
         return 1
     if not ranks.is_rank0():
-        return 1 if sweep.launch_error else 0
+        return 1 if launch_error else 0
     from specbench.runs.ending import tell
 
     status = tell(sweep.folder, just_ran=True, interrupted=interrupted)
-    if sweep.launch_error:
-        say(f"the launcher gave up: {sweep.launch_error}", style="bold red")
-    return 1 if sweep.launch_error else status
+    if launch_error:
+        say(f"the launcher gave up: {launch_error}", style="bold red")
+    return 1 if launch_error else status
 
 
 def main() -> None:

@@ -82,6 +82,7 @@ class CachedModel(RowCache):
         shards: the ranks that the model is sharded over; None for a whole one. The cache has this rank's heads.
         fixed_forward: what steps of fixed shapes call in place of ``model``, such as its compiled form; None for
             ``model`` itself.
+        least_width: tokens of a chain that steps of fixed shapes feed at least, padding included.
     """
 
     shards: Shards | None = None
@@ -98,6 +99,7 @@ class CachedModel(RowCache):
         self._cache = RaggedCache(self._num_layers)
         self._reserved = (0, 0)
         self.fixed_forward: Callable[..., Any] | None = None
+        self.least_width = 1
         self.layout = 0
         self._lengths = torch.zeros(0, dtype=torch.int64, device=self.device)
         self.show(0, 0)
@@ -129,6 +131,7 @@ class CachedModel(RowCache):
         self.show(rows, max((len(prompt) - 1 for prompt in prompts), default=0))
         return hidden
 
+    @torch.inference_mode()
     def reserve(self, rows: int, capacity: int) -> None:
         """Allocates memory for at least these requests and tokens, now and after any :meth:`start`."""
         self._reserved = (max(rows, self._reserved[0]), max(capacity, self._reserved[1]))
@@ -244,12 +247,17 @@ class CachedModel(RowCache):
             Logits and hidden states; rows at or beyond a request's count are meaningless.
         """
         n, capacity = token_ids.shape[1], self.capacity
-        written = self._following(self.lengths, n)
+        padding = max(self.least_width - n, 0) if self._fixed and ancestors is None else 0
+        fed = torch.nn.functional.pad(token_ids, (0, padding)) if padding else token_ids
+        written = self._following(self.lengths, n + padding)
         longest = capacity if self._fixed else known_max(self.lengths, self._longest)
         self._cache.extend(written, min(longest + n, capacity))
-        output = self._forward(token_ids, self.lengths, written, features, ancestors, fixed=self._fixed)
+        output = self._forward(fed, self.lengths, written, features, ancestors, fixed=self._fixed)
         self.lengths += counts
         self._longest += n
+        if padding:
+            hidden = {name: states[:, :n] for name, states in output.features.items()}
+            return ModelOutput(output.logits[:, :n], hidden)
         return output
 
     def _forward(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -39,6 +39,11 @@ def plain(value: object) -> str:
 def values(results: pd.DataFrame, column: str) -> str:
     """Every value that a column has, in order."""
     return ", ".join(dict.fromkeys(results[column].map(plain)))
+
+
+def shown(rows: pd.DataFrame, line: Callable[[pd.Series], Mapping[str, str]]) -> pd.DataFrame:
+    """A table of text: what ``line`` makes of each row."""
+    return pd.DataFrame([line(row) for _, row in rows.iterrows()])
 
 
 def file_name(words: str) -> str:

@@ -1,110 +1,80 @@
-"""The command line before Hydra sees it: commands of our own, and what Hydra would let pass or say badly."""
+"""The command line as Hydra's own parsers read it, and what Hydra finds wrong with it, in one message."""
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import os
-import re
+import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import hydra
+from hydra._internal.utils import get_args_parser  # of the flags that hydra.main takes
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import is_text
-from specbench.runs.config import Config
-from specbench.runs.launchers import check_named
-from specbench.runs.listing import EXPERIMENTS, check_choice, unknown_key
+from specbench.runs.checks import check_override, did_you_mean
+from specbench.runs.choices import names
+from specbench.runs.config import GROUPS, OPEN_GROUPS, Config
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
-from specbench.runs.plan import OUTPUTS, find_sweep, read_plan
+from specbench.runs.plan import find_sweep, read_plan
 
-GROUPS = ("pair", "drafter", "sampler", "verifier", "engine", "workload", "protocol", "tracking", "source")
-# Keys of Hydra's that would take jobs out of the folders of their plan.
-REFUSED = {
-    "hydra.run.dir": "a job's folder is hydra.sweep.dir/<its number>. Set hydra.sweep.dir instead.",
-    "hydra.sweep.subdir": "a job's folder is hydra.sweep.dir/<its number>. Leave it out.",
-    "hydra/sweeper": "sweeps are planned on disk before they start, which other sweepers do not do. Leave it out.",
-    "hydra.output_subdir": "a job's configuration is config.yaml in its folder. Leave it out.",
-}
+QUOTES = "Write key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command line, ready for Hydra.
+    """A command line.
 
     Attributes:
+        overrides: ``key=value`` each, for Hydra.
+        config_name: of the configuration to start from, usually config.
+        config_dir: the user's own configurations (``--config-dir``), as an absolute path.
         resume: the folder of an earlier sweep to go on with.
-        asks: whether it shows a configuration or help (``--cfg``, ``--help``), and runs nothing.
+        shows: whether it shows a configuration or help (``--cfg``, ``--help``), and runs nothing.
     """
 
-    arguments: list[str]
+    overrides: list[str]
+    config_name: str
+    config_dir: str | None
     resume: Path | None
-    asks: bool
+    shows: bool
 
 
-def prepared(arguments: Sequence[str]) -> Command:
-    """What Hydra is to get.
-
-    Raises:
-        ConfigError: what Hydra would let pass or answer with a traceback.
-    """
-    given = list(arguments)
-    resume = [each.partition("=")[2] for each in given if each.startswith("resume=")]
-    given = [each for each in given if not each.startswith("resume=")]
-    check_named(given)
-    flags, others = _flags(given)
-    own = flags.config_dir is not None or any(each.startswith("hydra.searchpath") for each in given)
-    for argument in _overrides(flags, others):
-        _check(argument)
-        bare, _, value = argument.partition("=")
-        if (group := key_of(bare)) in (*GROUPS, EXPERIMENTS) and value and not own:
-            check_choice(group, value)
-    asks = bool(flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion)
-    folder = None
-    if resume:
-        if any(key_of(each) == "hydra.sweep.dir" for each in given):
-            raise ConfigError("resume", resume[-1], "a folder twice", "Leave out hydra.sweep.dir.")
-        exps = [each.partition("=")[2] for each in given if key_of(each) == "exp"]
-        folder = find_sweep(resume[-1], exps[-1] if exps else None, "resume")
-        plan = read_plan(folder)
-        if plan and plan.config_dir and flags.config_dir is None:
-            given += ["--config-dir", plan.config_dir]
-    elif not asks:
-        _check_place(given)
-    # Every command is a sweep, which Hydra has to be told where it cannot compose one that it could ask.
-    rewritten = [part for each in given for part in _rewritten(each)]
-    return Command(rewritten if asks else ["--multirun", *rewritten], folder, asks)
-
-
-def _flags(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags of a command, as Hydra's own parser reads them, and what it does not know.
+def parse_command(arguments: Sequence[str]) -> Command:
+    """Parses a command line, and checks it as far as its words alone tell.
 
     Raises:
-        ConfigError: a flag that reads a pickle.
+        ConfigError: what is wrong with it.
+        NotInstalledError: a launcher whose package is not installed.
     """
-    from hydra._internal.utils import get_args_parser
-
-    flags, others = get_args_parser().parse_known_args(list(arguments))
+    resume = [word.partition("=")[2] for word in arguments if word.startswith("resume=")]
+    flags, others = get_args_parser().parse_known_args([word for word in arguments if not word.startswith("resume=")])
     if flags.experimental_rerun is not None:
         problem = "it reads a pickle, which can run code"
         raise ConfigError("--experimental-rerun", flags.experimental_rerun, problem, "Go on with a sweep by resume=.")
-    return flags, others
-
-
-def _overrides(flags: argparse.Namespace, others: list[str]) -> list[str]:
-    """What of a command line sets configuration: no flag of Hydra, and no value of one, as in ``-p drafter``."""
-    if flags.hydra_help or flags.shell_completion:
-        # Both name the program as it was started, and shells complete only for the command of an installed package.
-        sys.argv[0] = "specbench"
-    return [] if flags.shell_completion else [*flags.overrides, *others]
+    overrides = [part for word in (*flags.overrides, *others) for part in spelled_out(word)]
+    for override in [] if flags.shell_completion else overrides:
+        check_override(parse_override(override))
+    keys = {key_of(override): override.partition("=")[2] for override in overrides}
+    folder, config_dir = None, None if flags.config_dir is None else os.path.abspath(flags.config_dir)
+    if resume:
+        if "hydra.sweep.dir" in keys:
+            raise ConfigError("resume", resume[-1], "a folder twice", "Leave out hydra.sweep.dir.")
+        folder = find_sweep(resume[-1], keys.get("exp"), "resume")
+        plan = read_plan(folder)
+        config_dir = config_dir or (plan.config_dir if plan else None)
+    if config_dir is not None and not os.path.isdir(config_dir):
+        raise ConfigError("--config-dir", config_dir, "no such folder", "Give the folder of your own configurations.")
+    shows = bool(flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion)
+    return Command(overrides, flags.config_name or "config", config_dir, folder, shows)
 
 
 def check_encoding(arguments: Sequence[str]) -> None:
@@ -118,7 +88,7 @@ def check_encoding(arguments: Sequence[str]) -> None:
     encoding = sys.getfilesystemencoding()
     places = [*arguments, str(CONF), os.environ.get("TMPDIR", ""), os.getcwd()]
     if encoding.lower().replace("-", "") == "utf8":
-        folders = [place for place in places if "=" not in place]  # what keys hold is checked by ``prepared``
+        folders = [place for place in places if "=" not in place]  # what keys hold is checked by parse_override
         if odd := next((place for place in folders if not is_text(place)), None):
             raise ConfigError("path", ascii(odd), "not UTF-8", "Rename it, or work in another folder.")
     elif odd := next((place for place in places if not place.isascii()), None):
@@ -126,140 +96,98 @@ def check_encoding(arguments: Sequence[str]) -> None:
         raise ConfigError("path", ascii(odd), problem, "Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.")
 
 
-def _rewritten(argument: str) -> list[str]:
-    """What an argument is to Hydra. ``hydra.mode=RUN`` is a sweep of one: what an experiment would sweep is left at its
-    default."""
-    if re.fullmatch(r"\+*hydra\.mode=RUN", argument):
-        return ["hydra.sweeper.params=null"]
-    return [] if argument in ("-m", "--multirun", "-r", "--run") else spelled_out(argument)
-
-
-def _check(argument: str) -> None:
-    bare, value = key_of(argument), argument.partition("=")[2]
+def parse_override(argument: str) -> Override:
+    """``key=value`` as Hydra reads it. Raises ConfigError."""
+    key, equals, value = argument.partition("=")
     if not is_text(argument):
-        raise ConfigError(bare, ascii(value), "no text that a file could hold", "Use UTF-8.")
-    if bare == "exp" and "," in value:
-        raise ConfigError(
-            "+exp", value, "several experiments at once would lose their own sweeps", "Run one after the other."
-        )
-    if bare in GROUPS and (argument.startswith("~") or value in ("null", "")):
-        problem, remedy = "a run needs one", "See --help for the choices."
-        if bare == "source":
-            problem, remedy = "not the name of a choice", "Leave it out for none."
-        raise ConfigError(bare, value or "nothing", problem, remedy)
-    if (bare in GROUPS or bare == "hydra/launcher") and re.match(r"[\[{]|[-+\d.]+$|(?i:true|false|nan|inf)$", value):
-        remedy = f"Name one, such as {bare}={_first(value)}, or several with commas between them and no brackets."
-        raise ConfigError(bare, value, "not the name of a choice", remedy)
-    if bare in REFUSED:
-        problem, _, remedy = REFUSED[bare].partition(". ")
-        raise ConfigError(bare, value, problem, remedy)
-    if "=" in argument or argument.startswith("~"):
-        _check_key(bare, argument)
-
-
-def _first(value: str) -> str:
-    return re.split(r"[\[\]{},: ]+", value.strip("[{"))[0] or "..."
-
-
-def _check_key(key: str, argument: str) -> None:
-    """Raises ConfigError for a key that no configuration has, with the nearest that one has."""
-    if key.startswith(("-", "hydra")) or not re.fullmatch(r"[\w.@/]+", key):
-        return
-    first, _, rest = key.partition(".")
-    first = first.partition("@")[0]
-    known = {each.name: each.default_factory for each in fields(Config)}
-    if first in ("exp", "resume"):
-        return
-    if first not in known:
-        near = difflib.get_close_matches(first, [*known, "exp", "resume"], n=1)
-        meant = {"exp": "+exp"}.get(near[0], near[0]) if near else ""
-        guess = f"Did you mean {meant}{'.' + rest if rest else ''}? " if near else ""
-        inside = [f"{name}.{key}" for name, schema in known.items() if key in _fields(schema)]
-        guess = f"Did you mean {' or '.join(inside)}? " if inside else guess
-        raise ConfigError(key, argument.partition("=")[2], "no such key", f"{guess}See --help for what there is.")
-    _check_inner(key, argument, first, rest, known[first])
-
-
-def _fields(schema: Any) -> list[str]:
-    return [each.name for each in fields(schema)] if isinstance(schema, type) and is_dataclass(schema) else []
-
-
-def _check_inner(key: str, argument: str, group: str, rest: str, schema: Any) -> None:
-    """The same for what follows the name of a group, as far as the schema knows what is in it."""
-    if not rest or not is_dataclass(schema):
-        return
-    name, _, further = rest.partition(".")
-    known: dict[str, Any] = {each.name: each.default_factory for each in fields(schema)}
-    if name not in known:
-        near = difflib.get_close_matches(name, list(known), n=1)
-        guess = f"Did you mean {group}.{near[0]}? " if near else ""
-        raise ConfigError(key, argument.partition("=")[2], "no such key", f"{guess}{group} has {', '.join(known)}.")
-    _check_inner(key, argument, f"{group}.{name}", further, known[name])
-
-
-def _check_place(arguments: Sequence[str]) -> None:
-    chosen = [each for each in arguments if key_of(each) == "hydra.sweep.dir"]
-    if chosen and (problem := _unwritable(chosen[-1].partition("=")[2].strip("'\"").split("${")[0])):
-        raise ConfigError("hydra.sweep.dir", chosen[-1].partition("=")[2], problem, "Choose another folder.")
-    if not chosen and (problem := _unwritable(str(OUTPUTS))):
-        raise ConfigError("./outputs", "...", problem, "Run from another folder, or set hydra.sweep.dir.")
-
-
-def _unwritable(folder: str) -> str | None:
-    place = Path(folder)
-    try:
-        while not place.exists():  # nothing is made here: --help must leave nothing
-            place = place.parent
-        with tempfile.TemporaryFile(dir=place):
-            return None
-    except OSError as error:
-        return f"cannot be written ({error.strerror})"
-    except ValueError as error:  # a NUL
-        return f"is no folder ({error})"
-
-
-def explained(error: HydraException | OmegaConfBaseException, arguments: Sequence[str]) -> str:
-    """What Hydra or OmegaConf found wrong with a command, in the words that they have for it and no traceback."""
-    if told := _in_need_of_quotes(arguments):
-        return told
-    parts = [str(error).strip()]
-    cause = error.__cause__
-    if cause is not None and str(cause).strip() not in parts[0]:
-        parts.append(str(cause).strip())
-    lines = [line.rstrip() for part in parts for line in part.splitlines() if not _noise(line)]
-    text = "\n".join(line for line in lines if line)
-    if re.search("rror parsing override|Exception:|mismatched input|extraneous input|no viable alternative", text):
-        text += "\nWrite key=value, and quotes around a value with special characters, such as 'key=\"a, b\"'."
-    unknown = re.search(r"Key '\w+' is not in struct", text)
-    names = re.search(r"Could not override '(\w+)\.(\w+)'", text)
-    if unknown and names and names[1] in GROUPS and any(key_of(each) == f"{names[1]}.{names[2]}" for each in arguments):
-        return unknown_key(names[1], names[2], arguments)
-    if "is not a ListConfig" in text:
-        text += "\nIt takes a list: write key=[a,b], and 'key=[\"a, b\"]' for a text with special characters."
-    named = any(key_of(each) in text for each in arguments)
-    return text if named else f"{' '.join(arguments)}: {text}"
-
-
-def _in_need_of_quotes(arguments: Sequence[str]) -> str | None:
-    """What to write for the first argument whose value is a text that Hydra reads in quotes alone; None without one."""
+        raise ConfigError(key_of(argument), ascii(value), "no text that a file could hold", "Use UTF-8.")
     parser = OverridesParser.create()
-
-    def readable(argument: str) -> bool:
+    try:
+        return parser.parse_override(argument)
+    except HydraException as error:
+        problem = " ".join(str(error).split())
+        remedy = QUOTES
+    if equals and "," not in value and not value.startswith(("[", "{", "'", '"')):  # quotes belong to parts of these
         try:
-            parser.parse_override(argument)
+            parser.parse_override(f"{key}={in_quotes(value)}")
+            problem, remedy = "it has characters that can be read in quotes alone", f"Write {typed(key, value)}"
         except HydraException:
-            return False
-        return True
-
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        structured = value.startswith(("[", "{", "'", '"')) or "," in value  # quotes belong to parts of it
-        if key.startswith("-") or not equals or structured or readable(argument):
-            continue
-        if readable(f"{key}={in_quotes(value)}"):
-            return f"{argument}: it has characters that can be read in quotes alone. Write {typed(key, value)}"
-    return None
+            pass
+    raise ConfigError(key, value, problem, remedy)
 
 
-def _noise(line: str) -> bool:
-    return bool(re.match(r"\s*(full_key:|object_type=|reference_type=|See https?://hydra)", line))
+def show(arguments: Sequence[str]) -> None:
+    """Has Hydra show what ``--help``, ``--cfg``, ``--info`` and others ask for, and runs nothing."""
+    ignored = ("-m", "--multirun", "-r", "--run")
+    words = [word for word in arguments if word not in ignored and not word.startswith("resume=")]
+    # Hydra names the program as it was started, and shells complete only the command of an installed package.
+    sys.argv = ["specbench", *(part for word in words for part in spelled_out(word))]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors, and explained says them
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(show)()
+
+
+def explained(error: HydraException | OmegaConfBaseException, overrides: Sequence[str]) -> str:
+    """What Hydra or OmegaConf found wrong with a command, in their words where ours would not be better."""
+    cause = error.__cause__ or error
+    group, _, name = (getattr(error, "missing_cfg_file", None) or "").partition("/")
+    if isinstance(error, MissingConfigException) and group in (*GROUPS, "exp"):
+        return missing_choice(group, name, {*names(group), *(error.options or ())})
+    lines = [line.rstrip() for line in str(error).splitlines() if not line.startswith((" ", "See http"))]
+    lines += [] if cause is error else str(cause).splitlines()[:1]
+    text = "\n".join(filter(None, lines))
+    named = [override for override in overrides if key_of(override) in text]
+    for override in named:
+        group, _, name = key_of(override).partition(".")
+        if isinstance(cause, (AttributeError, KeyError)) and group in OPEN_GROUPS and name.isidentifier():
+            return unknown_key(group, name, overrides)
+        if isinstance(cause, ValidationError) and _is_list(key_of(override)):
+            text += "\nIt takes a list: write key=[a,b], and 'key=[\"a, b\"]' for a text with special characters."
+    return text if named else f"{' '.join(overrides)}: {text}"
+
+
+def _is_list(key: str) -> bool:
+    try:
+        return OmegaConf.is_list(OmegaConf.select(OmegaConf.structured(Config), key))
+    except OmegaConfBaseException:
+        return False
+
+
+def missing_choice(group: str, name: str, known: set[str]) -> str:
+    """What to write instead of a name that no yaml of a group has."""
+    key = "+exp" if group == "exp" else group
+    guess = did_you_mean(name, known).rstrip() or f"python -m specbench list {group} says what each is."
+    return f"{key}={name}: no such choice. {guess}\n{group} has {', '.join(sorted(known))}."
+
+
+def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
+    """Why a choice of a group refuses a key, which choices have it, and what to do.
+
+    Args:
+        group: such as ``drafter``.
+        key: of the group, such as ``layers``.
+        overrides: of the command line.
+    """
+    override = next(each for each in overrides if key_of(each) == f"{group}.{key}")
+    given = [each.partition("=")[2] for each in overrides if key_of(each) == group]
+    chosen = [name for name in given[-1].split(",") if name in names(group)] if given else []
+    keys = {name: _keys(group, name) for name in names(group)}
+    having = [name for name in keys if key in keys[name]]
+    lacking = ",".join(name for name in chosen if name not in having)
+    subject = f"{group}={lacking}" if lacking else f"the chosen {group}"
+    text = f"{override}: {subject} has no key {key}"
+    if mixed := ",".join(name for name in chosen if name in having):
+        rest = [each for each in overrides if each != override and key_of(each) != group]
+        more = shlex.join(["resume=latest", f"{group}={mixed}", override, *rest])
+        return (
+            f"{text}, which {group}={mixed} has.\nRun {subject} first, without {override}. "
+            f"Then add the others to its sweep: python -m specbench {more}"
+        )
+    if having:
+        return f"{text}. {group}={' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
+    known = sorted({each for name in chosen or keys for each in keys[name]})
+    return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{each}' for each in known])}It has {', '.join(known)}."
+
+
+def _keys(group: str, name: str) -> list[str]:
+    node = OmegaConf.load(CONF / group / f"{name}.yaml")
+    return [str(key) for key in node if not str(key).startswith("_")]

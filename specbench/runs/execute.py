@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,25 +16,25 @@ from omegaconf import OmegaConf
 from specbench.core.errors import ConfigError, NotInstalledError, SpecbenchError
 from specbench.core.machine import ranks
 from specbench.core.machine.devices import PYTORCH_THREADS, choose_device, choose_dtype, device_of_rank
-from specbench.core.machine.disk import WriteError, write_text
+from specbench.core.machine.disk import WriteError, write_json, write_text
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import name_job, say
 from specbench.core.machine.provenance import environment
+from specbench.metrics import results
 from specbench.metrics.run_row import NO_DRAFT, RunRow, copied_columns, emptied
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.settings import check_conditions, unused
 from specbench.reports import tracking
+from specbench.reports.plots.style import style
 from specbench.reports.tracking import JobRun
 from specbench.rules.verifier import capabilities
 from specbench.runs import config as configuration
 from specbench.runs.choices import build, build_source
 from specbench.runs.config import Config
-from specbench.runs.files import draw_figures, write_tables
 from specbench.runs.gpus import pinned
 from specbench.runs.identity import settings_of
 from specbench.runs.job import JobInfo, component_name, pair_name, workload_name
-from specbench.runs.launchers import check_parallel
 from specbench.runs.parallel import cause_of, confirm, follow, interrupted, settle, watched, words_of
 from specbench.runs.plan import point_latest, read_plan
 from specbench.runs.samplings import processors_text, sampling_params
@@ -175,10 +176,8 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
         write_text(job.folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
         tracked.config |= resolved
     # All that can be known without a model is checked first.
-    configuration.check(resolved)
     if config.threads > (cores := os.cpu_count() or 1):
         raise ConfigError("threads", config.threads, f"this machine has {cores} cores", "Use 0 to have it chosen.")
-    check_parallel(config.parallel, config.device)
     sampling = sampling_params(resolved["sampler"])
     tracking.check_settings(config.tracking.mode, config.tracking.project, config.tracking.entity)
     device = choose_device(device_name)
@@ -244,6 +243,27 @@ def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
     if done is not None and (warning := track(tracked, done)):
         warnings.append(warning)
     return warnings
+
+
+def write_tables(folder: Path, row: RunRow, outcome: Outcome) -> None:
+    """The job's parquet files and documents; the row last, so that a folder with a row is whole. Raises WriteError."""
+    for name, table in outcome.tables.items():
+        results.write_rows(folder / name, table.rows, table.schema)
+    for name, text in outcome.documents.items():
+        write_text(folder / name, text)
+    details = {
+        key: getattr(row, key)
+        for key in ("created", "version", "commit", "hardware", "threads", "device", "python", "torch", "transformers")
+    }
+    write_json(folder / "environment.json", details)
+    results.write_rows(folder / results.RESULTS, [row], results.RESULT_SCHEMA)
+
+
+def draw_figures(folder: Path, outcome: Outcome) -> None:
+    """The job's figures as PNG, in its folder."""
+    with style():
+        for name, figure in outcome.figures.items():
+            figure.savefig(folder / f"{name}.png", dpi=150)
 
 
 def _settings_columns(

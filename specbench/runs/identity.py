@@ -9,17 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from specbench.metrics.run_row import leaves
+from specbench.runs.config import OPEN_GROUPS  # any key of theirs may name a file
 
 # These change neither what is asked nor the numbers that answer it, other than times.
 APART = ("tracking", "threads", "share_machine")
 FILES = ("workload.path", "pair.target", "pair.draft")  # a file or a folder, if it is not the name of something else
-OPEN = (
-    "drafter",
-    "verifier",
-    "engine",
-    "protocol",
-    "source",
-)  # groups of a user's own classes; any key may name a file
 SAMPLES, SAMPLE = 16, 4096  # of a large file: so many pieces of so many bytes
 
 
@@ -76,7 +70,7 @@ def digest(path: Path) -> str:
 
 def _path(key: str, value: object) -> Path | None:
     """The file or folder that a value names; None if it names none."""
-    if not isinstance(value, str) or (key not in FILES and key.partition(".")[0] not in OPEN):
+    if not isinstance(value, str) or (key not in FILES and key.partition(".")[0] not in OPEN_GROUPS):
         return None
     try:
         path = Path(value).expanduser()

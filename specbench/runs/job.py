@@ -16,8 +16,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from specbench.core.machine.files import clipped
+from specbench.runs.checks import shares_machine
 from specbench.runs.config import PairConfig, WorkloadConfig
-from specbench.runs.launchers import beside_each_other
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import read_plan
 
@@ -64,17 +64,10 @@ class JobInfo:
             folder,
             choices.get("exp", "adhoc"),
             choices,
-            repeating(overrides, config_dir(hydra)),
+            repeating(overrides, plan.config_dir if plan else None),
             tuple(overrides),
-            beside_each_other(hydra),
+            shares_machine(hydra),
         )
-
-
-def config_dir(hydra: Any) -> str | None:
-    """What ``--config-dir`` named, as an absolute path, by Hydra's part of a configuration."""
-    sources = hydra.runtime.config_sources
-    found = next((each.path for each in sources if each.provider == "command-line"), None)
-    return None if found is None else str(Path(found).resolve())
 
 
 def component_name(group: str, choice: str, node: Mapping[str, Any], overrides: Sequence[str]) -> str:

@@ -1,108 +1,131 @@
-"""Where jobs run: one after the other here (``basic``), or on many workers (``joblib``, ``submitit_*``, ``ray``)."""
+"""Where a sweep's jobs run: Hydra's launchers and their plugins as they are, and Ray's, which is here.
+
+``hydra/launcher=ray`` runs jobs as Ray tasks, on this machine or on a running cluster. Hydra's own plugin for Ray needs
+a cloud library and an old pickle, and writes a token into the user's home; one remote function is enough. Workers read
+and write the sweep's folder, so that a cluster needs a shared one.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import logging
 import os
+import secrets
+import tempfile
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+from hydra.core.utils import run_job as run_in_folder
+from hydra.core.utils import setup_globals
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext
+from hydra.utils import instantiate
+from omegaconf import DictConfig, open_dict, read_write
 
-from specbench.core.errors import ConfigError, NotInstalledError
-from specbench.core.machine import ranks
-
-# Launchers that Hydra has as packages of their own: the name of each, its extra of this project, its module.
-EXTRAS = {
-    "joblib": ("joblib", "hydra_plugins.hydra_joblib_launcher"),
-    "submitit_local": ("slurm", "hydra_plugins.hydra_submitit_launcher"),
-    "submitit_slurm": ("slurm", "hydra_plugins.hydra_submitit_launcher"),
-    "ray": ("ray", "ray"),
-}
-
-
-def launcher_of(hydra: Any) -> str:
-    """The launcher's name, such as basic, by Hydra's part of a configuration."""
-    return str(hydra.runtime.choices["hydra/launcher"])
+from specbench.core.machine.progress import say
+from specbench.runs.checks import launcher_of
+from specbench.runs.signals import held_back
 
 
-def check_named(arguments: list[str]) -> None:
-    """Raises NotInstalledError for a launcher whose package is not here, before Hydra says that it does not exist."""
-    for argument in arguments:
-        key, _, name = argument.partition("=")
-        if key != "hydra/launcher" or name not in EXTRAS:
-            continue
-        extra, module = EXTRAS[name]
-        if not _installed(module):
-            remedy = f"pip install 'specbench[{extra}]', or leave it out."
-            raise NotInstalledError("hydra/launcher", name, "its package is not installed", remedy)
+def run_job(configuration: DictConfig) -> None:
+    """The task that launchers run, here or in another process. Imports PyTorch."""
+    with held_back():
+        from specbench.runs.execute import run_job
+
+    run_job(configuration)  # ty: ignore[invalid-argument-type]
 
 
-def beside_each_other(hydra: Any) -> bool:
-    """Whether the launcher runs several jobs on one machine at the same time, as far as is known."""
-    settings = hydra.launcher
-    name = launcher_of(hydra)
-    if name == "joblib":
-        return settings.get("n_jobs") != 1
+def make_launcher(context: HydraContext, config: DictConfig) -> Launcher:
+    """The launcher that a sweep's configuration names, ready to launch."""
+    name = launcher_of(config.hydra)
     if name == "ray":
-        return settings.get("address") is None and settings.get("workers") != 1
-    return name == "submitit_local"
+        launcher = instantiate(config.hydra.launcher)
+        launcher.setup(hydra_context=context, task_function=run_job, config=config)
+        return launcher
+    if name == "joblib":
+        with held_back():
+            from specbench.runs.gpus import jobs_at_once  # which imports PyTorch
+
+        with read_write(config), open_dict(config):
+            config.hydra.launcher.n_jobs = jobs_at_once(config.hydra.launcher.n_jobs, config.device)
+    return Plugins.instance().instantiate_launcher(hydra_context=context, task_function=run_job, config=config)
 
 
-def check_times(composed: DictConfig) -> None:
-    """Raises ConfigError if jobs that time something would run beside each other, and nobody asked for that."""
-    if OmegaConf.select(composed, "share_machine") or not beside_each_other(composed.hydra):
-        return
-    protocol = OmegaConf.select(composed, "protocol._target_")
-    if getattr(get_class(protocol), "times", False):
-        raise ConfigError(
-            "hydra/launcher",
-            launcher_of(composed.hydra),
-            f"jobs that run beside each other on one machine slow each other down, and {protocol} takes times",
-            "Leave it out; or use Slurm or Ray with a machine a job; or add share_machine=true, and trust no speed.",
-        )
+class RayLauncher(Launcher):
+    """Jobs as Ray tasks.
+
+    Args:
+        address: of a running cluster, such as auto; None starts one on this machine that ends with the sweep.
+        workers: CPUs of the cluster that is started, which bounds the jobs that run at once; None is all.
+        num_cpus, num_gpus: what each job takes; num_gpus None is one if this machine has GPUs. Ray shows each job its
+            GPUs alone.
+    """
+
+    def __init__(self, address: str | None, workers: int | None, num_cpus: float, num_gpus: float | None):
+        self.address, self.workers = address, workers
+        self.num_cpus = num_cpus
+        self.num_gpus = num_gpus if num_gpus is not None else float(os.path.exists("/dev/nvidiactl"))
+
+    def setup(self, *, hydra_context: HydraContext, task_function: Callable[[Any], Any], config: DictConfig) -> None:
+        """Takes what Hydra gives every launcher."""
+        self.task = (hydra_context, task_function, config)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
+        """Runs the jobs; what becomes of each is in its folder."""
+        import ray
+
+        with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as session:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent
+            if self.address is not None:
+                ray.init(address=self.address, logging_level=logging.WARNING)
+            else:
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray leaves one in the user's home
+                settings: Any = {"num_cpus": self.workers, "include_dashboard": False, "_temp_dir": session}
+                ray.init(logging_level=logging.WARNING, **settings)
+            try:
+                self._run_all(job_overrides, initial_job_idx)
+            finally:
+                ray.shutdown()
+        return []
+
+    def _run_all(self, job_overrides: Sequence[Sequence[str]], first: int) -> None:
+        import ray
+        from ray.exceptions import RayError
+
+        remote: Any = ray.remote(num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=0)(_run_on_worker)
+        state, here = Singleton.get_state(), os.getcwd()
+        started = [
+            remote.remote(*self.task, list(overrides), number, state, here)
+            for number, overrides in enumerate(job_overrides, first)
+        ]
+        for job in started:
+            try:
+                ray.get(job)
+            except RayError as error:  # its worker died, which the job's folder shows; the others go on
+                say(f"a Ray worker was lost: {str(error).splitlines()[0]}", style="red")
 
 
-def check_launcher(launcher: str) -> None:
-    """Raises ConfigError for one that starts processes of its own, if torchrun started several already."""
-    if ranks.size() > 1 and launcher != "basic":
-        problem = "with parallel=tensor a job has all GPUs already, and jobs run one after the other"
-        raise ConfigError("hydra/launcher", launcher, problem, "Leave it out.")
-
-
-def check_settings(hydra: Any) -> None:
-    """Raises ConfigError for settings of Hydra's under which no job runs, or jobs do not find their files."""
-    size = hydra.sweeper.max_batch_size
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-        remedy = "Give the number of jobs that the launcher gets at once, or null for all."
-        raise ConfigError("hydra.sweeper.max_batch_size", size, "must be 1 or more", remedy)
-    if hydra.job.chdir:
-        problem = "a job would run in its own folder, where relative paths lead elsewhere"
-        raise ConfigError("hydra.job.chdir", hydra.job.chdir, problem, "Leave it out.")
-
-
-def check_parallel(parallel: str, device: str) -> None:
-    """Raises ConfigError if the processes that there are do not fit ``parallel``."""
-    count = ranks.size()
-    if parallel == "none":
-        if count > 1:
-            problem = f"torchrun started {count} processes, each of which would run all of it"
-            raise ConfigError("parallel", parallel, problem, "Add parallel=tensor, or start one process without it.")
-        return
-    if not ranks.launched():
-        remedy = "Start one process a GPU: torchrun --nproc-per-node=2 -m specbench parallel=tensor ..."
-        raise ConfigError("parallel", parallel, "there is one process alone", remedy)
-    if os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
-        problem = f"{count} processes on several machines; shards are on the GPUs of one"
-        raise ConfigError("parallel", parallel, problem, "Use torchrun --nproc-per-node=N on one machine.")
-    if device.startswith("cuda:"):
-        raise ConfigError(
-            "device", device, "with parallel=tensor every process has a GPU of its own", "Use device=auto."
-        )
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
+def _run_on_worker(
+    context: HydraContext,
+    task: Callable[[Any], Any],
+    config: DictConfig,
+    overrides: list[str],
+    number: int,
+    state: Any,
+    folder: str,
+) -> None:
+    """Composes and runs one job as Hydra's own launchers do."""
+    os.chdir(folder)
+    setup_globals()
+    Singleton.set_state(state)
+    composed = context.config_loader.load_sweep_config(config, overrides)
+    with open_dict(composed):
+        composed.hydra.job.id = composed.hydra.job.num = number
+    run_in_folder(
+        hydra_context=context,
+        task_function=task,
+        config=composed,
+        job_dir_key="hydra.sweep.dir",
+        job_subdir_key="hydra.sweep.subdir",
+    )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import shlex
-from collections.abc import Iterable, Sequence
-
-from omegaconf import OmegaConf
 
 from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
+from specbench.runs.checks import did_you_mean
 from specbench.runs.choices import names
-from specbench.runs.overrides import choice_of, key_of
 
 EXPERIMENTS = "exp"
 _WIDTH = 150
@@ -59,7 +54,7 @@ def listing(group: str | None = None) -> str:
     """
     if group is not None and group not in _GROUPS:
         raise ConfigError(
-            "list", group, "no such group", f"{did_you_mean(group, _GROUPS)}There are {_joined(_GROUPS)}."
+            "list", group, "no such group", f"{did_you_mean(group, _GROUPS)}There are {', '.join(_GROUPS)}."
         )
     return "\n\n".join(_of_group(each) for each in ([group] if group else _GROUPS))
 
@@ -81,64 +76,6 @@ def _cut(line: str) -> str:
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rpartition(' ')[0]} ..."
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """``Did you mean block? ``, or nothing if nothing is near."""
-    near = difflib.get_close_matches(given, list(known), n=1)
-    return f"Did you mean {near[0]}? " if near else ""
-
-
-def check_choice(group: str, given: str) -> None:
-    """Refuses a name that no yaml of a group has, in two lines.
-
-    Args:
-        given: a name, or several with commas between them. What is more than names is Hydra's to read.
-
-    Raises:
-        ConfigError: with the nearest name, and all names.
-    """
-    known = names(group)
-    for name in given.split(",") if re.fullmatch(r"[\w/, -]+", given) else ():
-        choice, _ = choice_of(group, name.strip())
-        if choice and choice not in known:
-            key = "+exp" if group == EXPERIMENTS else group
-            guess = did_you_mean(choice, known).rstrip() or f"python -m specbench list {group} says what each is."
-            raise ConfigError(key, name.strip(), "no such choice", f"{guess}\n{group} has {_joined(known)}.")
-
-
-def unknown_key(group: str, key: str, arguments: Sequence[str]) -> str:
-    """Why a choice of a group refuses a key, which choices have it, and what to do.
-
-    Args:
-        group: such as ``drafter``.
-        key: of the group, such as ``layers``.
-        arguments: the command line.
-    """
-    override = next(each for each in arguments if key_of(each) == f"{group}.{key}")
-    given = [each.partition("=")[2] for each in arguments if key_of(each) == group]
-    chosen = [name for name in given[-1].split(",") if name in names(group)] if given else []
-    having = [name for name in names(group) if key in _keys(group, name)]
-    lacking = [name for name in chosen if name not in having]
-    subject = f"{group}={','.join(lacking)}" if lacking else f"the chosen {group}"
-    text = f"{override}: {subject} has no key {key}"
-    mixed = [name for name in chosen if name in having]
-    if mixed:
-        rest = [each for each in arguments if each != override and key_of(each) != group]
-        more = shlex.join(["resume=latest", f"{group}={','.join(mixed)}", override, *rest])
-        return (
-            f"{text}, which {group}={','.join(mixed)} has.\nRun {subject} first, without {override}. "
-            f"Then add the others to its sweep: python -m specbench {more}"
-        )
-    if having:
-        return f"{text}. {group}={' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
-    known = sorted({each for name in chosen or names(group) for each in _keys(group, name)})
-    return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{each}' for each in known])}It has {_joined(known)}."
-
-
-def _keys(group: str, name: str) -> list[str]:
-    node = OmegaConf.load(CONF / group / f"{name}.yaml")
-    return [str(key) for key in node if not str(key).startswith("_")]
-
-
 def check_command(word: str) -> None:
     """Refuses a first argument that is a word by itself, which is neither a command nor key=value.
 
@@ -153,8 +90,4 @@ def check_command(word: str) -> None:
         guess = "A run needs no word: python -m specbench +exp=smoke. "
     if word in _GROUPS:
         guess = f"Did you mean list {word}, or {word}=NAME? "
-    raise ConfigError("command", word, "no such command", f"{guess}There are {_joined(commands)}; see --help.")
-
-
-def _joined(words: Iterable[str]) -> str:
-    return ", ".join(words)
+    raise ConfigError("command", word, "no such command", f"{guess}There are {', '.join(commands)}; see --help.")

@@ -44,6 +44,11 @@ class PlannedJob:
     files: dict[str, str] = field(default_factory=dict)
     choices: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def question(self) -> str:
+        """What the job asks: its id without the number that jobs have that ask the same."""
+        return self.id.partition("-")[0]
+
 
 @dataclass(frozen=True)
 class Plan:

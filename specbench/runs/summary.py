@@ -9,10 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.core.machine.progress import console, say
-from specbench.core.rounding import interval, speedup
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
 from specbench.reports.between import tokens_a_step
-from specbench.reports.cells import few_units, plain
+from specbench.reports.cells import NONE, few_units, interval, number, plain
 from specbench.reports.text import literal
 from specbench.reports.winner import fastest, machine
 
@@ -39,9 +38,9 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
             row["category"] or "(none)",
             f"{row['prompts']}",
             f"{row['texts']}",
-            interval(row["acceptance_length"], row["acceptance_length_low"], row["acceptance_length_high"]),
-            "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
-            "-" if pd.isna(row["speedup"]) else speedup(row["speedup"], row["speedup_low"], row["speedup_high"]),
+            interval(row, "acceptance_length"),
+            number(row["acceptance_rate"], ".3f"),
+            interval(row, "speedup"),
         )
         table.add_row(*map(Text, cells))
     console.print(table)
@@ -80,12 +79,12 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     for _, row in rows.iterrows():
         cells = (
             *(plain(row[name]) for name in shown),
-            f"{row['acceptance_length']:.2f}",
-            "-" if pd.isna(row["acceptance_rate"]) else f"{row['acceptance_rate']:.3f}",
-            f"{row['tokens_per_second']:.0f}",
-            f"{row['plain_tokens_per_second']:.0f}",
-            speedup(row["speedup"], row["speedup_low"], row["speedup_high"]),
-            "-" if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
+            number(row["acceptance_length"]),
+            number(row["acceptance_rate"], ".3f"),
+            number(row["tokens_per_second"], ".0f"),
+            number(row["plain_tokens_per_second"], ".0f"),
+            interval(row, "speedup"),
+            NONE if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
         )
         table.add_row(*map(Text, cells))
     console.print(table)

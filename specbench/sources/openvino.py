@@ -80,7 +80,7 @@ class OpenVinoSource:
                 how = {"draft_model": self.genai.draft_model(self.draft, self.device)}
             self.pipelines = {Mode.PLAIN: self._pipeline(), Mode.SPECULATIVE: self._pipeline(**how)}
         except (RuntimeError, TypeError) as error:
-            remedy = "Give folders as optimum-cli export openvino writes them; see docs/sources.md for GGUF."
+            remedy = "Compare the folders and source.properties with docs/sources.md."
             raise ConfigError("source.target", self.target, f"cannot be loaded ({_short(error)})", remedy) from error
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:

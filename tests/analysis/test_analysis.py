@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import decode_speed, decoding, drafters, gamma_sweep, parameters, temperature_sweep, vocabularies
-from analysis.drawn_tokens import exactness, telling
+from analysis.decoding import telling
+from analysis.page import words
 from specbench.core.errors import ConfigError
 from specbench.metrics import theory
 from specbench.metrics.results import RESULT_SCHEMA, RESULTS, RunRow, write_rows
@@ -142,7 +143,8 @@ def test_later_rounds_that_repeat_the_first_are_not_spoken_of(folder: Path) -> N
 
 
 def test_the_closed_form_uses_the_fastest_runs_overlap_and_cost() -> None:
-    text = gamma_sweep.closed_form(frame([make_row(gamma=4, drafted=2000), make_row(gamma=8, speedup=1.1)]))
+    rows = frame([make_row(gamma=4, drafted=2000), make_row(gamma=8, speedup=1.1)])
+    text = words("gamma_sweep.theory", gamma_sweep.closed_form(rows))
     # 1 s for 2000 drafted tokens, 5 s for 1000 plain ones
     assert "drafting a token took 0.10 of" in text
     assert f"the speedup would be {theory.expected_speedup(0.8, 4, 0.1):.2f} there" in text
@@ -214,17 +216,17 @@ def test_a_rule_that_is_not_lossless_is_marked(tmp_path: Path) -> None:
 
 def test_certain_tokens_are_not_beyond_noise() -> None:
     zero = {"check_tv": 1e-17, "check_tv_noise": 0.0, "check_tv_noise_q99": 0.0, "check_p_value": 1.0}
-    assert "0 of 1 runs lie beyond" in exactness(frame([make_row(**zero)]).assign(series="masked"))
+    assert "0 of 1 runs lie beyond" in words("shared.drawn", frame([make_row(**zero)]).assign(series="masked"))
 
 
 def test_at_temperature_0_the_report_says_what_was_checked() -> None:
     certain = {"check_tv": 0.0, "check_tv_noise": 0.0, "check_tv_noise_q99": 0.0, "check_p_value": 1.0}
     rows = [make_row(temperature=0.0, **certain), make_row(temperature=0.0, gamma=2, **{**certain, "check_tv": 0.125})]
     assert telling(frame(rows).assign(series="masked")) is None  # one token a prefix is no distribution to draw
-    text = exactness(frame(rows[:1]).assign(series="masked"))
+    text = words("shared.drawn", frame(rows[:1]).assign(series="masked"))
     assert "taken 64 times after each of 4 prefixes, has to be the target's likeliest. It was, in 1 of 1 runs." in text
     assert "quantile" not in text
-    text = exactness(frame([*rows, make_row()]).assign(series="masked"))
+    text = words("shared.drawn", frame([*rows, make_row()]).assign(series="masked"))
     assert "0 of 1 runs lie beyond" in text
     assert "Others came in 1 of 2 runs: 12.5% with masked." in text
 

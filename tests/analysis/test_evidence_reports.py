@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis import eprocess, greedy_divergence
+from analysis.page import words
 from specbench.core.errors import ConfigError
 from specbench.metrics import results
 from specbench.protocols.eprocess import _growth
@@ -123,7 +124,8 @@ def findings(tmp_path: Path, *jobs: tuple[bool, dict]) -> str:
     run = write_run(tmp_path / "run", rows, empirical=False)
     for i, (_, told) in enumerate(jobs):
         (run / str(i) / "e_certificate.json").write_text(json.dumps(told))
-    return " ".join(map(markdown.text, eprocess.findings(eprocess.certificates(run, results.read_results(run)))))
+    found = eprocess.certificates(run, results.read_results(run))
+    return markdown.text(words("eprocess.findings", found))
 
 
 def test_a_flawed_verifier_that_is_not_seen_is_named(tmp_path):

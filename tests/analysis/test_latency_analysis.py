@@ -126,6 +126,7 @@ def test_the_report_of_a_run(tmp_path: Path) -> None:
     assert "- masked: 1 cases (sampler=greedy, 64): the device's memory does not hold it" in text
     assert "Of other rules: external/vllm_v1;" in text
     assert "Timed on a CPU" not in text
+    assert "Penalties and bans" not in text  # no case has such a sampler
     assert "Not comparable" not in text
     every = pd.read_csv(report.parent / "cases.csv")
     assert set(every) == {*LATENCY_SCHEMA.names, "job"}

@@ -6,17 +6,28 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import metrics, predicted_speedup, replay_sweep
+from analysis import metrics, page, predicted_speedup, replay_sweep
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import STEP_SCHEMA, STEPS, write_rows
-from specbench.reports import Block, Paragraph, Text, markdown
+from specbench.reports import markdown
 from specbench.reports.cells import few_units
 from tests.helpers.made_up_rows import make_row, said, write_run
 
 
-def words(content: Block | Text) -> str:
+def words(macro: str, *values: object) -> str:
     """As Markdown, in which what stands out is between asterisks."""
-    return markdown.block(Paragraph(content) if isinstance(content, str | tuple) else content)
+    return markdown.paragraph(page.words(macro, *values))
+
+
+def recommended(both: pd.DataFrame) -> str:
+    """What the page says of the gammas that were recommended."""
+    found = predicted_speedup.recommendations(both)
+    return "\n".join(words("predicted_speedup.recommendation", *each) for each in found)
+
+
+def everywhere(both: pd.DataFrame) -> str:
+    """What the page says of all points."""
+    return words("predicted_speedup.everywhere", both, 0.1, predicted_speedup.surprising(both))
 
 
 def comparison(**changes: float) -> pd.DataFrame:
@@ -38,13 +49,13 @@ def comparison(**changes: float) -> pd.DataFrame:
 
 def test_a_close_prediction_is_no_miss():
     both = comparison()
-    text = words(predicted_speedup.recommendations(both))
+    text = recommended(both)
     assert "recommended is gamma 4, predicted 1.20 [1.10, 1.30], measured 1.25 [1.10, 1.30], error -4.0%" in text
     assert "best measured is gamma 4, 1.25 [1.10, 1.30], regret 0.00." in text
     assert "miss" not in text
     assert predicted_speedup.rendered(both)["error"].tolist() == ["+0.0%", "-4.0%"]
     assert predicted_speedup.rendered(both)["best"].tolist() == ["", "predicted, measured"]
-    assert "2 lie within 10%" in predicted_speedup.everywhere(both)
+    assert "2 lie within 10%" in everywhere(both)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +70,7 @@ def test_a_close_prediction_is_no_miss():
     ids=["step", "acceptance", "plain", "prompts do not matter"],
 )
 def test_a_miss_has_an_address(changes, fault):
-    text = words(predicted_speedup.recommendations(comparison(**changes)))
+    text = recommended(comparison(**changes))
     assert "**a miss**" in text
     assert fault in text
 
@@ -69,11 +80,11 @@ def test_the_regret_is_that_of_the_recommended_gamma():
     both = comparison(speedup=1.0)
     assert both[["gamma", "recommended", "best"]].to_numpy().tolist() == [[1, False, True], [4, True, False]]
     assert both["regret"].tolist() == pytest.approx([0, 0.19])
-    text = words(predicted_speedup.recommendations(both))
+    text = recommended(both)
     assert "recommended is gamma 4, predicted 1.20 [1.10, 1.30], measured 1.00" in text
     assert "error +20.0% (**a miss**" in text
     assert "best measured is gamma 1, 1.19 [1.10, 1.30], regret 0.19." in text
-    text = predicted_speedup.headline(both)
+    text = words("predicted_speedup.headline", both, 0.1)
     assert "recommends it is within 10% of the measured speedup in 0 of 1 settings" in text
     assert "loses 16.0% of the best" in text
     assert "only hindsight knows, it is within 10% in 1 of 1" in text
@@ -98,7 +109,7 @@ def test_intervals_that_hold_too_little_are_called_that(inside, called):
     """Of 20 points; 18 or fewer happen in 26% of such pages, 15 or fewer in 0.3%."""
     both = pd.concat([comparison()] * 10, ignore_index=True)
     both["inside"] = np.arange(20) < inside
-    text = words(predicted_speedup.everywhere(both))
+    text = everywhere(both)
     assert f"{inside} of the 20 measured speedups ({inside / 20:.0%}) lie in the predicted interval" in text
     assert ("**They are no 95% intervals**" in text) == called
 
@@ -114,16 +125,16 @@ def test_a_crossover_is_a_range_or_not_known():
     runs = [(0, "masked", 9, 8, 11), (1, "masked", 12, 10, 13), (2, "block", None, None, None)]
     names = ["job", "verifier", "crossover", "crossover_low", "crossover_high"]
     rows = pd.DataFrame([{**each, **dict(zip(names, run, strict=True)), "gamma": g} for run in runs for g in (1, 4)])
-    text = predicted_speedup.crossover(rows)
+    text = words("predicted_speedup.crossover", rows)
     assert "masked: 8 to 13; block: not known." in text
     assert "Measured up to 36 tokens a call, a batch of 4" in text
     rows.loc[rows["job"] == 1, names[2:]] = None
-    assert "masked: 8 to 11, not known by 1 of 2 runs" in predicted_speedup.crossover(rows)
+    assert "masked: 8 to 11, not known by 1 of 2 runs" in words("predicted_speedup.crossover", rows)
 
 
 def test_joint_tests_in_words():
     points = pd.DataFrame({"difference_p": [0.2, 0.01], "same_text_p": [0.5, 1e-5]})
-    text = words(replay_sweep.agrees(points))
+    text = words("replay_sweep.agrees", replay_sweep.joint_tests(points), replay_sweep.LEVEL)
     assert "independent texts: they agree, joint p-value 0.02 over 2 settings" in text
     assert "they **differ**, joint p-value 2e-05 over 2 settings" in text
 
@@ -138,7 +149,7 @@ def test_time_is_added_up():
             {"job": 0, "what": "decode", "gamma": 2.0, "seconds": 15.0},
         ]
     )
-    text = replay_sweep.saved(timings, pd.DataFrame({"gamma": [1, 2, 3]}))
+    text = words("replay_sweep.saved", timings, 3)
     assert "replaying 3 settings 0.50 s, against 35.0 s of decoding 2 of them: a share of 0.100" in text
 
 

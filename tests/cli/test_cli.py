@@ -10,15 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from specbench import __main__
 from specbench.core.errors import ConfigError
 from specbench.metrics.results import read_results
 from specbench.metrics.run_row import COLUMNS_OF
 from specbench.runs import listing
 from specbench.runs.choices import names
-from specbench.runs.commandline import GROUPS
-from specbench.runs.config import SamplerConfig
-from specbench.runs.sweeper import Asked
+from specbench.runs.config import GROUPS, SamplerConfig
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from tests.helpers.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, JUDGED, SWEEP
@@ -211,11 +208,6 @@ def test_unicode_line_separators_do_not_end_a_line(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"prompt": "one\u2028two\x85three"}, ensure_ascii=False) + "\r\n", encoding="utf-8")
     assert [prompt.text for prompt in load_prompts(str(path))] == ["one\u2028two\x85three"]
-
-
-def test_a_command_that_plans_nothing_says_so_and_fails(capfd):
-    assert __main__.end(Asked()) == 1
-    assert "nothing was run: no sweep was planned" in capfd.readouterr().err
 
 
 def test_help_may_be_cut_short(tmp_path):

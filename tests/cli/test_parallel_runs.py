@@ -19,7 +19,7 @@ from specbench.core.machine import devices, ranks
 from specbench.core.machine.files import Source
 from specbench.models import load_pair, sharding
 from specbench.runs import parallel
-from specbench.runs.launchers import check_launcher, check_parallel
+from specbench.runs.checks import check_launcher, check_parallel
 from specbench.runs.signals import Interrupted, interruptible
 from tests.decoding.test_parallel import sharded
 from tests.helpers import families

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.core.sampling_params import SamplingParams
+from specbench.sources import TextRequest
+
 Body = dict[str, Any]
 
 
@@ -152,3 +155,19 @@ class VllmCounters:
         logprobs = {"content": [{"token": "x", "logprob": -0.25}]}
         message = {"role": "assistant", "content": body["messages"][0]["content"].upper()}
         return {"choices": [{"message": message, "finish_reason": "stop", "logprobs": logprobs}]}
+
+
+def request(
+    prompt: str = "abc", ids: tuple[int, ...] | None = (7, 8, 9), seed: int = 0, **sampling: Any
+) -> TextRequest:
+    """A request for four tokens."""
+    return TextRequest(
+        prompt_id=prompt, prompt=prompt, token_ids=ids, sampling=SamplingParams(**sampling), seed=seed, max_new_tokens=4
+    )
+
+
+VLLM_COUNTERS = {
+    "drafted": "vllm:spec_decode_num_draft_tokens_total",
+    "accepted": "vllm:spec_decode_num_accepted_tokens_total",
+    "steps": "vllm:spec_decode_num_drafts_total",
+}

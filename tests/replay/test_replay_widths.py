@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.replay_sweep import widths
+from analysis.page import words
+from analysis.replay_sweep import width_ratios
 from specbench.replay.agreement import agreement
 from specbench.replay.renewal import replay
 from specbench.replay.summary import replay_rows
@@ -26,6 +27,10 @@ def test_the_block_rules_gamma_1_is_not_counted_again():
             "width_ratio": [1.0, 1.3, 9.0, 1.5],
         }
     )
+
+    def widths(points):
+        return words("replay_sweep.widths", width_ratios(points))
+
     assert "is 1.30 times" in widths(points)
     assert "1.00 to 1.50" in widths(points)
     assert "is 5.25 times" in widths(points[points["rule"] == "block"])  # alone, it is no copy

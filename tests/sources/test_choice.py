@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import logging.config
 from typing import Any
 
 import pytest
@@ -11,11 +13,14 @@ from specbench.core.errors import ConfigError
 from specbench.metrics.run_row import emptied
 from specbench.protocols.settings import check_conditions, unused
 from specbench.runs import config
+from specbench.runs.checks import check_job
 from specbench.runs.choices import build_source
-from specbench.runs.commandline import prepared
+from specbench.runs.commandline import parse_command
 from specbench.runs.identity import identity
 from specbench.sources import Mode
+from specbench.sources.llama_server import LlamaServerSource
 from specbench.sources.openai import OpenAiSource
+from tests.helpers.text_servers import llama, serving
 from tests.tree.test_conf import composed
 
 
@@ -67,13 +72,13 @@ def test_a_protocol_that_samples_from_none_refuses_a_source_and_has_no_column_of
 @pytest.mark.parametrize("value", ["null", ""])
 def test_no_source_is_asked_for_by_leaving_it_out(value):
     with pytest.raises(ConfigError, match=r"^source=.*: not the name of a choice\. Leave it out for none\."):
-        prepared([f"source={value}"])
+        parse_command([f"source={value}"])
 
 
 def test_a_source_without_a_class_is_refused():
     given = config.resolved(composed("source=openai", "source.url=http://x", "source._target_=null"))
     with pytest.raises(ConfigError, match=r"^source=.*: no _target_\. Choose one of conf/source"):
-        config.check(given)
+        check_job(given)
 
 
 def test_jobs_without_a_source_are_those_of_older_sweeps_and_a_source_is_another_job():
@@ -82,3 +87,22 @@ def test_jobs_without_a_source_are_those_of_older_sweeps_and_a_source_is_another
     assert identity(given, {})[0] == identity(older, {})[0]
     other = config.resolved(composed("source=openai", "source.url=http://x"))
     assert identity(other, {})[0] != identity(given, {})[0]
+
+
+def test_requests_are_not_told_one_by_one(capsys, monkeypatch):
+    """Hydra's root logger tells what is INFO, and httpx tells every request so."""
+    given = OmegaConf.to_container(composed(hydra=True).hydra.job_logging, resolve=True)
+    assert isinstance(given, dict)
+    monkeypatch.setattr(logging.root, "handlers", list(logging.root.handlers))
+    level = logging.root.level
+    try:
+        logging.config.dictConfig(given)
+        with serving(llama()) as server:
+            source = LlamaServerSource(server.url)
+            source.open()
+            source.close()
+    finally:
+        logging.root.setLevel(level)
+        logging.getLogger("httpx").setLevel(logging.NOTSET)
+    printed = capsys.readouterr()
+    assert "HTTP Request" not in printed.out + printed.err

@@ -36,6 +36,8 @@ class StandIn:
 
         class LLMPipeline:
             def __init__(self, target: str, device: str, **how: Any):
+                if how.get("KV_CACHE_PRECISION") == "f8":
+                    raise RuntimeError("Exception from plugin.cpp:54:\nexpect kvcache type bf16, current: f8\n\n")
                 self.speculates = bool({"draft_model", "prompt_lookup"} & set(how))
                 outer.made.append({"target": target, "device": device, **how})
 
@@ -142,13 +144,15 @@ def test_metrics_of_another_version_are_named(folders, stand_in):
         source.complete([request()], Mode.SPECULATIVE)
 
 
-def test_what_is_missing_is_named(folders, tmp_path, monkeypatch):
+def test_what_is_missing_or_wrong_is_named(folders, tmp_path, monkeypatch, stand_in):
     with pytest.raises(ConfigError, match=r"^source\.target=.*nothing: no folder with an openvino_model\.xml\. Give"):
         OpenVinoSource(str(tmp_path / "nothing"), folders[1])
     with pytest.raises(ConfigError, match=r"^source\.draft=None: .*use source\.method=prompt_lookup"):
         OpenVinoSource(folders[0])
     with pytest.raises(ConfigError, match=r"^source\.method=lookup: not known\. Use draft or prompt_lookup"):
         OpenVinoSource(*folders, method="lookup")
+    with pytest.raises(ConfigError, match=r"loaded \(expect kvcache type bf16, current: f8\)\. .*source\.properties"):
+        OpenVinoSource(*folders, properties={"KV_CACHE_PRECISION": "f8"}).open()
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     with pytest.raises(NotInstalledError, match=r"pip install 'specbench\[openvino\]'"):
         OpenVinoSource(*folders).open()

@@ -82,7 +82,7 @@ def test_the_wheel_has_one_package(built: Built):
     assert {path.name for path in built.wheel.iterdir()} == {"specbench", f"{NAME}.dist-info"}
     for folder in ("conf", "analysis"):
         files = {
-            path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.[py][ya]*") if "__pycache__" not in path.parts
+            path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.[pym][yad]*") if "__pycache__" not in path.parts
         }
         assert len(files) > 10
         assert all((built.wheel / "specbench" / file).is_file() for file in files)

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from specbench.exactness import settings
 from specbench.runs.choices import names
-from specbench.runs.commandline import prepared
+from specbench.runs.commandline import parse_command
 from tests.helpers.command_lines import ROOT
 from tests.tree.test_conf import composed
 
@@ -74,7 +74,7 @@ def commands() -> list[str]:
 def test_commands_compose(command):
     """Of a sweep the first job; launchers, which are plugins, are left out."""
     given = [each for each in shlex.split(command) if not each.startswith(("resume=", "hydra", "+hydra"))]
-    prepared(given)
+    parse_command(given)
     OmegaConf.to_container(composed(*(each if {*"[{"} & {*each} else each.partition(",")[0] for each in given)))
 
 

@@ -1,18 +1,24 @@
-"""Captured steps whose models went through torch.compile, which fuses their small kernels."""
+"""Steps of fixed shapes whose models went through torch.compile, which fuses their small kernels.
+
+On a GPU they are captured too. On a CPU compiled_cpu.py takes them.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
+
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
+from specbench.decoding.engines.base import DecodingEngine
+from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.graph import Captured, GraphEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.kernels import dependent
-from specbench.models import early_code
-from specbench.models.compiling import compile_model
+from specbench.drafters import Drafter
+from specbench.rules.verifier import Verifier
 
 SUMS = ("nccl", "auto")
 
@@ -34,18 +40,46 @@ class CompiledEngine(GraphEngine):
             raise ConfigError("engine.sums", sums, "not known", f"Use {' or '.join(SUMS)}.")
         self.sums = str(sums)
 
+    def resolve(
+        self,
+        device: torch.device,
+        drafter: Drafter | None,
+        verifier: Verifier | None,
+        batch_size: int = 1,
+        on_host: str = "",
+    ) -> DecodingEngine:
+        """See :class:`DecodingEngine`."""
+        settings = (device, drafter, verifier, batch_size, on_host)
+        if device.type == "cpu":
+            return CompiledCpuEngine(self.configured_sizes or None, self.prompt_chunk).resolve(*settings)
+        return super().resolve(*settings)
+
+    def bind(self, components: StepComponents, stopwatch: Stopwatch) -> DecodingEngine:
+        """See :class:`DecodingEngine`."""
+        if components.target.device.type == "cpu":
+            target, drafter, verifier = components.target, components.drafter, components.verifier
+            return self.resolve(target.device, drafter, verifier).bind(components, stopwatch)
+        return super().bind(components, stopwatch)
+
     def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
+        # Here: Triton need not be installed without a GPU.
+        from specbench.kernels import dependent
+
         super()._attach(components, stopwatch)
         self._early = dependent.possible(self._device)
         self._compile()
 
     def _compile(self) -> None:
+        from specbench.models.compiling import compile_model
+
         drafter = self.components.drafter
         draft = None if drafter is None else drafter.model
         for model in filter(None, (self.components.target, draft)):
             compile_model(model, self.sums, self._early)
 
     def _captured(self, size: int) -> Captured:
+        from specbench.models import early_code
+
         captured = super()._captured(size)
         if not self._early:
             return captured

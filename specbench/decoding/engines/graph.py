@@ -108,11 +108,11 @@ class GraphEngine(StaticEngine):
 
     @torch.inference_mode()
     def _captured(self, size: int) -> Captured:
+        with self._trial():
+            return self._capture(size)
+
+    def _capture(self, size: int) -> Captured:
         graph, device = torch.cuda.CUDAGraph(), self._device
-        batch = self._slots_now.batch
-        states = [batch.tokens, batch.lengths, batch.finished]
-        states += [state for cache in self.components.caches for state in cache.state]
-        before = [state.clone() for state in states]
         try:
             self._stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(self._stream):
@@ -133,8 +133,6 @@ class GraphEngine(StaticEngine):
                 f"engine={self.name}: a step of {size} requests cannot be captured in a CUDA graph: {_place(error)}. "
                 "Use engine=eager."
             ) from error
-        for state, value in zip(states, before, strict=True):
-            state.copy_(value)
         return graph, numbers
 
     def step(self, longest: int) -> ReadReport:

@@ -5,7 +5,8 @@ They run on any device, so that what a captured step computes can be tested on a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -130,6 +131,17 @@ class StaticEngine(DecodingEngine):
         after, result = step(self._slots_now.leading(size), self.components)
         self._slots_now.take(after)
         return result.packed()
+
+    @contextmanager
+    def _trial(self) -> Generator[None]:
+        """Takes back what steps inside have done to the requests and the caches."""
+        batch = self._slots_now.batch
+        states = [batch.tokens, batch.lengths, batch.finished]
+        states += [state for cache in self.components.caches for state in cache.state]
+        before = [state.clone() for state in states]
+        yield
+        for state, value in zip(states, before, strict=True):
+            state.copy_(value)
 
     def _remove(self, rows: Sequence[int]) -> dict[int, int]:
         self._taken.difference_update(rows)

@@ -8,7 +8,8 @@ from typing import Any
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import LONGEST_NAME, Source, is_name, is_text, shown
-from specbench.runs.config import LARGEST_GAMMA, LARGEST_LENGTH, LARGEST_SEED, is_category
+from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED
+from specbench.runs.config import LARGEST_GAMMA, is_category
 from specbench.runs.workloads.columns import Columns
 from specbench.runs.workloads.requests import LENGTHS, own_parameters
 from specbench.runs.workloads.sources import Row

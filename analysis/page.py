@@ -1,0 +1,223 @@
+"""Pages: a template of pages/ in Markdown, filled with values, tables and figures, and read into a Report.
+
+A template is a Jinja file of macros. ``page`` is the page, and its parameters are what it is filled with; the others
+are its sentences. Whatever a value holds is text: it is escaped for Markdown (specbench/reports/markdown.py).
+
+In a page ``# ...`` is the title, and the words below it the question; ``## ...`` begins a section, and one that stays
+empty is left out. ``### NAME: QUESTION`` places a figure, with the paragraphs below it as its reading; ``### NAME``
+places a table, with the first paragraph below it as its caption and the others as its note. ``***`` ends them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markdown_it import MarkdownIt
+from markdown_it.tree import SyntaxTreeNode
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from specbench.core.errors import ArgumentError
+from specbench.core.sampling_params import NUMBERS
+from specbench.metrics.intervals import CONFIDENCE
+from specbench.metrics.run_settings import as_text, sampling_of
+from specbench.reports import (
+    Block,
+    Bullets,
+    Code,
+    Inline,
+    Lines,
+    Link,
+    Paragraph,
+    Picture,
+    Report,
+    Section,
+    Strong,
+    Table,
+    Text,
+    cells,
+    markdown,
+)
+from specbench.reports.text import inlines, join, literal
+
+from .folder import report_of
+
+Shown = Table | Figure | None  # what a page places; None is left out
+
+
+def page(
+    run_dir: Path,
+    name: str,
+    shown: Mapping[str, Shown],
+    rules: Iterable[str] = (),
+    warning: Text = "",
+    data: Mapping[str, pd.DataFrame] | None = None,
+    headlines: Mapping[str, str] | None = None,
+    **values: Any,
+) -> Report:
+    """The report of an experiment, by the template of its name.
+
+    Args:
+        run_dir: the sweep's folder.
+        name: of the experiment.
+        shown: tables and figures by name.
+        rules, warning, data, headlines: of :func:`analysis.folder.report_of`.
+        values: of the template's macro ``page``.
+    """
+    title, question, sections = filled(name, shown, **values)
+    return report_of(run_dir, name, title, question, sections, rules, data, headlines, literal(warning))
+
+
+def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, Text, list[Section]]:
+    """Title, question and sections of a page.
+
+    Raises:
+        ArgumentError: a table or figure that the page has no place for, or a place without one.
+    """
+    title, question, sections, left = "", "", [], dict(shown)
+    for place, heading, blocks in _parts(_macro(f"{name}.page")(**values)):
+        if place == "h1":
+            title = heading
+            question = _flat(join(_paragraphs(blocks)))
+        elif place == "h2":
+            sections.append(Section(heading, tuple(blocks)))
+        elif place == "more":
+            sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *blocks))
+        else:
+            which, _, words = heading.partition(": ")
+            if which not in left:
+                raise ArgumentError(f"{name}.md: {which!r} is no table or figure of the page. Pass it, or None.")
+            block = _placed(which, words, left.pop(which), _paragraphs(blocks))
+            sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *block))
+    if unplaced := [which for which, each in left.items() if each is not None]:
+        raise ArgumentError(f"{name}.md: has no place for {unplaced[0]!r}. Add a line: ### {unplaced[0]}")
+    return title, question, [section for section in sections if section.blocks]
+
+
+def words(macro: str, *values: Any) -> Text:
+    """What a macro says, as one text.
+
+    Args:
+        macro: ``FILE.MACRO`` of pages/, such as ``gamma_sweep.theory``.
+    """
+    parts = _parts(_macro(macro)(*values))
+    return _flat(join(text for _, _, blocks in parts for text in _paragraphs(blocks)))
+
+
+def section_of(macro: str, *values: Any) -> Section:
+    """The first section of what a macro says."""
+    return next(Section(heading, tuple(blocks)) for place, heading, blocks in _parts(_macro(macro)(*values)) if place)
+
+
+def _paragraphs(blocks: Sequence[Block]) -> list[Text]:
+    return [block.text for block in blocks if isinstance(block, Paragraph)]
+
+
+def _placed(name: str, question: str, shown: Shown, texts: list[Text]) -> list[Block]:
+    if isinstance(shown, Figure):
+        return [Picture(name, shown, question, _flat(join(texts)))]
+    if shown is None:
+        return []
+    return [dataclasses.replace(shown, caption=_flat(join(texts[:1])), note=_flat(join(texts[1:])))]
+
+
+def _macro(name: str) -> Any:
+    file, _, macro = name.partition(".")
+    return getattr(_templates().get_template(f"{file}.md").module, macro)
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
+        autoescape=True,
+        finalize=_escaped,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        f=lambda value, form=".2f": cells.number(value, form), plain=cells.plain, code=Code, strong=Strong
+    )
+    made.filters["log10"] = math.log10
+    made.tests["missing"] = lambda value: bool(pd.isna(value))
+    functions: dict[str, Any] = {
+        **{"sampling": _sampling, "interval": cells.interval, "values": cells.values, "few_units": cells.few_units},
+        "level": f"{CONFIDENCE:.0%}",
+    }
+    made.globals.update(functions)
+    return made
+
+
+def _escaped(value: Any) -> Any:
+    """A value as Markdown that is read as nothing more than its text, wherever in a line it stands."""
+    if isinstance(value, Markup | jinja2.Undefined):
+        return value
+    if isinstance(value, Bullets | Lines):
+        return Markup(f"\n\n{markdown.block(value)}\n\n")
+    if isinstance(value, Strong | Code | Link):
+        value = (value,)
+    text = markdown.paragraph(value if isinstance(value, tuple) else str(value))
+    return Markup(f"{text[:-1]}\\]" if text.endswith("]") else text)
+
+
+def _parts(text: str) -> Iterator[tuple[str, str, list[Block]]]:
+    """Each heading with the blocks below it: its level, such as ``h2``, and its words; of a rule all are empty."""
+    level, heading, blocks = "", "", list[Block]()
+    for node in SyntaxTreeNode(MarkdownIt("commonmark", {"html": False}).parse(text)):
+        if node.type == "heading":
+            if level or blocks:
+                yield level, heading, blocks
+            level, heading, blocks = node.tag, _literal(node), []
+        elif node.type == "hr" or (level == "h3" and node.type != "paragraph"):
+            yield level, heading, blocks
+            level, heading, blocks = "more", "", []
+        if node.type == "paragraph":
+            blocks.append(Paragraph(_text(node)))
+        elif node.type == "bullet_list":
+            blocks.append(Bullets(tuple(_text(item.children[0]) for item in node.children)))
+        elif node.type == "fence":
+            blocks.append(Lines(tuple(node.content.removesuffix("\n").split("\n"))))
+    yield level, heading, blocks
+
+
+def _text(node: SyntaxTreeNode) -> Text:
+    parts: list[Inline] = []
+    for each in node.children[0].children:
+        if each.type == "strong":
+            parts.append(Strong(_words(each)))
+        elif each.type == "code_inline":
+            parts.append(Code(each.content))
+        elif each.type == "link":
+            parts.append(Link(_words(each), str(each.attrs["href"])))
+        else:
+            parts.append(" " if each.type == "softbreak" else each.content)
+    return _flat(tuple(parts))
+
+
+def _flat(text: Text) -> Text:
+    """A text of literal words alone as a string."""
+    made = inlines(text)
+    return made[0] if len(made) == 1 and isinstance(made[0], str) else made if made else ""
+
+
+def _words(node: SyntaxTreeNode) -> str:
+    return "".join(" " if each.type == "softbreak" else each.content for each in node.children)
+
+
+def _literal(node: SyntaxTreeNode) -> str:
+    return literal(_text(node))
+
+
+def _sampling(results: pd.DataFrame) -> dict[str, str]:
+    """The sampling parameters that any row asks for beside the four numbers, each with its values."""
+    every = [sampling_of(row) for _, row in results.iterrows()]
+    names = sorted({name for each in every for name in each} - set(NUMBERS))
+    return {name: ", ".join(dict.fromkeys(as_text(each.get(name)) or "off" for each in every)) for name in names}

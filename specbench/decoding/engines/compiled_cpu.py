@@ -1,0 +1,89 @@
+"""Steps on a CPU whose models went through torch.compile and read packed weights; ``engine=compiled`` there."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+import torch
+
+from specbench.core.errors import ConfigError, ModelError, SpecbenchError
+from specbench.core.machine.progress import say
+from specbench.decoding.engines.base import DecodingEngine
+from specbench.decoding.engines.static import StaticEngine
+from specbench.decoding.step import StepComponents
+from specbench.decoding.stopwatch import Stopwatch
+from specbench.drafters import Drafter
+from specbench.kernels import cpu_product
+from specbench.models.compiling_cpu import compile_on_cpu
+from specbench.rules.verifier import Verifier
+
+
+class CompiledCpuEngine(StaticEngine):
+    """Compiles both models when the first request comes; later jobs of a process with the same shapes use their code.
+
+    The host waits for each step before it begins the next, since both run on the CPU.
+
+    Args:
+        batch_sizes: numbers of rows; None stands for the largest number of requests together alone.
+        prompt_chunk: see :class:`DecodingEngine`.
+    """
+
+    name: ClassVar[str] = "compiled"
+    lag: ClassVar[int] = 0
+
+    def resolve(
+        self,
+        device: torch.device,
+        drafter: Drafter | None,
+        verifier: Verifier | None,
+        batch_size: int = 1,
+        on_host: str = "",
+    ) -> DecodingEngine:
+        """See StaticEngine. A C++ compiler is needed, and a folder for what it makes."""
+        if device.type != "cpu":
+            raise ConfigError("engine", self.name, f"for CPUs, and device is {device}", "Use CompiledEngine.")
+        cpu_product.find_compiler()
+        cpu_product.cache_folder()
+        return super().resolve(device, drafter, verifier, batch_size, on_host)
+
+    def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
+        super()._attach(components, stopwatch)
+        self._prepared: set[tuple[object, ...]] = set()
+
+    def _sizes(self, powers: set[int]) -> set[int]:
+        return set()
+
+    def _show(self) -> None:
+        super()._show()
+        prepared = (self._size, self.shaping)
+        if prepared not in self._prepared:
+            self._prepare()
+            self._prepared.add(prepared)
+
+    @torch.inference_mode()
+    def _prepare(self) -> None:
+        """Compiles the models by a trial step, unless this process or the cache folder has their code."""
+        began, drafter = time.perf_counter(), self.components.drafter
+        draft = None if drafter is None else drafter.model
+        for model in filter(None, (self.components.target, draft)):
+            compile_on_cpu(model)
+        with self._trial():
+            try:
+                self._step_of(self._size)
+            except SpecbenchError:
+                raise
+            except Exception as error:
+                raise ModelError(_advice(error)) from error
+        seconds = time.perf_counter() - began
+        self.preparation += seconds
+        if seconds > 1:
+            say(f"engine=compiled: prepared in {seconds:.0f} s; code is kept in {cpu_product.cache_folder()}")
+
+
+def _advice(error: Exception) -> str:
+    """Returns the message of an error that came while models were compiled, which may be the compiler's."""
+    problem = cpu_product.first_error(str(error) or type(error).__name__)
+    full = "No space left" in problem or "Read-only" in problem
+    remedy = "Name a folder with room in TORCHINDUCTOR_CACHE_DIR" if full else "Check the C++ compiler that CXX names"
+    return f"engine=compiled: the models cannot be compiled: {problem}. {remedy}, or use engine=eager."

@@ -1,0 +1,132 @@
+"""Products of few rows on a CPU in C++, which a compiler of this machine builds at first use (cpu_product.cpp).
+
+PyTorch's own float32 product of few rows reads weights several times slower than memory delivers them
+(experiments/cpu_speed.md). The plain twin is ``x @ weight.T``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specbench.core.errors import ConfigError, ModelError
+from specbench.core.machine.caches import OF_PYTORCH
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+COLUMNS = 32  # of a block; as in the source
+_FLAGS = ("-O3", "-march=native", "-ffast-math", "-std=c++20", "-shared", "-fPIC")
+_COMPILERS = ("g++", "clang++", "c++")
+
+
+def find_compiler() -> str:
+    """Returns the path of a C++ compiler: that of CXX if it is set, else the first of g++, clang++ and c++.
+
+    Raises:
+        ConfigError: there is none, or Python's headers are missing, which torch.compile needs.
+    """
+    wanted = os.environ.get("CXX")
+    found = next(filter(None, map(shutil.which, [wanted] if wanted else _COMPILERS)), None)
+    instead = "or use engine=eager."
+    if found is None:
+        problem = f"CXX={wanted} is no program" if wanted else f"no C++ compiler found ({', '.join(_COMPILERS)})"
+        remedy = f"Install one (apt-get install g++), or name one in the environment variable CXX, {instead}"
+        raise ConfigError("engine", "compiled", problem, remedy)
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.is_file():
+        problem = f"{header} is missing, which torch.compile needs"
+        raise ConfigError("engine", "compiled", problem, f"Install Python's headers (python3-dev), {instead}")
+    return found
+
+
+def cache_folder() -> Path:
+    """Returns the folder of compiled code: TORCHINDUCTOR_CACHE_DIR, or PyTorch's own default.
+
+    Raises:
+        ConfigError: the folder cannot be written, or is full.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    try:
+        folder = Path(cache_dir())
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(1 << 20))
+    except OSError as error:
+        problem = f"code cannot be written there ({error.strerror})"
+        value = os.environ.get(OF_PYTORCH, "")
+        raise ConfigError(OF_PYTORCH, value, problem, "Name a folder with room in it, or use engine=eager.") from error
+    return folder
+
+
+@functools.cache
+def load() -> None:
+    """Builds the library unless the cache folder has it, and registers its product with PyTorch.
+
+    Raises:
+        ConfigError: see :func:`find_compiler` and :func:`cache_folder`.
+        ModelError: the compiler fails.
+    """
+    compiler, torch_folder = find_compiler(), Path(torch.__file__).parent
+    command = [compiler, *_FLAGS, f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}", "-ltorch_cpu"]
+    # Code for one processor does not run on another, and a cache folder may be shared.
+    facts = [SOURCE.read_text(), *command, torch.__version__, platform.machine(), _processor()]
+    key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+    library = cache_folder() / f"specbench_{key}.so"
+    if not library.is_file():
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            made = Path(folder) / library.name
+            build = [command[0], str(SOURCE), *command[1:], "-o", str(made)]  # libraries follow what needs them
+            run = subprocess.run(build, capture_output=True, text=True, check=False)
+            if run.returncode != 0:
+                raise ModelError(
+                    f"engine=compiled: {compiler} cannot build {SOURCE.name}: {first_error(run.stderr)}. "
+                    "Install another compiler and name it in CXX, or use engine=eager."
+                )
+            os.replace(made, library)  # another process may be building it too
+    torch.ops.load_library(str(library))
+
+    @torch.library.register_fake("specbench_cpu::product")
+    def _shape(x: Tensor, weight: Tensor, outputs: int) -> Tensor:
+        return x.new_empty(x.shape[0], outputs)
+
+
+def first_error(text: str) -> str:
+    """Returns the first line of a compiler's output that names an error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = ("No space left", "Read-only", "rror:", "rror ")
+    return next((line for mark in telling for line in lines if mark in line), lines[0] if lines else "it says nothing")
+
+
+def _processor() -> str:
+    """Returns the instructions that this processor has, as far as Linux tells; else its name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+
+
+def pack(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "blocks inputs 32"]:
+    """Returns a copy of a weight matrix in the order in which the product reads it, filled up with zeros."""
+    weight = pad(weight.detach(), (0, 0, 0, -len(weight) % COLUMNS))
+    return weight.unflatten(0, (-1, COLUMNS)).transpose(1, 2).contiguous()
+
+
+def product(
+    x: Float[Tensor, "*n inputs"], packed: Float[Tensor, "blocks inputs 32"], outputs: int
+) -> Float[Tensor, "*n outputs"]:
+    """Returns ``x @ weight.T`` for the weight matrix that was packed; float32. :func:`load` first."""
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    return torch.ops.specbench_cpu.product(rows, packed, outputs).reshape(*x.shape[:-1], outputs)

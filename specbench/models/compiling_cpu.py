@@ -1,0 +1,80 @@
+"""Compiles a cached model for a CPU: torch.compile fuses its small operations, and our products read its weights."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from specbench.kernels import cpu_product
+from specbench.models import packed
+from specbench.models.cached_model import CachedModel
+
+SHAPES = 64  # kinds of passes that models of one process may be compiled for
+LEAST_WIDTH = 2  # a pass of one token would be compiled apart, and takes as long as one of two tokens
+
+_compiled_calls: weakref.WeakKeyDictionary[PreTrainedModel, Callable[..., Any]] = weakref.WeakKeyDictionary()
+
+
+def compile_on_cpu(cached: CachedModel) -> None:
+    """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a kind of pass first comes.
+
+    One code serves all widths from two tokens on. Another capacity, or another number of rows, is compiled anew.
+    Float32 products are ours (kernels/cpu_product.py), and those of other dtypes PyTorch's.
+
+    Raises:
+        ConfigError, ModelError: see :func:`specbench.kernels.cpu_product.load`.
+    """
+    cpu_product.load()
+    packed.install(cached.model)
+    cached.fixed_forward = functools.partial(_packed_call, cached.model, _compiled(cached.model))
+    cached.least_width = LEAST_WIDTH
+
+
+def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any:
+    widths = {"input_ids": 1, "position_ids": 1, "attention_mask": 2}
+    for name, dim in widths.items():
+        torch._dynamo.maybe_mark_dynamic(inputs[name], dim)
+    torch._dynamo.maybe_mark_dynamic(inputs["past_key_values"].write_at, 1)
+    with packed.reading():
+        return compiled(model, **inputs)
+
+
+def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
+    """Returns the compiled call of a model, with its own cache of code. A later job of the process uses it again."""
+    if model not in _compiled_calls:
+        # Beyond the limit PyTorch would go on without compiling, and say nothing. A part that cannot be compiled is an
+        # error too (fullgraph).
+        torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)  # ty: ignore[invalid-assignment]
+        torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
+        if not os.environ.get("CXX"):
+            torch._inductor.config.cpp.cxx = (cpu_product.find_compiler(),)  # ty: ignore[invalid-assignment]
+        code = inspect.unwrap(_call).__code__.replace()  # a copy: PyTorch keeps what it compiles with a function's code
+        call = types.FunctionType(code, globals())
+        options: dict[str, Any] = {"guard_filter_fn": _kept}
+        _compiled_calls[model] = torch.compile(call, fullgraph=True, options=options)
+    return _compiled_calls[model]
+
+
+def _kept(guards: Sequence[Any]) -> list[bool]:
+    """Keeps the conditions on what differs from pass to pass, among those that PyTorch would check in each pass.
+
+    A model and the layers of its cache stay as they are; their thousand conditions take longer than a draft's pass.
+    """
+    return [_differs(guard.name) for guard in guards]
+
+
+def _differs(name: str) -> bool:
+    of_layers = "['past_key_values'].layers" in name and not name.endswith(".layers[0].keys")
+    return not of_layers and not name.startswith("model")
+
+
+def _call(model: Any, **inputs: Any) -> Any:
+    return model(**inputs)

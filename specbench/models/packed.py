@@ -1,0 +1,71 @@
+"""Linear layers with a second copy of their weights, in the order in which a compiled CPU step reads them.
+
+The copy is read inside :func:`reading` alone. Everything else, transformers' own decoders among it, computes with the
+layer's weights as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from specbench.kernels import cpu_product
+
+
+@dataclass
+class _Reading:
+    packed: bool = False
+
+
+_reading = _Reading()
+
+
+@contextmanager
+def reading() -> Generator[None]:
+    """Layers read their packed weights inside. torch.compile knows code that it made there from that of elsewhere."""
+    before, _reading.packed = _reading.packed, True
+    try:
+        yield
+    finally:
+        _reading.packed = before
+
+
+class PackedLinear(nn.Module):
+    """In place of a linear layer, whose parameters it keeps. Needs as much memory again."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+        self._packed: Tensor | None = None
+        self._packed_version: tuple[object, ...] = ()
+
+    def pack(self) -> None:
+        """Copies the weights, if they have changed since."""
+        version = (self.weight.data_ptr(), self.weight._version, self.weight.dtype)
+        if version != self._packed_version:
+            self._packed = cpu_product.pack(self.weight) if self.weight.dtype == torch.float32 else None
+            self._packed_version = version
+
+    def forward(self, input: Float[Tensor, "*n in"]) -> Float[Tensor, "*n out"]:
+        """As nn.Linear."""
+        if not _reading.packed or self._packed is None:
+            return linear(input, self.weight, self.bias)
+        output = cpu_product.product(input, self._packed, self.out_features)
+        return output if self.bias is None else output + self.bias
+
+
+def install(model: nn.Module) -> None:
+    """Replaces the plain linear layers of a model, in place, and packs their weights; again packs what has changed."""
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks):
+            model.set_submodule(name, PackedLinear(layer))
+    for layer in model.modules():
+        if isinstance(layer, PackedLinear):
+            layer.pack()

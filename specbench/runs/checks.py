@@ -1,0 +1,281 @@
+"""Where a configuration's keys, choices and values are checked: before Hydra composes it, and after. Needs no PyTorch.
+
+What a protocol would ignore, the protocol says itself once it is built (``specbench.protocols.settings``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.utils import get_class
+from omegaconf import DictConfig
+
+from specbench.core.checks import LARGEST_COUNT
+from specbench.core.errors import ConfigError, NotInstalledError
+from specbench.core.machine import ranks
+from specbench.core.machine.files import problem_of
+from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED, SamplingParams
+from specbench.runs.config import (
+    DTYPES,
+    EMBEDDED,
+    GROUPS,
+    LARGEST_BATCH,
+    LARGEST_GAMMA,
+    MOST_THREADS,
+    OPEN_GROUPS,
+    PARALLEL,
+    VOCABULARIES,
+    WORKLOAD_FILES,
+    Config,
+    is_category,
+)
+
+LAUNCHER = "hydra/launcher"
+# Launchers that need a package: the extra of this project that installs it, and its module.
+LAUNCHERS = {
+    "joblib": ("joblib", "hydra_plugins.hydra_joblib_launcher"),
+    "submitit_local": ("slurm", "hydra_plugins.hydra_submitit_launcher"),
+    "submitit_slurm": ("slurm", "hydra_plugins.hydra_submitit_launcher"),
+    "ray": ("ray", "ray"),
+}
+# Hydra's keys that would take jobs out of the folders of their plan.
+REFUSED = {
+    "hydra.run.dir": ("a job's folder is hydra.sweep.dir/<its number>", "Set hydra.sweep.dir instead."),
+    "hydra.sweep.subdir": ("a job's folder is hydra.sweep.dir/<its number>", "Leave it out."),
+    "hydra/sweeper": ("sweeps are planned on disk before they start, which other sweepers do not do", "Leave it out."),
+    "hydra.output_subdir": ("a job's configuration is config.yaml in its folder", "Leave it out."),
+}
+RANGES = (
+    ("gamma", 0, LARGEST_GAMMA, "Use 0 (plain decoding) to 64; gains end well below 20."),
+    ("batch_size", 1, LARGEST_BATCH, f"Use 1 to {LARGEST_BATCH}."),
+    ("max_new_tokens", 1, LARGEST_LENGTH, "Use 1 or more."),
+    ("seed", 0, LARGEST_SEED, f"Use a whole number from 0 to {LARGEST_SEED}."),
+    ("threads", 0, MOST_THREADS, "Use 0 to have it chosen."),
+    ("workload.limit", 0, LARGEST_COUNT, "Use 0 for all prompts."),
+    ("workload.per_category", 0, LARGEST_COUNT, "Use 0 for all prompts of each category."),
+    ("tracking.texts", 0, LARGEST_COUNT, "Use 0 for no texts."),
+)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """``Did you mean block? ``, or nothing if nothing is near."""
+    near = difflib.get_close_matches(given, list(known), n=1)
+    return f"Did you mean {near[0]}? " if near else ""
+
+
+def check_override(override: Override) -> None:
+    """Checks one ``key=value`` of the command line, before Hydra composes.
+
+    Raises:
+        ConfigError: a key that no configuration has, a group without a choice, a key that a sweep may not set.
+        NotInstalledError: a launcher whose package is not installed.
+    """
+    key, value = override.get_key_element().lstrip("+~"), str(override.input_line).partition("=")[2]
+    if key in REFUSED:
+        raise ConfigError(key, value, *REFUSED[key])
+    if key == "exp" and override.is_sweep_override():
+        problem = "several experiments at once would lose their own sweeps"
+        raise ConfigError("+exp", value, problem, "Run one after the other.")
+    if key in GROUPS and (override.is_delete() or value in ("null", "")):
+        problem, remedy = "a run needs one", "See --help for the choices."
+        if key == "source":
+            problem, remedy = "not the name of a choice", "Leave it out for none."
+        raise ConfigError(key, value or "nothing", problem, remedy)
+    if key in (*GROUPS, LAUNCHER) and not all(isinstance(choice, str) for choice in _choices(override)):
+        first = re.split(r"[\[\]{},: ]+", value.strip("[{"))[0] or "..."
+        remedy = f"Name one, such as {key}={first}, or several with commas between them and no brackets."
+        raise ConfigError(key, value, "not the name of a choice", remedy)
+    if key == LAUNCHER and value in LAUNCHERS and not _is_installed(LAUNCHERS[value][1]):
+        remedy = f"pip install 'specbench[{LAUNCHERS[value][0]}]', or leave it out."
+        raise NotInstalledError(LAUNCHER, value, "its package is not installed", remedy)
+    if key != "exp" and not override.is_hydra_override():
+        check_key(key, value)
+
+
+def _choices(override: Override) -> list[Any]:
+    value = override.value()
+    if isinstance(value, ChoiceSweep):
+        return value.list
+    return [] if override.is_sweep_override() else [value]
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def check_key(key: str, value: object) -> None:
+    """Raises ConfigError for a key that the schema does not have, with the nearest that it has.
+
+    Args:
+        key: with dots; behind ``@`` stands where Hydra puts a group. What follows the name of an open group, such as
+            ``drafter``, is not checked here.
+    """
+    schema: Any = Config
+    names = key.partition("@")[0].split(".")
+    for depth, name in enumerate(names):
+        known = {field.name: field.default_factory for field in fields(schema)}
+        if name not in known:
+            group = ".".join(names[:depth])
+            inside = f"{did_you_mean(f'{group}.{name}', [f'{group}.{each}' for each in known])}{group} has "
+            remedy = f"{inside}{', '.join(known)}." if depth else _near(names, known)
+            raise ConfigError(key, value, "no such key", remedy)
+        schema = known[name]
+        if not is_dataclass(schema):
+            return
+
+
+def _near(names: list[str], known: Mapping[str, Any]) -> str:
+    inside = [f"{group}.{names[0]}" for group, schema in known.items() if names[0] in _field_names(schema)]
+    guess = f"Did you mean {' or '.join(inside)}? " if inside else did_you_mean(names[0], [*known, "exp", "resume"])
+    guess = guess.replace(" exp?", " +exp?").replace("? ", "".join(f".{name}" for name in names[1:]) + "? ")
+    return f"{guess}See --help for what there is."
+
+
+def _field_names(schema: Any) -> list[str]:
+    return [field.name for field in fields(schema)] if is_dataclass(schema) else []
+
+
+def check_sweep(hydra: DictConfig) -> None:
+    """Checks what Hydra's part of a configuration says of all jobs of a sweep.
+
+    Raises:
+        ConfigError: settings under which no job runs, or jobs do not find their files.
+    """
+    size = hydra.sweeper.max_batch_size
+    if size is not None and size < 1:
+        remedy = "Give the number of jobs that the launcher gets at once, or null for all."
+        raise ConfigError("hydra.sweeper.max_batch_size", size, "must be 1 or more", remedy)
+    if hydra.job.chdir:
+        problem = "a job would run in its own folder, where relative paths lead elsewhere"
+        raise ConfigError("hydra.job.chdir", hydra.job.chdir, problem, "Leave it out.")
+    check_launcher(launcher_of(hydra))
+
+
+def launcher_of(hydra: Any) -> str:
+    """The launcher's name, such as basic, by Hydra's part of a configuration."""
+    return str(hydra.runtime.choices[LAUNCHER])
+
+
+def check_launcher(launcher: str) -> None:
+    """Raises ConfigError for a launcher that starts processes of its own, if torchrun started several already."""
+    if ranks.size() > 1 and launcher != "basic":
+        problem = "with parallel=tensor a job has all GPUs already, and jobs run one after the other"
+        raise ConfigError(LAUNCHER, launcher, problem, "Leave it out.")
+
+
+def shares_machine(hydra: Any) -> bool:
+    """Whether the launcher runs several jobs on one machine at the same time, as far as is known."""
+    settings, name = hydra.launcher, launcher_of(hydra)
+    if name == "joblib":
+        return settings.get("n_jobs") != 1
+    if name == "ray":
+        return settings.get("address") is None and settings.get("workers") != 1
+    return name == "submitit_local"
+
+
+def check_job(given: Mapping[str, Any]) -> None:
+    """Checks the values of one job's configuration; the job itself does not check them again.
+
+    Hydra has refused unknown keys of yamls, and ``check_override`` those of the command line.
+
+    Args:
+        given: with everything filled in (``config.resolved``).
+
+    Raises:
+        ConfigError: the first that is wrong.
+    """
+    if lacking := [key for key in _field_names(Config) if key not in given]:
+        raise ConfigError(lacking[0], "???", "no value given", f"Leave out ~{lacking[0]}.")
+    for key, low, high, remedy in RANGES:
+        group, _, name = key.rpartition(".")
+        value = (given[group] if group else given)[name]
+        if not low <= value <= high:
+            problem = f"below {low}" if value < low and high == LARGEST_COUNT else f"outside {low}..{high}"
+            raise ConfigError(key, value, problem, remedy)
+    _check_workload(given["workload"])
+    sampler, pair, dtypes = given["sampler"], given["pair"], f"Use auto, {', '.join(DTYPES)}."
+    SamplingParams.from_mapping({**sampler, "processors": ()}).check_length(given["max_new_tokens"])
+    for processor in sampler["processors"]:
+        if not isinstance(processor, Mapping) or not isinstance(processor.get("_target_"), str):
+            remedy = "Give a list of {_target_: module.Class, argument: value, ...}."
+            raise ConfigError("sampler.processors", processor, "no _target_", remedy)
+    for key, value, choices, problem, remedy in (
+        ("dtype", given["dtype"], ("auto", *DTYPES), "not a dtype", dtypes),
+        ("pair.draft_dtype", pair["draft_dtype"] or "auto", ("auto", *DTYPES), "not a dtype", dtypes),
+        ("parallel", given["parallel"], PARALLEL, "not known", f"Use {' or '.join(PARALLEL)}."),
+        ("pair.vocabularies", pair["vocabularies"], VOCABULARIES, "not known", f"Use {' or '.join(VOCABULARIES)}."),
+    ):
+        if value not in choices:
+            raise ConfigError(key, value, problem, remedy)
+    if pair["draft"] is None and pair["draft_dtype"] is not None:
+        remedy = "Leave it out, or give pair.draft."
+        raise ConfigError("pair.draft_dtype", pair["draft_dtype"], "there is no pair.draft", remedy)
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", given["device"]):
+        raise ConfigError("device", given["device"], "not a device", "Use auto, cpu, cuda or cuda:N.")
+    for group in OPEN_GROUPS:
+        if group == "source" and given[group] is None:
+            continue
+        if not (isinstance(given[group], Mapping) and isinstance(given[group].get("_target_"), str)):
+            remedy = f"Choose one of conf/{group}/*.yaml, or give {group}._target_=module.Class."
+            raise ConfigError(group, given[group], "no _target_", remedy)
+    check_parallel(given["parallel"], given["device"])
+
+
+def check_times(given: Mapping[str, Any], hydra: DictConfig) -> None:
+    """Raises ConfigError if jobs that take times would run at once on one machine without ``share_machine``.
+
+    Args:
+        given: the configuration of a job, as ``check_job`` has found it sound.
+        hydra: Hydra's part of it.
+    """
+    protocol = given["protocol"]["_target_"]
+    if not given["share_machine"] and shares_machine(hydra) and getattr(get_class(protocol), "times", False):
+        raise ConfigError(
+            LAUNCHER,
+            launcher_of(hydra),
+            f"jobs that run beside each other on one machine slow each other down, and {protocol} takes times",
+            "Leave it out; or use Slurm or Ray with a machine a job; or add share_machine=true, and trust no speed.",
+        )
+
+
+def _check_workload(given: Mapping[str, Any]) -> None:
+    if not 0 <= (given["shuffle"] or 0) <= LARGEST_SEED:
+        remedy = f"Use null, or a whole number from 0 to {LARGEST_SEED}."
+        raise ConfigError("workload.shuffle", given["shuffle"], "not a seed", remedy)
+    pool = given["pool"]
+    if pool is not None and not (isinstance(pool, Mapping) and all(map(is_category, [*pool, *pool.values()]))):
+        remedy = "Use null, or categories by what they become: workload.pool={writing: mt-bench,coding: mt-bench}."
+        raise ConfigError("workload.pool", pool, "no mapping of names to names", remedy)
+    path = given["path"]
+    problem = None if path.startswith(EMBEDDED) else problem_of(os.path.expanduser(path))
+    if problem == "no such file":  # else a job would read it after it has imported PyTorch
+        raise ConfigError("workload.path", path, f"cannot be read ({problem})", WORKLOAD_FILES)
+
+
+def check_parallel(parallel: str, device: str) -> None:
+    """Raises ConfigError if the number of processes does not fit ``parallel``."""
+    count = ranks.size()
+    if parallel == "none":
+        if count > 1:
+            problem = f"torchrun started {count} processes, each of which would run all of it"
+            raise ConfigError("parallel", parallel, problem, "Add parallel=tensor, or start one process without it.")
+        return
+    if not ranks.launched():
+        remedy = "Start one process a GPU: torchrun --nproc-per-node=2 -m specbench parallel=tensor ..."
+        raise ConfigError("parallel", parallel, "there is one process alone", remedy)
+    if os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
+        problem = f"{count} processes on several machines; shards are on the GPUs of one"
+        raise ConfigError("parallel", parallel, problem, "Use torchrun --nproc-per-node=N on one machine.")
+    if device.startswith("cuda:"):
+        problem = "with parallel=tensor every process has a GPU of its own"
+        raise ConfigError("device", device, problem, "Use device=auto.")

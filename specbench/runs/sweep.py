@@ -1,0 +1,289 @@
+"""A command as a sweep: Hydra composes its jobs, which are checked, planned on disk, and given to a launcher.
+
+Hydra's sweepers are not used: they start at once, and know nothing of jobs that are done. Its config loader composes
+the jobs, and its launchers run them, in this process or in others. A single run is a sweep of one.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra._internal.callbacks import Callbacks  # which every launcher has to be given
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, open_dict, read_write
+
+from specbench.core.conf import CONF
+from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.machine import ranks
+from specbench.core.machine.disk import WriteError, clear_temporaries, write_text
+from specbench.core.machine.progress import say
+from specbench.runs import config
+from specbench.runs.checks import check_job, check_sweep, check_times
+from specbench.runs.commandline import Command
+from specbench.runs.identity import APART, identity
+from specbench.runs.launchers import make_launcher
+from specbench.runs.overrides import in_quotes, key_of, labels_of, spelled_out
+from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
+from specbench.runs.signals import held_back
+from specbench.runs.state import JobState, Status, read_state, write_state
+
+MOST_JOBS = 10_000
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A job as Hydra composed it, or why it cannot run."""
+
+    job: PlannedJob
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A planned sweep.
+
+    Attributes:
+        folder: None if all of the jobs are refused, and nothing is written.
+        waiting: the jobs to launch.
+        refused: why jobs cannot run, by label, if all of them are refused.
+        extra: overrides that are not part of the plan, for the jobs of this command alone.
+    """
+
+    folder: Path | None
+    waiting: list[PlannedJob]
+    refused: dict[str, str]
+    extra: list[str]
+
+
+class Planner:
+    """Composes the jobs of one command.
+
+    Raises:
+        HydraException: a command that Hydra cannot compose.
+        ConfigError: settings under which no job runs.
+    """
+
+    def __init__(self, command: Command):
+        config.register()
+        overrides = [*_search_path(command), *command.overrides]
+        with initialize_config_dir(str(CONF), job_name="specbench", version_base="1.3"):
+            self.loader: ConfigLoader = GlobalHydra.instance().config_loader()
+        self.command = command
+        # Of all jobs: without the values that they differ in.
+        self.shared = self.loader.load_configuration(command.config_name, overrides, RunMode.MULTIRUN)
+        check_sweep(self.shared.hydra)
+
+    def plan(self) -> Sweep:
+        """Composes and checks the jobs, and writes the plan. What is wrong is found before anything is written.
+
+        Raises:
+            HydraException: a job that Hydra cannot compose.
+            ConfigError: jobs that cannot be resumed, a folder that cannot be used.
+        """
+        resume = self.command.resume
+        given: list[str] = list(self.shared.hydra.overrides.task)
+        apart = [override for override in given if key_of(override).partition(".")[0] in APART]
+        as_planned = resume is not None and len(apart) == len(given)
+        self.extra = apart if as_planned else []
+        wanted = [] if as_planned else [self._composed(job) for job in self._jobs(given)]
+        if wanted and all(job.refusal for job in wanted):
+            labels = labels_of([composed.job.overrides for composed in wanted])
+            refused = {label: str(composed.refusal) for label, composed in zip(labels, wanted, strict=True)}
+            return Sweep(None, [], refused, self.extra)
+        try:
+            folder, waiting = ranks.broadcast_from_rank0(lambda: self._written(wanted))
+        except WriteError as error:
+            place = os.path.join(".", self.shared.hydra.sweep.dir)  # which leaves an absolute one as it is
+            remedy = "Choose another folder by hydra.sweep.dir, or free space."
+            raise ConfigError("hydra.sweep.dir", place, f"cannot be written ({error.reason})", remedy) from error
+        return Sweep(Path(folder), [PlannedJob(**job) for job in waiting], {}, self.extra)
+
+    def _jobs(self, given: Sequence[str]) -> list[list[str]]:
+        """The overrides of each job: those of the command line in place of what the experiment sweeps."""
+        swept = {} if self.shared.hydra.mode == RunMode.RUN else self.shared.hydra.sweeper.params or {}
+        replaced = {key_of(override) for override in given}
+        # Those that are replaced stay, so that the order of the jobs and their labels is the experiment's.
+        params = [(key, f"{key}={value}") for key, value in swept.items()]
+        params = [override if key in replaced else with_every_bug(override) for key, override in params]
+        parser = OverridesParser.create(config_loader=self.loader)
+        return combinations(parser.parse_overrides([*params, *map(with_every_bug, given)]))
+
+    def _composed(self, overrides: Sequence[str]) -> Composed:
+        """One job, with all that can be checked without importing PyTorch."""
+        composed = self.loader.load_sweep_config(self.shared, list(overrides))
+        chosen = {key: value for key, value in composed.hydra.runtime.choices.items() if value is not None}
+        choices = {key: str(value) for key, value in chosen.items() if "/" not in key}
+        job = PlannedJob(-1, identity({}, {"overrides": str(overrides)})[0], "", list(overrides), choices=choices)
+        try:
+            resolved = config.resolved(_own_part(composed))
+            check_job(resolved)
+            check_times(resolved, composed.hydra)
+        except SpecbenchError as error:
+            return Composed(job, str(error))
+        if resolved["parallel"] != "none":
+            choices["ranks"] = str(ranks.size())
+        name, files = identity(resolved, choices)
+        return Composed(dataclasses.replace(job, id=name, files=files))
+
+    def _written(self, wanted: Sequence[Composed]) -> tuple[str, list[dict[str, Any]]]:
+        """Writes the plan. Returns its folder and the jobs to launch, as the other ranks of a parallel run get them."""
+        hydra, resume = self.shared.hydra, self.command.resume
+        chosen = any(key_of(override) == "hydra.sweep.dir" for override in hydra.overrides.hydra)
+        folder = claim(Path(hydra.sweep.dir), chosen) if resume is None else resume
+        exp = str(hydra.runtime.choices.get("exp") or "adhoc")
+        with planning(folder):
+            plan = read_plan(folder) or Plan.new(exp, self.command.config_dir)
+            refused = {composed.job.id: composed.refusal for composed in wanted if composed.refusal}
+            if resume is not None:
+                refused |= self._refused_since(plan, folder)
+                clear_temporaries(folder)
+            plan = plan.widened(composed.job for composed in wanted)
+            write_plan(folder, plan)
+        waiting = []
+        for job in plan.jobs:
+            place = folder / str(job.number)
+            state = read_state(place) or JobState(job.id)
+            if state.status in (Status.DONE, Status.RUNNING):
+                continue
+            if reason := refused.get(job.question):
+                write_state(place, state.begun().ending(Status.FAILED, reason))
+                write_text(place / "error.txt", reason)
+            else:
+                waiting.append(dataclasses.asdict(job))
+        return str(folder), waiting
+
+    def _refused_since(self, plan: Plan, folder: Path) -> dict[str, str]:
+        """Why planned jobs cannot run, by what they ask.
+
+        Raises:
+            ConfigError: a job of the plan would not be the same any more. Rows of two questions do not mix.
+        """
+        refused = {}
+        for job in plan.jobs:
+            now = self._composed([*job.overrides, *self.extra])
+            if now.refusal:
+                refused[job.question] = now.refusal
+            elif now.job.id != job.question:
+                keys = sorted(now.job.files.items() ^ job.files.items())
+                what = " and ".join(dict.fromkeys(key for key, _ in keys)) or "the configuration"
+                raise ConfigError(
+                    "resume",
+                    folder,
+                    f"{what} changed since job {job.number} ({job.label}) was planned (in {plan.started_in})",
+                    "Put it back, go on from the folder where the sweep was started, or start a new sweep.",
+                )
+        return refused
+
+    def launch(self, sweep: Sweep) -> str | None:
+        """Launches the jobs that wait; what becomes of each is in its folder.
+
+        Returns:
+            Why the launcher gave up; None if it did not.
+        """
+        folder = in_quotes(str(sweep.folder))
+        jobs = [
+            [*job.overrides, *sweep.extra, f"hydra.sweep.dir={folder}", f"hydra.sweep.subdir={job.number}"]
+            for job in sweep.waiting
+        ]
+        if self.command.resume is not None:
+            say(f"{sweep.folder}: {len(jobs) or 'none'} of its jobs left to run")
+        elif len(jobs) > 1:
+            say(f"{len(jobs)} jobs; their folder is {sweep.folder}")
+        if not jobs:
+            return None
+        self.shared.hydra.sweep.dir = str(sweep.folder)
+        callbacks = Callbacks(self.shared)
+        callbacks.on_multirun_start(config=self.shared, config_name=self.command.config_name)
+        launcher = make_launcher(HydraContext(self.loader, callbacks), self.shared)
+        size = self.shared.hydra.sweeper.max_batch_size or len(jobs)
+        try:
+            for first in range(0, len(jobs), size):
+                launcher.launch(jobs[first : first + size], initial_job_idx=first)
+        except Exception as error:  # a worker that was killed, a queue that does not answer, a full disk
+            return f"{type(error).__name__}: {error}"
+        callbacks.on_multirun_end(config=self.shared, config_name=self.command.config_name)
+        return None
+
+
+def _search_path(command: Command) -> list[str]:
+    """The folder of the user's own configurations, as Hydra is told of it, before those of hydra.searchpath."""
+    if command.config_dir is None:
+        return []
+    parser = OverridesParser.create()
+    named = [each for each in command.overrides if key_of(each) == "hydra.searchpath"]
+    others = parser.parse_override(named[-1]).value() if named else []
+    paths = [f"file://{command.config_dir}", *(map(str, others) if isinstance(others, list) else [])]
+    return [f"hydra.searchpath=[{','.join(map(in_quotes, paths))}]"]
+
+
+def combinations(overrides: Sequence[Override]) -> list[list[str]]:
+    """The overrides of each job: all combinations of the values that keys are given, the last ones of each key.
+
+    Raises:
+        ConfigError: more than MOST_JOBS jobs, or values that cannot be listed.
+    """
+    last = {override.get_key_element(): override for override in overrides}
+    sizes = {key: _number_of_values(override) for key, override in last.items()}
+    if math.prod(sizes.values()) > MOST_JOBS:
+        key = max(sizes, key=lambda each: sizes[each])
+        problem = f"{sizes[key]:,} values, and more than {MOST_JOBS:,} jobs with the other keys"
+        value = str(last[key].input_line).partition("=")[2]
+        raise ConfigError(key, value, problem, "Sweep over fewer values.")
+    lists = [
+        [f"{key}={value}" for value in override.sweep_string_iterator()]
+        if override.is_sweep_override()
+        else [f"{key}={override.get_value_element_as_str()}"]
+        for key, override in last.items()
+    ]
+    return [[part for override in job for part in spelled_out(override)] for job in itertools.product(*lists)]
+
+
+def _number_of_values(override: Override) -> int:
+    if not override.is_sweep_override():
+        return 1
+    if not override.is_discrete_sweep():
+        value = str(override.input_line).partition("=")[2]
+        raise ConfigError(override.key_or_group, value, "not a list of values", "Use commas or range(start,stop).")
+    given = override.value()
+    if isinstance(given, RangeSweep) and given.start is not None and given.stop is not None and given.step:
+        return max(0, math.ceil((given.stop - given.start) / given.step))
+    return len(given.list) if isinstance(given, ChoiceSweep) else 1
+
+
+def with_every_bug(override: str) -> str:
+    """``verifier=flawed/all`` and ``verifier.bug=all`` with the names of all bugs; any other override as it is."""
+    key, _, value = override.partition("=")
+    word = {"verifier": "flawed/all", "verifier.bug": "all"}.get(key)
+    values = [each.strip() for each in value.split(",")]
+    if word not in values:
+        return override
+    with held_back():
+        from specbench.exactness.zoo.bugs import bugs  # which imports PyTorch
+    members = ",".join(f"{word.removesuffix('all')}{bug}" for bug in bugs())
+    return f"{key}={','.join(members if each == word else each for each in values)}"
+
+
+def _own_part(composed: DictConfig) -> DictConfig:
+    """The configuration without Hydra's, which interpolations find nevertheless, as they will in the job."""
+    with read_write(composed), open_dict(composed):
+        composed.hydra.job.num = 0  # the same in every place of a sweep
+        composed.hydra.runtime.output_dir = "."
+    HydraConfig.instance().set_config(composed)
+    own = copy.copy(composed)
+    with open_dict(own):
+        del own["hydra"]
+    return own

@@ -1,0 +1,44 @@
+"""Pages from templates: a value is read back as its text wherever it stands, and nothing shown is lost."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from analysis.gamma_sweep import ClosedForm
+from analysis.page import filled, words
+from specbench.core.errors import ArgumentError
+from specbench.reports import Link, Strong, Table
+from tests.reports.test_report_markdown import expected, nasty
+
+
+@nasty
+def test_a_value_is_text_wherever_it_stands(text: str) -> None:
+    """At the beginning of a line, within one, before the template's own words, and in bold."""
+    assert words("shared.listed", [text]) == expected(text).strip()
+    within = words("gamma_sweep.theory", ClosedForm(text, 0.1, 1.0, 2.0, 3))
+    assert within == words("gamma_sweep.theory", ClosedForm("V", 0.1, 1.0, 2.0, 3)).replace(
+        " V,", f" {expected(text).strip()},"
+    )
+    if expected(text).strip():
+        row = {"verifier": text, "dtype": "d", "parted": 1, "texts": 2, "near_ties": 0, "unexplained": 1}
+        said = words("greedy_divergence.finding", {**row, "lossless": True})
+        assert said == (Strong(f"{expected(text).strip()} in d: 1 of 2 texts part, 0 at near ties, 1 unexplained."),)
+
+
+def test_parts_that_stand_out_stay_parts() -> None:
+    told = ("It is ", Strong("so *bold*"), "; see ", Link("here", "table.csv"), ".")
+    assert words("shared.listed", [told]) == told
+
+
+def test_what_a_page_shows_has_a_place_and_every_place_is_known() -> None:
+    values = {"positions": [], "opposed": [], "definitions": []}
+    table = Table("values", pd.DataFrame({"a": ["1"]}))
+    _, question, (section, *_) = filled("metrics", {"values": table}, **values)
+    assert question == "What would others have called these numbers?"
+    assert section.blocks[0].caption == "Every definition's value for each run."
+    assert "Values" not in [each.heading for each in filled("metrics", {"values": None}, **values)[2]]
+    with pytest.raises(ArgumentError, match=r"metrics\.md: 'values' is no table or figure"):
+        filled("metrics", {}, **values)
+    with pytest.raises(ArgumentError, match=r"metrics\.md: has no place for 'more'"):
+        filled("metrics", {"values": table, "more": table}, **values)

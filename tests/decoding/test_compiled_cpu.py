@@ -1,0 +1,162 @@
+"""engine=compiled on a CPU writes the texts and step logs of the eager engine, and names what it lacks."""
+
+import dataclasses
+import errno
+import os
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from specbench.core.errors import ConfigError, ModelError
+from specbench.decoding.engines.compiled import CompiledEngine
+from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
+from specbench.decoding.engines.eager import EagerEngine
+from specbench.drafters.model import ModelDrafter
+from specbench.kernels import cpu_product
+from specbench.models import CachedModel, packed
+from tests.decoding.test_decoding import make_requests
+from tests.decoding.test_engines import decoder, logs
+from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
+
+CPU = torch.device("cpu")
+compiles = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),  # PyTorch's own, while it compiles
+    pytest.mark.usefixtures("unchecked"),  # checks of shapes would be compiled too
+]
+
+
+def marked(test):
+    for mark in compiles:
+        test = mark(test)
+    return test
+
+
+@marked
+def test_compiled_steps_write_what_eager_ones_do(pair):
+    """Plain and speculative, with requests that come and end in two rows, and later a text that needs more memory."""
+    toy, requests = toy_pair(pair), toy_requests((5, 2, 9, 7, 3))
+    longer = [dataclasses.replace(request, max_new_tokens=45) for request in requests[:1]]
+    for gamma in (3, 0):
+        compiled = toy_decoder(toy, engine=CompiledEngine(), gamma=gamma)
+        eager = toy_decoder(toy, gamma=gamma)
+        assert isinstance(compiled.engine, CompiledCpuEngine)
+        assert logs(compiled.run(requests, 2)) == logs(eager.run(requests, 2))
+        assert logs(compiled.run(longer)) == logs(eager.run(longer))
+        assert compiled.engine.preparation > 0
+        assert compiled.engine.name == "compiled"
+
+
+@marked
+@pytest.mark.thorough
+def test_a_later_job_finds_its_models_compiled(pair):
+    """Other decoders of the same models, of another gamma and batch, compile nothing."""
+    toy, requests = toy_pair(pair), toy_requests((5, 2))
+    toy_decoder(toy, engine=CompiledEngine(), gamma=2).run(requests[:1])
+    torch._dynamo.utils.counters.clear()
+    assert logs(toy_decoder(toy, engine=CompiledEngine(), gamma=4).run(requests[:1]))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 0
+
+
+@marked
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["exact", "pair"])
+@pytest.mark.parametrize("gamma", [4, 0])
+def test_the_embedded_pair_writes_the_same_texts(dtype, gamma, request):
+    """In float64 exactly. In float32 sums of another order may move a token, and moved none of these."""
+    pair = request.getfixturevalue(dtype)
+    requests, name = make_requests(pair, 6), "model" if gamma else "plain"
+    compiled = decoder(pair, CompiledEngine(), name, gamma=gamma)
+    assert logs(compiled.run(requests, 1)) == logs(decoder(pair, EagerEngine(), name, gamma=gamma).run(requests, 1))
+
+
+@pytest.fixture
+def product():
+    cpu_product.load()
+    return lambda x, weight: cpu_product.product(x, cpu_product.pack(weight), len(weight))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 23])
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 8), (61, 33), (704, 256), (1, 1)])
+def test_the_product_is_that_of_pytorch(product, rows, outputs, inputs):
+    """For any number of rows, outputs that fill no block, and an odd number of inputs."""
+    x, weight = torch.randn(1, rows, inputs), torch.randn(outputs, inputs)
+    torch.testing.assert_close(product(x, weight), linear(x, weight), atol=1e-4, rtol=1e-4)
+
+
+def test_weights_that_change_are_packed_again(pair):
+    cpu_product.load()
+    model = CachedModel(toy_pair(pair).target, pair.vocab_size, "target").model
+    x = torch.randn(1, 2, 32)
+    before = {name: parameter.clone() for name, parameter in model.state_dict().items()}
+    packed.install(model)
+    assert model.state_dict().keys() == before.keys()
+    layer = next(each for each in model.modules() if isinstance(each, packed.PackedLinear))
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    packed.install(model)
+    with packed.reading():
+        torch.testing.assert_close(layer(x), linear(x, layer.weight))
+
+
+def refused(**settings):
+    with pytest.raises(ConfigError) as error:
+        CompiledEngine(**settings).resolve(CPU, ModelDrafter(), None)
+    return str(error.value)
+
+
+def test_a_missing_compiler_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "CXX=no-such-compiler is no program" in refused()
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    message = refused()
+    assert "no C++ compiler found" in message
+    assert "engine=eager" in message
+
+
+def test_missing_headers_of_python_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(cpu_product.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    assert "python3-dev" in refused()
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    message = refused()
+    assert message.startswith("TORCHINDUCTOR_CACHE_DIR=")
+    assert "Name a folder with room" in message
+
+
+def test_a_full_cache_folder_is_named(monkeypatch, tmp_path):
+    class Full:
+        def __init__(self, **_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cpu_product.tempfile, "TemporaryFile", Full)
+    assert "(No space left on device)" in refused()
+
+
+def test_a_compiler_that_fails_is_named(monkeypatch, tmp_path):
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho 'x.cpp:3: fatal error: wrong instruction' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with pytest.raises(ModelError, match="cannot build cpu_product.cpp: .*wrong instruction.*CXX"):
+        cpu_product.load.__wrapped__()
+
+
+@marked
+def test_a_model_that_does_not_compile_is_named(pair, monkeypatch):
+    toy = toy_pair(pair)
+    layer = toy.target.model.layers[0].mlp
+
+    def forward(x):
+        torch._dynamo.graph_break()
+        return x
+
+    monkeypatch.setattr(layer, "forward", forward)
+    with pytest.raises(ModelError, match="the models cannot be compiled: .*engine=eager"):
+        toy_decoder(toy, engine=CompiledEngine(), gamma=0).run(toy_requests((5,)))

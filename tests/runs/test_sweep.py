@@ -1,0 +1,79 @@
+"""What a command is planned as, before anything is launched."""
+
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from specbench.core.errors import ConfigError
+from specbench.runs.commandline import parse_command
+from specbench.runs.state import Status, read_state
+from specbench.runs.sweep import Planner, Sweep, combinations
+
+
+def jobs_of(*overrides: str) -> list[list[str]]:
+    return combinations(OverridesParser.create().parse_overrides(list(overrides)))
+
+
+def planned(*arguments: str) -> Sweep:
+    return Planner(parse_command(arguments)).plan()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_jobs_are_all_combinations_in_the_order_of_their_keys():
+    assert jobs_of("gamma=1,2", "seed=range(2)") == [
+        ["gamma=1", "seed=0"],
+        ["gamma=1", "seed=1"],
+        ["gamma=2", "seed=0"],
+        ["gamma=2", "seed=1"],
+    ]
+    assert jobs_of("gamma=1,2", "seed=3", "gamma=4") == [["gamma=4", "seed=3"]]  # the last one of a key counts
+    assert jobs_of("verifier=flawed/a,naive") == [["verifier=flawed", "verifier.bug=a"], ["verifier=naive"]]
+
+
+def test_values_that_cannot_be_listed_are_refused():
+    with pytest.raises(ConfigError, match=r"^gamma=interval\(0,1\): not a list of values\. Use commas"):
+        jobs_of("gamma=interval(0,1)")
+
+
+def test_an_experiment_is_a_sweep_unless_a_run_is_asked_for():
+    assert len(planned("+exp=smoke").waiting) == 4
+    assert len(planned("+exp=smoke", "hydra.mode=RUN").waiting) == 1
+    (first, second) = planned("+exp=smoke", "verifier=naive").waiting
+    assert (first.label, second.label) == ("gamma=1", "gamma=3")
+
+
+def test_of_jobs_that_ask_the_same_none_is_launched_if_one_is_refused():
+    sweep = planned("gamma=-1,-1,1")
+    assert [job.number for job in sweep.waiting] == [2]
+    states = [read_state(sweep.folder / str(number)) for number in range(3)]
+    assert [state.status for state in states] == [Status.FAILED, Status.FAILED, Status.PLANNED]
+    assert all("gamma=-1: outside 0..64" in state.reason for state in states[:2])
+
+
+def test_a_resumed_job_that_cannot_run_any_more_is_refused_and_not_launched(here):
+    (here / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+    first = planned("workload=file", "workload.path=prompts.jsonl", "gamma=1,2")
+    assert len(first.waiting) == 2
+    (here / "prompts.jsonl").unlink()
+    again = planned("resume=latest")
+    assert (again.folder, again.waiting) == (first.folder, [])
+    assert "workload.path=prompts.jsonl: cannot be read (no such file)" in read_state(first.folder / "0").reason
+
+
+def test_a_folder_of_configurations_is_searched_beside_those_that_hydra_is_told_of(here):
+    for folder, name in (("mine", "a"), ("yours", "b")):
+        (here / folder / "verifier").mkdir(parents=True)
+        (here / folder / "verifier" / f"{name}.yaml").write_text(
+            "_target_: specbench.rules.token.naive.NaiveVerifier\n"
+        )
+    sweep = planned("--config-dir", "mine", f"hydra.searchpath=[file://{here}/yours]", "verifier=a,b")
+    assert [job.choices["verifier"] for job in sweep.waiting] == ["a", "b"]
+    assert len(planned("resume=latest", "verifier=a", f"hydra.searchpath=[file://{here}/yours]").waiting) == 2
+    with pytest.raises(ConfigError, match=r"^--config-dir=.*nowhere: no such folder\."):
+        planned("--config-dir", "nowhere", "gamma=1")

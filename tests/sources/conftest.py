@@ -1,0 +1,26 @@
+"""Connections of a test's sources end with the test."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from specbench.sources.served import ServedSource
+
+
+@pytest.fixture(autouse=True)
+def close(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Closes the sources of a test, and with them their connections."""
+    sources: list[ServedSource] = []
+    build = ServedSource.__init__
+
+    def noting(self: ServedSource, *args: Any, **given: Any) -> None:
+        build(self, *args, **given)
+        sources.append(self)
+
+    monkeypatch.setattr(ServedSource, "__init__", noting)
+    yield
+    for source in sources:
+        source.close()

@@ -1,0 +1,232 @@
+"""Servers that misbehave, are not there or are others: each is named by its key, with a remedy."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specbench.core.errors import ConfigError
+from specbench.sources import Mode
+from specbench.sources.http import MEBIBYTE
+from specbench.sources.llama_server import LlamaServerSource
+from specbench.sources.openai import OpenAiSource
+from tests.helpers.text_servers import VLLM_COUNTERS, Raw, VllmCounters, llama, request, serving
+
+
+@pytest.fixture
+def complete() -> Callable[..., None]:
+    """Asks a llama-server with some replies for a text."""
+
+    def run(
+        replies: dict[str, Any], mode: Mode = Mode.SPECULATIVE, ids: tuple[int, ...] = (7, 8), **given: Any
+    ) -> None:
+        with serving(replies) as server:
+            source = LlamaServerSource(server.url, server.url, **{"retries": 0, **given})
+            source.open()
+            source.complete([request(ids=ids)], mode)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": None}, r"prompt 'abc' has no tokens that can be read.*Update llama-server"),
+        ({"tokens": ["a"]}, r"no tokens that can be read"),
+        ({"tokens": [True]}, r"no tokens that can be read"),
+        ({"content": None}, r"no content that can be read"),
+        ({"truncated": True}, r"it cut prompt 'abc'\. Start it with a longer context \(-c\)\."),
+        ({"tokens_evaluated": 1}, r"it read a part of prompt 'abc'"),
+        ({"timings": {"draft_n": 4}}, r"no timings\.draft_n_accepted that can be read"),
+        ({"timings": [3]}, r"no timings that can be read"),
+        ({"content": "", "tokens": []}, r"prompt 'abc' has an empty text"),
+    ],
+    ids=lambda value: re.sub(r"\W+", "-", str(value))[:30],
+)
+def test_a_reply_that_is_not_as_it_should_be_is_named(changes, message, complete):
+    with pytest.raises(ConfigError, match=rf"^source\.url=http://127\.0\.0\.1:\d+: .*{message}"):
+        complete(llama(**changes))
+
+
+def test_an_empty_text_that_the_model_ended_is_a_text(complete):
+    complete(llama(content="", tokens=[], stop_type="eos"))
+
+
+def test_a_plain_server_that_drafts_is_refused(complete):
+    with pytest.raises(
+        ConfigError, match=r"^source\.plain_url=.*the server without speculation drafts tokens\. Start it"
+    ):
+        complete(llama(), Mode.PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Raw(b"<html>hello</html>"), r"/completion replied no JSON: '<html>hello</html>'\. Is it the server"),
+        (Raw(b"[" * 100_000), r"/completion replied no JSON"),
+        (Raw(b'"text"'), r"has no truncated that can be read"),
+        (Raw(b" " * (MEBIBYTE + 1)), r"replied more than 1 MiB\. .*source\.most_megabytes"),
+        (Raw(b'{"error": {"message": "too long"}}', 400), r"status 400: 'too long'\. See the server's own log"),
+        (Raw(b"full", 429), r"status 429: 'full'"),
+        (Raw(b'{"error": "no key"}', 401), r"status 401: 'no key'\. Set the variable that source\.api_key names"),
+        (Raw(headers={"Content-Length": "100"}), r"/completion broke off 1 times \(RemoteProtocolError"),
+    ],
+    ids=["html", "deep", "text", "large", "400", "429", "401", "short"],
+)
+def test_a_server_that_misbehaves_is_named(reply, message, complete):
+    with pytest.raises(ConfigError, match=rf"^source\.url=http://127\.0\.0\.1:\d+: .*{message}"):
+        complete({**llama(), "/completion": lambda _: reply}, most_megabytes=1)
+
+
+def test_a_reply_without_end_is_left_early(complete):
+    """100 MB are announced and sent; no more than a little above the limit is read."""
+    replies = {**llama(), "/completion": lambda _: Raw(b"x" * 100 * MEBIBYTE)}
+    with pytest.raises(ConfigError, match="replied more than 2 MiB"):
+        complete(replies, most_megabytes=2)
+
+
+def test_nothing_follows_a_redirect(complete):
+    with serving(llama()) as other:
+        moved = Raw(status=307, headers={"Location": f"{other.url}/completion"})
+        with pytest.raises(ConfigError, match=rf"redirects to '{other.url}/completion', where nothing is sent\. Give"):
+            complete({**llama(), "/completion": lambda _: moved})
+        assert other.asked == []
+
+
+def test_a_server_that_is_down_is_named_with_what_starts_it():
+    with serving({}) as server:
+        url = server.url
+    source = LlamaServerSource(url)
+    with pytest.raises(ConfigError, match=rf"^source\.url={url}: cannot be reached .*Start the server \(conf/source"):
+        source.open()
+
+
+@pytest.mark.parametrize(("pause", "timeout"), [(0.6, 0.2), (0.1, 0.3)], ids=["silent", "byte by byte"])
+def test_a_reply_that_takes_too_long_is_given_up(pause, timeout, complete):
+    """Also one of which something comes in time, again and again."""
+    with pytest.raises(ConfigError, match=rf"/completion gave no whole reply in {timeout} s\. Raise source\.timeout"):
+        complete({**llama(), "/completion": lambda _: Raw(b" " * 20, pause=pause)}, timeout=timeout)
+
+
+def test_a_server_that_loads_its_model_is_asked_again(monkeypatch):
+    waits: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=waits.append)  # threads of other servers sleep as well
+    monkeypatch.setattr("specbench.sources.http.time", clock)
+    loading = [Raw(b"", 503, {"Retry-After": "2"}), Raw(b"", 503), Raw(headers={"Content-Length": "9"})]
+    replies = llama()
+    with serving({**replies, "/props": lambda body: loading.pop(0) if loading else replies["/props"](body)}) as server:
+        LlamaServerSource(server.url, retries=3).open()
+    assert waits == [2, 1, 2]
+
+
+def test_the_key_comes_from_its_variable_alone_and_no_message_has_it(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    refusal = Raw(b'{"error": {"message": "wrong key s3cret"}}', 403)
+    with serving(llama()) as server:
+        LlamaServerSource(server.url).open()
+        assert "Authorization" not in server.headers[-1]
+        LlamaServerSource(server.url, api_key="MY_KEY").open()
+        assert server.headers[-1]["Authorization"] == "Bearer s3cret"
+        server.replies["/props"] = lambda _: refusal
+        with pytest.raises(ConfigError, match=r"wrong key \*\*\*'\. Set the variable") as error:
+            LlamaServerSource(server.url, api_key="MY_KEY").open()
+    assert "s3cret" not in str(error.value)
+
+
+def test_proxies_of_the_environment_see_nothing(monkeypatch):
+    with serving(llama()) as server, serving(llama()) as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        LlamaServerSource(server.url).open()
+        assert proxy.asked == []
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "x", "http://", "http://x/?q=1", "http://[", "http://x:port", "http://u:pw@x"]
+)
+def test_what_is_no_address_is_refused_and_passwords_are_not_repeated(url):
+    with pytest.raises(ConfigError, match=r"^source\.url=.*address") as error:
+        LlamaServerSource(url)
+    assert "pw@" not in str(error.value)
+
+
+def test_one_of_the_servers_is_enough_and_none_is_not():
+    assert LlamaServerSource("http://x").modes == {Mode.SPECULATIVE}
+    assert LlamaServerSource(None, "http://x").modes == {Mode.PLAIN}
+    with pytest.raises(
+        ConfigError, match=r"^source\.url=None: no server\. Give source\.url, source\.plain_url or both"
+    ):
+        LlamaServerSource(None)
+
+
+@pytest.mark.parametrize(
+    ("models", "wanted", "message"),
+    [
+        (("a", "b"), None, r"^source\.model=None: http.* serves a, b\. Name one"),
+        (("a",), "c", r"^source\.model=c: http.* serves a\. Name one"),
+        ((), None, r"serves no model"),
+    ],
+)
+def test_a_model_that_is_not_served_is_named_with_those_that_are(models, wanted, message):
+    with serving(VllmCounters(models=models).replies) as server, pytest.raises(ConfigError, match=message):
+        OpenAiSource(server.url, model=wanted).open()
+
+
+def test_a_server_of_another_protocol_is_named():
+    with serving({"/v1/models": lambda _: ["a"]}) as server, pytest.raises(ConfigError, match="lists no models"):
+        OpenAiSource(server.url).open()
+    with serving(VllmCounters().replies) as server, pytest.raises(ConfigError, match=r"/props replied status 404"):
+        LlamaServerSource(server.url).open()
+
+
+def test_token_ids_that_are_missing_are_named():
+    with serving(VllmCounters(token_ids=False).replies) as server:
+        source = OpenAiSource(server.url, dialect="vllm")
+        source.open()
+        with pytest.raises(ConfigError, match=r"no choices\.token_ids that can be read.*Update vLLM \(0\.10\.2"):
+            source.complete([request()], Mode.SPECULATIVE)
+
+
+def test_counters_of_another_version_are_named_with_those_that_are_there():
+    with serving(VllmCounters("vllm:spec_v3_num").replies) as server:
+        message = (
+            r"^source\.counters\.drafted=vllm:spec_decode_num_draft.*another version\. It has vllm:spec_v3_num_acc"
+        )
+        with pytest.raises(ConfigError, match=message):
+            OpenAiSource(server.url, counters=VLLM_COUNTERS).open()
+        with pytest.raises(ConfigError, match=r"^source\.counters\.draft=x: not known\. Use drafted, accepted, steps"):
+            OpenAiSource(server.url, counters={"draft": "x"})
+    with serving(llama()) as server, pytest.raises(ConfigError, match=r"no metrics \(status 404\).*--metrics"):
+        LlamaServerSource(server.url, counters=VLLM_COUNTERS).open()
+
+
+def test_counters_that_go_back_say_that_the_server_was_restarted():
+    vllm = VllmCounters()
+    vllm.texts = 10
+
+    def restarted(body: dict[str, Any]) -> Any:
+        vllm.texts = 0
+        return vllm.completion(body)
+
+    with serving({**vllm.replies, "/v1/completions": restarted}) as server:
+        source = OpenAiSource(server.url, counters=VLLM_COUNTERS)
+        source.open()
+        with pytest.raises(ConfigError, match=r"its counter vllm:spec_decode\w+ went back\. Was it restarted\?"):
+            source.complete([request()], Mode.SPECULATIVE)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"timeout": -1}, {"retries": -1}, {"concurrency": 0}, {"most_megabytes": 0}],
+    ids=lambda given: next(iter(given)),
+)
+def test_numbers_out_of_range_are_refused(given):
+    with pytest.raises(ConfigError, match=rf"^source\.{next(iter(given))}="):
+        LlamaServerSource("http://x", **given)
