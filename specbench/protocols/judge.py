@@ -64,7 +64,7 @@ class JudgeProtocol:
         self,
         texts: int = 4_000,
         minutes: float | int = 20,
-        prompts: int = 16,
+        prompts: int = 8,
         length: int = 5,
         false_alarm: float | int = 1e-4,
         power: float | int = 0.99,
@@ -166,8 +166,9 @@ def _scope(sampler: Sampler, prompts: Sequence[Prompt], limits: Limits) -> list[
 
 
 def _figure(rows: Sequence[BiasRow], confidence: float, title: str) -> Figure | None:
-    if not rows:
+    known = [(row, (row.observed, row.bound)) for row in rows if row.observed is not None and row.bound is not None]
+    places = [(str(row.position or "all"), *numbers) for row, numbers in known if row.prompt == ALL]
+    prompts = [(row.prompt, *numbers) for row, numbers in known if row.prompt != ALL]
+    if not known:
         return None
-    places = [(str(row.position or "all"), row.observed, row.bound) for row in rows if row.prompt == ALL]
-    prompts = [(row.prompt, row.observed, row.bound) for row in rows if row.prompt != ALL]
     return plots.bias(places, prompts, confidence, title)

@@ -63,8 +63,9 @@ class OwnSource:
     def open(self) -> None:
         """Loads the pair."""
         self.drafter.check(self.draft is not None)
-        names = {"device": self.device, "dtype": self.dtype, "download": self.download, "chat": False}
-        self.pair = pair = load_pair(self.target, self.draft, **names)
+        self.pair = pair = load_pair(
+            self.target, self.draft, device=self.device, dtype=self.dtype, download=self.download, chat=False
+        )
         target = CachedModel(pair.target, pair.vocab_size, "target")
         engine = self.decoding.resolve(target.device, self.drafter, self.verifier, self.batch_size)
         drafter = self.drafter.bind(pair, target)

@@ -30,8 +30,8 @@ class BiasRow:
         pairs: of texts.
         classified: the share of tokens whose class is known, because enough earlier texts begin likewise.
         entropy: nats a token, of both ways together, where enough texts begin likewise; None where none do.
-        observed: total variation between the shares of the classes, noise included.
-        bound: above the true one at the stated confidence, for this row alone.
+        observed: total variation between the shares of the classes, noise included; None of too few tokens.
+        bound: above the true one at the stated confidence, for this row alone; None of too few tokens.
     """
 
     prompt: str
@@ -39,8 +39,8 @@ class BiasRow:
     pairs: int
     classified: float
     entropy: float | None
-    observed: float
-    bound: float
+    observed: float | None
+    bound: float | None
 
 
 def bias_rows(pairs: TextPairs, evidence: Evidence, prompts: list[str], confidence: float) -> list[BiasRow]:
@@ -65,8 +65,8 @@ def bias_rows(pairs: TextPairs, evidence: Evidence, prompts: list[str], confiden
     return rows + [row(name, None, pairs.prompts == number, slice(None)) for number, name in enumerate(prompts)]
 
 
-def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Total variation between the ways' shares of the classes, and an upper bound on it; 0 and 1 of few tokens.
+def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float] | tuple[None, None]:
+    """Total variation between the ways' shares of the classes, and an upper bound on it; None of too few tokens.
 
     It is the largest difference in the share of any set of classes. Of each set and its complement, Student's interval
     over pairs of texts holds a part of the doubt (Bonferroni), since tokens of one text depend on each other.
@@ -78,7 +78,7 @@ def class_bias(classes: np.ndarray, confidence: float) -> tuple[float, float]:
     # Whether a class is known is no difference in probabilities: each way's shares are of its own classified tokens.
     totals = (classes > 0).sum(axis=(0, 2))
     if totals.min() < FEWEST:
-        return 0.0, 1.0
+        return None, None
     shares = counts.sum(axis=1) / totals
     observed = float(np.abs(shares[:, SPECULATIVE] - shares[:, PLAIN]).sum() / 2)
     quantile = float(stats.t.isf((1 - confidence) / (2 * len(CLASSES)), len(classes) - 1))

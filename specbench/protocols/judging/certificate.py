@@ -33,7 +33,7 @@ _NOTES = {
     BIAS: """\
 classified: tokens before which enough earlier texts agree. entropy: nats a token. observed: total variation between the
 ways' shares of three classes of tokens (the likeliest, another of at least 0.1, rarer), noise included. bound: on it,
-for each row alone; 1 of too few tokens.""",
+for each row alone; dashes of too few tokens.""",
     POWER: """\
 bias: total variation a token that would have been found, simulated on these texts; a dash if not even 0.5.""",
     FORKS: """\

@@ -13,7 +13,7 @@ import numpy as np
 from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.bets import Evidence, evidence
 from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
-from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, text_pairs, words_of
+from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, Words, text_pairs, words_of
 from specbench.exactness.two_sample.power import PowerRow, power_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.sampler import Prompt, Sampler
@@ -58,8 +58,13 @@ class Sampled:
 
     def pairs(self, length: int) -> TextPairs:
         """As arrays: token ids, or words if a text has none."""
-        read: Callable[[Completion], Any] = (lambda c: c.token_ids) if self.by_ids else (lambda c: words_of(c.text))
-        return text_pairs(self.prompts, *([read(each) for each in self.texts[mode]] for mode in Mode), length=length)
+        by_ids = self.by_ids
+        plain, speculative = ([_words(each, by_ids) for each in self.texts[mode]] for mode in Mode)
+        return text_pairs(self.prompts, plain, speculative, length)
+
+
+def _words(text: Completion, by_ids: bool) -> Words:
+    return text.token_ids if by_ids and text.token_ids is not None else words_of(text.text)
 
 
 def judge_distribution(
@@ -155,9 +160,9 @@ def distinct_share(pairs: TextPairs, side: int) -> float:
 def _refuted(numbers: dict[str, Any], whole: BiasRow) -> str:
     after, strongest = numbers["rejected_after_texts"], numbers["strongest"]
     text = f"No: after {after:,} texts the evidence against it exceeds {1 / numbers['false_alarm']:,.0f} to 1"
-    return (
-        f"{text} (most of it from: {strongest}); classes of tokens differ by {whole.observed:.3f} in total variation."
-    )
+    known = whole.observed is not None
+    differ = f", and shares of classes of tokens differ by {whole.observed:.3f} a token" if known else ""
+    return f"{text}, most of it from {strongest}{differ}."
 
 
 def _not_refuted(numbers: dict[str, Any]) -> str:
@@ -182,8 +187,10 @@ def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: Limits) -> str:
         return ""
     found = [f"{row.bias:.3f} {row.direction}" for row in rows if row.bias is not None]
     said = f"a bias a token (total variation) of {' or of '.join(found)}" if found else "no bias up to 0.5 a token"
-    return (
-        f"With {limits.power:.0%} probability {said} would have been found, simulated on these texts. Shares of "
-        f"classes of tokens differ by at most {whole.bound:.3f} a token ({limits.power:.0%} confidence), of the "
-        f"{whole.classified:.0%} of tokens before which enough texts agree."
-    )
+    shares = "Too few texts agree to bound the shares of classes of tokens."
+    if whole.bound is not None:
+        shares = (
+            f"Shares of classes of tokens differ by at most {whole.bound:.3f} a token ({limits.power:.0%} confidence), "
+            f"of the {whole.classified:.0%} of tokens before which enough texts agree."
+        )
+    return f"With {limits.power:.0%} probability {said} would have been found, simulated on these texts. {shares}"
