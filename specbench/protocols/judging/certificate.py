@@ -154,7 +154,7 @@ def _without_pictures(section: Section) -> Section:
     blocks: list[Block] = []
     for each in section.blocks:
         picture = isinstance(each, Picture)
-        blocks.append(Paragraph((Linked(each.question, f"{each.name}.png"),)) if picture else each)  # ty: ignore
+        blocks.append(Paragraph((Linked(each.question, f"{each.name}.png"),)) if picture else each)
     return Section(section.heading, tuple(blocks))
 
 
