@@ -102,7 +102,8 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> Evidence:
             tally.add(contexts, items)
         table.add(part)
     paths = gains.cumsum(axis=2)
-    log_wealth = np.logaddexp.reduce(paths.reshape(-1, count), axis=0) - math.log(paths.shape[0] * paths.shape[1])
+    every = paths.reshape(len(names) * len(STRENGTHS), count)
+    log_wealth = np.logaddexp.reduce(every, axis=0) - math.log(len(every))
     final = paths[:, :, -1].max(axis=1) if count else np.zeros(len(names))
     return Evidence(log_wealth, dict(zip(names, final.tolist(), strict=True)), classes)
 
