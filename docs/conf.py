@@ -45,6 +45,7 @@ CONTENTS = {
             "docs/replay",
             "docs/verifier",
             "docs/engine",
+            "docs/judge",
             "docs/sources",
         ],
         "Results": ["docs/certificates", "docs/inputs", "docs/verdicts", "docs/numbers", "experiments/README"],

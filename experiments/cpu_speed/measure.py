@@ -99,8 +99,8 @@ def main() -> None:
                 rows += [of | numbers] if number else []
             same = [texts["eager", gamma] == texts["compiled", gamma] for gamma in (0, GAMMA)]
             equal[temperature] = equal.get(temperature, True) and all(same)
-    frame = pd.DataFrame(rows)
-    frame.to_csv(Path(__file__).with_name("rounds.csv"), index=False, float_format="%.6g")
+        frame = pd.DataFrame(rows)
+        frame.to_csv(Path(__file__).with_name("rounds.csv"), index=False, float_format="%.6g")
     report(frame, equal)
     for (engine, gamma), decoding in decoders.items():
         if decoding.engine.preparation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import types
 import weakref
@@ -10,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental import _config as shape_config
 from transformers import PreTrainedModel
 
 from specbench.kernels import cpu_product
@@ -26,8 +26,8 @@ _compiled_calls: weakref.WeakKeyDictionary[PreTrainedModel, Callable[..., Any]] 
 def compile_on_cpu(cached: CachedModel) -> None:
     """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a kind of pass first comes.
 
-    One code serves all widths from two tokens on, and all capacities. Float32 products are ours
-    (kernels/cpu_product.py), and those of other dtypes PyTorch's.
+    One code serves all widths from two tokens on. Another capacity, or another number of rows, is compiled anew.
+    Float32 products are ours (kernels/cpu_product.py), and those of other dtypes PyTorch's.
 
     Raises:
         ConfigError, ModelError: see :func:`specbench.kernels.cpu_product.load`.
@@ -39,6 +39,10 @@ def compile_on_cpu(cached: CachedModel) -> None:
 
 
 def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any:
+    widths = {"input_ids": 1, "position_ids": 1, "attention_mask": 2}
+    for name, dim in widths.items():
+        torch._dynamo.maybe_mark_dynamic(inputs[name], dim)
+    torch._dynamo.maybe_mark_dynamic(inputs["past_key_values"].write_at, 1)
     with packed.reading():
         return compiled(model, **inputs)
 
@@ -50,13 +54,12 @@ def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
         # error too (fullgraph).
         torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)  # ty: ignore[invalid-assignment]
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
-        # Else sizes that are equal at first would be taken for one: a width of two tokens and two heads.
-        shape_config.use_duck_shape = False  # ty: ignore[invalid-assignment]
         if not os.environ.get("CXX"):
             torch._inductor.config.cpp.cxx = (cpu_product.find_compiler(),)  # ty: ignore[invalid-assignment]
-        call = types.FunctionType(_call.__code__.replace(), globals())  # PyTorch keeps code with a function's own code
+        code = inspect.unwrap(_call).__code__.replace()  # a copy: PyTorch keeps what it compiles with a function's code
+        call = types.FunctionType(code, globals())
         options: dict[str, Any] = {"guard_filter_fn": _kept}
-        _compiled_calls[model] = torch.compile(call, dynamic=True, fullgraph=True, options=options)
+        _compiled_calls[model] = torch.compile(call, fullgraph=True, options=options)
     return _compiled_calls[model]
 
 
@@ -70,7 +73,7 @@ def _kept(guards: Sequence[Any]) -> list[bool]:
 
 def _differs(name: str) -> bool:
     of_layers = "['past_key_values'].layers" in name and not name.endswith(".layers[0].keys")
-    return not of_layers and not name.startswith("L['model']")
+    return not of_layers and not name.startswith("model")
 
 
 def _call(model: Any, **inputs: Any) -> Any:

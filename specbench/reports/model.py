@@ -132,6 +132,7 @@ class Report:
         warning: what a reader must know before all else, such as jobs that are missing; empty if nothing.
         rules: names of the rules that were run, whose papers a reader may want to cite.
         data: tables that are written as NAME.csv for those who compute with them, and shown nowhere.
+        alone: whether the page has no files of its tables and figures beside it, and links to none.
         headlines: what an abstract would quote, as text, by names of letters alone, such as ``Speedup``.
 
     Raises:
@@ -146,6 +147,7 @@ class Report:
     rules: tuple[str, ...] = ()
     data: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     headlines: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
 
     def __post_init__(self) -> None:
         files = [each.name for each in self.tables if each.raw is not None] + list(self.data)

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import WriteError, read_json, write_json, writing
+from specbench.metrics.results import SAMPLED
 
 STATE, LOCK = "job.json", "job.lock"
 PATIENCE = 5.0  # seconds; whoever only looks whether a lock is held has it for a moment
@@ -138,10 +139,13 @@ def held(folder: Path) -> Generator[None]:
 
 
 def clear_attempt(folder: Path) -> None:
-    """Removes what an earlier attempt left, so that nothing of it is mixed with the next one's. Raises WriteError."""
+    """Removes what an earlier attempt left, so that nothing of it is mixed with the next one's. Raises WriteError.
+
+    Texts of an engine under test stay: the next attempt takes them instead of sampling them again.
+    """
     with writing(folder):
         for each in folder.iterdir():
-            if each.name in (STATE, LOCK):
+            if each.name in (STATE, LOCK, SAMPLED):
                 continue
             if each.is_dir() and not each.is_symlink():
                 shutil.rmtree(each)

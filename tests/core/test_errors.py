@@ -22,6 +22,7 @@ from specbench.core.machine.disk import WriteError
 from specbench.core.machine.ranks import RankError
 from specbench.exactness.watch import VerifierFault
 from specbench.runs.state import JobRunning
+from specbench.sources.http import StatusError
 
 ERRORS = [
     SpecbenchError("half a character: \udcff"),
@@ -35,6 +36,7 @@ ERRORS = [
     RankError("rank 1: no room"),
     VerifierFault("chain", "it raised.", "seed 3"),
     WrongResultError("other tokens"),
+    StatusError("source.url", "http://127.0.0.1:1", "status 500", "See its log."),
 ]
 
 

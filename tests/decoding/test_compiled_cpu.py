@@ -1,6 +1,8 @@
 """engine=compiled on a CPU writes the texts and step logs of the eager engine, and names what it lacks."""
 
 import dataclasses
+import errno
+import os
 
 import pytest
 import torch
@@ -46,6 +48,7 @@ def test_compiled_steps_write_what_eager_ones_do(pair):
 
 
 @marked
+@pytest.mark.thorough
 def test_a_later_job_finds_its_models_compiled(pair):
     """Other decoders of the same models, of another gamma and batch, compile nothing."""
     toy, requests = toy_pair(pair), toy_requests((5, 2))
@@ -123,8 +126,16 @@ def test_a_cache_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     message = refused()
     assert message.startswith("TORCHINDUCTOR_CACHE_DIR=")
     assert "Name a folder with room" in message
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/dev/full/x")
-    assert message.startswith("TORCHINDUCTOR_CACHE_DIR=")
+
+
+def test_a_full_cache_folder_is_named(monkeypatch, tmp_path):
+    class Full:
+        def __init__(self, **_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cpu_product.tempfile, "TemporaryFile", Full)
+    assert "(No space left on device)" in refused()
 
 
 def test_a_compiler_that_fails_is_named(monkeypatch, tmp_path):

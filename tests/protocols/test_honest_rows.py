@@ -25,6 +25,7 @@ from specbench.protocols.record import record
 from specbench.protocols.settings import unused
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
+from tests.helpers.made_up_engines import Engine as MadeUpEngine
 
 PROTOCOLS = sorted(path.stem for path in (CONF / "protocol").glob("*.yaml"))
 SAMPLING = SamplingParams(temperature=0.9)  # known by its identity: what was made in its place is another object
@@ -39,6 +40,7 @@ QUICK: dict[str, dict[str, Any]] = {
         **{"suite": "quick", "draws": 200, "calls": 10, "use_calls": 0, "serial_draws": 0, "row_vocabulary": 0},
         **{"locating_seconds": 0.01, "seconds": 0, "input_seconds": 0, "inputs_seed": 0},
     },
+    "judge": {"texts": 8, "prompts": 2, "length": 2, "greedy_length": 2, "rounds": 1},
     "latency": {
         **{"vocabulary": 50, "grid": [{"gamma": [1]}], "rounds": 1, "replays": 3, "host_calls": 1},
         **{"seconds": 0.001, "budget": 0.0},
@@ -87,7 +89,7 @@ def context(pair: Pair | None, needs_models: bool) -> RunContext:
         "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "", "command": "",
     }  # fmt: skip
     if not needs_models:
-        return NotedRun(**own)
+        return NotedRun(**own, source=MadeUpEngine())
     assert pair is not None
     prompts = [tuple(pair.encode(text)) for text in ("def add(a, b):\n    return", "import os\nimport", "class A:\n")]
     requests = [NotedRequest(str(i), prompt, i, SAMPLING, 6) for i, prompt in enumerate(prompts)]

@@ -20,7 +20,7 @@ from specbench.rules.verifier import Verifier
 
 
 class CompiledCpuEngine(StaticEngine):
-    """Compiles both models when the first request comes; later jobs of a process, and longer texts, use the same code.
+    """Compiles both models when the first request comes; later jobs of a process with the same shapes use their code.
 
     The host waits for each step before it begins the next, since both run on the CPU.
 

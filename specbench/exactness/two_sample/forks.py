@@ -1,0 +1,66 @@
+"""Greedy texts of an engine, with and without speculation: where they part, and whether rounding can be the reason.
+
+Both are the target's argmax. Passes of another shape round otherwise, which can change the argmax where two tokens
+nearly tie. Rounding is shown if the plain engine itself takes the other token when it is asked in another way. It is
+ruled out if the plain engine gives its own token so much probability that no other comes near.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+ITSELF, CHUNKING, NO_ROUNDING, UNKNOWN = (
+    "the plain engine forks from itself there",
+    "the plain engine takes the other token if it reads the same text as a prompt",
+    "no rounding: the plain token is far ahead",
+    "cannot tell",
+)
+MARGIN = 1.0  # nats by which the plain token has to lead for rounding to be ruled out
+
+
+@dataclass(frozen=True)
+class EngineFork:
+    """Where the greedy texts of a prompt part; all but the first three are None if they do not.
+
+    Attributes:
+        prompt: its name.
+        way: the text that is compared with the plain one, such as "speculative" or "plain again".
+        tokens: up to the fork and with it, or all if there is none.
+        position: of the first token that differs, from 1.
+        least_margin: nats by which the plain token leads the other at least, from its log-probability alone.
+        cause: one of the constants above.
+    """
+
+    prompt: str
+    way: str
+    tokens: int
+    position: int | None = None
+    least_margin: float | None = None
+    cause: str | None = None
+
+
+def parting(one: Sequence[int | str], other: Sequence[int | str]) -> int | None:
+    """The index of the first difference of two texts, which may be one's end; None if they are the same."""
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    return same if same is not None or len(one) == len(other) else min(len(one), len(other))
+
+
+def least_margin(logprobs: Sequence[float] | None, place: int) -> float | None:
+    """Nats by which a token leads every other at least: log p - log(1 - p). None if log-probabilities say nothing,
+    such as those of engines that return 0 for every greedy token."""
+    if logprobs is None or place >= len(logprobs) or all(each > -1e-6 for each in logprobs):
+        return None
+    log_p = min(logprobs[place], -1e-12)
+    return log_p - math.log(-math.expm1(log_p))
+
+
+def per_thousand(forks: Sequence[EngineFork]) -> tuple[float, float, float]:
+    """Forks a thousand tokens that were followed, with a 99% interval (Clopper and Pearson)."""
+    followed = max(sum(fork.tokens for fork in forks), 1)
+    parted = sum(fork.position is not None for fork in forks)
+    interval = stats.binomtest(min(parted, followed), followed).proportion_ci(0.99, "exact")
+    return 1000 * parted / followed, 1000 * interval.low, 1000 * interval.high

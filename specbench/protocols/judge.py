@@ -1,0 +1,174 @@
+"""The protocol ``judge``: does an engine that people run write the same texts with speculation as without?
+
+It samples texts from ``source`` both ways, asks the questions of :mod:`specbench.protocols.judging`, and ends in a
+certificate. The command fails if the engine is refuted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from matplotlib.figure import Figure
+
+from specbench.core.checks import check_count, check_seconds, plain_number
+from specbench.core.errors import ConfigError
+from specbench.core.machine.progress import say
+from specbench.core.machine.provenance import environment
+from specbench.exactness.two_sample.bounds import ALL, BiasRow
+from specbench.exactness.two_sample.forks import EngineFork
+from specbench.exactness.two_sample.power import PowerRow
+from specbench.metrics.results import schema_of
+from specbench.protocols.base import Conditions, Outcome, RunContext, Table
+from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
+from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
+from specbench.protocols.judging.distribution import BIAS, POWER, Limits, judge_distribution
+from specbench.protocols.judging.finding import Finding
+from specbench.protocols.judging.greedy import FORKS, judge_greedy
+from specbench.protocols.judging.sampler import Prompt, Sampler, prompts_of
+from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
+from specbench.protocols.parameters import Ignored
+from specbench.protocols.prechecks import check_no_processors
+from specbench.reports.plots import judge as plots
+from specbench.sources import Mode, Source
+
+SCHEMAS = {BIAS: BiasRow, POWER: PowerRow, FORKS: EngineFork, CHECKS: CheckRow, SPEED: SpeedRow}
+OF_ENGINE = ("pair", "drafter", "engine", "verifier", "gamma", "batch_size", "dtype")  # which a source may be made of
+NO_WORKLOAD = "It has prompts of its own, as plain text; see protocol.prompts."
+_REQUEST = "Each text is a request of its own; leave it out."
+
+
+class JudgeProtocol:
+    """See the module.
+
+    Args:
+        texts: sampled to compare distributions, both modes together, at most.
+        minutes: after which no further texts are sampled for that; 0 is no limit.
+        prompts: how many of the shipped prompts are used; a file of texts has its own.
+        length: tokens of these texts; more than gamma + 1 reach beyond the first step of speculation.
+        false_alarm: chance that a sound engine is refuted by its distribution.
+        power: with which biases are found, and confidence of bounds.
+        greedy_length: tokens of texts at temperature 0, and of those that are timed; 0 leaves the former out.
+        rounds: of timed texts; 0 leaves them out.
+
+    Raises:
+        ConfigError: a number out of its range.
+    """
+
+    needs_models = False
+    reads_source = True
+    times = True
+    ignored_parameters: ClassVar[Ignored] = {"n": _REQUEST, "seed": "Use seed.", "max_tokens": "Use protocol.length."}
+
+    def __init__(
+        self,
+        texts: int = 4_000,
+        minutes: float | int = 20,
+        prompts: int = 8,
+        length: int = 5,
+        false_alarm: float | int = 1e-4,
+        power: float | int = 0.99,
+        greedy_length: int = 48,
+        rounds: int = 2,
+    ):
+        for name, given in (("false_alarm", false_alarm), ("power", power)):
+            value = plain_number(given)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+                raise ConfigError(f"protocol.{name}", value, "not inside (0, 1)", "Use a number inside it.")
+        self.prompts = check_count("protocol.prompts", prompts)
+        self.greedy_length = check_count("protocol.greedy_length", greedy_length, 0)
+        self.rounds = check_count("protocol.rounds", rounds, 0)
+        self.limits = Limits(
+            check_count("protocol.texts", texts, 2),
+            60 * check_seconds("protocol.minutes", minutes),
+            check_count("protocol.length", length),
+            false_alarm,
+            power,
+        )
+
+    @property
+    def own_conditions(self) -> Conditions:
+        """A source may be made of the run's pair and verifier; what it is made of stands in the column ``config``."""
+        own: dict[str, str | None] = dict.fromkeys(OF_ENGINE)
+        return {**own, "max_new_tokens": "Use protocol.length.", "workload": NO_WORKLOAD}
+
+    def run(self, context: RunContext) -> Outcome:
+        """See :class:`specbench.protocols.base.MeasurementProtocol`."""
+        source = _checked(context)
+        source.open()
+        try:
+            judgement = self._judged(context, source)
+        finally:
+            source.close()
+        rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
+        figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
+        place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
+        return Outcome(
+            f"{judgement.engine} is {judgement.headline} Certificate: {place}",
+            {**context.columns, "gamma": context.gamma} if getattr(source, "of_run", False) else {},
+            {name: Table(rows.get(name, []), schema_of(kind)) for name, kind in SCHEMAS.items()},
+            {} if figure is None else {FIGURE: figure},
+            judgement.pages(figure),
+            failure=judgement.failure,
+        )
+
+    def _judged(self, context: RunContext, source: Source) -> Judgement:
+        missing = [str(mode) for mode in Mode if mode not in source.modes]
+        if missing:
+            remedy = "Give it both ways: the yaml in conf/source says how."
+            raise ConfigError("source", source.engine, f"has no {' and no '.join(missing)} texts", remedy)
+        prompts = prompts_of(source, self.prompts)
+        sampler = Sampler(source, context.sampling, context.seed, context.folder)
+        say(f"judging {source.engine} on {len(prompts)} prompts")
+        findings: list[Finding] = [
+            judge_distribution(sampler, prompts, self.limits, context.seed, context.journal.note)
+        ]
+        say(findings[-1].answer)
+        finding, greedy = judge_greedy(sampler, prompts, self.greedy_length)
+        say(finding.answer)
+        findings.append(finding)
+        findings.append(judge_checks(sampler, prompts, greedy, getattr(source, "gamma", 4)))
+        findings.append(judge_speed(sampler, prompts, self.greedy_length or self.limits.length, self.rounds))
+        return Judgement(
+            engine=source.engine,
+            sampling=context.sampling,
+            texts=sampler.texts,
+            empty=sampler.empty,
+            findings=findings,
+            scope=_scope(sampler, prompts, self.limits),
+            command=context.command,
+            environment=environment(context.device),
+        )
+
+
+def _checked(context: RunContext) -> Source:
+    """The source. Raises ConfigError for none, and for parts of the command line that it would ignore."""
+    source = context.source
+    if source is None:
+        raise ConfigError("source", None, "protocol=judge judges an engine", "Name one, such as source=llama_server.")
+    if not getattr(source, "of_run", False) and context.verifier_name != "masked":
+        problem = "the engine under test has a verifier of its own"
+        raise ConfigError("verifier", context.verifier_name, problem, "Leave it out, or use source=specbench.")
+    check_no_processors(context)
+    return source
+
+
+def _scope(sampler: Sampler, prompts: Sequence[Prompt], limits: Limits) -> list[str]:
+    changed = {**sampler.sampling.numbers, **sampler.sampling.shaping}
+    named = ", ".join(f"{name} {value:g}" for name, value in changed.items() if isinstance(value, float | int))
+    return [
+        f"{sampler.source.engine}: {sampler.texts:,} texts from {len(prompts)} prompts, sent without a chat template",
+        "all of them are in texts.jsonl, but for those that were timed",
+        f"distributions are compared on texts of {limits.length} tokens; {named}",
+        f"false alarm {limits.false_alarm:g} for that, whatever the number of looks; bounds at {limits.power:.0%}",
+        f"empty texts that nothing ended: {sampler.empty:,}",
+    ]
+
+
+def _figure(rows: Sequence[BiasRow], confidence: float, title: str) -> Figure | None:
+    known = [(row, (row.observed, row.bound)) for row in rows if row.observed is not None and row.bound is not None]
+    places = [(str(row.position or "all"), *numbers) for row, numbers in known if row.prompt == ALL]
+    prompts = [(row.prompt, *numbers) for row, numbers in known if row.prompt != ALL]
+    if not known:
+        return None
+    return plots.bias(places, prompts, confidence, title)

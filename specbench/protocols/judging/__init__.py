@@ -1,0 +1,1 @@
+"""What protocol=judge asks of an engine: one question a file, each answered by a Finding."""

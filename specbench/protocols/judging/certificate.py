@@ -1,0 +1,174 @@
+"""The certificate of an engine: the verdict first, then what it rests on, its scope, and how to repeat it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from specbench.core.sampling_params import SamplingParams
+from specbench.protocols.judging.checks import CHECKS
+from specbench.protocols.judging.distribution import BIAS, POWER
+from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding
+from specbench.protocols.judging.greedy import FORKS
+from specbench.protocols.judging.speed import SPEED
+from specbench.reports import html, markdown
+from specbench.reports.model import Block, Bullets, Lines, Paragraph, Picture, Report, Section, Strong, Table
+from specbench.reports.model import Link as Linked
+
+JSON, MARKDOWN, HTML, FIGURE = "certificate.json", "certificate.md", "certificate.html", "judge_bias"
+NOT_TESTED = (
+    "other prompts, models, sampling parameters, lengths of texts, draft lengths and loads than those named here",
+    "biases that keep the shares of the tokens that texts of this number can tell apart",
+    "several continuations of one request (n), chat templates, streaming, tool calls and structured outputs",
+    "whether the plain texts follow the model: both ways of decoding could be wrong alike",
+    "another release of the engine, another device, another driver",
+)
+_NOTES = {
+    BIAS: """\
+classified: tokens before which enough earlier texts agree. entropy: nats a token. observed: total variation between the
+ways' shares of three classes of tokens (the likeliest, another of at least 0.1, rarer), noise included. bound: on it,
+for each row alone; dashes of too few tokens.""",
+    POWER: """\
+bias: total variation a token that would have been found, simulated on these texts; a dash if not even 0.5.""",
+    FORKS: """\
+tokens: followed, up to the fork. least_margin: nats by which the plain token leads every other, at least.""",
+    CHECKS: """\
+cases: texts. Limits and stop strings that plain texts keep and speculative ones break refute the engine.""",
+    SPEED: """\
+95% intervals; signs as in specbench/metrics/definitions.py. Of the timed texts, after one round of warming up.""",
+}
+_HEADINGS = {
+    BIAS: "Bias a token",
+    POWER: "What would have been found",
+    FORKS: "Forks at temperature 0",
+    CHECKS: "Checks",
+    SPEED: "Acceptance and speed",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """All that one run says of an engine.
+
+    Attributes:
+        engine: its name and version.
+        sampling: parameters of the texts.
+        texts: sampled, those of all questions.
+        empty: of them, how many were empty without the model's having ended them.
+        scope: what was sampled, in short lines.
+    """
+
+    engine: str
+    sampling: SamplingParams
+    texts: int
+    empty: int
+    findings: Sequence[Finding]
+    scope: Sequence[str]
+    command: str
+    environment: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """REFUTED if a question is, NOT_REFUTED if one that can refute was answered, else CANNOT_TELL."""
+        verdicts = [each.verdict for each in self.findings]
+        return next((each for each in (REFUTED, CANNOT_TELL, NOT_REFUTED) if each in verdicts), CANNOT_TELL)
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line."""
+        reasons = [each.answer for each in self.findings if each.verdict == self.verdict]
+        return f"{self.verdict}: {' '.join(reasons)}" if reasons else self.verdict
+
+    @property
+    def failure(self) -> str | None:
+        """Why the command should not exit with 0."""
+        return f"{self.engine} is {self.headline}" if self.verdict == REFUTED else None
+
+    def json(self) -> str:
+        """For machines."""
+        findings = [
+            {**asdict(each), "rows": {name: list(map(asdict, rows)) for name, rows in each.rows.items()}}
+            for each in self.findings
+        ]
+        kept = {name: getattr(self, name) for name in ("verdict", "headline", "engine", "texts", "empty", "command")}
+        content = {
+            **kept,
+            "findings": findings,
+            "sampling": {**self.sampling.numbers, **self.sampling.shaping},
+            "scope": list(self.scope),
+            "not_tested": list(NOT_TESTED),
+            "environment": dict(self.environment),
+        }
+        return json.dumps(content, indent=1, default=str)
+
+    def report(self, figure: Figure | None) -> Report:
+        """For people."""
+        answers: list[Block] = []
+        for each in self.findings:
+            answers.append(Paragraph((Strong(f"{each.question} {each.verdict.capitalize()}."), f" {each.answer}")))
+            answers += [Paragraph(each.power)] if each.power else []
+        sections = [Section("Answers", tuple(answers)), *self._evidence(figure)]
+        sections += [
+            Section("Scope", (Bullets(tuple(self.scope)),)),
+            Section("Not tested", (Bullets(NOT_TESTED),)),
+            Section("How to repeat it", (Lines((self.command,)), Bullets(tuple(_settings(self.environment))))),
+        ]
+        question = "Does the engine write the same texts with speculation as without?"
+        verdict = f"Verdict: {self.verdict}"
+        return Report("judge", f"{self.engine}: {self.verdict}", question, tuple(sections), verdict, alone=True)
+
+    def pages(self, figure: Figure | None) -> dict[str, str]:
+        """The documents of the job, by name."""
+        report = self.report(figure)
+        without = [_without_pictures(each) for each in report.sections]
+        return {
+            JSON: self.json() + "\n",
+            MARKDOWN: markdown.render(dataclasses.replace(report, sections=tuple(without))),
+            HTML: html.render(report),
+        }
+
+    def _evidence(self, figure: Figure | None) -> list[Section]:
+        sections = []
+        for each in self.findings:
+            for name, every in each.rows.items():
+                rows = [row for row in every if name != FORKS or row.position is not None]
+                if not rows:
+                    continue
+                blocks: list[Block] = [_table(name, rows)]
+                if name == BIAS and figure is not None:
+                    reading = (
+                        "Light bars bound the difference, dots are what was observed, for each position and prompt."
+                    )
+                    blocks.append(Picture(FIGURE, figure, "Where could a bias be?", reading))
+                sections.append(Section(_HEADINGS[name], tuple(blocks)))
+        return sections
+
+
+def _without_pictures(section: Section) -> Section:
+    blocks: list[Block] = []
+    for each in section.blocks:
+        picture = isinstance(each, Picture)
+        blocks.append(Paragraph((Linked(each.question, f"{each.name}.png"),)) if picture else each)
+    return Section(section.heading, tuple(blocks))
+
+
+def _table(name: str, rows: Sequence[Any]) -> Table:
+    shown = pd.DataFrame([{key: _cell(value) for key, value in asdict(row).items()} for row in rows])
+    words = tuple(column for column in shown if any(isinstance(getattr(row, column), str) for row in rows))
+    return Table(name.removesuffix(".parquet"), shown, note=_NOTES[name], left=words)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _settings(environment: Mapping[str, Any]) -> list[str]:
+    return [f"{key}: {value}" for key, value in environment.items()]

@@ -1,0 +1,173 @@
+"""Seeds, batches, ends of texts and log-probabilities: small checks of both modes, a row each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from specbench.core.errors import SpecbenchError
+from specbench.core.sampling_params import SamplingParams
+from specbench.exactness.two_sample.forks import parting
+from specbench.exactness.two_sample.pairs import words_of
+from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, REFUTED, Finding
+from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.sources import Completion, Mode
+
+QUESTION = "Are seeds, batches, limits, stop strings and log-probabilities as without speculation?"
+CHECKS = "judge_checks.parquet"
+PROMPTS, LENGTH = 4, 12  # of the texts
+SAME_SEED, ALONE, LIMIT, STOP, LOGPROBS, COUPLED = (
+    "the same seed gives the same text",
+    "alone and beside others a text is the same",
+    "max_tokens is kept",
+    "a stop string ends a text",
+    "log-probabilities are those of plain decoding",
+    "with the same seed, plain and speculative texts are the same",
+)
+BINDING = (LIMIT, STOP)  # broken by speculation alone, they refute the engine
+CLOSE = 0.1  # nats by which two log-probabilities of a token may differ
+Greedy = Mapping[Mode, Sequence[Completion]]
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """A check of a mode.
+
+    Attributes:
+        check, mode: what was checked.
+        cases: texts that were checked; 0 if the source cannot be asked.
+        failures: of them.
+        detail: of the first failure, or why nothing was checked.
+    """
+
+    check: str
+    mode: str
+    cases: int
+    failures: int
+    detail: str = ""
+
+
+def judge_checks(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy, gamma: int) -> Finding:
+    """All checks.
+
+    Args:
+        greedy: texts of these prompts at temperature 0, in both modes; empty if there are none.
+        gamma: tokens drafted a step, as far as it is known: limits up to gamma + 3 are tried.
+    """
+    some, rows = prompts[:PROMPTS], []
+    parts: list[tuple[str, Callable[[Mode], CheckRow]]] = [
+        (SAME_SEED, lambda mode: _same_seed(sampler, some, mode)),
+        (ALONE, lambda mode: _alone(sampler, some, mode)),
+        (LIMIT, lambda mode: _limit(sampler, some, gamma + 3, mode)),
+        (STOP, lambda mode: _stop(sampler, prompts, greedy, mode)),
+    ]
+    for check, ask in parts:
+        rows += [_tried(check, mode, ask) for mode in Mode]
+    rows.append(_tried(COUPLED, Mode.SPECULATIVE, lambda _: _coupled(sampler, some)))
+    rows.append(_tried(LOGPROBS, Mode.SPECULATIVE, lambda _: _logprobs(sampler, prompts, greedy)))
+    return _finding(rows)
+
+
+def _tried(check: str, mode: Mode, ask: Callable[[Mode], CheckRow]) -> CheckRow:
+    try:
+        return ask(mode)
+    except SpecbenchError as error:
+        return CheckRow(check, mode, 0, 0, f"not checked: {error}")
+
+
+def _same_seed(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> CheckRow:
+    if not sampler.source.takes_seeds:
+        return CheckRow(SAME_SEED, mode, 0, 0, "not checked: it takes no seeds")
+    asked = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
+    one, other = (sampler.complete(asked, mode, f"same seed, {number}") for number in (1, 2))
+    return _equal(SAME_SEED, mode, one, other)
+
+
+def _alone(sampler: Sampler, prompts: Sequence[Prompt], mode: Mode) -> CheckRow:
+    if not sampler.source.takes_seeds:
+        return CheckRow(ALONE, mode, 0, 0, "not checked: it takes no seeds")
+    asked = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
+    together = sampler.complete(asked, mode, "beside others")
+    apart = [sampler.complete([each], mode, "alone")[0] for each in asked]
+    return _equal(ALONE, mode, together, apart)
+
+
+def _coupled(sampler: Sampler, prompts: Sequence[Prompt]) -> CheckRow:
+    if not sampler.source.takes_seeds:
+        return CheckRow(COUPLED, Mode.SPECULATIVE, 0, 0, "not checked: it takes no seeds")
+    asked = [sampler.request(prompt, "seed", LENGTH) for prompt in prompts]
+    return _equal(COUPLED, Mode.SPECULATIVE, *(sampler.complete(asked, mode, "coupled") for mode in Mode))
+
+
+def _equal(check: str, mode: Mode, one: Sequence[Completion], other: Sequence[Completion]) -> CheckRow:
+    pairs = list(zip(one, other, strict=True))
+    places = [parting(a.token_ids or a.text, b.token_ids or b.text) for a, b in pairs]
+    failures = [(a.request.prompt_id, place) for (a, _), place in zip(pairs, places, strict=True) if place is not None]
+    unit = "token" if all(each.token_ids for each in one) else "character"
+    detail = f"prompt {failures[0][0]!r} parts at {unit} {failures[0][1] + 1}" if failures else ""
+    return CheckRow(check, mode, len(one), len(failures), detail)
+
+
+def _limit(sampler: Sampler, prompts: Sequence[Prompt], most: int, mode: Mode) -> CheckRow:
+    asked = [sampler.request(prompt, "limit", limit, mode) for limit in range(1, most + 1) for prompt in prompts]
+    wrong, cases = [], 0
+    for each in sampler.complete(asked, mode, "limits"):
+        if each.token_ids is None:
+            return CheckRow(LIMIT, mode, 0, 0, "not checked: it returns no token ids")
+        count, limit, cases = len(each.token_ids), each.request.max_new_tokens, cases + 1
+        if count > limit or (count < limit and each.finish_reason == "length"):
+            wrong.append(f"{count} tokens for max_tokens={limit}, prompt {each.request.prompt_id!r}")
+    return CheckRow(LIMIT, mode, cases, len(wrong), wrong[0] if wrong else "")
+
+
+def _stop(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy, mode: Mode) -> CheckRow:
+    """Stop strings are taken from each greedy text: two characters around its middle, which cross tokens' borders."""
+    if not sampler.supports("stop") or not greedy:
+        return CheckRow(STOP, mode, 0, 0, "not checked: the source takes no stop strings, or has no greedy text")
+    wrong, cases = [], 0
+    for prompt, text in list(zip(prompts, (each.text for each in greedy[mode]), strict=True))[:PROMPTS]:
+        stop = text[len(text) // 2 : len(text) // 2 + 2]
+        if len(stop.strip()) < 2:
+            continue
+        sampling = dataclasses.replace(sampler.sampling, temperature=0.0, stop=(stop,))
+        asked = sampler.request(prompt, 0, greedy[mode][0].request.max_new_tokens, "", sampling)
+        (found,) = sampler.complete([asked], mode, "stop strings")
+        end, cases = text.index(stop), cases + 1
+        whole = found.text.startswith(text[: end + len(stop)]) and len(words_of(found.text[end + len(stop) :])) < 2
+        if not whole and found.text.rstrip() != text[:end].rstrip():  # an engine may end with the stop string's token
+            wrong.append(f"stop={stop!r}, prompt {prompt.name!r}: the text is {found.text[-40:]!r}")
+    return CheckRow(STOP, mode, cases, len(wrong), wrong[0] if wrong else "")
+
+
+def _logprobs(sampler: Sampler, prompts: Sequence[Prompt], greedy: Greedy) -> CheckRow:
+    """Of greedy texts, up to where they part from the plain ones."""
+    if not sampler.supports("logprobs") or not greedy:
+        return CheckRow(LOGPROBS, Mode.SPECULATIVE, 0, 0, "not checked: the source returns none")
+    plain = greedy[Mode.PLAIN][:PROMPTS]
+    sampling: SamplingParams = plain[0].request.sampling
+    asked = [sampler.request(p, 0, plain[0].request.max_new_tokens, "", sampling) for p in prompts[:PROMPTS]]
+    wrong, cases = [], 0
+    for one, other in zip(plain, sampler.complete(asked, Mode.SPECULATIVE, "log-probabilities"), strict=True):
+        if not one.logprobs or not other.logprobs or not one.token_ids or not other.token_ids:
+            continue
+        place = parting(one.token_ids, other.token_ids)
+        both = list(zip(one.logprobs[:place], other.logprobs[:place], strict=False))
+        far = [(a, b) for a, b in both if abs(a - b) > CLOSE]
+        cases += 1
+        if far:
+            a, b = far[0]
+            wrong.append(f"{len(far)} of {len(both)} tokens of prompt {one.request.prompt_id!r}, {b:.3f} for {a:.3f}")
+    return CheckRow(LOGPROBS, Mode.SPECULATIVE, cases, len(wrong), wrong[0] if wrong else "")
+
+
+def _finding(rows: Sequence[CheckRow]) -> Finding:
+    plain = {row.check for row in rows if row.mode == Mode.PLAIN and row.failures}
+    broken = [row for row in rows if row.mode == Mode.SPECULATIVE and row.check in BINDING and row.failures]
+    broken = [row for row in broken if row.check not in plain]
+    asked = [row for row in rows if row.cases]
+    failed = [f"{row.check} ({row.mode}): not in {row.failures} of {row.cases}" for row in asked if row.failures]
+    verdict = REFUTED if broken else MEASURED if asked else NOT_ASKED
+    answer = f"{len(asked) - len(failed)} of {len(asked)} checks hold"
+    answer += f"; {'; '.join(failed)}." if failed else "." if asked else ": the source cannot be asked."
+    return Finding(question=QUESTION, verdict=verdict, answer=answer, rows={CHECKS: list(rows)})

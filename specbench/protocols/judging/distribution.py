@@ -1,0 +1,196 @@
+"""T > 0: are speculative texts distributed as plain ones? Pairs of texts with seeds of their own, and bets on them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specbench.core.machine.progress import say
+from specbench.exactness.two_sample.bets import Evidence, evidence
+from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
+from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, Words, text_pairs, words_of
+from specbench.exactness.two_sample.power import PowerRow, power_rows
+from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
+from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.sources import Completion, Mode
+from specbench.sources.file import DISTRIBUTION
+
+QUESTION = "At this temperature, are speculative texts distributed as plain ones?"
+FIRST_LOOK = 64  # pairs; looks follow at doubling sizes
+BIAS, POWER = "judge_bias.parquet", "judge_power.parquet"
+LEAST_ENTROPY = 0.1  # nats a token, below which nothing can be said
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is sampled, and which errors are allowed.
+
+    Attributes:
+        texts: of both modes together, at most.
+        seconds: after which no further round of texts begins; 0 is no limit.
+        length: tokens of a text.
+        false_alarm: chance that a sound engine is refuted.
+        power: with which a bias that is said to be found is found, and confidence of bounds.
+    """
+
+    texts: int
+    seconds: float | int
+    length: int
+    false_alarm: float
+    power: float
+
+
+@dataclass
+class Sampled:
+    """Pairs of texts, in the order of sampling."""
+
+    prompts: list[int] = field(default_factory=list)
+    texts: dict[Mode, list[Completion]] = field(default_factory=lambda: {mode: [] for mode in Mode})
+
+    @property
+    def by_ids(self) -> bool:
+        return all(each.token_ids is not None for texts in self.texts.values() for each in texts)
+
+    def pairs(self, length: int) -> TextPairs:
+        """As arrays: token ids, or words if a text has none."""
+        by_ids = self.by_ids
+        plain, speculative = ([_words(each, by_ids) for each in self.texts[mode]] for mode in Mode)
+        return text_pairs(self.prompts, plain, speculative, length)
+
+
+def _words(text: Completion, by_ids: bool) -> Words:
+    return text.token_ids if by_ids and text.token_ids is not None else words_of(text.text)
+
+
+def judge_distribution(
+    sampler: Sampler, prompts: Sequence[Prompt], limits: Limits, seed: int, note: Callable[..., None]
+) -> Finding:
+    """Samples until the bets reject, or texts or time are used up.
+
+    Args:
+        note: receives the number of texts and the evidence after each look.
+    """
+    if sampler.sampling.greedy:
+        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="Nothing is drawn at temperature 0.")
+    sampled, started, look = Sampled(), time.monotonic(), FIRST_LOOK
+    while True:
+        ended = not _round(sampler, prompts, sampled, limits)
+        ended = ended or (limits.seconds > 0 and time.monotonic() - started > limits.seconds)
+        if len(sampled.prompts) < look and not ended:
+            continue
+        if not sampled.prompts:
+            return Finding(question=QUESTION, verdict=NOT_ASKED, answer="There are no texts of both modes.")
+        bets = evidence(pairs := sampled.pairs(limits.length))
+        note(requests=2 * len(sampled.prompts), log10_evidence=float(bets.log_wealth[-1] / math.log(10)))
+        say(f"{2 * len(sampled.prompts):,} texts: log10 of the evidence {bets.log_wealth[-1] / math.log(10):.2f}")
+        if ended or bets.rejected_at(limits.false_alarm):
+            return _finding(sampled, pairs, bets, prompts, limits, seed)
+        look *= 2
+
+
+def _round(sampler: Sampler, prompts: Sequence[Prompt], sampled: Sampled, limits: Limits) -> bool:
+    """Samples a text of each prompt in both modes; False if no texts are left to sample."""
+    number = len(sampled.prompts)
+    left = getattr(sampler.source, "pairs", None)  # of a file
+    count = sampled.prompts.count
+    which = [i for i, each in enumerate(prompts) if left is None or count(i) < left.get(each.name, 0)]
+    which = which[: max(limits.texts // 2 - number, 0)]
+    if not which:
+        return False
+    for mode in (Mode.PLAIN, Mode.SPECULATIVE) if number // len(prompts) % 2 else (Mode.SPECULATIVE, Mode.PLAIN):
+        requests = [sampler.request(prompts[i], count(i), limits.length, mode) for i in which]
+        sampled.texts[mode] += sampler.complete(requests, mode, DISTRIBUTION)
+    sampled.prompts += which
+    return True
+
+
+def _finding(
+    sampled: Sampled, pairs: TextPairs, bets: Evidence, prompts: Sequence[Prompt], limits: Limits, seed: int
+) -> Finding:
+    bias = bias_rows(pairs, bets, [each.name for each in prompts], limits.power)
+    rejected, whole = bets.rejected_at(limits.false_alarm), bias[0]
+    entropy = whole.entropy or 0.0
+    numbers = {
+        "texts": 2 * len(sampled.prompts),
+        "tokens": int((pairs.tokens >= 0).sum()),
+        "units": "token ids" if sampled.by_ids else "words, since the engine returns no token ids",
+        "log10_evidence": float(bets.log_wealth.max() / math.log(10)),
+        "false_alarm": limits.false_alarm,
+        "rejected_after_texts": None if rejected is None else 2 * rejected,
+        "strongest": max(bets.bets, key=lambda name: bets.bets[name]),
+        "nats_a_token": whole.entropy,
+        "distinct_texts": {str(mode): distinct_share(pairs, side) for side, mode in enumerate(Mode)},
+    }
+    constant = numbers["distinct_texts"][str(Mode.PLAIN)] == 0
+    power: list[PowerRow] = []
+    if constant:
+        verdict, answer = CANNOT_TELL, _constant(numbers)
+    elif rejected is not None:
+        verdict, answer = REFUTED, _refuted(numbers, whole)
+    elif entropy < LEAST_ENTROPY:
+        verdict, answer = CANNOT_TELL, _certain(numbers)
+    else:
+        verdict, answer = NOT_REFUTED, _not_refuted(numbers)
+        power = power_rows(pairs, limits.false_alarm, limits.power, seed)
+    return Finding(
+        question=QUESTION,
+        verdict=verdict,
+        answer=answer,
+        power=_power(power, whole, limits),
+        numbers=numbers,
+        rows={BIAS: bias, POWER: power},
+    )
+
+
+def distinct_share(pairs: TextPairs, side: int) -> float:
+    """The share of prompts, of those with at least KNOWN pairs, that have different texts; 1 if no prompt has them."""
+    shares = []
+    for prompt in np.unique(pairs.prompts):
+        texts = pairs.tokens[pairs.prompts == prompt, side]
+        if len(texts) >= KNOWN:
+            shares.append(float((texts != texts[0]).any()))
+    return float(np.mean(shares)) if shares else 1.0
+
+
+def _refuted(numbers: dict[str, Any], whole: BiasRow) -> str:
+    after, strongest = numbers["rejected_after_texts"], numbers["strongest"]
+    text = f"No: after {after:,} texts the evidence against it exceeds {1 / numbers['false_alarm']:,.0f} to 1"
+    known = whole.observed is not None
+    differ = f", and shares of classes of tokens differ by {whole.observed:.3f} a token" if known else ""
+    return f"{text}, most of it from {strongest}{differ}."
+
+
+def _not_refuted(numbers: dict[str, Any]) -> str:
+    text = f"No difference was found in {numbers['texts']:,} texts of {numbers['tokens']:,} tokens"
+    return f"{text}, with {numbers['nats_a_token']:.2f} nats of entropy a token."
+
+
+def _constant(numbers: dict[str, Any]) -> str:
+    return (
+        f"Cannot tell: the {numbers['texts'] // 2:,} plain texts are the same for every seed of a prompt, so that the "
+        "engine ignores the temperature or the seeds."
+    )
+
+
+def _certain(numbers: dict[str, Any]) -> str:
+    known = "unknown" if numbers["nats_a_token"] is None else f"{numbers['nats_a_token']:.2f} nats"
+    return f"Cannot tell: the entropy a token is {known}, and too few texts of a prompt begin likewise or differ."
+
+
+def _power(rows: Sequence[PowerRow], whole: BiasRow, limits: Limits) -> str:
+    if not rows:
+        return ""
+    found = [f"{row.bias:.3f} {row.direction}" for row in rows if row.bias is not None]
+    said = f"a bias a token (total variation) of {' or of '.join(found)}" if found else "no bias up to 0.5 a token"
+    shares = "Too few texts agree to bound the shares of classes of tokens."
+    if whole.bound is not None:
+        shares = (
+            f"Shares of classes of tokens differ by at most {whole.bound:.3f} a token ({limits.power:.0%} confidence), "
+            f"of the {whole.classified:.0%} of tokens before which enough texts agree."
+        )
+    return f"With {limits.power:.0%} probability {said} would have been found, simulated on these texts. {shares}"

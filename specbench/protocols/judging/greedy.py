@@ -1,0 +1,129 @@
+"""T = 0: are speculative texts the plain ones? Texts both ways, and the plain ones again in another batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from specbench.core.errors import SpecbenchError
+from specbench.exactness.two_sample.forks import (
+    CHUNKING,
+    ITSELF,
+    MARGIN,
+    NO_ROUNDING,
+    UNKNOWN,
+    EngineFork,
+    least_margin,
+    parting,
+    per_thousand,
+)
+from specbench.exactness.two_sample.pairs import words_of
+from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
+from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.sources import Completion, Mode
+from specbench.sources.file import GREEDY
+
+QUESTION = "At temperature 0, are speculative texts the same as plain ones?"
+FORKS = "judge_forks.parquet"
+SPECULATIVE, AGAIN = "speculative", "plain again"
+EXAMINED = 12  # forks that are asked about again
+
+
+def judge_greedy(
+    sampler: Sampler, prompts: Sequence[Prompt], length: int
+) -> tuple[Finding, dict[Mode, list[Completion]]]:
+    """The finding, and the plain and speculative texts, [] where there are none."""
+    greedy = dataclasses.replace(sampler.sampling, temperature=0.0)
+    scored = dataclasses.replace(greedy, logprobs=1) if sampler.supports("logprobs") else greedy
+    if not length:
+        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.greedy_length is 0."), {}
+    try:
+        plain = sampler.complete([sampler.request(p, 0, length, "", scored) for p in prompts], Mode.PLAIN, GREEDY)
+        asked = [sampler.request(p, 0, length, "", greedy) for p in prompts]
+        speculative = sampler.complete(asked, Mode.SPECULATIVE, GREEDY)
+    except SpecbenchError as error:
+        return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source has no such texts ({error})."), {}
+    again = _again(sampler, prompts, length, greedy)
+    forks = []
+    for prompt, one, other, repeated in zip(prompts, plain, speculative, again or [None] * len(plain), strict=True):
+        place = None if repeated is None else parting(*_units(one, repeated))
+        forks.append(_fork(prompt, AGAIN, one, repeated, place)) if repeated is not None else None
+        fork = _fork(prompt, SPECULATIVE, one, other, parting(*_units(one, other)))
+        examined = sum(each.way == SPECULATIVE and each.position is not None for each in forks)
+        if fork.position is not None and examined < EXAMINED:
+            fork = dataclasses.replace(fork, cause=_cause(sampler, prompt, one, other, fork, place))
+        forks.append(fork)
+    return _finding(forks), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
+
+
+def _again(sampler: Sampler, prompts: Sequence[Prompt], length: int, greedy: object) -> list[Completion]:
+    """The plain texts one by one, the last prompt first; [] where they cannot be had."""
+    try:
+        asked = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]  # ty: ignore
+        return [sampler.complete([each], Mode.PLAIN, "greedy, again")[0] for each in asked][::-1]
+    except SpecbenchError:
+        return []
+
+
+def _units(one: Completion, other: Completion) -> tuple[Sequence[int] | Sequence[str], Sequence[int] | Sequence[str]]:
+    if one.token_ids is None or other.token_ids is None:
+        return words_of(one.text), words_of(other.text)
+    return one.token_ids, other.token_ids
+
+
+def _fork(prompt: Prompt, way: str, one: Completion, other: Completion, place: int | None) -> EngineFork:
+    if place is None:
+        return EngineFork(prompt.name, way, len(_units(one, other)[0]))
+    margin = least_margin(one.logprobs, place) if one.token_ids is not None and other.token_ids is not None else None
+    return EngineFork(prompt.name, way, place + 1, place + 1, margin, UNKNOWN)
+
+
+def _cause(
+    sampler: Sampler, prompt: Prompt, one: Completion, other: Completion, fork: EngineFork, itself: int | None
+) -> str:
+    place = (fork.position or 1) - 1
+    if itself == place:
+        return ITSELF
+    if fork.least_margin is not None and fork.least_margin > MARGIN:
+        return NO_ROUNDING
+    if one.token_ids is None or other.token_ids is None or max(place, 1) >= len(other.token_ids):
+        return UNKNOWN
+    greedy = dataclasses.replace(sampler.sampling, temperature=0.0)
+    try:
+        text = prompt.text
+        if place:
+            shorter = sampler.request(prompt, 0, place, "", greedy)
+            (before,) = sampler.complete([shorter], Mode.PLAIN, "fork, the text before it")
+            text += before.text
+        asked = sampler.request(Prompt(f"{prompt.name}, to its fork", text), 0, 1, "", greedy)
+        (following,) = sampler.complete([asked], Mode.PLAIN, "fork, the next token")
+    except SpecbenchError:
+        return UNKNOWN
+    return CHUNKING if following.token_ids == other.token_ids[place : place + 1] else UNKNOWN
+
+
+def _finding(forks: list[EngineFork]) -> Finding:
+    ways = {way: [fork for fork in forks if fork.way == way] for way in (SPECULATIVE, AGAIN)}
+    parted = [fork for fork in ways[SPECULATIVE] if fork.position is not None]
+    certain = [fork for fork in parted if fork.cause == NO_ROUNDING]
+    shown = [fork for fork in parted if fork.cause in (ITSELF, CHUNKING)]
+    rate, _, high = per_thousand(ways[SPECULATIVE])
+    own = per_thousand(ways[AGAIN])[0] if ways[AGAIN] else None
+    power = f"A rate above {high:.1f} forks a thousand tokens would have shown more (99%)."
+    beside = "" if own is None else f", and plain texts from themselves in another batch {own:.1f}"
+    answer = f"Speculative texts part from plain ones {rate:.1f} times a thousand tokens ({len(parted)} texts){beside}"
+    verdict = CANNOT_TELL
+    if not parted:
+        verdict, answer = NOT_REFUTED, f"Yes: all {len(ways[SPECULATIVE])} texts are the same."
+    elif certain:
+        verdict = REFUTED
+        most = max(fork.least_margin or 0.0 for fork in certain)
+        answer = f"No: {answer}; at {len(certain)} forks the plain token leads by up to {most:.1f} nats or more."
+    elif len(shown) == len(parted):
+        verdict, answer = NOT_REFUTED, f"{answer}; rounding is shown to be the reason at every fork."
+    else:
+        answer = (
+            f"{answer}; rounding is shown at {len(shown)} of {len(parted)} forks, and at the others cannot be told."
+        )
+    numbers = {"forks_per_thousand": rate, "forks_per_thousand_high": high, "plain_forks_per_thousand": own}
+    return Finding(question=QUESTION, verdict=verdict, answer=answer, power=power, numbers=numbers, rows={FORKS: forks})

@@ -1,0 +1,132 @@
+"""Samples texts from an engine, and writes each to texts.jsonl at once, from where a resumed job takes it again."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.core.errors import SpecbenchError
+from specbench.core.machine.disk import writing
+from specbench.core.machine.provenance import request_seed
+from specbench.core.sampling_params import SamplingParams
+from specbench.metrics.results import SAMPLED
+from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources.file import completion_of, line_of, read_lines
+
+PROMPTS = Path(__file__).with_name("prompts.jsonl")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, as text."""
+
+    name: str
+    text: str
+
+
+def prompts_of(source: Source, count: int) -> list[Prompt]:
+    """The first prompts that the source has of its own, as a file of texts does, or else of those that are shipped."""
+    own = getattr(source, "prompts", None)
+    if own is not None:
+        return [Prompt(name, text) for name, text in own.items()]
+    lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+    return [Prompt(line["id"], line["prompt"]) for line in lines[:count]]
+
+
+class Sampler:
+    """Asks a source for texts.
+
+    Args:
+        source: opened.
+        sampling: of texts whose question does not say otherwise.
+        seed: of the run, from which each text's seed is made.
+        folder: where SAMPLED is written; None keeps nothing.
+
+    Attributes:
+        texts: sampled so far, those of an earlier attempt included.
+        empty: of them, how many are empty although nothing says that the model ended them.
+    """
+
+    def __init__(self, source: Source, sampling: SamplingParams, seed: int, folder: Path | None):
+        self.source, self.sampling, self.seed = source, sampling, seed
+        self.texts = self.empty = 0
+        self.path = None if folder is None else folder / SAMPLED
+        self.earlier: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
+        if self.path is not None and self.path.exists():
+            lines = read_lines(self.path, partial=True)
+            with writing(self.path), self.path.open("w", encoding="utf-8") as file:  # without a line that was cut off
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+            for line in lines:
+                self.earlier[_key(line)].append(line)
+
+    def supports(self, name: str) -> bool:
+        """Whether the source can set a sampling parameter."""
+        return name not in self.source.unsupported
+
+    def request(
+        self,
+        prompt: Prompt,
+        number: int | str,
+        length: int,
+        mode: Mode | str = "",
+        sampling: SamplingParams | None = None,
+    ) -> TextRequest:
+        """The request for a text of a prompt.
+
+        Args:
+            number: of the text; the same number, prompt and mode have the same seed, which is below 2^31 since some
+                engines take no other.
+            mode: whose seeds these are; empty for seeds that both modes share.
+        """
+        seed = request_seed(self.seed, f"judge/{mode}/{prompt.name}/{number}") >> 32
+        return TextRequest(
+            prompt_id=prompt.name,
+            prompt=prompt.text,
+            sampling=sampling or self.sampling,
+            seed=seed,
+            max_new_tokens=length,
+        )
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode, question: str) -> list[Completion]:
+        """One completion a request. Texts that an earlier attempt sampled are not sampled again.
+
+        Raises:
+            SpecbenchError: the source's, and that a text cannot be written.
+        """
+        found: dict[int, Completion] = {}
+        for place, request in enumerate(requests):
+            waiting = self.earlier.get(_key_of(request, mode, question))
+            if waiting:
+                found[place] = completion_of(request, waiting.popleft())
+        missing = [place for place in range(len(requests)) if place not in found]
+        made = self.source.complete([requests[place] for place in missing], mode) if missing else []
+        if len(made) != len(missing):
+            given = f"{len(made)} completions for {len(missing)} requests"
+            raise SpecbenchError(f"source: {self.source.engine} returned {given}. It has to return one for each.")
+        self._write(made, question)
+        found |= dict(zip(missing, made, strict=True))
+        self.texts += len(found)
+        self.empty += sum(
+            not each.text and not each.token_ids and each.finish_reason != "stop" for each in found.values()
+        )
+        return [found[place] for place in range(len(requests))]
+
+    def _write(self, made: Sequence[Completion], question: str) -> None:
+        if self.path is not None and made:
+            with writing(self.path), self.path.open("a", encoding="utf-8") as file:
+                file.writelines(line_of(each, question, self.source.engine) for each in made)
+
+
+def _key(line: dict[str, Any]) -> str:
+    sampled = json.dumps(line.get("sampling", {}), sort_keys=True)
+    told = [line.get(name) for name in ("question", "prompt_id", "prompt", "mode", "seed", "max_new_tokens")]
+    return json.dumps([*told, sampled])
+
+
+def _key_of(request: TextRequest, mode: Mode, question: str) -> str:
+    empty = Completion(request=request, mode=mode, text="")
+    return _key(json.loads(line_of(empty, question, "")))

@@ -1,0 +1,126 @@
+"""Acceptance by the engine's own counters, and tokens a second with and without speculation in paired rounds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from specbench.core.errors import SpecbenchError
+from specbench.exactness.two_sample.pairs import words_of
+from specbench.metrics.intervals import Estimate, ratio_of_sums
+from specbench.metrics.speed import Rounds, speed_of
+from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, Finding
+from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.sources import Completion, Mode
+
+QUESTION = "What does the engine accept, and how much faster is it?"
+SPEED = "judge_speed.parquet"
+BATCHES = 8  # in which the prompts are timed
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """A number with its 95% interval, under the definition of METRICS of metrics/definitions.py by that name.
+
+    Attributes:
+        low, high: None where there is no interval.
+    """
+
+    name: str
+    definition: str
+    value: float
+    low: float | None
+    high: float | None
+
+
+def judge_speed(sampler: Sampler, prompts: Sequence[Prompt], length: int, rounds: int) -> Finding:
+    """Decodes the prompts both ways, ``rounds`` times."""
+    if not rounds:
+        return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.rounds is 0.")
+    batches = [prompts[i :: min(BATCHES, len(prompts))] for i in range(min(BATCHES, len(prompts)))]
+    times = np.zeros((4, rounds, len(batches)))
+    texts: list[Completion] = []
+    before = dict(getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {}))
+    try:
+        for number in range(-1, rounds):  # the first is for warming up
+            for place, batch in enumerate(batches):
+                for mode in list(Mode)[:: 1 if (place + number) % 2 else -1]:
+                    requests = [sampler.request(prompt, f"speed {number}", length, mode) for prompt in batch]
+                    started = time.perf_counter()
+                    made = sampler.source.complete(requests, mode)
+                    seconds = time.perf_counter() - started
+                    if number < 0:
+                        break
+                    side = 0 if mode is Mode.SPECULATIVE else 2
+                    times[side : side + 2, number, place] = sum(map(_tokens, made)), seconds
+                    texts += made if mode is Mode.SPECULATIVE else []
+    except SpecbenchError as error:
+        return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source cannot be timed ({error}).")
+    after = getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {})
+    totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    return _finding([*_acceptance(texts, totals), *_speeds(times)])
+
+
+def _tokens(completion: Completion) -> int:
+    return len(completion.token_ids if completion.token_ids is not None else words_of(completion.text))
+
+
+def _acceptance(texts: Sequence[Completion], totals: dict[str, float]) -> list[SpeedRow]:
+    """Rates of what texts counted, or else of what the server counted for all together."""
+    counted = {
+        name: np.array([each.counters.get(name, math.nan) for each in texts])
+        for name in ("drafted", "accepted", "steps")
+    }
+    if np.isnan(counted["accepted"]).all():
+        counted = {name: np.array([totals.get(name, math.nan)]) for name in counted}
+    drafted, accepted, steps = counted.values()
+    tokens = np.array([_tokens(each) for each in texts], dtype=float)
+    rows = []
+    if not np.isnan(drafted + accepted).any() and drafted.sum():
+        rows.append(_row("acceptance rate", "Σa / Σd", ratio_of_sums(accepted, drafted)))
+        if len(drafted) > 1:
+            each = accepted[drafted > 0] / drafted[drafted > 0]
+            mean = ratio_of_sums(each, np.ones(len(each)))
+            rows.append(_row("acceptance rate, mean of requests", "mean over requests of Σa / Σd", mean))
+    if not np.isnan(steps).any() and steps.sum():
+        rows.append(_row("acceptance length", "(Σa + N) / N", ratio_of_sums(accepted + steps, steps)))
+        if len(steps) == len(tokens):
+            rows.append(_row("mean accepted tokens", "Σe / N", ratio_of_sums(tokens, steps)))
+    return [row for row in rows if row is not None]
+
+
+def _speeds(times: np.ndarray) -> list[SpeedRow]:
+    if not (times > 0).all():
+        return []
+    speed = speed_of(Rounds(*times))
+    one, other = speed.tokens.sum() / speed.seconds.sum(), speed.plain_tokens.sum() / speed.plain_seconds.sum()
+    row = _row("speedup", "ratio of both", speed.speedup)
+    fast = SpeedRow("tokens a second, speculative", "specbench/metrics/speed.py", float(one), None, None)
+    plain = SpeedRow("tokens a second, plain", "specbench/metrics/speed.py", float(other), None, None)
+    return [fast, plain, *([row] if row is not None else [])]
+
+
+def _row(name: str, definition: str, estimate: Estimate | None) -> SpeedRow | None:
+    if estimate is None or math.isnan(estimate.value):
+        return None
+    ends = [None if math.isnan(end) else end for end in (estimate.low, estimate.high)]
+    return SpeedRow(name, definition, estimate.value, *ends)
+
+
+def _finding(rows: Sequence[SpeedRow]) -> Finding:
+    if not rows:
+        return Finding(
+            question=QUESTION, verdict=NOT_ASKED, answer="The engine counts nothing, and returned no tokens."
+        )
+    said = [f"{row.name} {row.value:.3g}{_interval(row)}" for row in rows]
+    numbers = {row.name: asdict(row) for row in rows}
+    answer = f"{'; '.join(said)}."
+    return Finding(question=QUESTION, verdict=MEASURED, answer=answer, numbers=numbers, rows={SPEED: list(rows)})
+
+
+def _interval(row: SpeedRow) -> str:
+    return "" if row.low is None or row.high is None else f" [{row.low:.3g}, {row.high:.3g}]"

@@ -1,0 +1,169 @@
+"""Texts that were served before, as JSON lines, one text a line; ``texts.jsonl`` of protocol=judge is such a file.
+
+Each line is an object with ``prompt_id``, ``mode`` ("plain" or "speculative") and ``text``, ``token_ids`` or both. It
+may have ``prompt``, ``seed``, ``max_new_tokens``, ``temperature``, ``finish_reason``, ``logprobs``, ``counters``,
+``seconds``, ``engine``, and ``question``: why protocol=judge sampled the text. Lines are read in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.core.errors import ConfigError
+from specbench.core.sampling_params import DEFAULTS
+from specbench.sources.base import Completion, Mode, TextRequest
+
+DISTRIBUTION, GREEDY = "distribution", "greedy"  # questions whose texts can be judged again
+LONGEST = 16 * 2**20  # bytes of a line
+_KINDS = {"text": str, "prompt": str, "finish_reason": str, "engine": str, "question": str, "counters": dict}
+_FORMAT = "See specbench/sources/file.py for what a line holds."
+
+
+def line_of(completion: Completion, question: str, engine: str) -> str:
+    """A line for a completion."""
+    request, sampling = completion.request, completion.request.sampling
+    changed = {name: getattr(sampling, name) for name in DEFAULTS if getattr(sampling, name) != DEFAULTS[name]}
+    content = {
+        "question": question,
+        "prompt_id": request.prompt_id,
+        "prompt": request.prompt,
+        "mode": str(completion.mode),
+        "seed": request.seed,
+        "max_new_tokens": request.max_new_tokens,
+        "temperature": sampling.temperature,
+        "sampling": {name: value for name, value in changed.items() if name != "processors"},
+        "text": completion.text,
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason,
+        "logprobs": completion.logprobs,
+        "counters": dict(completion.counters),
+        "seconds": completion.seconds,
+        "engine": engine,
+    }
+    return json.dumps({name: value for name, value in content.items() if value is not None}) + "\n"
+
+
+def completion_of(request: TextRequest, line: Mapping[str, Any]) -> Completion:
+    """The completion of a line, as the answer to a request."""
+    return Completion(
+        request=request,
+        mode=Mode(line["mode"]),
+        text=line.get("text", ""),
+        token_ids=None if line.get("token_ids") is None else tuple(line["token_ids"]),
+        finish_reason=line.get("finish_reason"),
+        logprobs=None if line.get("logprobs") is None else tuple(line["logprobs"]),
+        counters=line.get("counters", {}),
+        seconds=line.get("seconds"),
+    )
+
+
+def read_lines(path: Path, partial: bool = False) -> list[dict[str, Any]]:
+    """The lines of a file, checked.
+
+    Args:
+        partial: a last line that was cut off while it was written is left out.
+
+    Raises:
+        ConfigError: names the line and what it lacks.
+    """
+    try:
+        rows = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ConfigError("source.path", path, f"cannot be read ({error.strerror})", "Give a file of texts.") from error
+    found = []
+    for number, row in enumerate(rows, 1):
+        if not row.strip() or (partial and number == len(rows)):  # a whole line ends in a line break
+            continue
+        if problem := _problem(row, found):
+            raise ConfigError("source.path", path, f"line {number} {problem}", _FORMAT)
+    return found
+
+
+def _problem(row: bytes, found: list[dict[str, Any]]) -> str | None:
+    """What is wrong with a line; one with nothing wrong is added to ``found``."""
+    if len(row) > LONGEST:
+        return f"has {len(row):,} bytes"
+    try:
+        line = json.loads(row)
+    except (ValueError, RecursionError):
+        return "is no JSON"
+    if not isinstance(line, dict) or not isinstance(line.get("prompt_id"), str) or line.get("mode") not in list(Mode):
+        return "is no object with a prompt_id and a mode, plain or speculative"
+    if line.get("text") is None and line.get("token_ids") is None:
+        return "has neither text nor token_ids"
+    wrong = [name for name, kind in _KINDS.items() if not isinstance(line.get(name), kind | None)]
+    wrong += [name for name in ("token_ids", "logprobs") if not _numbers(line.get(name), name == "token_ids")]
+    wrong += [name for name in ("seed", "max_new_tokens", "temperature") if not _numbers([line.get(name, 0)])]
+    if wrong:
+        return f"has a {wrong[0]} that cannot be read"
+    found.append(line)
+    return None
+
+
+def _numbers(values: Any, whole: bool = False) -> bool:
+    kinds = int if whole else int | float
+    return values is None or (
+        isinstance(values, list) and all(isinstance(each, kinds) and not isinstance(each, bool) for each in values)
+    )
+
+
+class FileSource:
+    """Texts of a file. The n-th request for a prompt and a mode gets the n-th such text, whatever its seed.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        prompts: texts of prompts by their ids; a protocol asks for these in the place of its own.
+        pairs: how many texts of both modes each prompt has.
+
+    Raises:
+        ConfigError: a file that cannot be read.
+    """
+
+    engine = "texts of a file"
+    unsupported: frozenset[str] = frozenset({"logprobs"})
+    takes_seeds = False
+
+    def __init__(self, path: str):
+        self.path = Path(path).expanduser()
+        self.prompts: dict[str, str] = {}
+        self.pairs: dict[str, int] = {}
+        self.modes: frozenset[Mode] = frozenset(Mode)
+        self._texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = {}
+        self._given: dict[tuple[str, Mode, bool], int] = {}
+
+    def open(self) -> None:
+        """Reads the file."""
+        texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = defaultdict(list)
+        lines = read_lines(self.path)
+        for line in lines:
+            question = line.get("question", GREEDY if line.get("temperature") == 0 else DISTRIBUTION)
+            if question in (DISTRIBUTION, GREEDY):
+                texts[line["prompt_id"], Mode(line["mode"]), question == GREEDY].append(line)
+                self.prompts.setdefault(line["prompt_id"], line.get("prompt", ""))
+        self._texts, self._given = dict(texts), defaultdict(int)
+        self.modes = frozenset(mode for _, mode, _ in texts)
+        self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
+        engines = sorted({line["engine"] for line in lines if "engine" in line})
+        self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+        """The next texts of these prompts. Raises ConfigError if a prompt has none left."""
+        found = []
+        for request in requests:
+            key = (request.prompt_id, mode, request.sampling.greedy)
+            texts, number = self._texts.get(key, []), self._given[key]
+            if number >= len(texts):
+                problem = f"has {len(texts)} {mode} texts of prompt {request.prompt_id!r}"
+                raise ConfigError("source.path", self.path, problem, "Ask for fewer, or serve more.")
+            self._given[key] += 1
+            found.append(completion_of(request, texts[number]))
+        return found
+
+    def close(self) -> None:
+        self._texts = {}

@@ -1,0 +1,152 @@
+"""Two samples of texts: false alarms, power, bounds and forks, on laws that are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from specbench.exactness.two_sample.bets import Evidence, blocks, evidence
+from specbench.exactness.two_sample.bounds import ALL, FEWEST, bias_rows, class_bias
+from specbench.exactness.two_sample.forks import EngineFork, least_margin, parting, per_thousand
+from specbench.exactness.two_sample.pairs import BEHIND, END, TextPairs, numbered, text_pairs, words_of
+from specbench.exactness.two_sample.power import TOWARDS_LIKELIEST, power_rows
+
+PROMPTS, VOCABULARY, LENGTH = 4, 30, 3
+
+
+class Law:
+    """Tokens given the prompt and the previous token; ``bias`` moves so much probability to the likeliest token."""
+
+    def __init__(self, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        self.of_prompt = rng.gumbel(size=(PROMPTS, VOCABULARY))
+        self.after = 1.5 * rng.gumbel(size=(VOCABULARY, VOCABULARY))
+
+    def drawn(self, rng: np.random.Generator, prompts: np.ndarray, bias: float = 0.0) -> np.ndarray:
+        texts = np.zeros((len(prompts), LENGTH), dtype=np.int64)
+        for place in range(LENGTH):
+            logits = 1.5 * self.of_prompt[prompts] if place == 0 else self.after[texts[:, place - 1]]
+            probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+            most, rows = probs.max(axis=1), np.arange(len(probs))
+            probs *= (1 - np.minimum(bias, 1 - most) / (1 - most))[:, None]
+            probs[rows, logits.argmax(axis=1)] += 1 - probs.sum(axis=1)
+            texts[:, place] = (probs.cumsum(axis=1) < rng.random((len(probs), 1))).sum(axis=1).clip(max=VOCABULARY - 1)
+        return texts
+
+    def pairs(self, seed: int, count: int, bias: float = 0.0) -> TextPairs:
+        rng, prompts = np.random.default_rng(seed), np.arange(count) % PROMPTS
+        both = self.drawn(rng, prompts), self.drawn(rng, prompts, bias)
+        return TextPairs(prompts, np.stack(both, axis=1))
+
+
+def test_false_alarms_are_as_rare_as_stated():
+    """200 sound engines at 5%: more than 20 rejections have a probability below 1e-3 if the bound of 5% is met."""
+    law = Law()
+    rejected = [evidence(law.pairs(seed, 150)).rejected_at(0.05) is not None for seed in range(200)]
+    assert sum(rejected) <= 20
+
+
+def test_the_wealth_of_a_fair_bet_is_one_on_average():
+    """Labels swapped at random within pairs: E[W] is 1 whatever the texts are, here very unequal ones."""
+    pairs, rng, wealth = Law().pairs(1, 60, bias=0.6), np.random.default_rng(2), []
+    for _ in range(400):
+        swapped = rng.random(len(pairs.prompts)) < 0.5
+        tokens = np.where(swapped[:, None, None], pairs.tokens[:, ::-1], pairs.tokens)
+        wealth.append(math.exp(evidence(TextPairs(pairs.prompts, tokens)).log_wealth[-1]))
+    assert np.mean(wealth) < 1 + 4 * np.std(wealth) / 20
+
+
+def test_evidence_of_earlier_pairs_does_not_depend_on_later_ones():
+    pairs = Law().pairs(3, 200, bias=0.2)
+    whole = evidence(pairs).log_wealth
+    for count in (1, 16, 17, 100):
+        np.testing.assert_allclose(evidence(pairs.first(count)).log_wealth, whole[:count], atol=1e-9)
+    assert blocks(40, 1.15)[0] == (0, 16)
+
+
+@pytest.mark.parametrize("bias", [0.3, 1.0])
+def test_gross_biases_are_found_in_a_few_hundred_texts(bias):
+    assert all(evidence(Law().pairs(seed, 200, bias)).rejected_at(1e-4) for seed in range(5))
+
+
+def test_a_bias_of_the_stated_size_is_found():
+    """The power is simulated on sampled texts; here fresh texts of the true law have the bias that it names."""
+    law = Law()
+    towards, own = power_rows(law.pairs(5, 600), 1e-4, 0.99, 0)
+    assert towards.direction == TOWARDS_LIKELIEST
+    assert towards.bias is not None
+    assert 0.05 < towards.bias < 0.25
+    assert own.bias is None or own.bias > towards.bias / 2
+    found = [evidence(law.pairs(100 + seed, 600, towards.bias)).rejected_at(1e-4) is not None for seed in range(30)]
+    assert sum(found) >= 27  # of a power of 0.99: fewer have a probability of 2e-4
+    rarely = [evidence(law.pairs(200 + seed, 600, towards.bias / 4)).rejected_at(1e-4) for seed in range(10)]
+    assert sum(each is not None for each in rarely) <= 5
+
+
+def test_too_few_texts_find_no_bias():
+    assert [row.bias for row in power_rows(Law().pairs(5, 8), 1e-4, 0.99, 0)] == [None, None]
+
+
+def test_bounds_hold_the_truth():
+    """First tokens of one prompt, whose classes are known: the bound at 90% is below the truth in at most 10%."""
+    held, truth = 0, 0.1  # total variation between (0.6, 0.25, 0.15) and (0.5, 0.3, 0.2)
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        sides = [rng.choice(3, size=(300, 1), p=p) + 1 for p in ((0.6, 0.25, 0.15), (0.5, 0.3, 0.2))]
+        observed, bound = class_bias(np.stack(sides, axis=1), 0.9)
+        assert observed is not None
+        assert bound is not None
+        assert 0 <= observed <= bound <= 1
+        held += bound >= truth
+    assert held >= 90
+
+
+def test_bounds_of_few_tokens_say_nothing():
+    few = np.ones((FEWEST - 1, 2, 1), dtype=np.int64)
+    assert class_bias(few, 0.99) == (None, None)
+    alike = np.ones((FEWEST, 2, 1), dtype=np.int64)
+    assert class_bias(alike, 0.99) == (0.0, pytest.approx(math.log(100) / FEWEST))
+
+
+def test_rows_say_entropy_and_places():
+    pairs = Law().pairs(7, 800)
+    rows = bias_rows(pairs, evidence(pairs), list("abcd"), 0.99)
+    assert [(row.prompt, row.position) for row in rows[:4]] == [(ALL, None), (ALL, 1), (ALL, 2), (ALL, 3)]
+    assert [row.prompt for row in rows[4:]] == list("abcd")
+    logits = 1.5 * Law().of_prompt
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert rows[1].entropy == pytest.approx(float(-(probs * np.log(probs)).sum(axis=1).mean()), abs=0.1)
+    assert rows[1].classified > rows[3].classified
+    assert rows[0].bound is not None
+    assert rows[0].bound < 0.1
+
+
+def test_texts_become_numbers():
+    pairs = text_pairs([0, 0], [[5, 7], [5, 9, 9]], [[5, 7, 8, 1], []], 3)
+    assert pairs.tokens[0, 0].tolist() == [0, 1, END]
+    assert pairs.tokens[1, 1].tolist() == [END, BEHIND, BEHIND]
+    assert pairs.tokens[0, 1].tolist() == [0, 1, 2]  # cut after three tokens
+    assert len(set(pairs.beginnings[:, :, 0].ravel().tolist())) == 1
+    assert pairs.beginnings[0, 0, 1] == pairs.beginnings[1, 0, 1] == pairs.beginnings[0, 1, 1]
+    assert pairs.beginnings[0, 0, 2] == pairs.beginnings[0, 1, 2] != pairs.beginnings[1, 0, 2]
+    assert numbered(np.array([3, 1, 3]), np.array([0, 0, 1])).tolist() == [1, 0, 2]
+    assert "".join(words_of(" two  words, 3\n")) == " two  words, 3\n"
+
+
+def test_no_pairs_are_no_evidence():
+    nothing: Evidence = evidence(text_pairs([], [], [], 3))
+    assert nothing.rejected_at(0.05) is None
+
+
+def test_forks_and_margins():
+    assert parting([1, 2, 3], [1, 2, 3]) is None
+    assert parting([1, 2, 3], [1, 4, 3]) == 1
+    assert parting([1, 2], [1, 2, 3]) == 2
+    assert least_margin([-0.1, math.log(0.75)], 1) == pytest.approx(math.log(3))
+    assert least_margin([0.0, 0.0], 1) is None  # an engine that returns 0 for every greedy token
+    assert least_margin(None, 0) is None
+    forks = [EngineFork("a", "speculative", 400), EngineFork("b", "speculative", 100, 100)]
+    rate, low, high = per_thousand(forks)
+    assert low < rate == 2.0 < high

@@ -1,0 +1,206 @@
+"""protocol=judge on made-up engines: each fault is named, sound engines pass, and nothing that was sampled is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.metrics.results import SAMPLED
+from specbench.protocols import Outcome, RunContext
+from specbench.protocols.judge import JudgeProtocol
+from specbench.protocols.judging.checks import CHECKS, LIMIT, LOGPROBS, SAME_SEED, STOP
+from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
+from specbench.protocols.judging.sampler import PROMPTS
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+from specbench.sources import Mode, Source
+from specbench.sources.file import FileSource
+from tests.helpers import made_up_engines as engines
+
+QUICK: dict[str, Any] = {"texts": 480, "prompts": 4, "length": 3, "greedy_length": 8, "rounds": 1}
+
+
+def judged(source: Any, folder: Path | None = None, temperature: float = 1.0, **given: Any) -> Outcome:
+    protocol = JudgeProtocol(**{**QUICK, **given})
+    return protocol.run(context(source, folder, temperature))
+
+
+def context(source: Any, folder: Path | None = None, temperature: float = 1.0, **given: Any) -> RunContext:
+    own: dict[str, Any] = {
+        "verifier": MaskedVerifier(), "verifier_name": "masked", "sampling": SamplingParams(temperature=temperature),
+        "gamma": 3, "batch_size": 1, "seed": 0, "device": torch.device("cpu"), "dtype": torch.float32, "title": "",
+        "command": "python -m specbench protocol=judge source=mine", "folder": folder, "source": source,
+    }  # fmt: skip
+    return RunContext(**{**own, **given})
+
+
+def certificate(outcome: Outcome) -> dict[str, Any]:
+    return json.loads(outcome.documents["certificate.json"])
+
+
+def verdicts(outcome: Outcome) -> list[str]:
+    return [each["verdict"] for each in certificate(outcome)["findings"]]
+
+
+def checks(outcome: Outcome) -> dict[tuple[str, str], Any]:
+    return {(row.check, row.mode): row for row in outcome.tables[CHECKS].rows}
+
+
+def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_been_found():
+    source = engines.Engine()
+    outcome = judged(source)
+    assert isinstance(source, Source)
+    assert outcome.failure is None
+    assert not source.is_open
+    assert verdicts(outcome) == [NOT_REFUTED, NOT_REFUTED, MEASURED, MEASURED]
+    found = certificate(outcome)
+    assert found["verdict"] == NOT_REFUTED
+    assert found["findings"][0]["numbers"]["texts"] == 480
+    assert 0 < found["findings"][0]["rows"]["judge_power.parquet"][0]["bias"] < 0.5
+    assert found["findings"][3]["numbers"]["acceptance rate"]["value"] == pytest.approx(1 / 3)
+    assert set(outcome.documents) == {"certificate.json", "certificate.md", "certificate.html"}
+    for text in (outcome.documents["certificate.md"], outcome.documents["certificate.html"]):
+        for words in ("not refuted", "Not tested", "How to repeat it", "protocol=judge source=mine"):
+            assert words in text
+    assert "figures/" not in outcome.documents["certificate.html"]
+    assert all(not row.failures for (check, _), row in checks(outcome).items() if check in (LIMIT, STOP, LOGPROBS))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sound_engines_pass_with_every_seed(seed):
+    protocol = JudgeProtocol(**{**QUICK, "texts": 240, "greedy_length": 0, "rounds": 0, "power": 0.9})
+    assert protocol.run(context(engines.Engine(), seed=seed)).failure is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [engines.Biased(0.35), engines.AlwaysGreedy(), engines.CutsPrompts(), engines.Empty()],
+    ids=lambda source: type(source).__name__,
+)
+def test_other_distributions_are_refuted(source):
+    outcome = judged(source)
+    assert verdicts(outcome)[0] == REFUTED
+    assert outcome.failure is not None
+    assert "made up 1 is refuted" in outcome.failure
+
+
+def test_empty_texts_are_counted():
+    assert certificate(judged(engines.Empty()))["empty"] > 60
+
+
+@pytest.mark.parametrize("source", [engines.IgnoresTemperature(), engines.IgnoresSeeds()])
+def test_an_engine_that_repeats_its_text_is_not_judged(source):
+    outcome = judged(source)
+    assert verdicts(outcome)[0] == CANNOT_TELL
+    assert "ignores the temperature or the seeds" in certificate(outcome)["findings"][0]["answer"]
+    assert outcome.failure is None
+
+
+def test_seeds_that_are_ignored_are_named():
+    row = checks(judged(engines.FreshSeeds()))[SAME_SEED, Mode.SPECULATIVE]
+    assert row.failures > 0
+    assert "parts at token" in row.detail
+
+
+@pytest.mark.parametrize(("source", "check"), [(engines.OneTooMany(), LIMIT), (engines.OverrunsStops(), STOP)])
+def test_limits_and_stop_strings_that_speculation_alone_breaks_refute(source, check):
+    outcome = judged(source)
+    assert verdicts(outcome)[2] == REFUTED
+    assert checks(outcome)[check, Mode.SPECULATIVE].failures > 0
+    assert checks(outcome)[check, Mode.PLAIN].failures == 0
+    assert outcome.failure is not None
+
+
+def test_wrong_log_probabilities_are_named_and_refute_nothing():
+    outcome = judged(engines.ZeroLogprobs())
+    row = checks(outcome)[LOGPROBS, Mode.SPECULATIVE]
+    assert row.failures == row.cases > 0
+    assert outcome.failure is None
+
+
+def test_engines_without_token_ids_are_judged_by_words():
+    outcome = judged(engines.WithoutIds())
+    assert verdicts(outcome)[0] == NOT_REFUTED
+    assert certificate(outcome)["findings"][0]["numbers"]["units"].startswith("words")
+    assert checks(outcome)[LIMIT, Mode.PLAIN].detail == "not checked: it returns no token ids"
+
+
+class OtherGreedy(engines.Engine):
+    """Takes the second likeliest token at temperature 0 when it speculates, far behind the likeliest."""
+
+    def probs(self, prompt: str, before: list[int], temperature: float, mode: Mode) -> Any:
+        probs = super().probs(prompt, before, 0.3 if temperature else 0, mode)
+        if temperature or mode is Mode.PLAIN or len(before) < 2:
+            return probs
+        second = super().probs(prompt, before, 1.0, mode).argsort()[-2]
+        return torch.eye(engines.VOCABULARY)[second].double().numpy()
+
+
+def test_forks_that_no_rounding_makes_are_refuted():
+    outcome = judged(OtherGreedy(), texts=2)
+    assert verdicts(outcome)[1] == REFUTED
+    assert "the plain token leads" in certificate(outcome)["findings"][1]["answer"]
+
+
+def test_at_temperature_0_nothing_is_drawn():
+    outcome = judged(engines.Engine(), temperature=0.0)
+    assert verdicts(outcome)[:2] == [NOT_ASKED, NOT_REFUTED]
+
+
+def test_nothing_that_was_sampled_is_lost_and_a_resumed_job_goes_on_from_it(tmp_path):
+    with pytest.raises(SpecbenchError, match="the server is down"):
+        judged(engines.Fails(101), tmp_path)
+    kept = (tmp_path / SAMPLED).read_text().splitlines()
+    assert len(kept) == 100  # the round of four texts in which it stopped is not there
+    with (tmp_path / SAMPLED).open("a") as file:
+        file.write(kept[0][:50])  # cut off while it was written
+    source, again = engines.Engine(), engines.Engine()
+    outcome, whole = judged(source, tmp_path, rounds=0), judged(again, rounds=0)
+    assert source.calls == again.calls - 100
+    assert certificate(outcome)["findings"] == certificate(whole)["findings"]
+    assert len((tmp_path / SAMPLED).read_text().splitlines()) == certificate(outcome)["texts"]
+
+
+def test_texts_of_a_file_are_judged_as_they_were_live(tmp_path):
+    live = judged(engines.Biased(0.35), tmp_path)
+    source = FileSource(str(tmp_path / SAMPLED))
+    outcome = judged(source, prompts=1)
+    assert verdicts(outcome) == [REFUTED, NOT_REFUTED, NOT_ASKED, NOT_ASKED]
+    first, other = (certificate(each)["findings"][0]["numbers"] for each in (live, outcome))
+    assert first["texts"] == other["texts"]
+    assert first["log10_evidence"] == pytest.approx(other["log10_evidence"])
+    assert "served by made up 1" in outcome.headline
+
+
+def test_what_cannot_be_judged_is_refused():
+    with pytest.raises(ConfigError, match="source=None: protocol=judge judges an engine"):
+        judged(None)
+    half = engines.Engine()
+    half.modes = frozenset({Mode.PLAIN})
+    with pytest.raises(ConfigError, match="has no speculative texts"):
+        judged(half)
+    with pytest.raises(ConfigError, match="verifier=block: the engine under test has a verifier of its own"):
+        JudgeProtocol().run(context(engines.Engine(), verifier_name="block"))
+    for name, value in {"false_alarm": 0, "power": 1, "texts": 1, "length": 0, "minutes": -1, "prompts": 0}.items():
+        with pytest.raises(ConfigError, match=f"protocol.{name}"):
+            JudgeProtocol(**{name: value})
+
+
+def test_an_engine_that_returns_too_few_texts_is_named():
+    class Short(engines.Engine):
+        def complete(self, requests: Any, mode: Mode) -> Any:
+            return super().complete(requests, mode)[1:]
+
+    with pytest.raises(SpecbenchError, match="3 completions for 4 requests"):
+        judged(Short())
+
+
+def test_prompts_have_names_of_their_own():
+    lines = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
+    assert len({line["id"] for line in lines}) == len(lines) == 40
+    assert len({line["prompt"] for line in lines}) == 40

@@ -1,0 +1,128 @@
+"""Our own decoder and files of texts as engines under test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.core.errors import ConfigError
+from specbench.decoding.engines import EagerEngine
+from specbench.drafters.model import ModelDrafter
+from specbench.exactness.two_sample.bets import evidence
+from specbench.exactness.two_sample.pairs import text_pairs
+from specbench.exactness.zoo.bugs import flawed
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources.file import FileSource, line_of
+from specbench.sources.own import OwnSource
+
+PROMPT = "import"
+
+
+def opened(verifier: Any = None, **given: Any) -> OwnSource:
+    parts = (verifier or MaskedVerifier(), ModelDrafter(), EagerEngine())
+    source = OwnSource("embedded:target", "embedded:draft", *parts, gamma=3, device="cpu", **given)
+    source.open()
+    return source
+
+
+def request(number: int = 0, length: int = 8, prompt: str = PROMPT, **sampling: Any) -> TextRequest:
+    params = SamplingParams(**sampling)
+    return TextRequest(prompt_id="a", prompt=prompt, sampling=params, seed=number, max_new_tokens=length)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_our_decoder_is_a_source():
+    source = opened()
+    assert isinstance(source, Source)
+    greedy = [request(temperature=0.0, logprobs=0), request(length=3, temperature=0.0, logprobs=0)]
+    plain, speculative = (source.complete(greedy, mode) for mode in (Mode.PLAIN, Mode.SPECULATIVE))
+    assert [each.token_ids for each in plain] == [each.token_ids for each in speculative]
+    assert plain[1].token_ids == (plain[0].token_ids or ())[:3]
+    assert plain[0].logprobs == pytest.approx(speculative[0].logprobs, abs=1e-4)
+    assert plain[0].counters == {}
+    assert speculative[0].counters["drafted"] >= speculative[0].counters["accepted"]
+    one, same, other = (source.complete([request(seed)], Mode.SPECULATIVE)[0] for seed in (1, 1, 2))
+    assert one.token_ids == same.token_ids != other.token_ids
+    with pytest.raises(ConfigError, match="more than the"):
+        source.complete([request(length=10_000)], Mode.PLAIN)
+    with pytest.raises(ConfigError, match=r"sampler\.n=2"):
+        source.complete([request(n=2)], Mode.PLAIN)
+    source.close()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("bug", "found"), [("accepts_everything", True), ("returns_argmax", True), (None, False)])
+def test_flawed_verifiers_are_found_by_their_texts_alone(bug, found):
+    source = opened(None if bug is None else flawed(bug), batch_size=150)
+    plain, speculative = (
+        [each.token_ids for each in source.complete([request(1000 * side + i, 5) for i in range(150)], mode)]
+        for side, mode in enumerate(Mode)
+    )
+    pairs = text_pairs([0] * 150, plain, speculative, 5)  # ty: ignore
+    assert (evidence(pairs).rejected_at(1e-4) is not None) == found
+
+
+def completion(mode: Mode, **given: Any) -> Completion:
+    return Completion(request=request(), mode=mode, **{"text": " os", "token_ids": (1, 2), **given})
+
+
+def written(folder: Path, *lines: str) -> FileSource:
+    (folder / "served.jsonl").write_text("".join(lines))
+    source = FileSource(str(folder / "served.jsonl"))
+    source.open()
+    return source
+
+
+def test_a_file_gives_texts_in_their_order(tmp_path):
+    texts = [completion(mode, text=f" {n}") for n in range(2) for mode in Mode]
+    other = '{"prompt_id": "b", "mode": "plain", "text": "by hand"}\n'
+    source = written(tmp_path, *(line_of(each, "distribution", "llama.cpp b1") for each in texts), other)
+    assert isinstance(source, Source)
+    assert source.prompts == {"a": PROMPT, "b": ""}
+    assert source.pairs == {"a": 2, "b": 0}
+    assert source.engine == "texts of served.jsonl, served by llama.cpp b1"
+    got = [source.complete([request(9)], Mode.PLAIN)[0] for _ in range(2)]
+    assert [each.text for each in got] == [" 0", " 1"]
+    assert got[0].token_ids == (1, 2)
+    with pytest.raises(ConfigError, match="has 2 plain texts of prompt 'a'"):
+        source.complete([request()], Mode.PLAIN)
+
+
+def test_texts_of_other_questions_are_left_alone(tmp_path):
+    lines = [line_of(completion(mode), "limits", "e") for mode in Mode]
+    assert written(tmp_path, *lines).pairs == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("no json", "line 1 is no JSON"),
+        ("[1]", "is no object with a prompt_id and a mode"),
+        ('{"prompt_id": "a", "mode": "fast", "text": ""}', "is no object with a prompt_id and a mode"),
+        ('{"prompt_id": "a", "mode": "plain"}', "has neither text nor token_ids"),
+        ('{"prompt_id": "a", "mode": "plain", "token_ids": [1.5]}', "has a token_ids that cannot be read"),
+        ('{"prompt_id": "a", "mode": "plain", "token_ids": "12"}', "has a token_ids that cannot be read"),
+        ('{"prompt_id": "a", "mode": "plain", "text": 3}', "has a text that cannot be read"),
+        ('{"prompt_id": "a", "mode": "plain", "text": "", "temperature": "0"}', "has a temperature that"),
+        ("[" * 100_000, "line 1 is no JSON"),
+    ],
+)
+def test_lines_that_cannot_be_read_are_named(line, problem, tmp_path):
+    with pytest.raises(ConfigError, match=problem):
+        written(tmp_path, line)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"source\.path=.*nothing\.jsonl: cannot be read"):
+        FileSource(str(tmp_path / "nothing.jsonl")).open()
+
+
+def test_lines_are_json_whatever_the_text_holds():
+    line = line_of(completion(Mode.PLAIN, text='"\n\ud800', token_ids=None), "distribution", "e")
+    assert json.loads(line)["text"] == '"\n\ud800'
+    assert line.count("\n") == 1
