@@ -31,7 +31,7 @@ CHOICES = sorted(
 )
 LAUNCHERS = sorted((CONF / "hydra").rglob("*.yaml"))
 WITHOUT_QUESTION = {"smoke"}  # checks the machine, so nothing to analyse
-SHARED_MODULES = {"__init__", "categories", "command", "decoding", "drawn_tokens", "folder", "metrics", "shaping"}
+SHARED_MODULES = {"__init__", "command", "decoding", "folder", "metrics", "page"}
 MEBIBYTE = 2**20
 
 
