@@ -26,7 +26,6 @@ from specbench.core.machine.disk import beside, read_json
 from specbench.metrics.run_row import RunRow
 
 RESULTS, STEPS, EMPIRICAL, TEXTS = "results.parquet", "steps.parquet", "empirical.parquet", "texts.parquet"
-SAMPLED = "texts.jsonl"  # texts of an engine under test, written as they come (protocols/judging/sampler.py)
 CATEGORIES = "categories.parquet"  # protocols/categories.py
 
 

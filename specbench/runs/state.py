@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import WriteError, read_json, write_json, writing
-from specbench.metrics.results import SAMPLED
+from specbench.sources.base import SAMPLED
 
 STATE, LOCK = "job.json", "job.lock"
 PATIENCE = 5.0  # seconds; whoever only looks whether a lock is held has it for a moment

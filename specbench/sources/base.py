@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 
 from specbench.core.sampling_params import SamplingParams
 
+SAMPLED = "texts.jsonl"  # a job's file of texts, written as they come (protocols/judging/sampler.py)
+
 
 class Mode(StrEnum):
     """How a source decodes: speculation off, or on."""

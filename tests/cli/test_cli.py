@@ -126,9 +126,9 @@ def test_a_row_has_empty_columns_for_what_was_not_used(ran):
     """Nothing verifies while a trace is recorded; what is decoded greedily is asked for by the sampler, and used."""
     found = conditions(ran["recording"])
     unused = [name for name, value in found.items() if value is None]
-    assert unused == ["draft_temperature", "verifier", "lossless", "synthetic", "prompt_chunk"]
+    assert unused == ["draft_temperature", "verifier", "lossless", "synthetic", "prompt_chunk", "source"]
     found = conditions(ran["greedy"])
-    assert [name for name, value in found.items() if value is None] == ["draft_temperature", "prompt_chunk"]
+    assert [name for name, value in found.items() if value is None] == ["draft_temperature", "prompt_chunk", "source"]
     assert (found["temperature"], found["verifier"], found["gamma"]) == (0, "block", 4)
 
 

@@ -93,9 +93,7 @@ def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
     monkeypatch.setattr(early_code, "check", check)
     monkeypatch.setattr(GraphEngine, "_captured", lambda self, size: captures.append(size))
     target = SimpleNamespace()
-    monkeypatch.setattr(
-        "specbench.decoding.engines.compiled.compile_model", lambda model, sums, early: compiles.append(early)
-    )
+    monkeypatch.setattr("specbench.models.compiling.compile_model", lambda model, sums, early: compiles.append(early))
     engine = CompiledEngine()
     engine.components, engine._early = SimpleNamespace(target=target, drafter=None), True
     engine._compile()

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError, SpecbenchError
-from specbench.metrics.results import SAMPLED
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.checks import CHECKS, LIMIT, LOGPROBS, SAME_SEED, STOP
@@ -19,6 +18,7 @@ from specbench.protocols.judging.sampler import PROMPTS
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sources import Mode, Source
+from specbench.sources.base import SAMPLED
 from specbench.sources.file import FileSource
 from tests.helpers import made_up_engines as engines
 

@@ -36,6 +36,7 @@ REFUSED = {
     **dict.fromkeys(("agreement", "cost", "exactness", "latency", "replay"), frozenset(TEXTS)),
     **dict.fromkeys(("predict", "record", "replay_check"), frozenset({*SHOWN, "n"})),
     "eprocess": frozenset({*SHOWN, "n", "seed"}),
+    "judge": frozenset({"n", "seed", "max_tokens"}),
     "decode": frozenset(),
 }
 

@@ -13,8 +13,8 @@ from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import writing
 from specbench.core.machine.provenance import request_seed
 from specbench.core.sampling_params import SamplingParams
-from specbench.metrics.results import SAMPLED
 from specbench.sources import Completion, Mode, Source, TextRequest
+from specbench.sources.base import SAMPLED
 from specbench.sources.file import completion_of, line_of, read_lines
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
