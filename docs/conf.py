@@ -115,9 +115,8 @@ templates_path = ["templates"]
 html_static_path, html_css_files = ["static"], ["site.css"]
 myst_heading_anchors = 3  # as code hosts make them
 nitpicky = True  # what a docstring refers to has to be on these pages,
-nitpick_ignore_regex = [
-    ("py:.*", r"(?!specbench\.).*|specbench\..*\.(CachedModel|SharedTokens|Mask|SeriesLook|TextCounts)")
-]  # if it is ours
+UNLISTED = r"specbench\..*\.(CachedModel|SharedTokens|Mask|SeriesLook|TextCounts)"  # types of fields, without a page
+nitpick_ignore_regex = [("py:.*", rf"(?!specbench\.).*|{UNLISTED}")]  # if it is ours
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_use_rtype = False
