@@ -84,6 +84,12 @@ def test_the_product_is_that_of_pytorch(product, rows, outputs, inputs):
     torch.testing.assert_close(product(x, weight), linear(x, weight), atol=1e-4, rtol=1e-4)
 
 
+def test_the_library_leaves_subnormal_numbers_alone():
+    """A library that is linked with -ffast-math has the processor flush them to 0, in all that the process computes."""
+    cpu_product.load()
+    assert float((torch.full((64,), 1e-39) * 0.5).max()) > 0
+
+
 def test_weights_that_change_are_packed_again(pair):
     cpu_product.load()
     model = CachedModel(toy_pair(pair).target, pair.vocab_size, "target").model
