@@ -75,7 +75,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """REFUTED if a question is, NOT_REFUTED if one that can refute was answered, else CANNOT_TELL."""
+        """REFUTED if a question is; else CANNOT_TELL if one cannot be told, or none that can refute was answered."""
         verdicts = [each.verdict for each in self.findings]
         return next((each for each in (REFUTED, CANNOT_TELL, NOT_REFUTED) if each in verdicts), CANNOT_TELL)
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from specbench.core.errors import SpecbenchError
+from specbench.core.sampling_params import SamplingParams
 from specbench.exactness.two_sample.forks import (
     CHUNKING,
     ITSELF,
@@ -46,8 +47,10 @@ def judge_greedy(
     again = _again(sampler, prompts, length, greedy)
     forks = []
     for prompt, one, other, repeated in zip(prompts, plain, speculative, again or [None] * len(plain), strict=True):
-        place = None if repeated is None else parting(*_units(one, repeated))
-        forks.append(_fork(prompt, AGAIN, one, repeated, place)) if repeated is not None else None
+        place = None
+        if repeated is not None:
+            place = parting(*_units(one, repeated))
+            forks.append(_fork(prompt, AGAIN, one, repeated, place))
         fork = _fork(prompt, SPECULATIVE, one, other, parting(*_units(one, other)))
         examined = sum(each.way == SPECULATIVE and each.position is not None for each in forks)
         if fork.position is not None and examined < EXAMINED:
@@ -56,10 +59,10 @@ def judge_greedy(
     return _finding(forks), {Mode.PLAIN: plain, Mode.SPECULATIVE: speculative}
 
 
-def _again(sampler: Sampler, prompts: Sequence[Prompt], length: int, greedy: object) -> list[Completion]:
+def _again(sampler: Sampler, prompts: Sequence[Prompt], length: int, greedy: SamplingParams) -> list[Completion]:
     """The plain texts one by one, the last prompt first; [] where they cannot be had."""
     try:
-        asked = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]  # ty: ignore
+        asked = [sampler.request(prompt, 0, length, "", greedy) for prompt in reversed(prompts)]
         return [sampler.complete([each], Mode.PLAIN, "greedy, again")[0] for each in asked][::-1]
     except SpecbenchError:
         return []
