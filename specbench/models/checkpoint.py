@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.machine import ranks
 from specbench.core.machine.files import Source, shown, wrap_library_errors
 from specbench.core.machine.progress import say
 from specbench.models import hub
@@ -129,28 +128,29 @@ class Checkpoint:
             check_dtypes(held, self.source)
             check_size(self.config, held, self.source)
 
-    def load(self, dtype: torch.dtype, device: torch.device, sharded: bool = False) -> PreTrainedModel:
+    def load(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """The model on its device, in eval mode, with every weight from the files.
-
-        Args:
-            sharded: each rank reads its shard (sharding.py); all have to be here.
 
         Raises:
             ConfigError: the files are broken, or the device has no room.
             ModelError: weights that are missing or no numbers; an architecture that a cached model cannot run.
         """
         with hub.offline():
-            if sharded:
-                model = ranks.together(lambda: self._read(dtype, device, True))
-            else:
-                model = self._read(dtype, device, False)
+            model = self.read(dtype, device)
             check_runs(model, self.vocab_size, self.source)
         return model
 
-    def _read(self, dtype: torch.dtype, device: torch.device, sharded: bool) -> PreTrainedModel:
-        model = load_weights(self.folder, self.config, dtype, self.source, sharded)
-        # Shards are read to where they stay, and some quantised models refuse to be moved.
-        if not sharded and not (self.quantised and model.device.type == device.type):
+    def read(
+        self, dtype: torch.dtype, device: torch.device, placed: Mapping[str, Any] | None = None
+    ) -> PreTrainedModel:
+        """The model as :meth:`load` returns it, before it is tried.
+
+        Args:
+            placed: further arguments of ``from_pretrained`` that have weights read to where they stay.
+        """
+        model = load_weights(self.folder, self.config, dtype, self.source, **(placed or {}))
+        # Some quantised models refuse to be moved.
+        if not placed and not (self.quantised and model.device.type == device.type):
             problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
             with wrap_library_errors(self.source.key, self.source.value, problem, remedy):
                 model = model.to(device)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specbench.core import extensions
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
@@ -19,7 +20,6 @@ from specbench.metrics.results import read_rows
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.loading import locate
-from specbench.models.sharding import check_installed
 from specbench.models.threads import TIMED, Threads, choose_threads
 from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
 from specbench.protocols.model_context import ModelContext
@@ -93,7 +93,7 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     engine = engine.resolve(context.device, drafter, context.verifier, most, host)
     context = dataclasses.replace(context, drafter=drafter)
     if config.parallel != "none":
-        check_installed()
+        extensions.provider("parallel").check_installed()
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
     pair = loaded_pair(config, context.device, drafter)
