@@ -12,9 +12,9 @@ from torch import Tensor
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING
 from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.enumeration.boxes import Axis, Boxes, Model
 from specbench.exactness.enumeration.injection import Point, ends_of, inject
 from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
-from specbench.exactness.enumeration.model import Axis, Boxes, Model
 from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
 from specbench.exactness.fixtures import Fixture

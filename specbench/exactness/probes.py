@@ -1,7 +1,7 @@
 """How far can code be from the target? What was located of it, plus what may hide between the probes.
 
 Code is a black box, and a strip of its uniforms can hide between any two probes, so that probing proves no equality.
-But it bounds: let a model say what the code emits for each request (the boxes of enumeration/model.py, or the rule that
+But it bounds: let a model say what the code emits for each request (the boxes of enumeration/boxes.py, or the rule that
 the code names). The total variation of a step from the target's is at most that of the model, which is known exactly,
 plus the probability that the code does something else (the coupling inequality); and n requests on which it did what
 the model says leave at most ln(1/alpha)/n for that, at confidence 1 - alpha.
@@ -23,10 +23,10 @@ from torch import Tensor
 
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING
+from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
-from specbench.exactness.enumeration.model import Model
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
 from specbench.exactness.evidence import Bound, Habit, Row

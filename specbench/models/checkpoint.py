@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.machine.files import Source, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, shown, wrap_library_errors
 from specbench.core.machine.progress import say
 from specbench.models import hub
 from specbench.models.architecture import load_config, stop_ids
@@ -35,7 +35,7 @@ def locate(key: str, name: str) -> str:
         ConfigError: a folder that is missing or broken (folder.py), or no such shape; found out before anything is
             loaded.
     """
-    source = Source(key, name, _WHOLE)
+    source = Origin(key, name, _WHOLE)
     if name.startswith(RANDOM):
         shape(source)
         return name
@@ -46,7 +46,7 @@ def locate(key: str, name: str) -> str:
     return str(folder)
 
 
-def _folder(source: Source) -> Path | None:
+def _folder(source: Origin) -> Path | None:
     """The folder that a name means, whether or not there is one; None for a hub id."""
     name = str(source.value)
     if name.startswith(EMBEDDED):
@@ -69,7 +69,7 @@ class Checkpoint:
         raw: what config.json holds.
     """
 
-    source: Source
+    source: Origin
     folder: Path
     remote: bool
     raw: Mapping[str, Any]
@@ -89,13 +89,13 @@ class Checkpoint:
             ConfigError: it is not there or broken.
             ModelError: it is nothing that specbench can run.
         """
-        source = Source(key, name, _WHOLE)
+        source = Origin(key, name, _WHOLE)
         folder = _folder(source)
         remote = folder is None and download
         if remote:
             folder = hub.fetch(source)
         elif folder is None:
-            source = Source(key, name, _INCOMPLETE)
+            source = Origin(key, name, _INCOMPLETE)
             folder = hub.cached(source)
         with hub.offline():
             raw = check_folder(folder, source, weights=not remote)

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from specbench.core.machine.files import Source, wrap_library_errors
+from specbench.core.machine.files import Origin, wrap_library_errors
 from specbench.models.attention import implementation
 from specbench.models.shapes import RANDOM, shape
 from specbench.models.tokenizer import load_tokenizer
@@ -36,7 +36,7 @@ class RandomModel:
         tokenizer: the embedded pair's; ids beyond its own stand for no text.
     """
 
-    source: Source
+    source: Origin
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
 
@@ -56,7 +56,7 @@ class RandomModel:
         Raises:
             ConfigError: no such shape; the message lists those that there are.
         """
-        source = Source(key, name, "Use a smaller shape, dtype=bfloat16 or device=cpu.")
+        source = Origin(key, name, "Use a smaller shape, dtype=bfloat16 or device=cpu.")
         return RandomModel(source, shape(source), load_tokenizer(_TOKENIZER, source))
 
     @property

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ModelError
-from specbench.core.machine.files import Source, wrap_library_errors
+from specbench.core.machine.files import Origin, wrap_library_errors
 from specbench.core.machine.progress import say
 from specbench.models.attention import implementation
 from specbench.models.weight_files import Held, elements, named
@@ -48,7 +48,7 @@ def alone() -> Generator[None]:
 
 
 def load_weights(
-    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, source: Source, **options: Any
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, source: Origin, **options: Any
 ) -> PreTrainedModel:
     """The model of a folder, in eval mode, on the CPU.
 
@@ -74,7 +74,7 @@ def load_weights(
     return model
 
 
-def from_files(source: Source, problem: str, folder: Path, remedy: str = _MIXED, **options: Any) -> PreTrainedModel:
+def from_files(source: Origin, problem: str, folder: Path, remedy: str = _MIXED, **options: Any) -> PreTrainedModel:
     """The model that files hold, in eval mode, with no weight made up: the one door to ``from_pretrained``.
 
     Args:
@@ -107,7 +107,7 @@ def from_files(source: Source, problem: str, folder: Path, remedy: str = _MIXED,
     return model.eval()
 
 
-def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Source) -> None:
+def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Origin) -> None:
     """Refuses a config.json of far more weights than the files hold, before memory for them is asked for.
 
     Raises:
@@ -152,7 +152,7 @@ def _conversion_error(logged: Collection[str]) -> str | None:
     return " ".join(lines[0].replace("|", " ").split()) if lines else None
 
 
-def _check_report(report: Mapping[str, Any], source: Source, remedy: str) -> None:
+def _check_report(report: Mapping[str, Any], source: Origin, remedy: str) -> None:
     missing = set(report["missing_keys"])
     unknown = {key for key in report["unexpected_keys"] if not _HARMLESS.search(key)}
     shapes = {key: f"{key} {_shape(held)} instead of {_shape(due)}" for key, held, due in report["mismatched_keys"]}
@@ -173,7 +173,7 @@ def _shape(shape: Collection[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-def _check_tied(model: PreTrainedModel, source: Source) -> None:
+def _check_tied(model: PreTrainedModel, source: Origin) -> None:
     """Raises ModelError where config.json says that two weights are one, and the files hold two."""
     for one, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
         held, due = (local(model.get_parameter(name)) for name in (one, other))
@@ -185,7 +185,7 @@ def _check_tied(model: PreTrainedModel, source: Source) -> None:
             )
 
 
-def check_values(model: PreTrainedModel, source: Source) -> None:
+def check_values(model: PreTrainedModel, source: Origin) -> None:
     """Looks at every weight that this rank has once, where the model lies.
 
     Raises:
@@ -228,7 +228,7 @@ def local(tensor: Tensor) -> Tensor:
     return held.to_local() if hasattr(held, "to_local") else tensor
 
 
-def output_weight(model: PreTrainedModel, source: Source) -> Tensor:
+def output_weight(model: PreTrainedModel, source: Origin) -> Tensor:
     """The matrix of the output layer, a row for each id. Raises ModelError where there is none."""
     layer: Any = model.get_output_embeddings()
     if layer is None:

@@ -12,7 +12,7 @@ from packaging.version import Version
 from specbench.benchmark.weights import weight_bytes
 from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 from specbench.decoding import Decoder
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
@@ -114,7 +114,7 @@ def seen(checkpoints, pair):
         except ModelError as error:
             found["skewed"] = str(error)
         for name, (folder, config) in checkpoints.items():
-            source = Source("pair.target", name, "")
+            source = Origin("pair.target", name, "")
             sharding.check_divisible(config, source)
             found[name] = logits(
                 load_weights(folder, copy.deepcopy(config), torch.float32, source, **sharding.loading())
@@ -150,7 +150,7 @@ def test_texts_and_step_logs_are_those_of_the_whole_model(seen, pair):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_of_families_are_near_those_of_the_whole_model(seen, checkpoints, name):
     folder, config = checkpoints[name]
-    whole = logits(load_weights(folder, copy.deepcopy(config), torch.float32, Source("pair.target", name, "")))
+    whole = logits(load_weights(folder, copy.deepcopy(config), torch.float32, Origin("pair.target", name, "")))
     assert torch.equal(seen[0][name], seen[1][name])
     assert (seen[0][name] - whole).abs().max() < BOUND * whole.std()
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 from specbench.decoding import Decoder
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
@@ -62,7 +62,7 @@ def shapes(model):
 
 def of_family(folder, config):
     """What joined shards of one family compute, beside what they computed before."""
-    source = Source("pair.target", str(folder), "")
+    source = Origin("pair.target", str(folder), "")
     model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())
     before, held, cut = logits(model), weights(model), shapes(model)
     layers = model.config.num_hidden_layers
@@ -97,7 +97,7 @@ class Shared:
 def with_memory(folder, config):
     """A model in shards whose sums go through memory if they are of four tokens or fewer: not those of prompts."""
     model = load_weights(
-        folder, copy.deepcopy(config), torch.float64, Source("pair.target", "", ""), **sharding.loading()
+        folder, copy.deepcopy(config), torch.float64, Origin("pair.target", "", ""), **sharding.loading()
     )
     shared = Shared(4 * config.hidden_size)
     with pytest.MonkeyPatch.context() as patch:
@@ -189,7 +189,7 @@ def test_small_sums_go_through_the_shared_memory(seen):
     """Of two requests with two tokens, not of a prompt of eight; the bias is added once."""
     found, checkpoints = seen
     folder, config = checkpoints["gpt-neox"]
-    source = Source("pair.target", "", "")
+    source = Origin("pair.target", "", "")
     whole = logits(load_weights(folder, copy.deepcopy(config), torch.float64, source))
     for each in found:
         assert (each["biases"] - whole).abs().max() < NEAR * whole.std()

@@ -20,8 +20,8 @@ from torch import Tensor
 from specbench.exactness import watch
 from specbench.exactness.enumeration.injection import LARGEST, SMALLEST
 from specbench.exactness.enumeration.laws import pair_distance
-from specbench.exactness.enumeration.row_code import Code
-from specbench.exactness.enumeration.row_edges import ACCEPT, BONUS, RESIDUAL, Lines, Rows, fresh_rows, lines_of
+from specbench.exactness.enumeration.row_code import RowCode
+from specbench.exactness.enumeration.row_edges import ACCEPT, BONUS, RESIDUAL, RowLines, RowPairs, fresh_rows, lines_of
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
@@ -125,10 +125,10 @@ def locate_row(
     lines = lines_of(rule, rows, seed)
     if lines is None:
         return None
-    code = Code(verifier, rows, normalized, started + seconds if seconds else None)
+    code = RowCode(verifier, rows, normalized, started + seconds if seconds else None)
     if not code.draws_from_streams():
         return None
-    search = _Search(code, rows, lines)
+    search = _RowSearch(code, rows, lines)
     search.run()
     tv, slack = search.distance()
     return LocatedRow(
@@ -147,7 +147,7 @@ def locate_row(
     )
 
 
-class _Search:
+class _RowSearch:
     """Probes lines and adds up what the code emits on them.
 
     Attributes:
@@ -157,7 +157,7 @@ class _Search:
         wrong_length: of each line, where the code does otherwise than the rule.
     """
 
-    def __init__(self, code: Code, rows: Rows, lines: Lines):
+    def __init__(self, code: RowCode, rows: RowPairs, lines: RowLines):
         self.code, self.rows, self.lines, self.vocabulary = code, rows, lines, code.vocabulary
         device = lines.low.device
         self.by_token = torch.zeros(3 * self.vocabulary, dtype=torch.float64, device=device)

@@ -23,7 +23,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 
 PATIENCE = 60.0  # seconds after which a rank that waits for the others gives up
 _KEYS = ("k_proj", "qkv_proj", "query_key_value")  # layers that make the keys of attention
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"\.\d+(?=\.|$)")  # of a layer, in the name of a module
 _WITHOUT_PLAN = "Use a Llama, Qwen, Mistral or Gemma, or parallel=none."
 
 
-def check_divisible(config: PreTrainedConfig, source: Source) -> None:
+def check_divisible(config: PreTrainedConfig, source: Origin) -> None:
     """Whether a model can be cut into as many shards as there are ranks; needs its config.json alone.
 
     Raises:
