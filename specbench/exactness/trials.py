@@ -21,7 +21,7 @@ from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, Stratu
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError
-from specbench.exactness.judge import CONFIGURED_FIRST, Judge, CallJudgement
+from specbench.exactness.judge import CONFIGURED_FIRST, CallJudgement, Judge
 from specbench.exactness.shares import in_order
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
