@@ -86,10 +86,19 @@ class _UsedBatch:
 
 
 class LongUse:
-    """One verifier object in use; ``begin`` makes it. Calls from elsewhere between ``begin`` and ``compare`` count as
-    use too, though not as calls.
+    """One verifier object in use. Requests of the fixtures and of batches in mixed shapes are recorded when it is made.
+
+    Calls from elsewhere before ``compare`` count as use too, though not as calls.
+
+    Args:
+        verifier: not called before.
+        fixtures: small ones, on the device; those that the verifier refuses are left out.
+
+    Raises:
+        VerifierFault: the verifier did what no verifier may.
     """
 
+    @watch.one_thread()
     def __init__(self, verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device):
         self.verifier, self.seed, self.device = verifier, seed, device
         self.unused = _copied(verifier)  # never called itself: others copy it
@@ -106,20 +115,6 @@ class LongUse:
         requests = _SLOW_REQUESTS if self._slow else _REQUESTS
         self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, requests))]
         self._shapes = self._prepared()
-
-    @staticmethod
-    @watch.one_thread()
-    def begin(verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device) -> LongUse:
-        """Copies the object and records requests of the fixtures and of batches in mixed shapes.
-
-        Args:
-            verifier: not called before.
-            fixtures: small ones, on the device; those that the verifier refuses are left out.
-
-        Raises:
-            VerifierFault: the verifier did what no verifier may.
-        """
-        return LongUse(verifier, fixtures, seed, device)
 
     @watch.one_thread()
     def exercise(self, calls: int, seconds: float | int = 0) -> None:

@@ -13,8 +13,8 @@ the tokens that it emits in the others' place balance out?
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64, Int64
@@ -29,7 +29,7 @@ from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
-from specbench.exactness.evidence import Bound, Habit, Row
+from specbench.exactness.evidence import Bound
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
@@ -270,20 +270,6 @@ class Probe:
         self._pending.clear()
         self.example = None
         return True
-
-
-def uncontradicted(bounds: Sequence[Bound], rejected: Iterable[Row], habits: Iterable[Habit]) -> list[Bound]:
-    """Returns the bounds without proofs that something contradicts.
-
-    A proof is of code that does the same at every call: a request that differs from the model, a test that rejects the
-    fixture, or any habit shows that it does not.
-
-    Args:
-        rejected: the tests that reject the verifier.
-    """
-    fixtures = {row.fixture for row in rejected} | {bound.fixture for bound in bounds if bound.differing}
-    habitual = any(habit.differing for habit in habits)
-    return [replace(bound, proved=bound.proved and not habitual and bound.fixture not in fixtures) for bound in bounds]
 
 
 def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, counted_tv: float | None) -> Bound:

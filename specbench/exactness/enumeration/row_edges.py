@@ -12,6 +12,7 @@ from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.rule import Rule
 
 ACCEPT, RESIDUAL, BONUS = range(3)  # kinds of lines: along the accept uniform, or along the emit uniform
+BESIDE = 1e-12  # distance of a probe from an edge, in the uniform
 _CELLS = 2**25  # probabilities held side by side
 _LEAST_REFUSAL = 1e-6  # probability of refusing a token with which refusals are probed
 _LIKELY, _STANDS_OUT, _SPREAD, _NOISE = 50, 4.0, 2.2, 0.7  # one likely token in so many; logits of the rows
@@ -45,6 +46,17 @@ class RowLines:
 
     def select(self, chosen: Tensor) -> RowLines:
         return RowLines(*(value[chosen] for value in vars(self).values()))
+
+    def middle(self, line: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Where intervals are divided: by the logarithm of their distance from the rule's edge, which may be small."""
+        start, end = self.low[line], self.high[line]
+        half = (start + end) / 2
+        below, above = high <= half, low >= half
+        near = torch.where(below, low - start, end - high)
+        far = torch.where(below, high - start, end - low)
+        least = near.clamp(min=BESIDE)
+        step = torch.where(far > 4 * least, (least * far).sqrt(), (near + far) / 2)
+        return torch.where(below, start + step, torch.where(above, end - step, (low + high) / 2))
 
     @staticmethod
     def join(parts: list[RowLines]) -> RowLines:
