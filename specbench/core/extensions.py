@@ -16,8 +16,7 @@ specbench/extras/. A module outside the tree replaces one by ``provide(hook, "my
     target's tokens.
 
 ``parallel`` (parallel=tensor), for a target of which each process of torchrun computes a part
-    ``check_installed()`` raises ConfigError if a package that it needs is missing.
-    ``applies(parallel)`` returns whether there are other processes. Raises ConfigError.
+    ``applies(parallel)`` returns whether there are other processes. Raises ConfigError, for a missing package too.
     ``join(model, device)`` and ``load(model, dtype, device)`` take a Checkpoint or a RandomModel of specbench.models;
     the first is called before its weights are fetched, the second returns the model, which
     has an attribute by the name specbench.models.cached_model.COMPARE_RANKS.

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from specbench.core import extensions
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
@@ -92,8 +91,6 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, sum(each.n for each in samplings))
     engine = engine.resolve(context.device, drafter, context.verifier, most, host)
     context = dataclasses.replace(context, drafter=drafter)
-    if config.parallel != "none":
-        extensions.provider("parallel").check_installed()
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
     pair = loaded_pair(config, context.device, drafter)

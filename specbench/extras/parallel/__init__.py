@@ -26,7 +26,7 @@ from specbench.models.trial import check_runs
 OLDEST = "5.17"  # transformers whose ``from_pretrained`` takes a DistributedConfig of tensor parallelism
 
 
-def check_installed() -> None:
+def _check_installed() -> None:
     """Raises ConfigError if what shards a model is not here."""
     if Version(transformers.__version__) < Version(OLDEST):
         problem = f"transformers {transformers.__version__} cannot shard models in this way"
@@ -47,7 +47,7 @@ def applies(parallel: str) -> bool:
     if not ranks.launched():
         remedy = "Start one a GPU: torchrun --nproc-per-node=N."
         raise ConfigError("parallel", parallel, "there is one process alone", remedy)
-    check_installed()
+    _check_installed()
     return ranks.size() > 1
 
 
