@@ -19,7 +19,6 @@ from specbench.metrics.results import read_rows
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.loading import locate
-from specbench.models.sharding import check_installed
 from specbench.models.threads import TIMED, Threads, choose_threads
 from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
 from specbench.protocols.model_context import ModelContext
@@ -92,8 +91,6 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, sum(each.n for each in samplings))
     engine = engine.resolve(context.device, drafter, context.verifier, most, host)
     context = dataclasses.replace(context, drafter=drafter)
-    if config.parallel != "none":
-        check_installed()
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
     pair = loaded_pair(config, context.device, drafter)
