@@ -132,7 +132,7 @@ class Shared:
         active = [job for place, job in enumerate(before.active) if place not in found.beaten]
         return Standing(active, looks, before.active[found.best], found.tied, number)
 
-    def ending(self, groups: int, seconds: float) -> str:
+    def ending(self, groups: int, seconds: float | int) -> str:
         """Why no further round begins; empty if one does.
 
         Raises:
@@ -193,7 +193,7 @@ class SharedTimes:
     rounds_of: int
 
 
-def shared_rounds(context: ModelContext, groups: Requests, seconds: float, warmup: int) -> SharedTimes:
+def shared_rounds(context: ModelContext, groups: Requests, seconds: float | int, warmup: int) -> SharedTimes:
     """The job's part in shared rounds, which are begun or continued here if they are not there.
 
     Args:
@@ -235,7 +235,7 @@ def _found(together: Together, where: dict[str, Any]) -> Path | None:
     return None
 
 
-def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: float, warmup: int) -> None:
+def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: float | int, warmup: int) -> None:
     """Rounds until they end; each is written when it is over."""
     together, begun = context.together, bool(shared.jobs)
     assert together is not None
@@ -393,7 +393,7 @@ def _show(shared: Shared, standing: Standing) -> None:
     table = Table(title=Text(f"after {count} rounds and {shared.spent:.0f} s"))
     for name in ("setting", "rounds", "tokens a step", "times plain decoding", ""):
         table.add_column(name, justify="left" if name in ("setting", "") else "right")
-    for job, decoded in shared.rounds.items():
+    for job, decoded in sorted(shared.rounds.items()):
         if job == PLAIN or job in shared.failed:
             continue
         speed = speed_of(shared.times(job)).speedup
