@@ -246,7 +246,7 @@ def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: fl
         shared.write(where=shared.where, jobs=facts)
         many = f"{len(decoders) - 1} settings and plain decoding take turns" if len(jobs) > 1 else "one setting"
         limit = f", at most {seconds:g} s" if seconds else ""
-        say(f"{many}: up to {len(groups)} rounds of {len(groups[0])} texts{limit}")
+        say(f"{many}: up to {len(groups)} rounds of {len(groups[0])} text{'s'[: len(groups[0]) > 1]}{limit}")
     if failed:
         shared.write(failed=failed)
     live = LiveSpeed(context.journal)

@@ -36,9 +36,8 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
     )
     sentences = _named(found, names, measured)
-    looks = rows["looks"].dropna() if "rounds_of" in rows else []
-    if len(looks) and len(names) > 1:
-        sentences = [each for each in sentences if each != ALONE] + [SHARED.format(int(looks.max()))]
+    if len(names) > 1 and rows.get("looks", pd.Series()).notna().any():
+        sentences = [each for each in sentences if each != ALONE] + [SHARED.format(int(rows["looks"].max()))]
     if pd.isna(low) or low == high:  # the latter in rows of earlier versions
         sentences.append(ONE_BATCH)
     elif high < 1:

@@ -146,7 +146,7 @@ def clear_attempt(folder: Path) -> None:
     """
     with writing(folder):
         for each in folder.iterdir():
-            if each.name in (STATE, LOCK, SAMPLED, TOGETHER):
+            if each.name in (STATE, LOCK, SAMPLED) or each.stem == Path(TOGETHER).stem:
                 continue
             if each.is_dir() and not each.is_symlink():
                 shutil.rmtree(each)
