@@ -27,6 +27,7 @@ from specbench.protocols.settings import unused, unused_of_lines
 from specbench.runs.choices import build, explained
 from specbench.runs.config import Config
 from specbench.runs.conversations import all_turns
+from specbench.runs.plan import read_plan
 from specbench.runs.samplings import all_samplings, own_sampling
 from specbench.runs.workloads import EMBEDDED, Prompt, load_workload
 from specbench.sampling import SamplingParams, on_host
@@ -90,7 +91,8 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         check_fit(drafter, context.verifier, context.gamma)
     host = next(filter(None, map(on_host, samplings)), "")
     most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, sum(each.n for each in samplings))
-    engine = engine.resolve(context.device, drafter, context.verifier, most, host)
+    tokens = _tokens(context, config, sum(each.n for each in samplings))
+    engine = engine.resolve(context.device, drafter, context.verifier, most, host, tokens)
     context = dataclasses.replace(context, drafter=drafter)
     if config.parallel != "none":
         check_installed()
@@ -119,6 +121,19 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         threads_reason=threads.reason,
         requests=all_turns(prompts, make, plain, config.batch_size),
     )
+
+
+def _tokens(context: RunContext, config: Config, texts: int) -> int:
+    """Returns how many tokens in float32 the sweep may decode, by this job: each text plainly and with the draft.
+
+    Args:
+        texts: of this job.
+    """
+    plan = None if context.folder is None else read_plan(context.folder.parent)
+    if plan is None or context.dtype != torch.float32:
+        return 0
+    rounds = config.protocol.get("rounds", 1)
+    return texts * config.max_new_tokens * 2 * (rounds if isinstance(rounds, int) else 1) * len(plan.jobs)
 
 
 def _threads(context: RunContext, config: Config, target: CachedModel) -> Threads:
