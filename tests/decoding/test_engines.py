@@ -188,11 +188,11 @@ def test_auto_compiles_on_a_cpu_where_that_pays(capsys, monkeypatch):
     enough = PAYS_FROM
     assert AutoEngine(9).resolve(cpu, *pair, tokens=enough).name == "compiled"
     assert AutoEngine(9).resolve(cpu, *pair, tokens=enough).prompt_chunk == 9
-    assert "engine=auto is compiled here: up to 10,000 tokens" in capsys.readouterr().err
     assert AutoEngine().resolve(cpu, None, None, tokens=enough).name == "compiled"
+    assert "engine=auto is compiled here: up to 10,000 tokens" in capsys.readouterr().err
     assert AutoEngine().resolve(cpu, *pair, tokens=enough - 1).name == "eager"
     assert AutoEngine().resolve(cpu, *pair, batch_size=2, tokens=enough).name == "eager"
-    assert AutoEngine().resolve(cpu, TreeDrafter(), NaiveVerifier(), tokens=enough).name == "eager"
+    assert AutoEngine().resolve(cpu, TreeDrafter([2]), NaiveVerifier(), tokens=enough).name == "eager"
     assert not capsys.readouterr().err
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert AutoEngine().resolve(cpu, *pair, tokens=enough).name == "eager"
