@@ -13,7 +13,7 @@ from transformers.generation import utils
 
 from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Verification
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules.external import adapter
 from specbench.rules.external.flashinfer import FlashinferVerifier
 from specbench.rules.external.transformers import TransformersVerifier
@@ -64,6 +64,17 @@ def test_the_same_test_sees_a_row_in_the_wrong_place():
 
     pair = MarkovPair(5, 2, seed=3)
     assert pair.p_value(Shifted(), DRAWS, 1, WARM) < 1e-8
+
+
+def test_the_same_test_sees_that_nothing_was_emitted():
+    """As with a library whose kernels were never launched."""
+
+    class Silent(MaskedVerifier):
+        def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+            accepted = torch.zeros_like(draft.num_draft_tokens)
+            return Verification(torch.full((len(accepted), 3), PADDING), accepted)
+
+    assert MarkovPair(5, 2, seed=3).p_value(Silent(), DRAWS, 1, WARM) == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -169,6 +180,17 @@ def test_a_batch_shorter_than_its_bound_is_padded_to_it(monkeypatch):
         2,
         7,
     )
+
+
+def test_flashinfer_gets_logits_that_begin_between_its_loads_from_a_copy(monkeypatch):
+    """Its kernels load 16 bytes at once, and end with "misaligned address" on rows that begin elsewhere."""
+    draft, target, streams = ragged_case([2, 2], vocabulary=12, params=[SamplingParams()])
+    install_flashinfer(monkeypatch, streams)
+    storage = torch.empty(target.logits.numel() + 1)
+    storage[1:] = target.logits.flatten()
+    offset = LogitRows(storage[1:].view_as(target.logits), target.temperature, target.cutoff, None)
+    expected = MaskedVerifier().verify(draft, target, streams)
+    assert torch.equal(FlashinferVerifier().verify(draft, offset, streams).token_ids, expected.token_ids)
 
 
 def test_vllm_v2_refuses_two_temperatures(monkeypatch):
