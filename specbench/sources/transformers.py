@@ -87,6 +87,10 @@ class TransformersSource:
         check_supported(requests, self.unsupported, self.engine)
         return [self._one(request, mode) for request in requests]
 
+    def encode(self, text: str) -> tuple[int, ...] | None:
+        """Token ids of a prompt."""
+        return tuple(self._opened().encode(text))
+
     def close(self) -> None:
         self.pair = None
 

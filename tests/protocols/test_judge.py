@@ -14,7 +14,7 @@ from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.checks import CHECKS, LIMIT, LOGPROBS, SAME_SEED, STOP
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
-from specbench.protocols.judging.sampler import PROMPTS
+from specbench.protocols.judging.sampler import PROMPTS, prompts_of
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sources import Mode, Source
@@ -202,5 +202,8 @@ def test_an_engine_that_returns_too_few_texts_is_named():
 
 def test_prompts_have_names_of_their_own():
     lines = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
-    assert len({line["id"] for line in lines}) == len(lines) == 40
-    assert len({line["prompt"] for line in lines}) == 40
+    assert len({line["id"] for line in lines}) == len({line["prompt"] for line in lines}) == len(lines) == 52
+    mixed, sentences = (prompts_of(engines.Engine(), 52, lists) for lists in (True, False))
+    assert len(sentences) == 40  # no list is timed, nor decoded at temperature 0, where its tokens nearly tie
+    assert len({prompt.name for prompt in mixed}) == 52
+    assert [prompt.name for prompt in mixed[:4]] == ["coins", "digits", "colours", "weather"]
