@@ -6,6 +6,7 @@ certificate. The command fails if the engine is refuted.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -25,7 +26,7 @@ from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
 from specbench.protocols.judging.checkpoint import SHARES, Checkpoint, ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
 from specbench.protocols.judging.distribution import BIAS, POWER, Limits, judge_distribution
-from specbench.protocols.judging.finding import Finding
+from specbench.protocols.judging.finding import FINDINGS, Finding, FindingRow
 from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import Prompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed
@@ -34,7 +35,15 @@ from specbench.protocols.prechecks import check_no_processors
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
 
-SCHEMAS = {BIAS: BiasRow, POWER: PowerRow, SHARES: ShareRow, FORKS: EngineFork, CHECKS: CheckRow, SPEED: SpeedRow}
+SCHEMAS = {
+    FINDINGS: FindingRow,
+    BIAS: BiasRow,
+    POWER: PowerRow,
+    SHARES: ShareRow,
+    FORKS: EngineFork,
+    CHECKS: CheckRow,
+    SPEED: SpeedRow,
+}
 OF_ENGINE = ("pair", "drafter", "engine", "verifier", "gamma", "batch_size", "dtype")  # which a source may be made of
 NO_WORKLOAD = "It has prompts of its own, as plain text; see protocol.prompts."
 _REQUEST = "Each text is a request of its own; leave it out."
@@ -114,6 +123,10 @@ class JudgeProtocol:
         finally:
             source.close()
         rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
+        rows[FINDINGS] = [
+            FindingRow(judgement.engine, each.question, each.verdict, each.answer, json.dumps(dict(each.numbers)))
+            for each in judgement.findings
+        ]
         figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
         place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
         return Outcome(

@@ -207,7 +207,8 @@ def judge_checkpoint(checkpoint: Checkpoint, false_alarm: float, confidence: flo
     numbers = {
         "checkpoint": checkpoint.name,
         "tokens": {str(mode): len(path) for mode, path in wealth.items()},
-        "log10_evidence": {str(mode): value for mode, value in reached.items()},
+        "log10_evidence": reached[Mode.SPECULATIVE],
+        "log10_evidence_of_plain": reached[Mode.PLAIN],
         "rejected_after_tokens": rejected,
         "false_alarm": false_alarm,
         "bound": _largest(rows, Mode.SPECULATIVE),

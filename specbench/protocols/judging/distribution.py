@@ -137,6 +137,8 @@ def _finding(
         "false_alarm": limits.false_alarm,
         "rejected_after_texts": None if rejected is None else 2 * rejected,
         "strongest": max(bets.bets, key=lambda name: bets.bets[name]),
+        "observed": whole.observed,
+        "bound": whole.bound,
         "nats_a_token": whole.entropy,
         "distinct_texts": {str(mode): distinct_share(pairs, side) for side, mode in enumerate(Mode)},
     }

@@ -15,6 +15,25 @@ REFUTED, NOT_REFUTED, CANNOT_TELL, NOT_ASKED, MEASURED = (
 )
 
 
+FINDINGS = "judge_findings.parquet"
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """A finding in the table of a run's findings.
+
+    Attributes:
+        engine: its name and version.
+        numbers: as JSON; see Finding for these and the others.
+    """
+
+    engine: str
+    question: str
+    verdict: str
+    answer: str
+    numbers: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """An answer.
