@@ -146,7 +146,7 @@ class JudgeProtocol:
         checkpoint = self._checkpoint(context)
         prompts, sentences = (
             [each if checkpoint is None else replace(each, token_ids=checkpoint.encode(each.text)) for each in some]
-            for some in (prompts_of(source, self.prompts, lists) for lists in (True, False))
+            for some in (prompts_of(source, self.prompts, lists) for lists in (checkpoint is None, False))
         )
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
         say(f"judging {source.engine} on {len(prompts)} prompts")

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,8 @@ def prompts_of(source: Source, count: int, lists: bool) -> list[Prompt]:
     """Prompts that the source has of its own, as a file of texts does, or else ``count`` of those that are shipped.
 
     Args:
-        lists: take lists of a few words in random order among them, three to each sentence: what follows has one to
-            two nats a token, and many texts begin likewise, so that distributions can be compared. Without them, texts
-            are as people write.
+        lists: every second prompt is a list of a few words in random order, which goes on with one to two nats a token:
+            many texts begin likewise, so that two samples can be compared. Drafts are rejected more often in sentences.
     """
     own = getattr(source, "prompts", None)
     if own is not None:
@@ -46,8 +46,8 @@ def prompts_of(source: Source, count: int, lists: bool) -> list[Prompt]:
     ]
     if not lists:
         return kinds[1][:count]
-    mixed = [prompt for i, sentence in enumerate(kinds[1]) for prompt in (*kinds[0][3 * i : 3 * i + 3], sentence)]
-    return mixed[:count]
+    pairs = zip_longest(*kinds)
+    return [prompt for pair in pairs for prompt in pair if prompt is not None][:count]
 
 
 class Sampler:

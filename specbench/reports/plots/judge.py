@@ -25,6 +25,15 @@ def bias(by_position: Bars, by_prompt: Bars, confidence: float, title: str = "")
     return figure
 
 
+@style()
+def engines(bars: Bars, confidence: float) -> Figure:
+    """Difference a token in the shares of classes, by engine and method: observed, noise included, and bounded."""
+    figure, (axes,) = panels(1, 1, (1, 0.8 + 0.22 * len(bars)), margin=0.4)
+    _bars(axes, bars, confidence, "")
+    legend(figure, columns=2)
+    return figure
+
+
 def _bars(axes: Axes, bars: Bars, confidence: float, label: str) -> None:
     names, observed, bounds = zip(*bars, strict=True) if bars else ((), (), ())
     places = np.arange(len(names))[::-1]

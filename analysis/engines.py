@@ -1,0 +1,120 @@
+"""Do engines write the same texts with speculation as without? One line a run of protocol=judge."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.core.errors import SpecbenchError
+from specbench.metrics.results import schema_of
+from specbench.protocols.judging import checkpoint, distribution, greedy
+from specbench.protocols.judging.finding import FINDINGS, REFUTED, FindingRow
+from specbench.reports import Report, Table, cells, markdown
+from specbench.reports.cells import NONE, number
+from specbench.reports.plots import judge as plots
+from specbench.reports.writing import write
+
+from .folder import find_run, read_rows, read_whole
+from .page import page
+from .parameters import parameters_of
+
+QUESTIONS = {"texts": distribution.QUESTION, "scored": checkpoint.QUESTION, "greedy": greedy.QUESTION}
+
+
+def build(run_dir: Path, *others: Path) -> Report:
+    """The report of a sweep over methods of an engine, and of further sweeps over other engines'.
+
+    Raises:
+        ConfigError: a folder without findings of protocol=judge.
+    """
+    lines = pd.concat([judged(folder) for folder in (run_dir, *others)], ignore_index=True)
+    shown = {"table": Table("table", table(lines), lines, left=("engine", "method", "texts"))}
+    bars = [(row["name"], row["observed"], row["bound"]) for _, row in lines.iterrows() if pd.notna(row["bound"])]
+    shown["bias_by_engine"] = plots.engines(bars, 0.99)
+    return page(run_dir, "engines", shown, results=lines, refuted=lines[lines["refuted"]])
+
+
+def judged(run_dir: Path) -> pd.DataFrame:
+    """The rows of a sweep with what each run found: verdicts by question, and numbers."""
+    rows = read_rows(run_dir, "source")
+    findings = read_whole(run_dir, FINDINGS, schema_of(FindingRow))
+    found = [found_of(findings[findings["job"] == row["job"]]) for _, row in rows.iterrows()]
+    lines = rows.join(pd.DataFrame(found, index=rows.index))
+    lines["method"] = [method_of(row) for _, row in rows.iterrows()]
+    lines["asks"] = [parameters_of(row) for _, row in rows.iterrows()]
+    lines["name"] = [f"{row['source']}, {row['method']}, {row['asks']}" for _, row in lines.iterrows()]
+    return lines
+
+
+def method_of(row: pd.Series) -> str:
+    """How the engine speculated, by its source's settings."""
+    source = (json.loads(row["config"]) if isinstance(row["config"], str) else {}).get("source") or {}
+    return str(source.get("method") or NONE)
+
+
+def found_of(findings: pd.DataFrame) -> dict[str, Any]:
+    """What one run found."""
+    own = {row["question"]: row for _, row in findings.iterrows()}
+    numbers = {name: json.loads(own[asked]["numbers"]) if asked in own else {} for name, asked in QUESTIONS.items()}
+    verdicts = {f"{name}_verdict": own[asked]["verdict"] if asked in own else None for name, asked in QUESTIONS.items()}
+    texts, scored = numbers["texts"], numbers["scored"]
+    return {
+        "engine": findings["engine"].iloc[0] if len(findings) else NONE,
+        **verdicts,
+        "refuted": bool((findings["verdict"] == REFUTED).any()),
+        "sampled": texts.get("texts"),
+        "nats": texts.get("nats_a_token"),
+        "log10_evidence": texts.get("log10_evidence"),
+        "log10_evidence_scored": scored.get("log10_evidence"),
+        "observed": texts.get("observed"),
+        "bound": texts.get("bound"),
+        "bound_scored": scored.get("bound"),
+        "forks": numbers["greedy"].get("forks_per_thousand"),
+    }
+
+
+def table(lines: pd.DataFrame) -> pd.DataFrame:
+    """The lines as text."""
+    return cells.shown(
+        lines,
+        lambda row: {
+            "engine": row["engine"],
+            "method": row["method"],
+            "texts": f"{row['asks']}; {number(row['sampled'], ',.0f')}, {number(row['nats'])} nats a token",
+            "against plain texts": _verdict(row, "texts", "log10_evidence"),
+            "bias, at most": number(row["bound"], ".3f"),
+            "against the checkpoint": _verdict(row, "scored", "log10_evidence_scored"),
+            "bias, at most (scored)": number(row["bound_scored"], ".3f"),
+            "temperature 0": row["greedy_verdict"] or NONE,
+            "forks": number(row["forks"], ".1f"),
+        },
+    )
+
+
+def _verdict(row: pd.Series, question: str, evidence: str) -> str:
+    verdict = row[f"{question}_verdict"]
+    known = isinstance(verdict, str)
+    return NONE if not known else f"{verdict}, 10^{row[evidence]:.1f}" if pd.notna(row[evidence]) else verdict
+
+
+def main() -> None:
+    """Writes the report of the runs that the command line names into the first one's folder, and prints its table."""
+    parser = argparse.ArgumentParser(prog="python -m specbench.analysis.engines", description=__doc__)
+    parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="*", type=Path, help="default: outputs/engines/latest")
+    try:
+        folders = parser.parse_args().run_dirs or [find_run("engines", None)]
+        report = build(*folders)
+        path = write(report, folders[0])
+    except SpecbenchError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    print(f"{markdown.table(report.tables[0].shown)}\n\n{path}")
+
+
+if __name__ == "__main__":
+    main()
