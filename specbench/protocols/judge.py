@@ -76,7 +76,7 @@ class JudgeProtocol:
 
     def __init__(
         self,
-        texts: int = 4_000,
+        texts: int = 10_000,
         minutes: float | int = 20,
         prompts: int = 8,
         length: int = 8,
@@ -148,6 +148,7 @@ class JudgeProtocol:
             [each if checkpoint is None else replace(each, token_ids=checkpoint.encode(each.text)) for each in some]
             for some in (prompts_of(source, self.prompts, lists) for lists in (checkpoint is None, False))
         )
+        sentences = [each for each in sentences if each.name in getattr(source, "greedy", (each.name,))]
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
         say(f"judging {source.engine} on {len(prompts)} prompts")
         findings: list[Finding] = [

@@ -39,7 +39,7 @@ def prompts_of(source: Source, count: int, lists: bool) -> list[Prompt]:
     """
     own = getattr(source, "prompts", None)
     if own is not None:
-        return [Prompt(name, text) for name, text in own.items() if lists or name in getattr(source, "greedy", own)]
+        return [Prompt(name, text) for name, text in own.items()]
     lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     kinds = [
         [Prompt(line["id"], line["prompt"]) for line in lines if ("list" in line) is kind] for kind in (True, False)
