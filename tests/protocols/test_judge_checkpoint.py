@@ -45,18 +45,18 @@ class Own(OwnSource):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("source", "verdict"),
-    [(Own(), NOT_REFUTED), (Own(flawed("target_residual")), REFUTED), (Own(warmer=1.6), CANNOT_TELL)],
-    ids=["sound", "target_residual", "other temperature"],
+    [(Own(), NOT_REFUTED), (Own(flawed("clamped_residual")), REFUTED), (Own(warmer=1.6), CANNOT_TELL)],
+    ids=["sound", "clamped_residual", "other temperature"],
 )
 def test_texts_are_held_against_the_checkpoint(source, verdict):
-    outcome = judged(source, texts=600, **SCORED)
+    outcome = judged(source, texts=300, **SCORED)
     found = next(each for each in certificate(outcome)["findings"] if each["question"] == QUESTION)
     assert found["verdict"] == verdict
     assert (outcome.failure is not None) == (verdict == REFUTED)
     rows = found["rows"]["judge_checkpoint.parquet"]
     assert len({(row["mode"], row["which"]) for row in rows}) == len(rows) == 3 * (len(CLASSES) + 1)
     if verdict == NOT_REFUTED:
-        assert found["numbers"]["bound"] < 0.05
+        assert found["numbers"]["bound"] < 0.08
         assert certificate(outcome)["findings"][0]["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
 
 
