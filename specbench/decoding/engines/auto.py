@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from specbench.core.errors import ConfigError
 from specbench.core.machine.progress import say
-from specbench.decoding.engines.base import DecodingEngine
+from specbench.decoding.engines.base import DecodingEngine, Requirements
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
-from specbench.decoding.step import StepComponents
-from specbench.decoding.stopwatch import Stopwatch
-from specbench.drafters import Drafter
-from specbench.rules.verifier import Verifier
 
 
 class AutoEngine(DecodingEngine):
@@ -22,24 +16,13 @@ class AutoEngine(DecodingEngine):
         prompt_chunk: see :class:`DecodingEngine`.
     """
 
-    def resolve(
-        self,
-        device: torch.device,
-        drafter: Drafter | None,
-        verifier: Verifier | None,
-        batch_size: int = 1,
-        on_host: str = "",
-    ) -> DecodingEngine:
-        """See :class:`DecodingEngine`."""
-        settings = (device, drafter, verifier, batch_size, on_host)
-        if device.type == "cuda":
+    def _choose(self, required: Requirements) -> DecodingEngine:
+        if required.device.type == "cuda":
+            engine = GraphEngine(prompt_chunk=self.prompt_chunk)
             try:
-                return GraphEngine(prompt_chunk=self.prompt_chunk).resolve(*settings)
+                engine._check(required)
             except ConfigError as error:
                 say(f"engine=auto is eager here: {error}")
-        return EagerEngine(self.prompt_chunk).resolve(*settings)
-
-    def bind(self, components: StepComponents, stopwatch: Stopwatch) -> DecodingEngine:
-        """See :class:`DecodingEngine`."""
-        target, drafter, verifier = components.target, components.drafter, components.verifier
-        return self.resolve(target.device, drafter, verifier).bind(components, stopwatch)
+            else:
+                return engine
+        return EagerEngine(self.prompt_chunk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -23,6 +24,23 @@ from specbench.rules.verifier import Verifier
 from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
 
 ReadReport = Callable[[], StepReport]  # waits until the step is over
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What an engine is to run.
+
+    Attributes:
+        drafter: may be unbound; None decodes plainly.
+        batch_size: the largest number of requests decoded together, as far as it is known.
+        on_host: the sampling parameter that works on the host (:func:`specbench.sampling.on_host`); "" for none.
+    """
+
+    device: torch.device
+    drafter: Drafter | None
+    verifier: Verifier | None
+    batch_size: int = 1
+    on_host: str = ""
 
 
 class DecodingEngine:
@@ -60,26 +78,34 @@ class DecodingEngine:
         batch_size: int = 1,
         on_host: str = "",
     ) -> DecodingEngine:
-        """Returns the engine that runs these: this one, unless it chooses another. Needs no model.
+        """Returns the engine that runs these, checked: this one, unless it chooses another. Needs no model.
 
         Args:
-            drafter: may be unbound.
-            batch_size: the largest number of requests decoded together, as far as it is known.
-            on_host: the sampling parameter that works on the host (:func:`specbench.sampling.on_host`); "" for none.
+            device, drafter, verifier, batch_size, on_host: see :class:`Requirements`.
 
         Raises:
-            ConfigError: this engine cannot run them.
+            ConfigError: it cannot run them.
         """
-        drafter = drafter or Drafter()
+        required = Requirements(device, drafter, verifier, batch_size, on_host)
+        engine = self._choose(required)
+        engine._check(required)
+        return engine
+
+    def _choose(self, required: Requirements) -> DecodingEngine:
+        """Returns the engine that takes the steps."""
+        return self
+
+    def _check(self, required: Requirements) -> None:
+        """Raises ConfigError for what this engine cannot run."""
+        drafter = required.drafter or Drafter()
         by_hooks = overrides(drafter, "start", "place") and not overrides(drafter, "feed")
         if self.prompt_chunk is not None and (by_hooks or not drafter.takes_pieces):
             problem = f"drafter={config_name('drafter', drafter)} takes prompts as a whole"
             remedy = "Use engine.prompt_chunk=null, or another drafter."
             raise ConfigError("engine.prompt_chunk", self.prompt_chunk, problem, remedy)
-        return self
 
     def bind(self, components: StepComponents, stopwatch: Stopwatch) -> DecodingEngine:
-        """Returns an engine with these settings for these components.
+        """Returns the engine that runs these components, with these settings.
 
         Args:
             stopwatch: receives the seconds in which prompts are fed, under "target" and "draft".
@@ -87,12 +113,11 @@ class DecodingEngine:
         Raises:
             ConfigError: components that this engine cannot run with.
         """
-        bound = copy.copy(self)
+        bound = copy.copy(self.resolve(components.target.device, components.drafter, components.verifier))
         bound._attach(components, stopwatch)
         return bound
 
     def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
-        self.resolve(components.target.device, components.drafter, components.verifier)
         self.components, self.stopwatch, self._prompts = components, stopwatch, PromptQueue()
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
-from specbench.decoding.engines.base import DecodingEngine
+from specbench.decoding.engines.base import DecodingEngine, Requirements
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.graph import Captured, GraphEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.drafters import Drafter
-from specbench.rules.verifier import Verifier
 
 SUMS = ("nccl", "auto")
 
@@ -40,26 +36,10 @@ class CompiledEngine(GraphEngine):
             raise ConfigError("engine.sums", sums, "not known", f"Use {' or '.join(SUMS)}.")
         self.sums = str(sums)
 
-    def resolve(
-        self,
-        device: torch.device,
-        drafter: Drafter | None,
-        verifier: Verifier | None,
-        batch_size: int = 1,
-        on_host: str = "",
-    ) -> DecodingEngine:
-        """See :class:`DecodingEngine`."""
-        settings = (device, drafter, verifier, batch_size, on_host)
-        if device.type == "cpu":
-            return CompiledCpuEngine(self.configured_sizes or None, self.prompt_chunk).resolve(*settings)
-        return super().resolve(*settings)
-
-    def bind(self, components: StepComponents, stopwatch: Stopwatch) -> DecodingEngine:
-        """See :class:`DecodingEngine`."""
-        if components.target.device.type == "cpu":
-            target, drafter, verifier = components.target, components.drafter, components.verifier
-            return self.resolve(target.device, drafter, verifier).bind(components, stopwatch)
-        return super().bind(components, stopwatch)
+    def _choose(self, required: Requirements) -> DecodingEngine:
+        if required.device.type == "cpu":
+            return CompiledCpuEngine(self.configured_sizes or None, self.prompt_chunk)
+        return self
 
     def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
         # Here: Triton need not be installed without a GPU.

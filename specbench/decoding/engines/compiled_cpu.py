@@ -9,14 +9,12 @@ import torch
 
 from specbench.core.errors import ConfigError, ModelError, SpecbenchError
 from specbench.core.machine.progress import say
-from specbench.decoding.engines.base import DecodingEngine
+from specbench.decoding.engines.base import Requirements
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.drafters import Drafter
 from specbench.kernels import cpu_product
 from specbench.models.compiling_cpu import compile_on_cpu
-from specbench.rules.verifier import Verifier
 
 
 class CompiledCpuEngine(StaticEngine):
@@ -32,20 +30,13 @@ class CompiledCpuEngine(StaticEngine):
     name: ClassVar[str] = "compiled"
     lag: ClassVar[int] = 0
 
-    def resolve(
-        self,
-        device: torch.device,
-        drafter: Drafter | None,
-        verifier: Verifier | None,
-        batch_size: int = 1,
-        on_host: str = "",
-    ) -> DecodingEngine:
+    def _check(self, required: Requirements) -> None:
         """See StaticEngine. A C++ compiler is needed, and a folder for what it makes."""
-        if device.type != "cpu":
-            raise ConfigError("engine", self.name, f"for CPUs, and device is {device}", "Use CompiledEngine.")
+        if required.device.type != "cpu":
+            raise ConfigError("engine", self.name, f"for CPUs, and device is {required.device}", "Use CompiledEngine.")
         cpu_product.find_compiler()
         cpu_product.cache_folder()
-        return super().resolve(device, drafter, verifier, batch_size, on_host)
+        super()._check(required)
 
     def _attach(self, components: StepComponents, stopwatch: Stopwatch) -> None:
         super()._attach(components, stopwatch)

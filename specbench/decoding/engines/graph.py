@@ -17,13 +17,12 @@ from torch import Tensor
 
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError, ModelError
-from specbench.decoding.engines.base import DecodingEngine, ReadReport
+from specbench.decoding.engines.base import ReadReport, Requirements
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.drafters import Drafter
-from specbench.rules.verifier import Verifier, capabilities
+from specbench.rules.verifier import capabilities
 from specbench.sampling.batch import Batch
 
 TRIALS = 2  # steps before a capture, which compile kernels and allocate memory
@@ -41,25 +40,18 @@ class GraphEngine(StaticEngine):
 
     name: ClassVar[str] = "graph"
 
-    def resolve(
-        self,
-        device: torch.device,
-        drafter: Drafter | None,
-        verifier: Verifier | None,
-        batch_size: int = 1,
-        on_host: str = "",
-    ) -> DecodingEngine:
+    def _check(self, required: Requirements) -> None:
         """See StaticEngine. A GPU is needed too, and neither the verifier nor sampling may work on the host."""
-        if device.type != "cuda":
+        if required.device.type != "cuda":
             remedy = "Use engine=auto, or engine=static to see its steps elsewhere."
-            raise ConfigError("engine", self.name, f"CUDA graphs need a GPU, and device is {device}", remedy)
-        if verifier is not None:
+            raise ConfigError("engine", self.name, f"CUDA graphs need a GPU, and device is {required.device}", remedy)
+        if (verifier := required.verifier) is not None:
             offered = capabilities(verifier)
             if not offered.takes_padded or not offered.limits.capturable:
                 problem = f"verifier={config_name('verifier', verifier)} has to read its drafts on the host"
                 raise ConfigError("engine", self.name, problem, "Use engine=eager, or verifier=fused or masked.")
-        self._check_on_host(on_host)
-        return super().resolve(device, drafter, verifier, batch_size, on_host)
+        self._check_on_host(required.on_host)
+        super()._check(required)
 
     def _check_on_host(self, on_host: str) -> None:
         if on_host:

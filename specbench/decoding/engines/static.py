@@ -9,21 +9,18 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
-import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from specbench.core.checks import check_count
 from specbench.core.conf import config_name
 from specbench.core.errors import ConfigError
-from specbench.decoding.engines.base import DecodingEngine, ReadReport, moves
+from specbench.decoding.engines.base import DecodingEngine, ReadReport, Requirements, moves
 from specbench.decoding.slots import Slots
 from specbench.decoding.step import StepComponents, step
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.drafters import Drafter
 from specbench.drafters.old_hooks import overrides
-from specbench.rules.verifier import Verifier
 from specbench.sampling.batch import Batch
 
 _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory
@@ -57,24 +54,17 @@ class StaticEngine(DecodingEngine):
         self._allocations = 0  # of slots
         self._taken: set[int] = set()  # rows with a request
 
-    def resolve(
-        self,
-        device: torch.device,
-        drafter: Drafter | None,
-        verifier: Verifier | None,
-        batch_size: int = 1,
-        on_host: str = "",
-    ) -> DecodingEngine:
+    def _check(self, required: Requirements) -> None:
         """See :class:`DecodingEngine`. A drafter's memory has to follow requests from row to row."""
-        super().resolve(device, drafter, verifier, batch_size, on_host)
-        self._check_size(batch_size)
+        super()._check(required)
+        self._check_size(required.batch_size)
+        drafter = required.drafter
         if drafter is not None and not drafter.capturable:
             problem = f"drafter={config_name('drafter', drafter)} reads its drafts on the host, which no graph can hold"
             raise ConfigError("engine", self.name, problem, "Use engine=eager or auto, or drafter=model.")
         if drafter is not None and overrides(drafter, "start") and not overrides(drafter, "place"):
             problem = f"drafter={config_name('drafter', drafter)} keeps something for each request, and has no place()"
             raise ConfigError("engine", self.name, problem, "Use engine=eager, or give it place() and move().")
-        return self
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
         """See :class:`DecodingEngine`."""
