@@ -10,10 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.core.errors import SpecbenchError
+from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.metrics.findings import FINDINGS, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, FindingRow
 from specbench.metrics.results import schema_of
-from specbench.protocols.judging import checkpoint, distribution, greedy
-from specbench.protocols.judging.finding import FINDINGS, REFUTED, FindingRow
 from specbench.reports import Report, Table, cells, markdown
 from specbench.reports.cells import NONE, number
 from specbench.reports.plots import judge as plots
@@ -23,7 +22,7 @@ from .folder import find_run, read_rows, read_whole
 from .page import page
 from .parameters import parameters_of
 
-QUESTIONS = {"texts": distribution.QUESTION, "scored": checkpoint.QUESTION, "greedy": greedy.QUESTION}
+QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
 
 
 def build(run_dir: Path, *others: Path) -> Report:
@@ -43,6 +42,10 @@ def judged(run_dir: Path) -> pd.DataFrame:
     """The rows of a sweep with what each run found: verdicts by question, and numbers."""
     rows = read_rows(run_dir, "source")
     findings = read_whole(run_dir, FINDINGS, schema_of(FindingRow))
+    if findings.empty:
+        raise ConfigError(
+            "RUN_DIR", run_dir, f"no {FINDINGS} in its jobs", "Give the folder of a run of protocol=judge."
+        )
     found = [found_of(findings[findings["job"] == row["job"]]) for _, row in rows.iterrows()]
     lines = rows.join(pd.DataFrame(found, index=rows.index))
     lines["method"] = [method_of(row) for _, row in rows.iterrows()]
@@ -64,7 +67,7 @@ def found_of(findings: pd.DataFrame) -> dict[str, Any]:
     verdicts = {f"{name}_verdict": own[asked]["verdict"] if asked in own else None for name, asked in QUESTIONS.items()}
     texts, scored = numbers["texts"], numbers["scored"]
     return {
-        "engine": findings["engine"].iloc[0] if len(findings) else NONE,
+        "engine_under_test": next(iter(findings["engine"]), NONE),
         **verdicts,
         "refuted": bool((findings["verdict"] == REFUTED).any()),
         "sampled": texts.get("texts"),
@@ -83,7 +86,7 @@ def table(lines: pd.DataFrame) -> pd.DataFrame:
     return cells.shown(
         lines,
         lambda row: {
-            "engine": row["engine"],
+            "engine": row["engine_under_test"],
             "method": row["method"],
             "texts": f"{row['asks']}; {number(row['sampled'], ',.0f')}, {number(row['nats'])} nats a token",
             "against plain texts": _verdict(row, "texts", "log10_evidence"),

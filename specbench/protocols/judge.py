@@ -20,13 +20,14 @@ from specbench.core.machine.provenance import environment
 from specbench.exactness.two_sample.bounds import ALL, BiasRow
 from specbench.exactness.two_sample.forks import EngineFork
 from specbench.exactness.two_sample.power import PowerRow
+from specbench.metrics.findings import FINDINGS, FindingRow
 from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
 from specbench.protocols.judging.checkpoint import SHARES, Checkpoint, ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
 from specbench.protocols.judging.distribution import BIAS, POWER, Limits, judge_distribution
-from specbench.protocols.judging.finding import FINDINGS, Finding, FindingRow
+from specbench.protocols.judging.finding import Finding
 from specbench.protocols.judging.greedy import FORKS, judge_greedy
 from specbench.protocols.judging.sampler import Prompt, Sampler, prompts_of
 from specbench.protocols.judging.speed import SPEED, SpeedRow, judge_speed

@@ -90,6 +90,15 @@ def test_every_token_is_scored_given_its_own_text():
         np.testing.assert_allclose(each.expected[:, : len(CLASSES)].sum(axis=1), 1, atol=1e-6)
 
 
+def test_tokens_are_scored_as_they_are_sampled():
+    """With top_k 1 the likeliest token has probability 1, and every other is impossible."""
+    checkpoint = scorer(top_k=1)
+    checkpoint.add([text("import", [300, 5])], Mode.PLAIN)
+    (scored,) = checkpoint.texts[Mode.PLAIN]
+    np.testing.assert_allclose(scored.expected[:, 0], 1)
+    assert np.isinf(scored.factors).any()
+
+
 def test_an_end_that_the_engine_leaves_out_is_scored_as_well():
     """Without it, texts that ended would be those of an engine that never ends, and sound ones be refuted."""
     checkpoint = scorer()

@@ -20,6 +20,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding import logits_along, rows_along
 from specbench.exactness.texts.eprocess import bets, e_value, log_factors, paths, rejected_at
 from specbench.exactness.two_sample.bets import CLASSES, LIKELIEST, RARER, TENTH
+from specbench.metrics.findings import OF_CHECKPOINT as QUESTION
 from specbench.models import CachedModel
 from specbench.models.loading import Pair, load_pair
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
@@ -27,7 +28,6 @@ from specbench.protocols.text_evidence import evidence_of
 from specbench.sampling import SamplingParams
 from specbench.sources import Completion, Mode
 
-QUESTION = "At this temperature, are texts distributed as the checkpoint says?"
 SHARES = "judge_checkpoint.parquet"
 BATCH = 32  # texts of a prompt that are scored together
 DOUBT = 10.0  # evidence to one against plain texts, from which on the checkpoint is not the engine's model

@@ -15,13 +15,13 @@ from specbench.exactness.two_sample.bets import Evidence, evidence
 from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
 from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, Words, text_pairs, words_of
 from specbench.exactness.two_sample.power import PowerRow, power_rows
+from specbench.metrics.findings import OF_TEXTS as QUESTION
 from specbench.protocols.judging.checkpoint import Checkpoint
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.sampler import Prompt, Sampler
 from specbench.sources import Completion, Mode
 from specbench.sources.file import DISTRIBUTION
 
-QUESTION = "At this temperature, are speculative texts distributed as plain ones?"
 FIRST_LOOK = 64  # pairs; looks follow at doubling sizes
 BIAS, POWER = "judge_bias.parquet", "judge_power.parquet"
 LEAST_ENTROPY = 0.1  # nats a token, below which nothing can be said

@@ -6,32 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.metrics import findings
+
 REFUTED, NOT_REFUTED, CANNOT_TELL, NOT_ASKED, MEASURED = (
-    "refuted",
+    findings.REFUTED,
     "not refuted",
     "cannot tell",
     "not asked",
     "measured",
 )
-
-
-FINDINGS = "judge_findings.parquet"
-
-
-@dataclass(frozen=True)
-class FindingRow:
-    """A finding in the table of a run's findings.
-
-    Attributes:
-        engine: its name and version.
-        numbers: as JSON; see Finding for these and the others.
-    """
-
-    engine: str
-    question: str
-    verdict: str
-    answer: str
-    numbers: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,12 @@ from specbench.exactness.two_sample.forks import (
     per_thousand,
 )
 from specbench.exactness.two_sample.pairs import words_of
+from specbench.metrics.findings import OF_GREEDY as QUESTION
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.sampler import Prompt, Sampler
 from specbench.sources import Completion, Mode
 from specbench.sources.file import GREEDY
 
-QUESTION = "At temperature 0, are speculative texts the same as plain ones?"
 FORKS = "judge_forks.parquet"
 SPECULATIVE, AGAIN = "speculative", "plain again"
 EXAMINED = 12  # forks that are asked about again
