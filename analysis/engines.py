@@ -11,8 +11,17 @@ from typing import Any
 import pandas as pd
 
 from specbench.core.errors import ConfigError, SpecbenchError
-from specbench.metrics.findings import FINDINGS, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, FindingRow
-from specbench.metrics.results import schema_of
+from specbench.metrics.findings import (
+    DIFFERENCE,
+    FINDINGS,
+    OF_CHECKPOINT,
+    OF_GREEDY,
+    OF_TEXTS,
+    REFUTED,
+    SHARES,
+    FindingRow,
+)
+from specbench.metrics.results import read_jobs, schema_of
 from specbench.reports import Report, Table, cells, markdown
 from specbench.reports.cells import NONE, number
 from specbench.reports.plots import judge as plots
@@ -33,8 +42,8 @@ def build(run_dir: Path, *others: Path) -> Report:
     """
     lines = pd.concat([judged(folder) for folder in (run_dir, *others)], ignore_index=True)
     shown = {"table": Table("table", table(lines), lines, left=("engine", "method", "texts"))}
-    bars = [(row["name"], row["observed"], row["bound"]) for _, row in lines.iterrows() if pd.notna(row["bound"])]
-    shown["bias_by_engine"] = plots.engines(bars, 0.99)
+    bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
+    shown["bias_by_engine"] = plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)
     return page(run_dir, "engines", shown, results=lines, refuted=lines[lines["refuted"]])
 
 
@@ -46,11 +55,17 @@ def judged(run_dir: Path) -> pd.DataFrame:
         raise ConfigError(
             "RUN_DIR", run_dir, f"no {FINDINGS} in its jobs", "Give the folder of a run of protocol=judge."
         )
-    found = [found_of(findings[findings["job"] == row["job"]]) for _, row in rows.iterrows()]
+    shares = read_jobs(run_dir, SHARES)
+    found = []
+    for job in rows["job"]:
+        own = shares[(shares["job"] == job) & (shares["mode"] == DIFFERENCE)] if len(shares) else shares
+        found.append(found_of(findings[findings["job"] == job], own))
     lines = rows.join(pd.DataFrame(found, index=rows.index))
     lines["method"] = [method_of(row) for _, row in rows.iterrows()]
     lines["asks"] = [parameters_of(row) for _, row in rows.iterrows()]
-    lines["name"] = [f"{row['source']}, {row['method']}, {row['asks']}" for _, row in lines.iterrows()]
+    lines["name"] = [
+        f"{short(row['engine_under_test'])}, {row['method']}, {row['asks']}" for _, row in lines.iterrows()
+    ]
     return lines
 
 
@@ -60,8 +75,18 @@ def method_of(row: pd.Series) -> str:
     return str(source.get("method") or NONE)
 
 
-def found_of(findings: pd.DataFrame) -> dict[str, Any]:
-    """What one run found."""
+def short(engine: str) -> str:
+    """The first words of an engine's name and version, for the figure."""
+    return " ".join(engine.split()[:2])
+
+
+def found_of(findings: pd.DataFrame, shares: pd.DataFrame) -> dict[str, Any]:
+    """What one run found.
+
+    Args:
+        shares: differences of both ways in shares of sets of tokens, where a checkpoint scored them; they are drawn in
+            the place of classes, since a faulty engine may take other tokens of the same class.
+    """
     own = {row["question"]: row for _, row in findings.iterrows()}
     numbers = {name: json.loads(own[asked]["numbers"]) if asked in own else {} for name, asked in QUESTIONS.items()}
     verdicts = {f"{name}_verdict": own[asked]["verdict"] if asked in own else None for name, asked in QUESTIONS.items()}
@@ -76,6 +101,8 @@ def found_of(findings: pd.DataFrame) -> dict[str, Any]:
         "log10_evidence_scored": scored.get("log10_evidence"),
         "observed": texts.get("observed"),
         "bound": texts.get("bound"),
+        "drawn": float(shares["difference"].abs().max()) if len(shares) else texts.get("observed"),
+        "drawn_bound": float(shares["bound"].max()) if len(shares) else texts.get("bound"),
         "bound_scored": scored.get("bound"),
         "forks": numbers["greedy"].get("forks_per_thousand"),
     }

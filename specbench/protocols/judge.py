@@ -20,11 +20,11 @@ from specbench.core.machine.provenance import environment
 from specbench.exactness.two_sample.bounds import ALL, BiasRow
 from specbench.exactness.two_sample.forks import EngineFork
 from specbench.exactness.two_sample.power import PowerRow
-from specbench.metrics.findings import FINDINGS, FindingRow
+from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
 from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
-from specbench.protocols.judging.checkpoint import SHARES, Checkpoint, ShareRow, judge_checkpoint
+from specbench.protocols.judging.checkpoint import Checkpoint, ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
 from specbench.protocols.judging.distribution import BIAS, POWER, Limits, judge_distribution
 from specbench.protocols.judging.finding import Finding

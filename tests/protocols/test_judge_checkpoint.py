@@ -15,8 +15,9 @@ from specbench.decoding.engines import EagerEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.exactness.two_sample.bets import CLASSES
 from specbench.exactness.zoo.bugs import flawed
+from specbench.metrics.findings import DIFFERENCE
 from specbench.protocols.judging import checkpoint as module
-from specbench.protocols.judging.checkpoint import DIFFERENCE, QUESTION, Checkpoint, ScoredText, share_rows
+from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams

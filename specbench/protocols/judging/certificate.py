@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.core.sampling_params import SamplingParams
-from specbench.protocols.judging.checkpoint import SHARES
+from specbench.metrics.findings import SHARES
 from specbench.protocols.judging.checks import CHECKS
 from specbench.protocols.judging.distribution import BIAS, POWER
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding

@@ -20,6 +20,7 @@ from specbench.core.errors import ConfigError
 from specbench.decoding import logits_along, rows_along
 from specbench.exactness.texts.eprocess import bets, e_value, log_factors, paths, rejected_at
 from specbench.exactness.two_sample.bets import CLASSES, LIKELIEST, RARER, TENTH
+from specbench.metrics.findings import DIFFERENCE, SHARES
 from specbench.metrics.findings import OF_CHECKPOINT as QUESTION
 from specbench.models import CachedModel
 from specbench.models.loading import Pair, load_pair
@@ -28,11 +29,9 @@ from specbench.protocols.text_evidence import evidence_of
 from specbench.sampling import SamplingParams
 from specbench.sources import Completion, Mode
 
-SHARES = "judge_checkpoint.parquet"
 BATCH = 32  # texts of a prompt that are scored together
 DOUBT = 10.0  # evidence to one against plain texts, from which on the checkpoint is not the engine's model
 EDGES = (-3.0, -1.5, -0.7, -0.2, 0.2, 0.7, 1.5, 3.0)  # of log q - log p
-DIFFERENCE = "speculative - plain"
 DRAFTED = "those that the draft makes likelier"
 
 

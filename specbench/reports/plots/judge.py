@@ -27,9 +27,10 @@ def bias(by_position: Bars, by_prompt: Bars, confidence: float, title: str = "")
 
 @style()
 def engines(bars: Bars, confidence: float) -> Figure:
-    """Difference a token in the shares of classes, by engine and method: observed, noise included, and bounded."""
-    figure, (axes,) = panels(1, 1, (1.0, 0.8 + 0.22 * len(bars)), margin=0.4)
+    """Largest difference a token in shares of sets of tokens, by engine and method: observed, and bounded."""
+    figure, (axes,) = panels(1, 1, (1.0, 1.5 + 0.25 * len(bars)), margin=0.4)
     _bars(axes, bars, confidence, "")
+    axes.set_xlabel("difference a token in the share of a set of tokens")
     legend(figure, columns=2)
     return figure
 
