@@ -46,8 +46,11 @@ class Own(OwnSource):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("source", "verdict"),
-    [(Own(), NOT_REFUTED), (Own(flawed("clamped_residual")), REFUTED), (Own(warmer=1.6), CANNOT_TELL)],
-    ids=["sound", "clamped_residual", "other temperature"],
+    [
+        pytest.param(Own(), NOT_REFUTED, id="sound", marks=pytest.mark.thorough),
+        pytest.param(Own(flawed("clamped_residual")), REFUTED, id="clamped_residual"),
+        pytest.param(Own(warmer=1.6), CANNOT_TELL, id="other temperature", marks=pytest.mark.thorough),
+    ],
 )
 def test_texts_are_held_against_the_checkpoint(source, verdict):
     outcome = judged(source, texts=300, **SCORED)
