@@ -30,7 +30,7 @@ from specbench.rules.external import adapter
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _FlashinferBatch:
     target: adapter.RowFacts
     draft: adapter.RowFacts | None
     token_ids: Int32[Tensor, "B gamma"]
@@ -61,7 +61,7 @@ class FlashinferVerifier(adapter.ExternalVerifier):
             raise ConfigError("verifier.draft_probs", draft_probs, "unknown", "Use computed or kept.")
         self._sampling = adapter.load("flashinfer.sampling", "external/flashinfer", "flashinfer")
         self.draft_probs = draft_probs
-        self._batch: adapter.Memo[_Batch] = adapter.Memo()
+        self._batch: adapter.Memo[_FlashinferBatch] = adapter.Memo()
         self._kept: adapter.Memo[Tensor] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
@@ -79,7 +79,7 @@ class FlashinferVerifier(adapter.ExternalVerifier):
         )
         return Verification(token_ids.long(), num_emitted_drafts.long())
 
-    def _draft(self, draft: Draft, batch: _Batch, vocabulary: int) -> Float32[Tensor, "n V"]:
+    def _draft(self, draft: Draft, batch: _FlashinferBatch, vocabulary: int) -> Float32[Tensor, "n V"]:
         rows, facts = draft.rows, batch.draft
         if rows is None or facts is None:
             return adapter.one_hot(draft.token_ids, vocabulary)
@@ -93,9 +93,9 @@ class FlashinferVerifier(adapter.ExternalVerifier):
         return adapter.make_greedy_one_hot(probs, rows, facts)
 
 
-def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
+def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _FlashinferBatch:
     shape = (len(draft.num_draft_tokens), draft.max_draft_tokens)
-    return _Batch(
+    return _FlashinferBatch(
         target=adapter.RowFacts.of(target),
         draft=None if draft.rows is None else adapter.RowFacts.of(draft.rows),
         token_ids=draft.token_ids.int().view(shape),
