@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import traceback
@@ -210,10 +211,12 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     check_parameters(sampling, protocol)
     if protocol.needs_models:
         from specbench.runs.building import (
+            together_with,
             with_models,  # and with it transformers: 3 seconds that other jobs are spared
         )
 
-        context = with_models(context, config, protocol)
+        made = with_models(context, config, protocol)
+        context = dataclasses.replace(made, together=together_with(made, config, job))
     if tracked is not None:
         describe(tracked, job, context, ignored)
         times = getattr(protocol, "times", False)  # which a process that sends curves would disturb

@@ -28,6 +28,8 @@ from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.external import adapter
 
+_ALIGNMENT = 16  # bytes that its kernels load at once, from the first on; an engine's logits begin where they may
+
 
 @dataclass(frozen=True)
 class _FlashinferBatch:
@@ -89,7 +91,10 @@ class FlashinferVerifier(adapter.ExternalVerifier):
         return self._kept(sources, lambda: self._softmax(rows, facts))
 
     def _softmax(self, rows: LogitRows, facts: adapter.RowFacts) -> Float32[Tensor, "n V"]:
-        probs = self._sampling.softmax(adapter.masked(rows, facts).contiguous(), temperature=facts.temperature)
+        logits = adapter.masked(rows, facts).contiguous()
+        if logits.data_ptr() % _ALIGNMENT:
+            logits = logits.clone()
+        probs = self._sampling.softmax(logits, temperature=facts.temperature)
         return adapter.make_greedy_one_hot(probs, rows, facts)
 
 
