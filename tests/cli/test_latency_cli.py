@@ -18,6 +18,7 @@ from tests.helpers.command_lines import Ended, once, read_all, run_all
 
 OFF = "tracking.mode=disabled"
 GRID = "protocol.grid=[{batch_size:[1,2]},{sampler:[truncated,greedy,one_hot]},{batch_size:[2],vocabulary:[90000]}]"
+BATCHES = "protocol.grid=[{batch_size:[1,2]}]"
 FEW = ("protocol.vocabulary=97", "protocol.rounds=2", "protocol.replays=3", "protocol.host_calls=1", "batch_size=2")
 SMALL = (*FEW, GRID, "protocol.cpu_logits=1000000", OFF)
 VERIFIERS = "verifier=masked,block"
@@ -30,8 +31,16 @@ LINES = {
         *("protocol.requests=1", "batch_size=4", OFF, VERIFIERS),
     ),
     "replay": ("protocol=replay", "protocol.trace=../trace.jsonl", "protocol.gammas=[1,2]", OFF),
-    "absent": ("-m", "protocol=latency", *SMALL, "protocol.budget=0", f"verifier._target_={MASKED},{ABSENT}"),
-    "absent alone": ("protocol=latency", *SMALL, f"verifier._target_={ABSENT}"),
+    "absent": (
+        "-m",
+        "protocol=latency",
+        *FEW[:-1],
+        BATCHES,
+        OFF,
+        "protocol.budget=0",
+        f"verifier._target_={MASKED},{ABSENT}",
+    ),
+    "absent alone": ("protocol=latency", *FEW[:-1], BATCHES, OFF, f"verifier._target_={ABSENT}"),
     "broken": (
         "protocol=latency",
         "protocol.vocabulary=97",

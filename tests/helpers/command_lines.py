@@ -98,7 +98,10 @@ def untracked(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def run_all(cases: Sequence[tuple[Sequence[str], bool]], folder: Path) -> None:
-    """Runs (arguments, may load a model) one after the other, each in ``folder``/<its number>; see read_all."""
+    """Runs (arguments, may load a model) one after the other, each in ``folder``/<its number>; see read_all.
+
+    Their figures are blank; the smoke sweep of tests/cli/test_smoke.py draws its own.
+    """
     plan = [
         {"arguments": list(arguments), "folder": str(folder / str(number)), "may_load": may_load}
         for number, (arguments, may_load) in enumerate(cases)
@@ -130,9 +133,13 @@ def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str,
 
 def _main(plan: Path, out: Path) -> None:
     from hydra.core.global_hydra import GlobalHydra
+    from matplotlib.figure import Figure
 
     import specbench.runs.execute  # noqa: F401  # which a job would import
     from specbench.__main__ import main
+    from tests.helpers.blank_figures import save_blank
+
+    Figure.savefig = save_blank  # ty: ignore[invalid-assignment]
 
     cases = json.loads(plan.read_text())
     building: Any = None

@@ -26,7 +26,10 @@ from tests.helpers.markov_pair import IDENTITY
 from tests.helpers.mutations import damaged, dumped, each_odd, json_files, line_files, try_all
 
 MOST = 10**6  # rows; a file of a few kilobytes has no more
-COUNTS = pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.long)])
+COUNTS = pytest.mark.parametrize(
+    "count",
+    [100, pytest.param(300, marks=pytest.mark.thorough), pytest.param(10_000, marks=pytest.mark.long)],
+)
 PROMPTS = [GOOD, {"prompt": "b\nc", "prompt_id": "two"}, {"prompt": "é😀", "prompt_id": 7}, GOOD | {"more": [1, {}]}]
 SCORED = TEXT | {
     "token_ids": [5, 17, 2],
