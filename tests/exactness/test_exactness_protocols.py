@@ -72,10 +72,11 @@ def exactness(**more) -> ExactnessProtocol:
 
 
 def test_the_figure_of_steps_of_which_none_is_expected_often():
-    """Slow code, such as an interpreted kernel, lost its certificate to this figure."""
-    few = [{"fixture": name, "draws": draws, "prob": 0.5, "share": 0.5} for name, draws in (("a", 8), ("b", 800))]
+    """Slow code, such as an interpreted kernel, lost its certificate to this figure; so did malformed steps alone."""
+    draws = {"a": 8, "b": 800, "c": 0}
+    few = [{"fixture": name, "draws": number, "prob": 0.5, "share": 0.5} for name, number in draws.items()]
     titles = [axes.get_title(loc="left") for axes in plots.empirical_joint(pd.DataFrame(few), "slow").axes]
-    assert titles[:2] == ["a: too few draws", "b"]
+    assert titles[:3] == ["a: too few draws", "b", "c: too few draws"]
 
 
 @pytest.mark.thorough
