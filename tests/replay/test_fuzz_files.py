@@ -86,7 +86,7 @@ def test_prompt_files_are_read_or_refused(count, tmp_path):
     try_all(line_files(PROMPTS), lambda made: refusal("workload.path", path, made, check_prompts), count)
 
 
-@COUNTS
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.long)])  # few are sound
 def test_traces_of_engines_are_read_or_refused(count, tmp_path):
     path = tmp_path / "trace.jsonl"
     try_all(line_files(TRACE_LINES), lambda made: refusal("protocol.trace", path, made, check_trace), count)
