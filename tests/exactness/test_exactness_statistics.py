@@ -13,8 +13,9 @@ from scipy import stats
 
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Stream
+from specbench.core.types import PADDING
 from specbench.exactness.enumeration.laws import rule_lengths
-from specbench.exactness.evidence import ACCEPTANCE, CLASSES, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
+from specbench.exactness.evidence import ACCEPTANCE, CLASSES, FORM, JOINT, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS
 from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.statistics import calibration
@@ -251,6 +252,16 @@ def test_what_couples_two_steps_is_seen_by_its_own_test(verifier, tests):
     seen = {row.test for row in rows if row.p_value < 1e-9}
     assert tests <= seen
     assert all(row.p_value > 1e-5 for row in rows) == (not tests)
+
+
+def test_malformed_steps_are_counted_among_all_steps():
+    class Silent(MaskedVerifier):
+        def verify(self, draft, target, streams):
+            result = super().verify(draft, target, streams)
+            return dataclasses.replace(result, token_ids=torch.full_like(result.token_ids, PADDING))
+
+    forms = [row for row in serial_rows(Silent(), 8000, 0, CPU, 0) if row.test == FORM]
+    assert all(row.statistic == row.draws > 4000 for row in forms)
 
 
 # --- Evidence over whole texts ---

@@ -94,9 +94,11 @@ class MarkovPair:
         one_hot: bool = False,
         known: bool = True,
     ) -> float:
-        """G-test of one step's joint against the target's; 0 where a sequence of probability 0 came."""
+        """G-test of one step's joint against the target's; 0 where a sequence of probability 0 came, or no token."""
         draft, target, streams = self.step(draws, seed, params, dtype, one_hot, known)
         emitted = verifier.verify(draft, target, streams).token_ids
+        if (emitted[:, 0] == PADDING).any():  # the target would complete such a step, and hide it
+            return 0.0
         probs = self.probs(params, dtype)
         counts, expected = self.counts(emitted, probs, seed).double(), self.joint(probs) * draws
         if counts[expected == 0].sum() > 0:

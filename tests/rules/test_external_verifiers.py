@@ -13,7 +13,7 @@ from transformers.generation import utils
 
 from specbench.core.errors import ArgumentError, ConfigError, NotInstalledError
 from specbench.core.rng import Streams
-from specbench.core.types import Draft, LogitRows, Verification
+from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.rules.external import adapter
 from specbench.rules.external.flashinfer import FlashinferVerifier
 from specbench.rules.external.transformers import TransformersVerifier
@@ -65,6 +65,17 @@ def test_the_same_test_sees_a_row_in_the_wrong_place():
 
     pair = MarkovPair(5, 2, seed=3)
     assert pair.p_value(Shifted(), DRAWS, 1, WARM) < 1e-8
+
+
+def test_the_same_test_sees_that_nothing_was_emitted():
+    """As with a library whose kernels were never launched."""
+
+    class Silent(MaskedVerifier):
+        def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+            accepted = torch.zeros_like(draft.num_draft_tokens)
+            return Verification(torch.full((len(accepted), 3), PADDING), accepted)
+
+    assert MarkovPair(5, 2, seed=3).p_value(Silent(), DRAWS, 1, WARM) == 0
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -28,10 +28,11 @@ class _Serial:
         self.verifier, self.seed, self.device = verifier, seed, device
         self.fixture, self.name = fixture.to(device), f"serial {fixture.name}"
         self.table, self.generator = PitTable(self.fixture), torch.Generator(device).manual_seed(seed % 2**63)
-        self.malformed = 0
+        self.steps_made, self.malformed = 0, 0
 
     def steps(self, streams: Streams) -> Steps:
         steps = verified_steps(self.verifier, self.fixture, streams)
+        self.steps_made += len(steps.malformed)
         self.malformed += int(steps.malformed.sum())
         return steps
 
@@ -61,14 +62,14 @@ def serial_rows(verifier: Verifier, draws: int, seed: int, device: torch.device,
     for fixture in chosen:
         serial = _Serial(verifier, fixture, seed, device)
         pairs, time_each = draws // len(chosen), seconds / len(chosen)
-        rows, done = _successive(serial, pairs, time_each * (1 - TWINS_SHARE))
-        twins, more = _twins(serial, int(pairs * TWINS_SHARE) // len(_BITS), pairs, time_each * TWINS_SHARE)
-        found.append(Row(serial.name, FORM, done + more, float(serial.malformed), 0, float(serial.malformed == 0)))
-        found += [*rows, *twins]
+        rows = _successive(serial, pairs, time_each * (1 - TWINS_SHARE))
+        rows += _twins(serial, int(pairs * TWINS_SHARE) // len(_BITS), pairs, time_each * TWINS_SHARE)
+        malformed = serial.malformed
+        found += [Row(serial.name, FORM, serial.steps_made, float(malformed), 0, float(malformed == 0)), *rows]
     return found
 
 
-def _successive(serial: _Serial, draws: int, seconds: float | int) -> tuple[list[Row], int]:
+def _successive(serial: _Serial, draws: int, seconds: float | int) -> list[Row]:
     started, done, chunk = time.perf_counter(), 0, 32
     firsts, lasts, nexts = [], [], []
     neighbours: dict[int, list[np.ndarray]] = {}
@@ -89,12 +90,11 @@ def _successive(serial: _Serial, draws: int, seconds: float | int) -> tuple[list
     first, last, following = (np.concatenate(each) for each in (firsts, lasts, nexts))
     pairs = [np.concatenate(each, axis=1) for each in neighbours.values()]
     tests = [pair_g_test(*each) for each in pairs if each.shape[1] >= _LEAST]
-    rows = [
+    return [
         _row(serial, SUCCESSIVE, done, [pair_g_test(first, following)]),
         _row(serial, LAST_FIRST, done, [pair_g_test(last, following)]),
         *([_row(serial, NEIGHBOURS, done, tests)] if tests else []),
     ]
-    return rows, done
 
 
 def _neighbours(first: np.ndarray) -> dict[int, np.ndarray]:
@@ -107,10 +107,10 @@ def _neighbours(first: np.ndarray) -> dict[int, np.ndarray]:
     return found
 
 
-def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> tuple[list[Row], int]:
+def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> list[Row]:
     """Requests whose seeds or positions differ in one bit, which a generator of fewer bits takes for the same."""
     if pairs < _LEAST:
-        return [], 0
+        return []
     values: list[tuple[np.ndarray, np.ndarray]] = []
     started = time.perf_counter()
     for number, (seed_bit, position_bit) in enumerate(_BITS):
@@ -124,9 +124,9 @@ def _twins(serial: _Serial, pairs: int, first: int, seconds: float | int) -> tup
         one, two = (serial.values(serial.steps(each))[0] for each in (streams, other))
         values.append((one, two))
         if seconds and time.perf_counter() - started > seconds and number < len(_BITS) // 2:
-            return [], 2 * pairs * len(values)  # too slow for all bits, so it is tested on none
+            return []  # too slow for all bits, so it is tested on none
     tests = [pair_g_test(*each) for each in values]
-    return [_row(serial, TWINS, pairs * len(tests), tests)], 2 * pairs * len(tests)
+    return [_row(serial, TWINS, pairs * len(tests), tests)]
 
 
 def _row(serial: _Serial, name: str, draws: int, tests: list[GTest]) -> Row:
