@@ -12,8 +12,8 @@ from specbench.metrics import results
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, winner
 from specbench.reports.cells import NONE, number, plain
+from specbench.reports.plots import comparisons as plots
 from specbench.reports.plots import decode as decode_plots
-from specbench.reports.plots import engines as plots
 from specbench.reports.text import join
 from specbench.rules import rules_followed
 

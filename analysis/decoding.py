@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from specbench.metrics.intervals import columns
+from specbench.metrics.ranking import ranking
 from specbench.metrics.request_latency import STATISTICS
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, RESULT_SCHEMA, read_jobs
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
@@ -224,7 +225,7 @@ def build_sweep(
 
 def headlines(results: pd.DataFrame) -> dict[str, str]:
     """What an abstract would quote: the run of the highest speedup."""
-    best = results.loc[results["speedup"].idxmax()]
+    best = results.iloc[ranking(results).best]
     return {
         "Speedup": interval(best, "speedup"),
         "SpeedupGamma": plain(best["gamma"]),

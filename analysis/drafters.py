@@ -11,7 +11,7 @@ from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports import Report, Table, cells, winner
 from specbench.reports.between import tokens_a_step
 from specbench.reports.cells import interval, number, plain
-from specbench.reports.plots.drafters import speedup_by_category
+from specbench.reports.plots.comparisons import speedup_by_category
 
 from .command import main
 from .decoding import by_category, latency, read_categories, settings_of

@@ -17,6 +17,7 @@ from specbench.metrics.results import STEPS
 from specbench.reports import Report
 from specbench.reports.cells import interval
 from specbench.reports.plots import decode as plots
+from specbench.reports.text import literal
 
 from .decoding import Shown, build_sweep, main_sweep
 from .page import words
@@ -47,7 +48,7 @@ def build(run_dir: Path) -> Report:
 
 def closed_form(results: pd.DataFrame) -> ClosedForm | None:
     """Of the run of the highest speedup; None without overlap."""
-    best = results.loc[results["speedup"].idxmax()]
+    best = results.iloc[ranking(results).best]
     if pd.isna(best["overlap"]) or best["drafted"] == 0:
         return None
     overlap = min(best["overlap"], 1.0)  # a mean of overlaps may round beyond 1
@@ -59,12 +60,14 @@ def closed_form(results: pd.DataFrame) -> ClosedForm | None:
 
 def figures(run_dir: Path, results: pd.DataFrame) -> dict[str, Shown]:
     """The figures of this sweep alone."""
-    marked = ranking(results).fastest if len(results) > 1 else None
+    found = ranking(results)
+    title = literal(words("gamma_sweep.title", results.iloc[found.best], found))
+    marked = found.fastest if len(results) > 1 else None
     longest = results.loc[results["gamma"].idxmax()]
-    title = f"gamma {longest['gamma']}, {longest['series']}"
-    rates = plots.position_rates(*_estimates(run_dir, longest), title) if longest["gamma"] > 0 else None
+    name = f"gamma {longest['gamma']}, {longest['series']}"
+    rates = plots.position_rates(*_estimates(run_dir, longest), name) if longest["gamma"] > 0 else None
     return {
-        "speedup_against_gamma": plots.speedup_against_gamma(results, marked),
+        "speedup_against_gamma": plots.speedup_against_gamma(results, marked, title),
         "acceptance_length_against_gamma": plots.acceptance_length_against_gamma(results),
         "position_rates": rates,
     }

@@ -14,7 +14,7 @@ from specbench.metrics.run_row import COLUMNS_OF, COVERED, SETTINGS
 from specbench.metrics.run_settings import SAMPLER, as_text, distinguishing_columns, sampling_of
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import interval, number, plain
-from specbench.reports.plots import parameters as plots
+from specbench.reports.plots import comparisons as plots
 
 from .command import main
 from .decoding import latency, settings_of
@@ -27,7 +27,7 @@ OFF = {name: DEFAULTS[name] for name, each in SETTINGS.items() if each.paths == 
 STRUCTURE = "structured_outputs"
 
 
-class Comparison(NamedTuple):
+class ParameterComparison(NamedTuple):
     """A row of a temperature alone, and the rows whose overlap is above or below its own by intervals apart."""
 
     base: pd.Series
@@ -119,7 +119,7 @@ def structure(row: pd.Series) -> dict[str, str]:
     return {kind: value if isinstance(value, str) else json.dumps(value) for kind, value in wanted.items()}
 
 
-def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[Comparison]:
+def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[ParameterComparison]:
     """Each temperature alone, beside the samplers of the same temperature.
 
     Args:
@@ -132,7 +132,7 @@ def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[Comparison]:
         if len(others):
             above = others[others["overlap_low"] > own["overlap_high"]]
             below = others[others["overlap_high"] < own["overlap_low"]]
-            found.append(Comparison(own, settings_of(own, beside), above, below))
+            found.append(ParameterComparison(own, settings_of(own, beside), above, below))
     return found
 
 

@@ -67,6 +67,7 @@ if not any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/dxg", "
 
 extensions.provide("structured_outputs", "specbench.extras.structured")
 extensions.provide("different_vocabularies", "specbench.extras.vocabularies")
+extensions.provide("parallel", "specbench.extras.parallel")
 caches.keep_outside_clean()  # likewise before Triton and matplotlib are imported
 
 

@@ -18,10 +18,10 @@ import torch
 
 from specbench import load_pair
 from specbench.decoding import Decoder, Request
-from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.step_result import PHASES
 from specbench.drafters.model import ModelDrafter
+from specbench.extras.compiled.engine import CompiledEngine
 from specbench.models import CachedModel, Pair
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.workloads import load_prompts

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.decode_speed.attention_cases import AttentionCase, AttentionSpec, expected, largest_error, make_case
-from specbench.benchmark.timed import Timed, round_trip, with_interval
+from specbench.benchmark.timed import TimedCalls, round_trip, with_interval
 from specbench.benchmark.timer import FEWEST, DeviceTimer, calls_by_host
 from specbench.core.machine.devices import choose_device
 from specbench.metrics.latency import ratio_of_medians
@@ -131,7 +131,7 @@ def _refuse_softcap(case: AttentionCase) -> None:
 
 
 @dataclass
-class TimedWay(Timed):
+class TimedWay(TimedCalls):
     """One way in one case: why it is left out, what was wrong with a result, and its largest error so far."""
 
     case: int

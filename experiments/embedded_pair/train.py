@@ -25,7 +25,7 @@ from experiments.embedded_pair.optimise import build, distillation_loss, next_to
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.devices import choose_device
 from specbench.core.machine.disk import read_json, write_json
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 from specbench.models.weights import check_values, from_files
 
 TOKENIZER, FACTS = "tokenizer.json", "training.json"
@@ -105,7 +105,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 
 def teacher(folder: Path) -> LlamaForCausalLM:
     """The model of a finished target's folder. Exits with a message if its files lack weights or hold NaN."""
-    source = Source("--teacher", folder, "Give the folder of a finished target.")
+    source = Origin("--teacher", folder, "Give the folder of a finished target.")
     try:
         model = from_files(source, "its weights cannot be loaded", folder, dtype=torch.float32)
         check_values(model, source)

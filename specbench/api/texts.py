@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from specbench.rules.verifier import Verifier
 from specbench.runs.choices import chosen
 from specbench.sampling import SamplingParams, on_host
 
+Kind = TypeVar("Kind")
 _GROUPS = {"sampler.": "sampling.", "protocol.": ""}
 _ROUNDS = RoundSettings(rounds=2, max_rounds=6, seconds=60)  # as protocol=decode
 
@@ -105,7 +106,7 @@ def decode(
         raise ArgumentError("compare_plain: gamma is 0, which is plain decoding itself; give gamma=1 or more")
     size = check_count("batch_size", batch_size)
     host = next(filter(None, (on_host(request.sampling) for request in requests)), "")
-    made_drafter, made_engine = _drafter_of(drafter), _engine_of(engine)
+    made_drafter, made_engine = _component("drafter", drafter, Drafter), _component("engine", engine, DecodingEngine)
     made_verifier = verifier_of(verifier)
     decoder = _decoder(pair, most, made_verifier, made_drafter, made_engine, host)
     decoder.reserve(requests, size)
@@ -201,7 +202,9 @@ def record(
     (one,) = samplings_of(sampling, 1, several=False)
     check_parameters(one, RecordProtocol(samples))
     requests = _requests(pair, prompts, sampling, max_new_tokens, seed)
-    context = _context(pair, _drafter_of(drafter), requests, seed, check_count("batch_size", batch_size))
+    context = _context(
+        pair, _component("drafter", drafter, Drafter), requests, seed, check_count("batch_size", batch_size)
+    )
     return record_requests(context, repeated(context, samples)).trace
 
 
@@ -245,17 +248,11 @@ def _with_gammas(requests: Sequence[Request], given: int | Iterable[int]) -> tup
     return made, max(gammas.values())
 
 
-def _drafter_of(given: str | Drafter) -> Drafter:
-    made = chosen("drafter", given) if isinstance(given, str) else given
-    if not isinstance(made, Drafter):
-        raise ArgumentError(f"drafter: a {type(given).__name__}; a name of conf/drafter or a Drafter needed")
-    return made
-
-
-def _engine_of(given: str | DecodingEngine) -> DecodingEngine:
-    made = chosen("engine", given) if isinstance(given, str) else given
-    if not isinstance(made, DecodingEngine):
-        raise ArgumentError(f"engine: a {type(given).__name__}; a name of conf/engine or a DecodingEngine needed")
+def _component(group: str, given: str | Kind, kind: type[Kind]) -> Kind:
+    """The object that a name of conf/``group`` stands for, or the given one. Raises ArgumentError."""
+    made = chosen(group, given) if isinstance(given, str) else given
+    if not isinstance(made, kind):
+        raise ArgumentError(f"{group}: a {type(given).__name__}; a name of conf/{group} or a {kind.__name__} needed")
     return made
 
 

@@ -32,7 +32,7 @@ _AT_ONCE = 128  # draft rows whose dense cumulative sums are held side by side
 
 
 @dataclass
-class Counts:
+class DrawCounts:
     """What was seen.
 
     Attributes:
@@ -59,14 +59,14 @@ def count_draws(
     seed: int,
     device: torch.device,
     advance: Callable[[int], None] = lambda _: None,
-) -> Counts:
+) -> DrawCounts:
     """Lets both verify until at least ``draws`` decisions were made.
 
     Args:
         steps: verifications of each request from the same logits.
         advance: is told how many draws were made since it was told last.
     """
-    rule, counts = rule_of(verifier), Counts()
+    rule, counts = rule_of(verifier), DrawCounts()
     while counts.draws < draws:
         before = counts.draws
         case = make_case(spec, seed, counts.logits, device)
@@ -87,7 +87,7 @@ def count_draws(
     return counts
 
 
-def _count(rule: Rule, draft: Draft, expected: Verification, got: Verification, counts: Counts) -> bool:
+def _count(rule: Rule, draft: Draft, expected: Verification, got: Verification, counts: DrawCounts) -> bool:
     """Adds a step to the counts; whether both emitted the same."""
     same = (got.token_ids == expected.token_ids).all() & (got.num_accepted == expected.num_accepted).all()
     decided = rule.num_decided(expected.num_accepted, draft.num_draft_tokens).sum()

@@ -10,12 +10,12 @@ import numpy as np
 
 from specbench.benchmark.grid import CaseSpec
 from specbench.benchmark.tables import LATENCY_SCHEMA, LatencySample
-from specbench.benchmark.timed import Timed, with_interval
+from specbench.benchmark.timed import TimedCalls, with_interval
 from specbench.metrics.latency import median, ratio_of_medians
 
 
 @dataclass
-class Measured(Timed):
+class Measured(TimedCalls):
     """One case of one verifier, as rounds add to it.
 
     Attributes:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
-class Timed:
+class TimedCalls:
     """What was timed of one call.
 
     Attributes:

@@ -8,7 +8,7 @@ import torch
 
 from specbench.benchmark.timer import DeviceTimer
 from specbench.models import CachedModel
-from specbench.models.sharding import local
+from specbench.models.weights import local
 
 
 def weight_bytes(model: CachedModel | None) -> int | None:

@@ -21,6 +21,7 @@ MOVED = {
     "batch": "sampling.batch",
     "between": "reports.between",
     "config": "runs.config",
+    "decoding.engines.compiled": "extras.compiled.engine",
     "cost": "replay.cost",
     "drafters.strings": "extras.vocabularies.strings",
     "metrics.standing": "metrics.ranking",

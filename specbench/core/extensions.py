@@ -14,6 +14,12 @@ specbench/extras/. A module outside the tree replaces one by ``provide(hook, "my
     specbench.models.vocabulary.SharedTokens, which the pair then has as ``translation``.
     ``cached_draft(model, translation, name, dtype)`` returns a CachedModel of the draft, which takes and returns the
     target's tokens.
+
+``parallel`` (parallel=tensor), for a target of which each process of torchrun computes a part
+    ``applies(parallel)`` returns whether there are other processes. Raises ConfigError, for a missing package too.
+    ``join(model, device)`` and ``load(model, dtype, device)`` take a Checkpoint or a RandomModel of specbench.models;
+    the first is called before its weights are fetched, the second returns the model, which
+    has an attribute by the name specbench.models.cached_model.COMPARE_RANKS.
 """
 
 from __future__ import annotations

@@ -179,9 +179,9 @@ def _commit(
     ended = torch.where(lengths >= batch.limits, FULL, RUNNING)
     ended = torch.where(stops.any(dim=1), STOPPED, ended)
     nothing, bad = block & (emitted == PADDING), _bad(draft, rows)
-    if components.target.shards is not None:
+    if components.target.compare_ranks is not None:
         drafted = draft.token_ids.view(len(batch), draft.max_draft_tokens)
-        differ = components.target.shards.differing(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
+        differ = components.target.compare_ranks(rows.logits.unflatten(0, (len(batch), -1)), drafted, emitted)
         bad = torch.where(differ & (bad == FINITE), RANKS_DIFFER, bad)
     ended = torch.where(nothing.any(dim=1) | (bad != FINITE), FAILED, ended)
     finished = torch.where(batch.running, ended, batch.finished)

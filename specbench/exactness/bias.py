@@ -11,7 +11,7 @@ from specbench.rules.token.formulas import RULE as TOKEN
 
 
 @dataclass(frozen=True)
-class BiasRow:
+class RuleBiasRow:
     """One fixture.
 
     Attributes:
@@ -31,7 +31,7 @@ class BiasRow:
     token_rule: float
 
 
-def bias_rows(evidence: Evidence) -> list[BiasRow]:
+def bias_rows(evidence: Evidence) -> list[RuleBiasRow]:
     """Every small fixture that was drawn on and whose steps can be completed to whole prefixes."""
     # What was located is the bias where the code does little else.
     errors = {bound.fixture: bound.located for bound in evidence.bounds if bound.located is not None and bound.least}
@@ -46,10 +46,10 @@ def bias_rows(evidence: Evidence) -> list[BiasRow]:
             sum(share * (row * range(len(row))).sum() for share, row in zip(shares, lengths, strict=True))
         )
         noise = 0.4 * (dof.get(name, 0) / tally.draws) ** 0.5  # half the mean of |normal| a cell, E|z| = 0.8
-        rows.append(BiasRow(name, errors.get(name), tally.observed_tv(), noise, tally.mean_accepted(), token_rule))
+        rows.append(RuleBiasRow(name, errors.get(name), tally.observed_tv(), noise, tally.mean_accepted(), token_rule))
     return rows
 
 
-def as_dicts(rows: list[BiasRow]) -> list[dict[str, Any]]:
+def as_dicts(rows: list[RuleBiasRow]) -> list[dict[str, Any]]:
     """The rows for a certificate."""
     return [asdict(row) for row in rows]

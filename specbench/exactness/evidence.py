@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.inputs.census import CensusRow
@@ -44,6 +45,11 @@ class Row:
     detectable: float | None = None
     upper_bound: float | None = None
     gates: bool = True
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Tells the test from the others of a run."""
+        return self.fixture, self.test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,3 +233,17 @@ class Evidence:
     def rejected(self) -> list[Row]:
         """The tests that say the verifier is not lossless."""
         return [row for row in self.rows if row.gates and row.rejected_at is not None]
+
+
+def uncontradicted(bounds: Sequence[Bound], rejected: Iterable[Row], habits: Iterable[Habit]) -> list[Bound]:
+    """Returns the bounds without proofs that something contradicts.
+
+    A proof is of code that does the same at every call: a request that differs from the model, a test that rejects the
+    fixture, or any habit shows that it does not.
+
+    Args:
+        rejected: the tests that reject the verifier.
+    """
+    fixtures = {row.fixture for row in rejected} | {bound.fixture for bound in bounds if bound.differing}
+    habitual = any(habit.differing for habit in habits)
+    return [replace(bound, proved=bound.proved and not habitual and bound.fixture not in fixtures) for bound in bounds]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64, Int64
@@ -12,9 +11,10 @@ from torch import Tensor
 from specbench.core.rng import Stream
 from specbench.core.types import PADDING
 from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.enumeration.boxes import Model
+from specbench.exactness.enumeration.differences import FOR_THE_CAUSE, WrongPoint, differences
 from specbench.exactness.enumeration.injection import Point, ends_of, inject
 from specbench.exactness.enumeration.laws import completed, sequence_of, target_joint
-from specbench.exactness.enumeration.model import Axis, Boxes, Model
 from specbench.exactness.enumeration.reference import expected_of, held_against
 from specbench.exactness.evidence import EXTREMES, FORM, JOINT, Evidence, Failure
 from specbench.exactness.fixtures import Fixture
@@ -24,13 +24,8 @@ from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.steps import Steps
 from specbench.exactness.zoo.signature import likely_cause
 from specbench.rules.agreement import TOLERANCE
-from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier, capabilities
 
-_FOR_THE_CAUSE = 300  # requests that a flawed verifier of the zoo has to get wrong in the same way
-_EDGE = 1e-9  # of half a box: how far from its edge a point is put
-_LEAST_SHARE = 1e-9  # of the probability; less of it is rounding
-_HALVINGS = 40
 _BESIDE = 2000  # points next to wrong ones that are looked at
 
 
@@ -83,7 +78,7 @@ def _of_requests(
         simplest = max(
             (each for each in points if each.point.count == points[0].point.count), key=lambda each: each.share
         )
-        used = points[:_FOR_THE_CAUSE]
+        used = points[:FOR_THE_CAUSE]
         right = [point for each in used for point in each.beside][:_BESIDE]
         cause = likely_cause(verifier, [each.point for each in used], right)
         return _of_point(verifier, simplest.point, cause, unused)
@@ -107,86 +102,12 @@ def _of_probabilities(verifier: Verifier, evidence: Evidence, probes: dict[str, 
     return None if biased is None or biased.tv <= TOLERANCE else _of_law(verifier, biased)
 
 
-@dataclass(frozen=True)
-class _Wrong:
-    """A point at which a model of the code does not do what the rule does that it names.
-
-    Attributes:
-        share: probability of the points around that are wrong in the same way.
-        beside: points next to these, some of which it may get right.
-    """
-
-    point: Point
-    share: float
-    beside: tuple[Point, ...]
-
-
-def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[_Wrong]:
+def _in_models(verifier: Verifier, probes: dict[str, Probe]) -> Iterator[WrongPoint]:
     rule = held_against(verifier)
     if rule is not None:
         for probe in probes.values():
             for model in probe.models.values():
-                yield from _in_boxes(rule, model)
-
-
-def _in_boxes(rule: Rule, model: Model) -> Iterator[_Wrong]:
-    boxes = model.grid.boxes(model.fixture.gamma + 1)
-    middle = boxes.middle
-    wanted = expected_of(rule, model.fixture, model.count, middle)
-    wrong = (model.tokens != wanted).any(dim=1).nonzero()[:, 0]
-    heaviest = wrong[boxes.weight[wrong].argsort(descending=True)][:_FOR_THE_CAUSE]
-    for b in heaviest.tolist():
-        beside = tuple(Point(model.fixture, model.count, each) for each in _next_to(boxes, b, model.grid.axes))
-        yield _Wrong(Point(model.fixture, model.count, middle[:, b]), float(boxes.weight[b]), beside)
-    if len(wrong) == 0:
-        yield from _between_thresholds(rule, model, boxes)
-
-
-def _next_to(boxes: Boxes, b: int, axes: list[Axis]) -> Iterator[Tensor]:
-    """Points outside of a box, half its width from each of its sides."""
-    low, high = boxes.low[:, b], boxes.high[:, b]
-    for stream, offset in axes:
-        half = (high - low)[stream, offset] / 2
-        for value in (low[stream, offset] - half, high[stream, offset] + half):
-            if 0 <= value < 1:
-                point = (low + high) / 2
-                point[stream, offset] = value
-                yield point
-
-
-def _between_thresholds(rule: Rule, model: Model, boxes: Boxes) -> Iterator[_Wrong]:
-    """Where a threshold of the code is near the rule's: points halfway from the one to the other."""
-
-    def moved(axis: tuple[int, int], chosen: Int64[Tensor, " n"], edge: Tensor, part: Tensor | float) -> Tensor:
-        """Middles moved to an edge on one axis, but for so much of the way."""
-        stream, offset = axis
-        points = middle[:, chosen]
-        there = edge[stream, chosen, offset]
-        points[stream, :, offset] = there + part * (points[stream, :, offset] - there)
-        return points
-
-    def wrong(axis: tuple[int, int], chosen: Int64[Tensor, " n"], edge: Tensor, part: Tensor | float) -> Tensor:
-        points = moved(axis, chosen, edge, part)
-        return (model.tokens[chosen] != expected_of(rule, model.fixture, model.count, points)).any(dim=1)
-
-    middle = boxes.middle
-    every = torch.arange(len(boxes.weight))
-    for axis in model.grid.axes:
-        for edge in (boxes.low, boxes.high):
-            found = every[wrong(axis, every, edge, _EDGE)]
-            if len(found) == 0:  # most edges: forty calls for nothing
-                continue
-            found = found[boxes.weight[found].argsort(descending=True)][:_FOR_THE_CAUSE]
-            low, high = torch.full((len(found),), _EDGE, dtype=torch.float64), torch.ones(len(found)).double()
-            for _ in range(_HALVINGS):
-                part = (low + high) / 2
-                off = wrong(axis, found, edge, part)
-                low, high = torch.where(off, part, low), torch.where(off, high, part)
-            points, beside = (moved(axis, found, edge, part) for part in (low / 2, -low / 2))
-            shares = boxes.weight[found] * low / 2
-            for i in (shares > _LEAST_SHARE).nonzero()[:, 0].tolist():
-                point, other = (Point(model.fixture, model.count, each[:, i]) for each in (points, beside))
-                yield _Wrong(point, float(shares[i]), (other,) if 0 <= other.given[axis[0], axis[1]] < 1 else ())
+                yield from differences(rule, model)
 
 
 def _of_point(

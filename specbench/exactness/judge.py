@@ -34,7 +34,7 @@ _BET_ON = 64  # differing requests of a call that are bet on
 
 
 @dataclass
-class Judgement:
+class CallJudgement:
     """What one call showed.
 
     Attributes:
@@ -96,14 +96,14 @@ class Judge:
         error = law_error(self.rule, call, request)
         return error if error is not None and same_in_batch(self.rule, call, path, request) else None
 
-    def judge(self, call: Call) -> Judgement:
+    def judge(self, call: Call) -> CallJudgement:
         """Calls ``verify`` and compares.
 
         Raises:
             VerifierFault: the verifier did what no verifier may.
         """
         seen = Seen(call.stratum)
-        found = Judgement(seen)
+        found = CallJudgement(seen)
         arguments = (call.draft, call.target, call.streams)
         try:
             if call.number % _PURE_EVERY == 0:
@@ -126,7 +126,7 @@ class Judge:
             found.cells = token_cells(call, path, result, good.nonzero()[:, 0])
         return found
 
-    def _well_formed(self, call: Call, path: CallPath, result: Verification, found: Judgement) -> Tensor:
+    def _well_formed(self, call: Call, path: CallPath, result: Verification, found: CallJudgement) -> Tensor:
         """Requests whose result has the form of a result; the others, and tokens of probability 0, are counted."""
         good = well_formed(call.draft, call.target, result)
         places = torch.arange(result.token_ids.shape[1], device=good.device)
@@ -140,7 +140,7 @@ class Judge:
             _keep(call, result, impossible.nonzero()[:, 0], found)
         return good
 
-    def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, found: Judgement) -> None:
+    def _compare(self, call: Call, path: CallPath, result: Verification, good: Tensor, found: CallJudgement) -> None:
         assert self.rule is not None
         wanted = expected(self.rule, call, path)
         requests = differ(result, wanted).nonzero()[:, 0]
@@ -166,7 +166,7 @@ class Judge:
         self._unexplained[name] = self._unexplained.get(name, 0) + len(structural)
         return structural
 
-    def _check_law(self, call: Call, path: CallPath, found: Judgement) -> None:
+    def _check_law(self, call: Call, path: CallPath, found: CallJudgement) -> None:
         """The rule's formulas on one request, chosen by the call's number."""
         error, seen = self._law(call, path), found.seen
         if error is None:
@@ -189,7 +189,7 @@ def _judge(verifier: Verifier, counted: bool) -> Judge:
     return judge
 
 
-def _keep(call: Call, result: Verification, requests: Int64[Tensor, " m"], found: Judgement) -> None:
+def _keep(call: Call, result: Verification, requests: Int64[Tensor, " m"], found: CallJudgement) -> None:
     """Keeps the smallest request that shows a difference: the one with the shortest draft."""
     b = int(requests[call.counts[requests].argmin()])
     found.tokens = tuple(result.token_ids[b].tolist())

@@ -73,7 +73,7 @@ class LongUseRow:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _UsedBatch:
     """A batch, its streams, and its outcome at the beginning (None if it is not recorded)."""
 
     fixture: Fixture
@@ -86,10 +86,19 @@ class _Batch:
 
 
 class LongUse:
-    """One verifier object in use; ``begin`` makes it. Calls from elsewhere between ``begin`` and ``compare`` count as
-    use too, though not as calls.
+    """One verifier object in use. Requests of the fixtures and of batches in mixed shapes are recorded when it is made.
+
+    Calls from elsewhere before ``compare`` count as use too, though not as calls.
+
+    Args:
+        verifier: not called before.
+        fixtures: small ones, on the device; those that the verifier refuses are left out.
+
+    Raises:
+        VerifierFault: the verifier did what no verifier may.
     """
 
+    @watch.one_thread()
     def __init__(self, verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device):
         self.verifier, self.seed, self.device = verifier, seed, device
         self.unused = _copied(verifier)  # never called itself: others copy it
@@ -106,20 +115,6 @@ class LongUse:
         requests = _SLOW_REQUESTS if self._slow else _REQUESTS
         self._recorded = [batch for fixture in fixtures if (batch := self._recording(fixture, requests))]
         self._shapes = self._prepared()
-
-    @staticmethod
-    @watch.one_thread()
-    def begin(verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device) -> LongUse:
-        """Copies the object and records requests of the fixtures and of batches in mixed shapes.
-
-        Args:
-            verifier: not called before.
-            fixtures: small ones, on the device; those that the verifier refuses are left out.
-
-        Raises:
-            VerifierFault: the verifier did what no verifier may.
-        """
-        return LongUse(verifier, fixtures, seed, device)
 
     @watch.one_thread()
     def exercise(self, calls: int, seconds: float | int = 0) -> None:
@@ -187,7 +182,7 @@ class LongUse:
                 return time.perf_counter() - started > 2 * _SLOW
         return False
 
-    def _prepared(self) -> list[_Batch]:
+    def _prepared(self) -> list[_UsedBatch]:
         """Batches of mixed shapes, of which the first are recorded; those that the verifier refuses are left out."""
         limits, batches = capabilities(self.verifier).limits, []
         generator = torch.Generator().manual_seed(self.seed)
@@ -200,18 +195,18 @@ class LongUse:
                 batches.append(batch)
         return batches if batches and batches[0].before is not None else []  # it refuses all of this kind
 
-    def _batch(self, fixture: Fixture, size: int) -> _Batch:
+    def _batch(self, fixture: Fixture, size: int) -> _UsedBatch:
         self._next_request += size
         streams = request_streams(self.seed, self._next_request, size, fixture.gamma + 1, self.device)
-        return _Batch(fixture, draw(self.verifier, fixture, streams), streams)
+        return _UsedBatch(fixture, draw(self.verifier, fixture, streams), streams)
 
-    def _recording(self, fixture: Fixture, size: int) -> _Batch | None:
+    def _recording(self, fixture: Fixture, size: int) -> _UsedBatch | None:
         """A batch that is verified twice; None if the verifier refuses it."""
         batch = self._batch(fixture, size)
         with contextlib.suppress(ArgumentError):
             before, again = (_verified(self.verifier, batch, batch.streams) for _ in range(2))
             self.unsteady += _differing(before, again)
-            return _Batch(fixture, batch.drawn, batch.streams, before)
+            return _UsedBatch(fixture, batch.drawn, batch.streams, before)
         return None
 
     def _taken(self, chosen: int) -> bool:
@@ -236,14 +231,14 @@ class LongUse:
             self._others.seeds[chosen], self._others.positions[chosen], width, made[:, chosen, :width].contiguous()
         )
 
-    def _recheck(self, batch: _Batch) -> None:
+    def _recheck(self, batch: _UsedBatch) -> None:
         changed = _differing(batch.before, self._verify(batch))
         self.rechecked += len(batch)
         self.changed_between += changed
         if changed and self.first_changed is None:
             self.first_changed = self.calls
 
-    def _verify(self, batch: _Batch, streams: Streams | None = None, met: bool = True) -> Verification:
+    def _verify(self, batch: _UsedBatch, streams: Streams | None = None, met: bool = True) -> Verification:
         """The object's outcome; what goes wrong says after how many calls it does.
 
         Args:
@@ -262,7 +257,7 @@ class LongUse:
     def _after(self, problem: str) -> str:
         return f"after {self.calls:,} calls of one object: {problem}"
 
-    def _unlike_rule(self, batches: list[_Batch], after: list[Verification]) -> tuple[int | None, int | None]:
+    def _unlike_rule(self, batches: list[_UsedBatch], after: list[Verification]) -> tuple[int | None, int | None]:
         """Requests whose tokens are not the rule's: those that rounding explains, and the others."""
         rule = held_against(self.verifier)
         if rule is None:
@@ -276,7 +271,7 @@ class LongUse:
             by_rounding += len(wrong) - len(unlike)
         return by_rounding, structural
 
-    def _unlike_fresh(self, batches: list[_Batch], after: list[Verification]) -> int | None:
+    def _unlike_fresh(self, batches: list[_UsedBatch], after: list[Verification]) -> int | None:
         if self.unused is None:
             return None
         fresh = copy.deepcopy(self.unused)
@@ -297,7 +292,7 @@ def _copied(verifier: Verifier) -> Verifier | None:
     return None if fresh is verifier else fresh
 
 
-def _verified(verifier: Verifier, batch: _Batch, streams: Streams) -> Verification:
+def _verified(verifier: Verifier, batch: _UsedBatch, streams: Streams) -> Verification:
     """An outcome that later calls cannot overwrite."""
     drawn = batch.drawn
     result = watch.verify(verifier, batch.fixture, drawn.draft, drawn.target, streams)

@@ -1,7 +1,7 @@
 """How far can code be from the target? What was located of it, plus what may hide between the probes.
 
 Code is a black box, and a strip of its uniforms can hide between any two probes, so that probing proves no equality.
-But it bounds: let a model say what the code emits for each request (the boxes of enumeration/model.py, or the rule that
+But it bounds: let a model say what the code emits for each request (the boxes of enumeration/boxes.py, or the rule that
 the code names). The total variation of a step from the target's is at most that of the model, which is known exactly,
 plus the probability that the code does something else (the coupling inequality); and n requests on which it did what
 the model says leave at most ln(1/alpha)/n for that, at confidence 1 - alpha.
@@ -13,8 +13,8 @@ the tokens that it emits in the others' place balance out?
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64, Int64
@@ -23,13 +23,13 @@ from torch import Tensor
 
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING
+from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.injection import Point, inject
 from specbench.exactness.enumeration.laws import rule_error
 from specbench.exactness.enumeration.locate import locate, relocate
-from specbench.exactness.enumeration.model import Model
 from specbench.exactness.enumeration.proof import proved
 from specbench.exactness.enumeration.reference import beyond_rounding, expected, held_against
-from specbench.exactness.evidence import Bound, Habit, Row
+from specbench.exactness.evidence import Bound
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
@@ -270,20 +270,6 @@ class Probe:
         self._pending.clear()
         self.example = None
         return True
-
-
-def uncontradicted(bounds: Sequence[Bound], rejected: Iterable[Row], habits: Iterable[Habit]) -> list[Bound]:
-    """Returns the bounds without proofs that something contradicts.
-
-    A proof is of code that does the same at every call: a request that differs from the model, a test that rejects the
-    fixture, or any habit shows that it does not.
-
-    Args:
-        rejected: the tests that reject the verifier.
-    """
-    fixtures = {row.fixture for row in rejected} | {bound.fixture for bound in bounds if bound.differing}
-    habitual = any(habit.differing for habit in habits)
-    return [replace(bound, proved=bound.proved and not habitual and bound.fixture not in fixtures) for bound in bounds]
 
 
 def bound_of(probe: Probe, counted: int, alpha: float, least_alpha: float, counted_tv: float | None) -> Bound:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from scipy import stats
 
 from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
@@ -31,29 +30,28 @@ from specbench.exactness.enumeration.injection import (
 )
 from specbench.exactness.enumeration.reference import held_against
 from specbench.exactness.enumeration.row import locate_row
-from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, FORM, HARD, JOINT, Bound, Evidence, Row
+from specbench.exactness.evidence import ACCEPTANCE, EXTREMES, HARD, Evidence, Row, uncontradicted
 from specbench.exactness.examples import simplest_failure
 from specbench.exactness.fixtures import Fixture, greedy_fixture, small_fixtures
 from specbench.exactness.habits import habits
 from specbench.exactness.inputs import Takes
 from specbench.exactness.long_use import LongUse
-from specbench.exactness.probes import LOCATED, Probe, bound_of, uncontradicted
+from specbench.exactness.probes import Probe
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.settings import Settings
+from specbench.exactness.small_bounds import LAST_LOOK, LOCATING, SmallBounds
 from specbench.exactness.statistics.calls import call_bound
-from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
+from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.statistics.serial import serial_rows
 from specbench.exactness.statistics.small import SmallTier
-from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm
 from specbench.exactness.trials import ALL, Configured, Trials, run_trials
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.verifier import capabilities
 
-LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, 0.6))  # share of the draws, share of the false alarm
+LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, LAST_LOOK))  # share of the draws, share of the false alarm
 AGAIN, AT_LAST = 0.05, 0.22  # likewise, of the looks at models made anew, and of the one at everything
 FIRST_LOOK = 10_000  # draws; earlier the chi-square limit is far
-LOCATING = 0.1  # share of the false alarm that is for bounds from below
 # Requests that locating thresholds takes on all small fixtures together, those that even the least effort takes, and
 # the least effort (locate.py) with which it is begun.
 LOCATING_REQUESTS, LEAST_REQUESTS, LEAST_EFFORT = 1_200_000, 150_000, 0.02
@@ -124,6 +122,7 @@ class _Examination:
         self.verifier, self.settings, self.seed, self.device = verifier, settings, seed, device
         self.evidence, self.report, self.journal = evidence, report, journal
         self.fixtures = [fixture.to(device) for fixture in (*small_fixtures(), greedy_fixture())]
+        self.bounds = SmallBounds(settings, evidence, len(self.fixtures))
         self.probes: dict[str, Probe] = {}
         self.small: SmallTier | None = None
         self.extremes: list[Point] = []
@@ -136,7 +135,7 @@ class _Examination:
         """Everything, the quick parts first; evidence is complete after each, as far as it goes."""
         self.report("what its tokens depend on, and where its thresholds are")
         if self.settings.use_calls and not capabilities(self.verifier).interpreted:
-            self.use = LongUse.begin(self.verifier, self.fixtures, self.seed, self.device)
+            self.use = LongUse(self.verifier, self.fixtures, self.seed, self.device)
         injectable = self._injectable()
         company = [fixture for fixture in self.fixtures if fixture.name in _IN_COMPANY]
         self.evidence.habits = habits(self.verifier, company, injectable, self.seed)
@@ -189,7 +188,7 @@ class _Examination:
         """What follows from the counts, without another call of the verifier."""
         if self.evidence.fault is not None:  # the look that it cut short
             self._look(AT_LAST)
-        self.evidence.rows = [self._bounded(row) for row in self.evidence.rows]
+        self.evidence.rows = [self.bounds.bounded(row) for row in self.evidence.rows]
         if self.small is not None:
             self.evidence.tallies = {name: tally for name, tally in self.small.tallies.items() if tally.draws}
 
@@ -197,7 +196,11 @@ class _Examination:
         """What only needs to be done once."""
         self.conclude()
         if self.evidence.fault is None:
-            bounds = uncontradicted(self._bounds(), self.evidence.rejected, self.evidence.habits)
+            bounds = uncontradicted(
+                self.bounds.of(self.probes, {} if self.small is None else self.small.tallies),
+                self.evidence.rejected,
+                self.evidence.habits,
+            )
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
             self.evidence.bounds, self.evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
         if self.evidence.fault is None and names_another_rule(self.evidence):
@@ -215,34 +218,28 @@ class _Examination:
     @property
     def rejected(self) -> bool:
         """Whether anything says that the verifier is not lossless."""
-        least = (probe.least(self._least_alarm) for probe in self.probes.values())
+        least = (probe.least(self.bounds.least_alarm) for probe in self.probes.values())
         return bool(self.evidence.rejected) or any(each > TOLERANCE for each in least)
 
-    @property
-    def _least_alarm(self) -> float:
-        """The false alarm of a fixture's bound from below."""
-        return self.settings.false_alarm * LOCATING / len(self.fixtures)
+    def _first(self, run: Callable[[Any, Fixture], Any]) -> Any:
+        """What ``run`` returns on the first fixture that the verifier does not refuse; None if it refuses all."""
+        for fixture in self.fixtures:
+            with contextlib.suppress(ArgumentError):
+                return run(self.verifier, fixture)
+        return None
 
     def _injectable(self) -> bool:
-        for fixture in self.fixtures:
-            try:
-                return takes_injected_uniforms(self.verifier, fixture)
-            except ArgumentError:
-                continue
-        return False
+        return bool(self._first(takes_injected_uniforms))
 
     def _effort(self) -> float:
         """How thoroughly thresholds can be looked for in the time there is."""
-        for fixture in self.fixtures:
-            try:
-                seconds = seconds_a_request(self.verifier, fixture)
-            except ArgumentError:
-                continue
-            if not self.settings.locating_seconds:
-                return 1.0
-            effort = (self.settings.locating_seconds / seconds - LEAST_REQUESTS) / LOCATING_REQUESTS
-            return min(1.0, effort) if effort > LEAST_EFFORT else 0.0
-        return 0.0
+        seconds = self._first(seconds_a_request)
+        if seconds is None:
+            return 0.0
+        if not self.settings.locating_seconds:
+            return 1.0
+        effort = (self.settings.locating_seconds / seconds - LEAST_REQUESTS) / LOCATING_REQUESTS
+        return min(1.0, effort) if effort > LEAST_EFFORT else 0.0
 
     def _begin(self, fixture: Fixture, injectable: bool, effort: float) -> None:
         if injectable:
@@ -310,7 +307,7 @@ class _Examination:
     def _look(self, part: float) -> None:
         """Holm's procedure over all tests so far."""
         rows = [*(self.small.rows() if self.small is not None else []), *self.extra]
-        gate = {_key(row): row.p_value for row in rows if row.gates and row.test not in HARD}
+        gate = {row.key: row.p_value for row in rows if row.gates and row.test not in HARD}
         least = min(gate.values(), default=1.0)
         drawn = 0 if self.small is None else self.small.drawn
         self.journal.note(draws=drawn, log10_p_value=math.log10(least) if least > 0 else None)
@@ -319,54 +316,8 @@ class _Examination:
         for row in rows:
             impossible = row.test in HARD and row.p_value == 0
             if impossible or (row.test == ACCEPTANCE and row.p_value < alarm / len(self.fixtures)):
-                rejected.add(_key(row))
+                rejected.add(row.key)
         for row in rows:
-            if _key(row) in rejected:
-                self.caught.setdefault(_key(row), row.draws)
-        self.evidence.rows = [replace(row, rejected_at=self.caught.get(_key(row))) for row in rows]
-
-    def _bounds(self) -> list[Bound]:
-        """Of every fixture that was drawn on."""
-        found = []
-        for name, probe in self.probes.items():
-            tally = None if self.small is None else self.small.tallies.get(name)
-            if tally is None or tally.draws == 0:
-                continue
-            # What is held against its rule has the smaller of two bounds, each with half of the doubt.
-            alpha = self._doubt if probe.method == LOCATED else self._doubt / 2
-            counted = self._counted(name, tally) if probe.method != LOCATED else None
-            found.append(bound_of(probe, tally.draws, alpha, self._least_alarm, counted))
-        return found
-
-    @property
-    def _doubt(self) -> float:
-        """How often the bound of a fixture may be wrong."""
-        return (1 - CONFIDENCE) / len(self.fixtures)
-
-    def _counted(self, name: str, tally: Tally) -> float | None:
-        """The bound by counts alone; where the target allows one sequence, by how often there was another."""
-        row = next((row for row in self.evidence.rows if _key(row) == (name, JOINT)), None)
-        if row is not None:
-            return self._bounded(row).upper_bound
-        if int((tally.fixture.p > 0).sum(dim=1).max()) > 1:
-            return 1.0  # so few draws that no cell could be tested
-        impossible = next((row.statistic for row in self.evidence.rows if _key(row) == (name, FORM)), None)
-        if impossible is None:
-            return None
-        return float(stats.beta.isf(self._doubt / 2, impossible + 1, max(tally.draws - impossible, 1e-9)))
-
-    def _bounded(self, row: Row) -> Row:
-        """With what it could have seen, and with an upper bound that holds on all small fixtures together."""
-        if row.test != JOINT or row.dof == 0:
-            return row
-        tests = max(1, sum(each.gates and each.test not in HARD for each in self.evidence.rows))
-        share = self.settings.false_alarm * (1 - LOCATING) * LOOKS[-1][1] / tests
-        return replace(
-            row,
-            detectable=detectable_tv(row.draws, row.dof, self.settings.power, share),
-            upper_bound=tv_upper_bound(row.statistic, row.dof, row.draws, 1 - self._doubt / 2, row.untested),
-        )
-
-
-def _key(row: Row) -> tuple[str, str]:
-    return row.fixture, row.test
+            if row.key in rejected:
+                self.caught.setdefault(row.key, row.draws)
+        self.evidence.rows = [replace(row, rejected_at=self.caught.get(row.key)) for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.exactness.bias import BiasRow
+from specbench.exactness.bias import RuleBiasRow
 from specbench.exactness.differential import ComparisonRow, Divergence
 from specbench.exactness.evidence import Bound, Habit, Row, StratumRow
 from specbench.exactness.inputs.census import CensusRow
@@ -63,7 +63,7 @@ CENSUS_SCHEMA = schema_of(CensusRow)
 HABITS_SCHEMA = schema_of(Habit)
 CALIBRATION_SCHEMA = schema_of(PValue)
 CELLS_SCHEMA = schema_of(CellRow)
-BIAS_SCHEMA = schema_of(BiasRow)
+BIAS_SCHEMA = schema_of(RuleBiasRow)
 SENSITIVITY_SCHEMA = schema_of(SensitivityRow)
 ELSEWHERE_SCHEMA = schema_of(ElsewhereRow)
 DIVERGENCES_SCHEMA = schema_of(Divergence)

@@ -21,7 +21,7 @@ from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Row, Stratu
 from specbench.exactness.inputs import STRATA, Call, Stratum, Takes, draw_call
 from specbench.exactness.inputs.census import Census
 from specbench.exactness.inputs.law import LawError
-from specbench.exactness.judge import CONFIGURED_FIRST, Judge, Judgement
+from specbench.exactness.judge import CONFIGURED_FIRST, CallJudgement, Judge
 from specbench.exactness.shares import in_order
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.cells import NUMBERS, CellCounts
@@ -157,7 +157,7 @@ class _Judging:
     judge: Judge
     drawn: _Drawn
 
-    def __call__(self, i: int) -> Judgement:
+    def __call__(self, i: int) -> CallJudgement:
         return self.judge.judge(self.drawn[i])
 
     def look_for_the_form(self) -> None:
@@ -173,10 +173,10 @@ class _Trials:
         self.by_cells: dict[str, CellCounts] = {}  # by stratum: a bias in one is not lost among the requests of others
         self.bets = DifferenceBets(NUMBERS, 2.0, torch.device("cpu"))
         self.bet_on = 0
-        self.smallest: tuple[int, Judgement] | None = None
+        self.smallest: tuple[int, CallJudgement] | None = None
         self.worst: tuple[tuple[float, float], int, int, LawError] | None = None
 
-    def run(self, judgements: Generator[Judgement], seconds: float | int) -> Trials:
+    def run(self, judgements: Generator[CallJudgement], seconds: float | int) -> Trials:
         started = shown = time.perf_counter()
         total = len(self.drawn)
         with contextlib.closing(judgements):
@@ -200,7 +200,7 @@ class _Trials:
             self.result.unfit = self.drawn[i], request, error
         return self.result
 
-    def _add(self, i: int, one: Judgement) -> None:
+    def _add(self, i: int, one: CallJudgement) -> None:
         """Adds what one call showed; the order decides what bets grow to."""
         stratum = one.seen.stratum
         self.seen.setdefault(stratum.name, Seen(stratum)).add(one.seen)

@@ -37,7 +37,7 @@ class Disturbance:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _LoadReading:
     wall: float
     process: float
     thread: float
@@ -57,8 +57,8 @@ class DisturbanceWatch:
         self.usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         self.started = self._read()
 
-    def _read(self) -> _Reading:
-        return _Reading(time.perf_counter(), time.process_time(), time.thread_time(), busy_seconds(self.usable))
+    def _read(self) -> _LoadReading:
+        return _LoadReading(time.perf_counter(), time.process_time(), time.thread_time(), busy_seconds(self.usable))
 
     def ended(self) -> Disturbance:
         """What was seen so far."""

@@ -16,6 +16,12 @@ A difference of log(speedup) has three sources of error, which are added:
   is seen in plain decoding, the same work in every run: the scatter of its speed over runs is taken for the error that
   each speedup has from this source. A speedup is over the plain decoding beside it, so that most of a change drops
   out; the whole is taken all the same, since nothing says how much.
+
+Runs in shared rounds (protocols/together.py) decode each batch one right after the other. A change of the machine meets
+all of them, so that this source drops out, and two runs are compared over the batches that both have decoded. They are
+compared again and again while rounds go on, and a run that is shown to be slower than any other ends there. Look number
+j may err with 1 / (j (j + 1)) of the level, which adds up to the level over all looks (alpha spending: Lan & DeMets,
+"Discrete sequential boundaries for clinical trials", Biometrika 70, 1983).
 """
 
 from __future__ import annotations
@@ -34,6 +40,7 @@ from specbench.metrics.speed import Variance, batch_variance, half_width, parts
 
 FALSE_NAME = 1 - CONFIDENCE  # how often a setting that is not the only fastest one may be called that
 CHANGED = 0.01  # the p-value below which plain decoding is said to have changed from run to run
+TIE = 0.05  # settings within 5% of the fastest are as fast, for those who look for one to use
 BATCHES = ("batch_tokens", "batch_seconds", "batch_plain_tokens", "batch_plain_seconds")
 
 
@@ -44,6 +51,7 @@ class Ranking:
     Attributes:
         best: of the highest speedup.
         rivals: of all others that are not shown to be slower than it.
+        tied: of the rivals that are shown to be within TIE of it; shared rounds alone look for that.
         pays: of those that are shown to be faster than plain decoding, all of them together.
         disturbed: whether the machine was while any of them was timed.
         drift: how much plain decoding changed from run to run; None where no two have it in common.
@@ -51,6 +59,7 @@ class Ranking:
 
     best: int
     rivals: list[int]
+    tied: list[int]
     pays: list[int]
     disturbed: bool
     drift: Variance | None
@@ -63,17 +72,55 @@ class Ranking:
 
 def ranking(rows: pd.DataFrame) -> Ranking:
     """Compares rows of results.RunRow, one a setting; see the module."""
-    best = int(np.argmax(rows["speedup"].to_numpy(dtype=float)))
-    settings = [_Setting.of(row) for _, row in rows.iterrows()]
-    drift, tail = plain_drift(rows), FALSE_NAME / len(rows)
-    others = [place for place in range(len(rows)) if place != best]
+    speedups = rows["speedup"].to_numpy(dtype=float)
+    settings = [SettingTimes.of(row) for _, row in rows.iterrows()]
+    drift, level = plain_drift(rows), FALSE_NAME / len(rows)
+    # The speedup of a setting that ended early is over the first batches alone, which may be easy ones.
+    beaten = {
+        place
+        for place, one in enumerate(settings)
+        if any(one.shares(other) and _slower(one, other, None, level) for other in settings)
+    }
+    best = max((place for place in range(len(rows)) if place not in beaten), key=lambda place: speedups[place])
+    others = [place for place in range(len(rows)) if place != best and place not in beaten]
+    rivals = [place for place in others if not _slower(settings[place], settings[best], drift, level)]
     return Ranking(
         best,
-        [place for place in others if not _slower(settings[place], settings[best], drift, tail)],
-        [place for place, one in enumerate(settings) if one.pays(tail)],
+        rivals,
+        [place for place in rivals if _tied(settings[place], settings[best], level)],
+        [place for place, one in enumerate(settings) if one.pays(level)],
         any(map(is_disturbed, seen(rows))),
         drift,
     )
+
+
+@dataclass(frozen=True)
+class Look:
+    """How settings in shared rounds compare so far; places are those of the settings.
+
+    Attributes:
+        best: of the highest speedup among those that are not beaten.
+        beaten: those that are shown to be slower than another.
+        tied: whether all others are shown to be within TIE of the best.
+    """
+
+    best: int
+    beaten: set[int]
+    tied: bool
+
+
+def look(settings: Sequence[SettingTimes], among: int) -> Look:
+    """Compares settings in shared rounds.
+
+    Args:
+        settings: that were not beaten at an earlier look; each knows the number of this one.
+        among: settings at the beginning.
+    """
+    level = FALSE_NAME / among
+    beaten = {place for place, one in enumerate(settings) if any(_slower(one, each, None, level) for each in settings)}
+    best = max(set(range(len(settings))) - beaten, key=lambda place: settings[place].gain)
+    rivals = [one for place, one in enumerate(settings) if place != best and place not in beaten]
+    return Look(best, beaten, all(_tied(one, settings[best], level) for one in rivals))
 
 
 def seen(rows: pd.DataFrame) -> list[Disturbance]:
@@ -100,6 +147,10 @@ def plain_changed(rows: pd.DataFrame) -> bool:
 
 def _scatter(rows: pd.DataFrame, texts: bool) -> Variance | None:
     """The variance of log(plain tokens a second) within runs of the same plain work, or of the same plain texts."""
+    if "rounds_of" in rows and rows["rounds_of"].notna().any():
+        # Runs in shared rounds are one piece of plain work, of which the run with the most batches has the most.
+        rows = rows.sort_values("plain_tokens", ascending=False, kind="stable")
+        rows = rows[rows["rounds_of"].isna() | ~rows.duplicated("rounds_of")]
     rows = with_settings(rows)
     # Texts of another file under the same name of a workload have other lengths.
     columns = [*plain_work_columns(rows, texts), *(["batch_plain_tokens"] if texts else [])]
@@ -115,32 +166,92 @@ def _key(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class _Setting:
-    """log(speedup), the parts of its batches (none where they are not known, or one), and its variance from rounds."""
+class SettingTimes:
+    """What is known of a setting's speed.
+
+    Attributes:
+        gain: log(speedup).
+        batches: the columns BATCHES [4, batches]; of none where they are not known, or one.
+        rounds: the variance of the gain from rounds, if it is known.
+        looks: comparisons in shared rounds up to the setting's last; 0 outside of such rounds.
+        rounds_of: the job that began the shared rounds; None outside of such.
+    """
 
     gain: float
-    part: np.ndarray
+    batches: np.ndarray
     rounds: list[Variance]
+    looks: int = 0
+    rounds_of: int | None = None
 
     @staticmethod
-    def of(row: pd.Series) -> _Setting:
+    def of(row: pd.Series) -> SettingTimes:
         error, held = row["round_error"], [row[name] for name in BATCHES]
         known = all(isinstance(each, Sequence | np.ndarray) and len(each) > 1 for each in held)
-        return _Setting(
+        shared = pd.notna(row.get("rounds_of"))
+        return SettingTimes(
             float(np.log(row["speedup"])),
-            parts(*map(np.asarray, held)) if known else np.zeros(0),
+            np.array([np.asarray(each, dtype=float) for each in held]) if known else np.zeros((4, 0)),
             [Variance(float(error) ** 2, float(row["rounds"]) - 1)] if pd.notna(error) and error > 0 else [],
+            *((int(row["looks"]), int(row["rounds_of"])) if shared else ()),
         )
 
-    def pays(self, tail: float) -> bool:
-        return len(self.part) > 0 and self.gain > half_width([batch_variance(self.part), *self.rounds], tail)
+    @staticmethod
+    def shared(batches: np.ndarray, looks: int, rounds_of: int) -> SettingTimes:
+        """Of a setting in shared rounds.
+
+        Args:
+            batches: the columns BATCHES.
+        """
+        tokens, seconds, plain_tokens, plain_seconds = batches.sum(axis=1)
+        gain = float(np.log(tokens / seconds / (plain_tokens / plain_seconds)))
+        return SettingTimes(gain, batches, [], looks, rounds_of)
+
+    @property
+    def part(self) -> np.ndarray:
+        return parts(*self.batches)
+
+    def tail(self, level: float) -> float:
+        """The share of a level that the setting's last look may spend."""
+        return level / (self.looks * (self.looks + 1)) if self.looks else level
+
+    def shares(self, other: SettingTimes) -> bool:
+        """Whether both were timed in the same shared rounds."""
+        return self.rounds_of is not None and self.rounds_of == other.rounds_of
+
+    def first(self, count: int) -> SettingTimes:
+        """Over the first batches alone."""
+        if self.batches.shape[1] <= count:
+            return self
+        return SettingTimes.shared(self.batches[:, :count], self.looks, self.rounds_of or 0)
+
+    def pays(self, level: float) -> bool:
+        known = self.batches.shape[1] > 1
+        return known and self.gain > half_width([batch_variance(self.part), *self.rounds], self.tail(level))
 
 
-def _slower(one: _Setting, best: _Setting, drift: Variance | None, tail: float) -> bool:
-    """Whether a setting is shown to be slower than the one of the highest speedup."""
-    if not len(one.part) or not len(best.part):
-        return False
-    batches = [one.part - best.part] if len(one.part) == len(best.part) else [one.part, best.part]
-    machine = [] if drift is None else [Variance(2 * drift.value, drift.freedom)]
-    variances = [*map(batch_variance, batches), *one.rounds, *best.rounds, *machine]
-    return best.gain - one.gain > half_width(variances, tail)
+def _compared(one: SettingTimes, other: SettingTimes, drift: Variance | None, level: float) -> tuple[float, float]:
+    """By how much log(speedup) of the other is higher, and how far that reaches at the level."""
+    shared = one.shares(other)
+    count, others = one.batches.shape[1], other.batches.shape[1]
+    if min(count, others) < 2:
+        return 0.0, np.inf
+    if shared:
+        one, other = one.first(others), other.first(count)
+    paired = shared or count == others
+    batches = [one.part - other.part] if paired else [one.part, other.part]
+    machine = [] if shared or drift is None else [Variance(2 * drift.value, drift.freedom)]
+    variances = [*map(batch_variance, batches), *one.rounds, *other.rounds, *machine]
+    tail = one.tail(level) if shared else min(one.tail(level), other.tail(level))
+    return other.gain - one.gain, half_width(variances, tail)
+
+
+def _slower(one: SettingTimes, other: SettingTimes, drift: Variance | None, level: float) -> bool:
+    """Whether a setting is shown to be slower than another one."""
+    gained, half = _compared(one, other, drift, level)
+    return bool(gained > half)
+
+
+def _tied(one: SettingTimes, best: SettingTimes, level: float) -> bool:
+    """Whether shared rounds show a setting to be within TIE of the best one, in both directions."""
+    gained, half = _compared(one, best, None, level)
+    return one.shares(best) and bool(abs(gained) + half <= np.log(1 + TIE))

@@ -155,6 +155,10 @@ class RunRow:
     seconds_commit: float | None = None  # stop tokens, limits, what is cached of a block
     seconds_rest: float | None = None
     rounds: int | None = None  # how often all batches were decoded both ways
+    rounds_of: int | None = (
+        None  # the job whose file has the rounds, if several jobs shared them (protocols/together.py)
+    )
+    looks: int | None = None  # in shared rounds: comparisons with the others, up to the one that ended this setting
     round_error: float | None = None  # relative standard error of speedup by the scatter of rounds; None for one round
     plain_round_error: float | None = None  # the same of plain_tokens_per_second
     batch_tokens: list[int] | None = None  # what the speed columns add up, group by group

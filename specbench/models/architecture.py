@@ -16,7 +16,7 @@ from transformers import (
 from transformers.quantizers import AutoHfQuantizer
 
 from specbench.core.errors import ModelError
-from specbench.core.machine.files import Source, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, shown, wrap_library_errors
 from specbench.models.attention import takes_places
 from specbench.models.cached_model import context_length
 
@@ -24,7 +24,7 @@ SHORTEST = 8  # tokens: a context that a prompt and some tokens fit in
 _REMEDY = "Choose a decoder whose layers have attention, full or in a sliding window (Llama, Qwen3, Gemma 3)."
 
 
-def load_config(folder: Path, source: Source) -> PreTrainedConfig:
+def load_config(folder: Path, source: Origin) -> PreTrainedConfig:
     """The configuration of a checked folder.
 
     Raises:
@@ -67,7 +67,7 @@ def load_config(folder: Path, source: Source) -> PreTrainedConfig:
     return config
 
 
-def _check_quantised(quantised: Any, source: Source) -> None:
+def _check_quantised(quantised: Any, source: Origin) -> None:
     method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
     problem = f"it is quantised ({shown(method)}), and cannot be loaded here"
     remedy = "Install what is missing, or choose a checkpoint in bfloat16 or float32."
@@ -80,7 +80,7 @@ def _check_quantised(quantised: Any, source: Source) -> None:
         raise source.wrong(f"{problem} (transformers has no such method)", remedy)
 
 
-def stop_ids(generation: object, tokenizer: PreTrainedTokenizerBase, vocab_size: int, source: Source) -> frozenset[int]:
+def stop_ids(generation: object, tokenizer: PreTrainedTokenizerBase, vocab_size: int, source: Origin) -> frozenset[int]:
     """Ids that end a text: the tokenizer's and those of the target's generation config.
 
     Raises:

@@ -22,7 +22,6 @@ from specbench.models import attention, rope
 from specbench.models.cache import RaggedCache
 from specbench.models.plain_attention import places, seen
 from specbench.models.row_cache import RowCache
-from specbench.models.sharding import Shards
 from specbench.sampling.batch import known_max
 
 # Without cuDNN's attention, which builds a new plan for every length of the keys, that is, at every step.
@@ -31,6 +30,7 @@ _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBac
 # Names a hidden state: "last" is what the output layer reads; k is what leaves layer k, from 1; 0 is the embeddings.
 Feature = Literal["last"] | int
 Features = dict[Feature, Shaped[Tensor, "B fed hidden"]]
+COMPARE_RANKS = "specbench_compare_ranks"  # attribute of a model that several processes compute (hook ``parallel``)
 
 
 @dataclass(frozen=True)
@@ -79,19 +79,18 @@ class CachedModel(RowCache):
     Attributes:
         lengths: cached tokens of each request in the leading rows, int64 [B] on the model's device; changed in place.
         layout: see :class:`specbench.models.RowCache`.
-        shards: the ranks that the model is sharded over; None for a whole one. The cache has this rank's heads.
+        compare_ranks: of a model that other processes compute a part of, in the same steps: returns the requests, bool
+            [B], of which they have other logits [B, width, V] or tokens [B, _]; None for a model of this process alone.
         fixed_forward: what steps of fixed shapes call in place of ``model``, such as its compiled form; None for
             ``model`` itself.
         least_width: tokens of a chain that steps of fixed shapes feed at least, padding included.
     """
 
-    shards: Shards | None = None
-
     def __init__(self, model: PreTrainedModel, vocab_size: int, name: str, dtype: torch.dtype | None = None):
         self.model, self.vocab_size, self.name = model, vocab_size, name
         self._dtype = dtype
         self.device = model.device
-        self.shards = Shards.of(model)
+        self.compare_ranks: Callable[..., Tensor] | None = vars(model).get(COMPARE_RANKS)
         self.context = context_length(model.config)
         self._takes_places = attention.install(model)
         rope.hold(model)

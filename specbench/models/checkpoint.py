@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from specbench.core.machine import ranks
-from specbench.core.machine.files import Source, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, shown, wrap_library_errors
 from specbench.core.machine.progress import say
 from specbench.models import hub
 from specbench.models.architecture import load_config, stop_ids
@@ -36,7 +35,7 @@ def locate(key: str, name: str) -> str:
         ConfigError: a folder that is missing or broken (folder.py), or no such shape; found out before anything is
             loaded.
     """
-    source = Source(key, name, _WHOLE)
+    source = Origin(key, name, _WHOLE)
     if name.startswith(RANDOM):
         shape(source)
         return name
@@ -47,7 +46,7 @@ def locate(key: str, name: str) -> str:
     return str(folder)
 
 
-def _folder(source: Source) -> Path | None:
+def _folder(source: Origin) -> Path | None:
     """The folder that a name means, whether or not there is one; None for a hub id."""
     name = str(source.value)
     if name.startswith(EMBEDDED):
@@ -70,7 +69,7 @@ class Checkpoint:
         raw: what config.json holds.
     """
 
-    source: Source
+    source: Origin
     folder: Path
     remote: bool
     raw: Mapping[str, Any]
@@ -90,13 +89,13 @@ class Checkpoint:
             ConfigError: it is not there or broken.
             ModelError: it is nothing that specbench can run.
         """
-        source = Source(key, name, _WHOLE)
+        source = Origin(key, name, _WHOLE)
         folder = _folder(source)
         remote = folder is None and download
         if remote:
             folder = hub.fetch(source)
         elif folder is None:
-            source = Source(key, name, _INCOMPLETE)
+            source = Origin(key, name, _INCOMPLETE)
             folder = hub.cached(source)
         with hub.offline():
             raw = check_folder(folder, source, weights=not remote)
@@ -129,28 +128,29 @@ class Checkpoint:
             check_dtypes(held, self.source)
             check_size(self.config, held, self.source)
 
-    def load(self, dtype: torch.dtype, device: torch.device, sharded: bool = False) -> PreTrainedModel:
+    def load(self, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """The model on its device, in eval mode, with every weight from the files.
-
-        Args:
-            sharded: each rank reads its shard (sharding.py); all have to be here.
 
         Raises:
             ConfigError: the files are broken, or the device has no room.
             ModelError: weights that are missing or no numbers; an architecture that a cached model cannot run.
         """
         with hub.offline():
-            if sharded:
-                model = ranks.together(lambda: self._read(dtype, device, True))
-            else:
-                model = self._read(dtype, device, False)
+            model = self.read(dtype, device)
             check_runs(model, self.vocab_size, self.source)
         return model
 
-    def _read(self, dtype: torch.dtype, device: torch.device, sharded: bool) -> PreTrainedModel:
-        model = load_weights(self.folder, self.config, dtype, self.source, sharded)
-        # Shards are read to where they stay, and some quantised models refuse to be moved.
-        if not sharded and not (self.quantised and model.device.type == device.type):
+    def read(
+        self, dtype: torch.dtype, device: torch.device, placed: Mapping[str, Any] | None = None
+    ) -> PreTrainedModel:
+        """The model as :meth:`load` returns it, before it is tried.
+
+        Args:
+            placed: further arguments of ``from_pretrained`` that have weights read to where they stay.
+        """
+        model = load_weights(self.folder, self.config, dtype, self.source, **(placed or {}))
+        # Some quantised models refuse to be moved.
+        if not placed and not (self.quantised and model.device.type == device.type):
             problem, remedy = f"it does not fit on {device}", "Use a smaller model, dtype=bfloat16 or device=cpu."
             with wrap_library_errors(self.source.key, self.source.value, problem, remedy):
                 model = model.to(device)

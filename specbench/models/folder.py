@@ -14,7 +14,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 from transformers import __version__ as transformers_version
 
-from specbench.core.machine.files import Source, is_text, problem_of, reason, shown
+from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown
 from specbench.models.weight_files import check_dtypes, headers, weight_files
 
 _OBJECTS = (
@@ -31,7 +31,7 @@ _MOST = {
 }
 
 
-def check_folder(folder: Path, source: Source, *, weights: bool = True) -> dict[str, Any]:
+def check_folder(folder: Path, source: Origin, *, weights: bool = True) -> dict[str, Any]:
     """Checks all that can be checked, and returns what config.json holds.
 
     Args:
@@ -63,7 +63,7 @@ def check_folder(folder: Path, source: Source, *, weights: bool = True) -> dict[
     return config
 
 
-def _listed(folder: Path, source: Source) -> set[str]:
+def _listed(folder: Path, source: Origin) -> set[str]:
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def _opened(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def check_config(config: Mapping[str, Any], source: Source) -> None:
+def check_config(config: Mapping[str, Any], source: Origin) -> None:
     """Checks what transformers would stumble over, run away with, or pass over in silence.
 
     Raises:
@@ -119,7 +119,7 @@ def check_config(config: Mapping[str, Any], source: Source) -> None:
         _check_counts(part, source)
 
 
-def _check_counts(config: Mapping[str, Any], source: Source) -> None:
+def _check_counts(config: Mapping[str, Any], source: Origin) -> None:
     for name, most in _MOST.items():
         value = config.get(name)
         if value is None or isinstance(value, list):  # what is left to the model, or differs by layer

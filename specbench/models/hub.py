@@ -17,7 +17,7 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Source, reason
+from specbench.core.machine.files import Origin, reason
 from specbench.core.machine.progress import console, say
 from specbench.models.weight_files import INDEX, SINGLE
 
@@ -27,7 +27,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROF
 _NOT_CACHED = "It is not in the local hub cache: add pair.download=true to fetch it, or give a folder."
 
 
-def cached(source: Source) -> Path:
+def cached(source: Origin) -> Path:
     """The folder of the local hub cache that holds a repository's newest known files. No network is tried.
 
     Raises:
@@ -42,7 +42,7 @@ def cached(source: Source) -> Path:
     return Path(found).parent
 
 
-def fetch(source: Source) -> Path:
+def fetch(source: Origin) -> Path:
     """Fetches all but the weights, and returns the folder. An unreachable hub is told where the cache has the model.
 
     Raises:
@@ -71,7 +71,7 @@ def fetch(source: Source) -> Path:
     return _download(source, small, None)
 
 
-def fetch_weights(source: Source, folder: Path) -> None:
+def fetch_weights(source: Origin, folder: Path) -> None:
     """Fetches the weights into a folder that ``fetch`` gave. Raises ConfigError."""
     held = {path.name for path in folder.iterdir()}
     names = [SINGLE]
@@ -119,7 +119,7 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
     return result
 
 
-def _download(source: Source, names: Sequence[str], revision: str | None) -> Path:
+def _download(source: Origin, names: Sequence[str], revision: str | None) -> Path:
     if not console.is_terminal:
         huggingface_hub.utils.disable_progress_bars()
     try:
@@ -129,7 +129,7 @@ def _download(source: Source, names: Sequence[str], revision: str | None) -> Pat
     return Path(folder)
 
 
-def _explained(source: Source, error: Exception) -> ConfigError:
+def _explained(source: Origin, error: Exception) -> ConfigError:
     """What the hub's client raised, in words that say what to do."""
     causes = list(_causes(error))
     for kind, problem, remedy in (

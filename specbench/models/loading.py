@@ -12,7 +12,6 @@ from specbench.core import extensions
 from specbench.core.errors import ConfigError
 from specbench.core.machine.devices import choose_device, choose_dtype, device_of_rank
 from specbench.core.machine.progress import say
-from specbench.models import sharding
 from specbench.models.cached_model import CachedModel, context_length
 from specbench.models.checkpoint import EMBEDDED, Checkpoint, locate
 from specbench.models.random_weights import RandomModel
@@ -147,8 +146,10 @@ def load_pair(
         >>> pair.vocab_size
         4096
     """
-    sharded = sharding.asked(parallel)
-    chosen_device = choose_device(device_of_rank(device) if sharded else device)
+    others = None if parallel == "none" else extensions.provider("parallel")
+    if others is not None and not others.applies(parallel):
+        others = None
+    chosen_device = choose_device(device if others is None else device_of_rank(device))
     chosen_dtype = choose_dtype(dtype, chosen_device)
     dtype_of_draft = chosen_dtype if draft_dtype is None else choose_dtype(draft_dtype, chosen_device, DRAFT_DTYPE)
     of_target = _opened("pair.target", target, download)
@@ -167,12 +168,14 @@ def load_pair(
             raise of_draft.source.wrong(problem, "Use two shapes of one family, or two checkpoints.")
     written = chat_of(tokenizer, chat, system, thinking)
     thought = thinking_ids(tokenizer, thinking_tokens, of_target.vocab_size)
-    if sharded:
-        sharding.check_divisible(of_target.config, of_target.source)
-        sharding.join(chosen_device)
+    if others is not None:
+        others.join(of_target, chosen_device)
     for each in filter(None, (of_target, of_draft)):
         each.complete()
-    model = of_target.load(chosen_dtype, chosen_device, sharded)
+    if others is None:
+        model = of_target.load(chosen_dtype, chosen_device)
+    else:
+        model = others.load(of_target, chosen_dtype, chosen_device)
     draft_model = None if of_draft is None else of_draft.load(dtype_of_draft, chosen_device)
     stops = of_target.stop_ids(model)
     return Pair(model, draft_model, tokenizer, of_target.vocab_size, stops, written, translation, thought)

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
 
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 
 RANDOM = "random:"  # what stands before the name of a shape
 
@@ -65,7 +65,7 @@ SHAPES: dict[str, Callable[[], PreTrainedConfig]] = {
 }
 
 
-def shape(source: Source) -> PreTrainedConfig:
+def shape(source: Origin) -> PreTrainedConfig:
     """The configuration that ``random:NAME`` asks for.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from specbench.core.errors import ConfigError, ModelError
-from specbench.core.machine.files import Source, reason, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, reason, shown, wrap_library_errors
 
 _TRIAL = "Hello"
 _SWITCHES = ("enable_thinking", "thinking")  # by which templates turn thinking on and off
@@ -32,7 +32,7 @@ class Chat:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-def load_tokenizer(folder: Path, source: Source) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path, source: Origin) -> PreTrainedTokenizerBase:
     """The tokenizer of a checked folder.
 
     Raises:

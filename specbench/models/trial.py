@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specbench.core.errors import ModelError
-from specbench.core.machine.files import Source, reason
+from specbench.core.machine.files import Origin, reason
 from specbench.models.attention import windows_of_layers
 from specbench.models.cached_model import CachedModel
 
@@ -23,7 +23,7 @@ _TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01}
 _TOLERANCE_OF_16_BITS = 0.2
 
 
-def check_runs(model: PreTrainedModel, vocab_size: int, source: Source) -> None:
+def check_runs(model: PreTrainedModel, vocab_size: int, source: Origin) -> None:
     """Decodes two short texts in steps, with tokens taken back, and compares with one pass over each.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from specbench.core.machine.files import Source, plain, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, plain, shown, wrap_library_errors
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -37,7 +37,7 @@ def named(names: Mapping[str, object] | list[str]) -> str:
     return ", ".join(map(plain, listed[:_SHOWN])) + more
 
 
-def weight_files(folder: Path, config: Mapping[str, Any], source: Source) -> list[Path]:
+def weight_files(folder: Path, config: Mapping[str, Any], source: Origin) -> list[Path]:
     """The files that transformers will read.
 
     Raises:
@@ -56,7 +56,7 @@ def weight_files(folder: Path, config: Mapping[str, Any], source: Source) -> lis
     return _shards(folder / first, source) if first.endswith(".json") else [folder / first]
 
 
-def _none(present: set[str], source: Source) -> Exception:
+def _none(present: set[str], source: Origin) -> Exception:
     def those(endings: tuple[str, ...]) -> str:
         return ", ".join(sorted(name for name in present if name.endswith(endings)))
 
@@ -72,7 +72,7 @@ def _none(present: set[str], source: Source) -> Exception:
     return source.wrong(f"{problem} in the folder", "Give a folder with *.safetensors, as save_pretrained writes it.")
 
 
-def _shards(index: Path, source: Source) -> list[Path]:
+def _shards(index: Path, source: Origin) -> list[Path]:
     shard_of = source.json_object(index).get("weight_map")
     if not isinstance(shard_of, dict) or not shard_of:
         raise source.wrong(f"{index.name} has no weight_map")
@@ -94,7 +94,7 @@ def _shards(index: Path, source: Source) -> list[Path]:
     return [index.parent / name for name in sorted(names)]
 
 
-def headers(files: list[Path], source: Source) -> dict[str, Held]:
+def headers(files: list[Path], source: Origin) -> dict[str, Held]:
     """What the files hold, by tensor.
 
     Raises:
@@ -125,7 +125,7 @@ def _header(path: Path) -> dict[str, Held]:
         return {tensor: Held(path.name, part.get_dtype(), tuple(part.get_shape())) for tensor, part in parts.items()}
 
 
-def check_dtypes(held: Mapping[str, Held], source: Source) -> None:
+def check_dtypes(held: Mapping[str, Held], source: Origin) -> None:
     """Raises ConfigError for weights in integers or 8 bits where no quantization_config tells of their scales.
 
     transformers would take the integers themselves for the weights.

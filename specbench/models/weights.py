@@ -21,9 +21,8 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from specbench.core.errors import ModelError
-from specbench.core.machine.files import Source, wrap_library_errors
+from specbench.core.machine.files import Origin, wrap_library_errors
 from specbench.core.machine.progress import say
-from specbench.models import sharding
 from specbench.models.attention import implementation
 from specbench.models.weight_files import Held, elements, named
 
@@ -49,9 +48,12 @@ def alone() -> Generator[None]:
 
 
 def load_weights(
-    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, source: Source, sharded: bool = False
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, source: Origin, **options: Any
 ) -> PreTrainedModel:
-    """The model of a folder, in eval mode: on the CPU, or the shard of this rank on its device.
+    """The model of a folder, in eval mode, on the CPU.
+
+    Args:
+        options: further arguments of ``from_pretrained``, which may name another place.
 
     Raises:
         ConfigError: whatever transformers raises while it loads.
@@ -65,14 +67,14 @@ def load_weights(
         dtype=dtype,
         attn_implementation=implementation(config),
         use_safetensors=True,
-        **sharding.loading(sharded),
+        **options,
     )
     if getattr(config, "quantization_config", None) is None:
         _check_tied(model, source)
     return model
 
 
-def from_files(source: Source, problem: str, folder: Path, remedy: str = _MIXED, **options: Any) -> PreTrainedModel:
+def from_files(source: Origin, problem: str, folder: Path, remedy: str = _MIXED, **options: Any) -> PreTrainedModel:
     """The model that files hold, in eval mode, with no weight made up: the one door to ``from_pretrained``.
 
     Args:
@@ -105,7 +107,7 @@ def from_files(source: Source, problem: str, folder: Path, remedy: str = _MIXED,
     return model.eval()
 
 
-def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Source) -> None:
+def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Origin) -> None:
     """Refuses a config.json of far more weights than the files hold, before memory for them is asked for.
 
     Raises:
@@ -150,7 +152,7 @@ def _conversion_error(logged: Collection[str]) -> str | None:
     return " ".join(lines[0].replace("|", " ").split()) if lines else None
 
 
-def _check_report(report: Mapping[str, Any], source: Source, remedy: str) -> None:
+def _check_report(report: Mapping[str, Any], source: Origin, remedy: str) -> None:
     missing = set(report["missing_keys"])
     unknown = {key for key in report["unexpected_keys"] if not _HARMLESS.search(key)}
     shapes = {key: f"{key} {_shape(held)} instead of {_shape(due)}" for key, held, due in report["mismatched_keys"]}
@@ -171,10 +173,10 @@ def _shape(shape: Collection[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-def _check_tied(model: PreTrainedModel, source: Source) -> None:
+def _check_tied(model: PreTrainedModel, source: Origin) -> None:
     """Raises ModelError where config.json says that two weights are one, and the files hold two."""
     for one, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
-        held, due = (sharding.local(model.get_parameter(name)) for name in (one, other))
+        held, due = (local(model.get_parameter(name)) for name in (one, other))
         if held.data_ptr() != due.data_ptr():
             raise ModelError(
                 f"{source.key}={source.value}: config.json ties {one} to {other}, and the files hold two that differ. "
@@ -183,7 +185,7 @@ def _check_tied(model: PreTrainedModel, source: Source) -> None:
             )
 
 
-def check_values(model: PreTrainedModel, source: Source) -> None:
+def check_values(model: PreTrainedModel, source: Origin) -> None:
     """Looks at every weight that this rank has once, where the model lies.
 
     Raises:
@@ -192,7 +194,7 @@ def check_values(model: PreTrainedModel, source: Source) -> None:
     tensors = {
         name: held
         for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers())
-        if (held := sharding.local(tensor)).is_floating_point() and held.numel()
+        if (held := local(tensor)).is_floating_point() and held.numel()
     }
     ends = _ends(list(tensors.values()))
     if bad := [name for name, end in zip(tensors, ends, strict=True) if not all(map(torch.isfinite, end))]:
@@ -211,7 +213,7 @@ def check_values(model: PreTrainedModel, source: Source) -> None:
     if not zeros:
         return
     embedding: Any = model.get_input_embeddings()
-    outer = {sharding.local(each).data_ptr() for each in (embedding.weight, output_weight(model, source))}
+    outer = {local(each).data_ptr() for each in (embedding.weight, output_weight(model, source))}
     if any(tensors[name].data_ptr() in outer for name in zeros):
         raise ModelError(
             f"{source.key}={source.value}: all values are 0 in {named(zeros)}, so that every token is alike to the "
@@ -220,7 +222,13 @@ def check_values(model: PreTrainedModel, source: Source) -> None:
     say(f"{source.key}={source.value}: all values are 0 in {named(zeros)}. Are the files whole?", style="yellow")
 
 
-def output_weight(model: PreTrainedModel, source: Source) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
+    """Returns what this process has of a tensor: its part of a DTensor, or the tensor itself."""
+    held: Any = tensor
+    return held.to_local() if hasattr(held, "to_local") else tensor
+
+
+def output_weight(model: PreTrainedModel, source: Origin) -> Tensor:
     """The matrix of the output layer, a row for each id. Raises ModelError where there is none."""
     layer: Any = model.get_output_embeddings()
     if layer is None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from scipy import stats
 
-from specbench.benchmark.draws import Counts, count_draws
+from specbench.benchmark.draws import DrawCounts, count_draws
 from specbench.benchmark.grid import PLAIN, CaseSpec
 from specbench.benchmark.tables import AGREEMENT, AGREEMENT_SCHEMA, DIFFERENCES, DIFFERENCES_SCHEMA, AgreementRow
 from specbench.core.checks import check_count
@@ -81,7 +81,7 @@ class AgreementProtocol:
         compared = self._on_fixtures(context, other) if self.requests else []
         divergences = [each for comparison in compared for each in comparison.divergences[:LISTED]]
         first = _first(compared)
-        row, counts = self._on_draws(context, other) if self.draws else (None, Counts())
+        row, counts = self._on_draws(context, other) if self.draws else (None, DrawCounts())
         headline = [*([_words(compared, _name(other))] if compared else []), *([_counted(row)] if row else [])]
         return Outcome(
             "; ".join(headline),
@@ -111,17 +111,17 @@ class AgreementProtocol:
 
     def _on_fixtures(self, context: RunContext, other: Verifier) -> list[Comparison]:
         fixtures, compared = [*small_fixtures(), greedy_fixture()], []
-        lines = _Lines(f"requests of {len(fixtures)} small fixtures", self.requests * len(fixtures))
+        lines = _ForkLines(f"requests of {len(fixtures)} small fixtures", self.requests * len(fixtures))
         for fixture in track(fixtures, "comparing on fixtures"):
             compared.append(compare(context.verifier, other, fixture, self.requests, context.seed, context.device))
             lines.add(self.requests, sum(len(comparison.divergences) for comparison in compared))
         return compared
 
-    def _on_draws(self, context: RunContext, other: Verifier) -> tuple[AgreementRow, Counts]:
+    def _on_draws(self, context: RunContext, other: Verifier) -> tuple[AgreementRow, DrawCounts]:
         dtype = str(context.dtype).removeprefix("torch.")
         spec = CaseSpec(context.batch_size, self.vocabulary, context.gamma, dtype, PLAIN, context.sampling)
         started, device = time.perf_counter(), context.device
-        lines = _Lines(f"draws on {spec.vocabulary:,} tokens", self.draws)
+        lines = _ForkLines(f"draws on {spec.vocabulary:,} tokens", self.draws)
         with progress("comparing draws", self.draws) as bar:
 
             def advance(done: int) -> None:
@@ -141,7 +141,7 @@ class AgreementProtocol:
         return _row(context, other, spec, counts, time.perf_counter() - started), counts
 
 
-class _Lines:
+class _ForkLines:
     """Lines that say how far a comparison has come, for logs that show no progress bar.
 
     Args:
@@ -183,7 +183,7 @@ def _name(verifier: Verifier) -> str:
     return type(verifier).__name__
 
 
-def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: Counts, seconds: float) -> AgreementRow:
+def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: DrawCounts, seconds: float) -> AgreementRow:
     rule, found = rule_of(context.verifier), len(counts.differences)
     explained = [each.excess for each in counts.differences if each.rounding and each.excess is not None]
     interval = stats.binomtest(found, counts.draws).proportion_ci(CONFIDENCE, "exact")

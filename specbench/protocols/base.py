@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -20,6 +20,23 @@ if TYPE_CHECKING:  # drafters import transformers, which takes seconds, and most
     from specbench.drafters import Drafter
 
 
+@dataclass(frozen=True)
+class Together:
+    """The jobs of a sweep that differ in verifier and gamma alone, and run one after the other in this process.
+
+    Attributes:
+        number: of this job.
+        jobs: this one and those that have no rows yet, in their order.
+        sweep: the folder with their folders.
+        context_of: makes the ModelContext of one of them. Raises SpecbenchError.
+    """
+
+    number: int
+    jobs: Sequence[int]
+    sweep: Path
+    context_of: Callable[[int], Any]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
     """What every run is made of, built and validated.
@@ -34,6 +51,7 @@ class RunContext:
         source: the engine under test, not yet opened; None if the command names none. The protocol opens and closes it.
         processors: what sampler.processors says, as JSON; empty for none.
         journal: for numbers that a user wants to see while the run goes on.
+        together: the jobs of the sweep that may share their rounds with this one; None if it runs by itself.
     """
 
     verifier: Verifier
@@ -52,6 +70,7 @@ class RunContext:
     source: Source | None = None
     processors: str = ""
     journal: Journal = field(default_factory=Journal)
+    together: Together | None = None
 
     @property
     def columns(self) -> dict[str, Any]:

@@ -44,8 +44,17 @@ from specbench.protocols.logprobs import logprob_table
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import NOTHING, Ignored
 from specbench.protocols.record import recorded
-from specbench.protocols.rounds import ROUND_SCHEMA, ROUNDS, RoundSettings, Timed, TimedRounds, timed_rounds
+from specbench.protocols.rounds import (
+    ROUND_SCHEMA,
+    ROUNDS,
+    DecoderFacts,
+    RoundSettings,
+    Timed,
+    TimedRounds,
+    timed_rounds,
+)
 from specbench.protocols.shared import shared_fields
+from specbench.protocols.together import shared_rounds
 from specbench.replay.trace import TRACE, Trace
 from specbench.reports.plots import decode as plots
 from specbench.reports.winner import disturbed
@@ -60,6 +69,8 @@ class DecodeProtocol:
     Args:
         rounds, max_rounds, seconds: see :class:`specbench.protocols.rounds.RoundSettings`.
         warmup: times the first batch is decoded both ways before the clock starts.
+        together: whether jobs of a sweep that differ in verifier and gamma alone share their rounds (together.py), if
+            they run in one process. ``seconds`` are then those of all of them; rounds and max_rounds play no role.
         check: settings of the empirical-against-target check.
         against: other decoders to time on the same requests, in batches of batch_size (against.py).
         group: requests that are timed as one; 0 is all of the workload, None is batch_size, and "category" is all of a
@@ -80,11 +91,18 @@ class DecodeProtocol:
         check: Mapping[str, Any],
         against: Sequence[str] = (),
         group: object = None,
+        together: object = False,
     ):
         self.rounds = RoundSettings(rounds, max_rounds, seconds)
         self.warmup = check_count("protocol.warmup", warmup, 0, MOST_ROUNDS)
         self.check = CheckSettings(**check)
         self.against = check_ways(against)
+        if not isinstance(together, bool):
+            raise ConfigError("protocol.together", together, "neither true nor false", "Use true or false.")
+        self.together = together
+        if self.together and self.against:
+            remedy = "Use protocol.together=false, or protocol.against=[]."
+            raise ConfigError("protocol.against", list(self.against), "not timed in rounds that jobs share", remedy)
         own = group is not None and group != BY_CATEGORY
         self.by_category = group == BY_CATEGORY
         self.group = check_count("protocol.group", group, least=0) if own else None
@@ -98,16 +116,20 @@ class DecodeProtocol:
 
     def run(self, context: ModelContext) -> Outcome:
         """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
-        speculative = context.decoder()
-        plain = context.decoder(0)
-        groups = self._groups(context)
-        requests = [request for group in groups for request in group]  # in the order in which they are decoded
-        timed = self._decode(plain, speculative, context, groups)
-        plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
-        batches = in_groups(requests, context.batch_size)
-        prompt_seconds = speculative.prompt_seconds, plain.prompt_seconds  # before plain decodes beside others
-        baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds), plain)
+        groups, baselines, shared = self._groups(context), [], {}
+        if self.together and context.together is not None:
+            found = shared_rounds(context, groups, self.rounds.seconds, self.warmup)
+            timed, facts = found.timed, found.facts
+            shared = {"rounds_of": found.rounds_of, "looks": found.looks}
+        else:
+            plain, speculative = context.decoder(0), context.decoder()
+            timed = self._decode(plain, speculative, context, groups)
+            facts = DecoderFacts.of(plain, speculative)  # before plain decodes beside others
+            batches = in_groups([request for group in groups for request in group], context.batch_size)
+            plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
+            baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds), plain)
         completions = [c for _, batch in timed.first for c in batch.completions]
+        requests = [each.request for each in completions]  # in the order in which they were decoded
         steps = step_log(completions)
         check, empirical = check_first_tokens(context, self.check)
         scored = recorded(context, requests, completions) if context.drafter.has_probabilities else None
@@ -118,13 +140,14 @@ class DecodeProtocol:
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
             **shared_fields(context, completions, None if scored is None else scored.columns),
-            **speed_fields(timed, speculative.stopwatch.seconds),
+            **speed_fields(timed, facts.phases),
+            **shared,
             **({} if timed.request_times is None else latency_columns(timed.request_times)),
-            "engine": speculative.engine.name,
-            "seconds_prepared": speculative.engine.preparation + plain.engine.preparation,
-            "step_sizes": list(speculative.engine.batch_sizes),
+            "engine": facts.engine,
+            "seconds_prepared": facts.preparation,
+            "step_sizes": facts.step_sizes,
             "group": max(map(len, groups)),
-            **step_fields(timed, *prompt_seconds),
+            **step_fields(timed, facts.prompts, facts.plain_prompts),
             "weight_bytes_target": weight_bytes(context.target),
             "weight_bytes_draft": weight_bytes(context.drafter.model),
             "copy_bandwidth": copy_bandwidth(context.device),

@@ -116,6 +116,38 @@ class TimedRounds:
         ]
 
 
+@dataclass(frozen=True)
+class DecoderFacts:
+    """What the decoders of timed rounds say beside times and texts.
+
+    Attributes:
+        engine: its name.
+        preparation: seconds of preparing steps, of both decoders.
+        step_sizes: see DecodingEngine.batch_sizes.
+        phases: seconds of the speculative decoder by phase, over all rounds.
+        prompts, plain_prompts: seconds of feeding prompts, over all rounds.
+    """
+
+    engine: str
+    preparation: float
+    step_sizes: list[int]
+    phases: dict[str, float]
+    prompts: float
+    plain_prompts: float
+
+    @staticmethod
+    def of(plain: Decoder, speculative: Decoder) -> DecoderFacts:
+        engine = speculative.engine
+        return DecoderFacts(
+            engine.name,
+            engine.preparation + plain.engine.preparation,
+            list(engine.batch_sizes),
+            dict(speculative.stopwatch.seconds),
+            speculative.prompt_seconds,
+            plain.prompt_seconds,
+        )
+
+
 def decode_timed(decoder: Decoder, batch: Sequence[Request], at_once: int = 0) -> Timed:
     """Decodes one batch to its end under the clock, so many requests at once (0: all)."""
     before = decoder.steps

@@ -38,7 +38,7 @@ from typing import Any
 import pyarrow as pa
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Source, is_name, shown
+from specbench.core.machine.files import Origin, is_name, shown
 from specbench.core.sampling_params import SamplingParams
 from specbench.replay.trace import (
     FIELDS,
@@ -77,7 +77,7 @@ def read_any(path: str | Path) -> Trace:
 def read_json_lines(path: str | Path) -> Trace:
     """See the module. Raises ConfigError."""
     check_file(path)
-    source = Source(KEY, path, _FORMAT)
+    source = Origin(KEY, path, _FORMAT)
     numbered = [
         (number, _object(source.parsed(line, f"line {number}"), number, source)) for number, line in source.lines(path)
     ]
@@ -89,7 +89,7 @@ def read_json_lines(path: str | Path) -> Trace:
     return trace_of(table, identity, path, [number for number, _ in rows])
 
 
-def _object(parsed: Any, number: int, source: Source) -> dict[str, Any]:
+def _object(parsed: Any, number: int, source: Origin) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise source.wrong(f"line {number} is not a JSON object")
     return parsed

@@ -68,7 +68,7 @@ PLAN_SCHEMA = schema_of(PlanRow)
 
 
 @dataclass(frozen=True)
-class Setting:
+class PlannedSetting:
     """Tokens [n] of each prompt, its expected steps [n], and the variance [n] of its steps from run to run."""
 
     name: str
@@ -112,15 +112,15 @@ def prompts_needed(variance: float, difference: float, alpha: float, power: floa
         count = max(count + 1, math.ceil(normal**2 * variance / difference**2))
 
 
-def setting(trace: Trace, replayed: Replayed) -> Setting:
+def setting(trace: Trace, replayed: Replayed) -> PlannedSetting:
     """A replayed setting with its noise; prompts of about one length are best, as decoding with a limit makes them."""
     drawn = simulated_steps(trace, survival(trace, replayed.rule, replayed.gamma), RUNS)
     tokens, steps = by_prompt(trace, [replayed])
     summed = np.stack([sums_by_prompt(trace, run) for run in drawn])
-    return Setting(f"{replayed.rule}, gamma {replayed.gamma}", tokens, steps[:, 0], summed.var(axis=0, ddof=1))
+    return PlannedSetting(f"{replayed.rule}, gamma {replayed.gamma}", tokens, steps[:, 0], summed.var(axis=0, ddof=1))
 
 
-def compare(first: Setting, second: Setting, alpha: float, power: float) -> dict[str, Any]:
+def compare(first: PlannedSetting, second: PlannedSetting, alpha: float, power: float) -> dict[str, Any]:
     """The columns of PlanRow."""
     difference, count = second.length - first.length, len(first.tokens)
     row: dict[str, Any] = {

@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Source, is_text, problem_of, reason, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, is_text, problem_of, reason, shown, wrap_library_errors
 from specbench.replay.values import (
     KEY,
     Where,
@@ -166,7 +166,7 @@ def read_trace(path: str | Path) -> Trace:
         ConfigError: no such file, not a trace, missing columns, or values that cannot be (see trace_of).
     """
     check_file(path)
-    source = Source(KEY, path, _REMEDY)
+    source = Origin(KEY, path, _REMEDY)
     # Not read_table, which takes columns from folders named x=1 as well.
     with wrap_library_errors(KEY, path, "cannot be read as parquet", _REMEDY), pq.ParquetFile(path) as file:
         held = file.schema_arrow.names
@@ -192,7 +192,7 @@ def check_file(path: str | Path) -> None:
         raise ConfigError(KEY, path, "not a parquet file by its name", "If it holds JSON lines, name it .jsonl.")
 
 
-def _identity(metadata: Mapping[bytes, bytes], source: Source) -> Identity:
+def _identity(metadata: Mapping[bytes, bytes], source: Origin) -> Identity:
     if _METADATA not in metadata:
         raise source.wrong(f"its metadata does not say what it is a trace of (no {_METADATA.decode()})")
     written = source.parsed(metadata[_METADATA], "its metadata")

@@ -30,7 +30,7 @@ DEFAULT = "temperature"  # the sampler of conf/config.yaml
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Tokens a step of two runs of different rules on the same prompts.
 
     Attributes:
@@ -94,7 +94,7 @@ def prompts_of(run_dir: Path, results: pd.DataFrame) -> int:
     return min(len(totals_by_prompt(each)) for _, each in steps.groupby("job"))
 
 
-def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataFrame) -> Iterator[Comparison]:
+def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataFrame) -> Iterator[RunComparison]:
     if steps.empty:
         return
     totals = {job: totals_by_prompt(each) for job, each in steps.groupby("job")}
@@ -113,7 +113,7 @@ def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataF
             )
             lengths = float(old.sum() / old_steps.sum()), float(new.sum() / new_steps.sum())
             setting = ", ".join(f"{name} {plain(first[name])}" for name in settings)
-            yield Comparison(setting, first, other, lengths, parts(new, new_steps, old, old_steps))
+            yield RunComparison(setting, first, other, lengths, parts(new, new_steps, old, old_steps))
 
 
 def _by_rule(rows: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +122,7 @@ def _by_rule(rows: pd.DataFrame) -> pd.DataFrame:
     return one.sort_values("rule", key=lambda names: names != TOKEN.name, kind="stable")
 
 
-def _verdict(found: Sequence[Comparison], tail: float, run_dir: Path) -> Text:
+def _verdict(found: Sequence[RunComparison], tail: float, run_dir: Path) -> Text:
     other, row = found[0].other["verifier"], found[0].row["verifier"]
     sentences: list[Inline] = []
     for word, sign in (("more", 1), ("fewer", -1)):
@@ -138,12 +138,12 @@ def _verdict(found: Sequence[Comparison], tail: float, run_dir: Path) -> Text:
     return (*sentences, f"Compared prompt by prompt, all comparisons together at {CONFIDENCE:.0%}.")
 
 
-def _ratio(each: Comparison, tail: float) -> str:
+def _ratio(each: RunComparison, tail: float) -> str:
     half = each.half_width(tail)
     return interval(math.exp(each.gain), math.exp(each.gain - half), math.exp(each.gain + half))
 
 
-def _remedy(unknown: Sequence[Comparison], run_dir: Path) -> tuple[Inline, ...]:
+def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> tuple[Inline, ...]:
     """How to find out: by a replay of a trace, whose texts both rules then share; by more prompts if there is none."""
     first = unknown[0]
     path = run_dir / str(first.row["job"]) / TRACE

@@ -8,12 +8,16 @@ import pandas as pd
 
 from specbench.core.rounding import speedup
 from specbench.metrics.disturbance import OTHERS, WAITED, Disturbance, is_disturbed
-from specbench.metrics.ranking import Ranking, plain_changed, ranking, seen
+from specbench.metrics.ranking import TIE, Ranking, plain_changed, ranking, seen
 from specbench.reports.model import Strong, Text
 from specbench.reports.text import join
 
 ONE_BATCH = (
     "It was timed in one batch and has no interval: a smaller batch_size or protocol.group or more prompts give it one."
+)
+SHARED = (
+    "Settings took turns with plain decoding, group by group, and were compared {} times: one-sided Student's t over "
+    "groups that both decoded, with Bonferroni over settings and alpha spending over looks."
 )
 ALONE = "No two runs have plain decoding in common: had the machine changed between them, it would not show."
 
@@ -32,6 +36,8 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
     )
     sentences = _named(found, names, measured)
+    if len(names) > 1 and rows.get("looks", pd.Series()).notna().any():
+        sentences = [each for each in sentences if each != ALONE] + [SHARED.format(int(rows["looks"].max()))]
     if pd.isna(low) or low == high:  # the latter in rows of earlier versions
         sentences.append(ONE_BATCH)
     elif high < 1:
@@ -57,6 +63,9 @@ def _named(found: Ranking, names: Sequence[str], measured: str) -> list[Text]:
     if found.disturbed:
         return [(*highest, "; ", Strong(unknown), ", since the machine was disturbed.")]
     rivals = [names[place] for place in found.rivals]
+    if len(found.tied) == len(rivals):
+        alike = " and ".join(filter(None, ["; ".join(rivals[:-1]), rivals[-1]]))
+        return [(*highest, "; ", Strong(f"as fast, within {TIE:.0%}"), f": {alike}.")]
     listed = " or ".join(filter(None, ["; ".join(rivals[:-1]), rivals[-1]]))
     if len(rivals) == len(names) - 1 > 3:
         listed = f"any of the {len(rivals)} others"

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 
 from specbench.core.errors import ConfigError
 from specbench.core.machine import ranks
+from specbench.core.machine.journal import Journal
 from specbench.core.machine.progress import say
 from specbench.core.machine.provenance import request_seed
 from specbench.decoding import Decoder, DecodingEngine, Request, check_fit
@@ -19,15 +21,18 @@ from specbench.metrics.results import read_rows
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.loading import locate
-from specbench.models.sharding import check_installed
 from specbench.models.threads import TIMED, Threads, choose_threads
 from specbench.protocols import MeasurementProtocol, Prechecked, RunContext
+from specbench.protocols.base import Together
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.settings import unused, unused_of_lines
 from specbench.runs.choices import build, explained
 from specbench.runs.config import Config
 from specbench.runs.conversations import all_turns
+from specbench.runs.job import JobInfo, component_name
+from specbench.runs.plan import PlannedJob, read_plan
 from specbench.runs.samplings import all_samplings, own_sampling
+from specbench.runs.state import Status, read_state
 from specbench.runs.workloads import EMBEDDED, Prompt, load_workload
 from specbench.sampling import SamplingParams, on_host
 
@@ -82,18 +87,11 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     if "drafter" in unused(protocol) and config.pair.draft is None:
         drafter = Drafter()  # the one of the configuration, which nobody asks, need not have its model
     drafter.check(config.pair.draft is not None)
-    engine = build("engine", config.engine)
-    if not isinstance(engine, DecodingEngine):
-        remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."
-        raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
     if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
         check_fit(drafter, context.verifier, context.gamma)
-    host = next(filter(None, map(on_host, samplings)), "")
     most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, sum(each.n for each in samplings))
-    engine = engine.resolve(context.device, drafter, context.verifier, most, host)
+    engine = _engine(config, context, drafter, most, samplings)
     context = dataclasses.replace(context, drafter=drafter)
-    if config.parallel != "none":
-        check_installed()
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
     pair = loaded_pair(config, context.device, drafter)
@@ -119,6 +117,46 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
         threads_reason=threads.reason,
         requests=all_turns(prompts, make, plain, config.batch_size),
     )
+
+
+def _engine(
+    config: Config, context: RunContext, drafter: Drafter, most: int, samplings: Sequence[SamplingParams]
+) -> DecodingEngine:
+    """The engine that runs these, of at most so many requests together."""
+    engine = build("engine", config.engine)
+    if not isinstance(engine, DecodingEngine):
+        remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."
+        raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
+    host = next(filter(None, map(on_host, samplings)), "")
+    return engine.resolve(context.device, drafter, context.verifier, most, host)
+
+
+def together_with(context: ModelContext, config: Config, job: JobInfo) -> Together | None:
+    """The jobs that may share their rounds with this one (protocol.together); None if it runs by itself."""
+    plan = read_plan(job.folder.parent)
+    own = next((each for each in plan.jobs if each.number == job.number), None) if plan else None
+    if plan is None or own is None or not own.together:
+        return None
+    if not job.in_turn:
+        say(f"protocol.together: job {job.number} is timed by itself, since jobs do not take turns in one process.")
+        return None
+    planned = {each.number: each for each in plan.jobs if each.together.get("rest") == own.together["rest"]}
+    states = {number: read_state(job.folder.parent / str(number)) for number in planned}
+    left = [number for number, state in states.items() if state is None or state.status is not Status.DONE]
+    return Together(job.number, left, job.folder.parent, lambda number: _beside(context, config, planned[number]))
+
+
+def _beside(context: ModelContext, config: Config, job: PlannedJob) -> ModelContext:
+    """The context of another job, which has a verifier and a gamma of its own, and the models of this one."""
+    verifier, gamma = build("verifier", OmegaConf.create(job.together["verifier"])), job.together["gamma"]
+    name = component_name("verifier", job.choices["verifier"], job.together["verifier"], job.overrides)
+    drafter = build("drafter", config.drafter)
+    check_fit(drafter, verifier, gamma)
+    other = dataclasses.replace(context, verifier=verifier, verifier_name=name, gamma=gamma, title=job.label)
+    samplings = [request.sampling for request in context.requests]
+    engine = _engine(config, other, drafter, min(context.batch_size, len(context.requests)), samplings)
+    bound = explained("drafter", drafter.bind, context.pair, context.target)
+    return dataclasses.replace(other, drafter=bound, engine=engine, journal=Journal())
 
 
 def _threads(context: RunContext, config: Config, target: CachedModel) -> Threads:

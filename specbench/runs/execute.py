@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import traceback
@@ -55,7 +56,7 @@ UNFINISHED = "its process ended before its figures and its tracking were finishe
 
 
 @dataclass(frozen=True)
-class Measured:
+class JobResult:
     """A job whose rows are written, and what its figures and its tracking are made of."""
 
     outcome: Outcome
@@ -169,7 +170,7 @@ def _write_end(job: JobInfo, state: JobState, details: str) -> None:
         say(f"job {job.number}: {error}", style="red")
 
 
-def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> Measured:
+def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | None) -> JobResult:
     """Runs the protocol, and writes its rows. A rank that does not lead has no run to track, and writes nothing."""
     resolved = configuration.resolved(config)
     if tracked is not None:
@@ -210,10 +211,12 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
     check_parameters(sampling, protocol)
     if protocol.needs_models:
         from specbench.runs.building import (
+            together_with,
             with_models,  # and with it transformers: 3 seconds that other jobs are spared
         )
 
-        context = with_models(context, config, protocol)
+        made = with_models(context, config, protocol)
+        context = dataclasses.replace(made, together=together_with(made, config, job))
     if tracked is not None:
         describe(tracked, job, context, ignored)
         times = getattr(protocol, "times", False)  # which a process that sends curves would disturb
@@ -229,10 +232,10 @@ def _measured(config: Config, job: JobInfo, device_name: str, tracked: JobRun | 
             write_tables(job.folder, row, outcome)
     except WriteError as error:
         raise SpecbenchError(f"{error} What was measured: {outcome.headline}.") from error
-    return Measured(outcome, row)
+    return JobResult(outcome, row)
 
 
-def _shown(job: JobInfo, measured: Measured, tracked: JobRun) -> list[str]:
+def _shown(job: JobInfo, measured: JobResult, tracked: JobRun) -> list[str]:
     """Draws and tracks what is written already; returns what went wrong with that, which costs the job nothing."""
     warnings = []
     try:

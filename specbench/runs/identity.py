@@ -44,6 +44,20 @@ def identity(resolved: Mapping[str, Any], choices: Mapping[str, str]) -> tuple[s
     return _hash(json.dumps([settings, named, files], sort_keys=True, default=str).encode()), files
 
 
+def together_part(resolved: Mapping[str, Any], choices: Mapping[str, str], files: Mapping[str, str]) -> dict[str, Any]:
+    """What a plan says of a job that may share its rounds with others (protocol.together); empty for any other job.
+
+    Args:
+        files: digests of the files that it reads.
+    """
+    if not resolved["protocol"].get("together"):
+        return {}
+    settings = settings_of(resolved, choices)
+    named = {key: value for key, value in settings.pop("choices").items() if key != "verifier"}
+    own = {key: settings.pop(key) for key in ("verifier", "gamma")}
+    return {**own, "rest": _hash(json.dumps([settings, named, files], sort_keys=True, default=str).encode())}
+
+
 def digest(path: Path) -> str:
     """A digest of a file, or of the files in a folder and its folders, but for hidden ones, as git keeps. Of a file
     above 64 KiB pieces are read, and its size.

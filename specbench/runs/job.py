@@ -15,8 +15,9 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from specbench.core.machine import ranks
 from specbench.core.machine.files import clipped
-from specbench.runs.checks import shares_machine
+from specbench.runs.checks import launcher_of, shares_machine
 from specbench.runs.config import PairConfig, WorkloadConfig
 from specbench.runs.overrides import FAMILIES, key_of
 from specbench.runs.plan import read_plan
@@ -38,6 +39,7 @@ class JobInfo:
     command: str
     overrides: tuple[str, ...]  # of the command line
     beside: bool  # whether others of its sweep may run on this machine at the same time
+    in_turn: bool  # whether its sweep's jobs run one after the other in this process alone
 
     @property
     def asked(self) -> dict[str, str]:
@@ -67,6 +69,7 @@ class JobInfo:
             repeating(overrides, plan.config_dir if plan else None),
             tuple(overrides),
             shares_machine(hydra),
+            launcher_of(hydra) == "basic" and ranks.size() == 1,
         )
 
 

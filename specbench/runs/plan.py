@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -35,6 +36,8 @@ class PlannedJob:
         overrides: of the command line, from which Hydra composes it.
         files: digests of the files that it reads, by configuration key.
         choices: of conf, by group; empty in plans that are older than this.
+        together: of a job that may share its rounds with others: its ``verifier`` and ``gamma``, and ``rest``, a digest
+            of its other settings.
     """
 
     number: int
@@ -43,6 +46,7 @@ class PlannedJob:
     overrides: Sequence[str]
     files: dict[str, str] = field(default_factory=dict)
     choices: dict[str, str] = field(default_factory=dict)
+    together: dict[str, Any] = field(default_factory=dict)
 
     @property
     def question(self) -> str:

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import WriteError, read_json, write_json, writing
+from specbench.core.machine.journal import TOGETHER
 from specbench.sources.base import SAMPLED
 
 STATE, LOCK = "job.json", "job.lock"
@@ -141,11 +142,11 @@ def held(folder: Path) -> Generator[None]:
 def clear_attempt(folder: Path) -> None:
     """Removes what an earlier attempt left, so that nothing of it is mixed with the next one's. Raises WriteError.
 
-    Texts of an engine under test stay: the next attempt takes them instead of sampling them again.
+    Texts of an engine under test and shared rounds stay: the next attempt takes them instead of making them again.
     """
     with writing(folder):
         for each in folder.iterdir():
-            if each.name in (STATE, LOCK, SAMPLED):
+            if each.name in (STATE, LOCK, SAMPLED) or each.stem == Path(TOGETHER).stem:
                 continue
             if each.is_dir() and not each.is_symlink():
                 shutil.rmtree(each)

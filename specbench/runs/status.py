@@ -87,11 +87,5 @@ class SweepStatus:
         return f"To run what is missing: python -m specbench resume={shlex.quote(str(self.folder))}" if waiting else ""
 
 
-def partial(folder: Path) -> str:
-    """A sentence for a report on a folder whose sweep is not whole; empty if it is, or if no plan says."""
-    status = SweepStatus.of(folder)
-    return "" if status is None else status.partial()
-
-
 def _name(job: PlannedJob, jobs: int) -> str:
     return f"job {job.number} ({job.label})" if jobs > 1 else job.label

@@ -34,7 +34,7 @@ from specbench.core.machine.progress import say
 from specbench.runs import config
 from specbench.runs.checks import check_job, check_sweep, check_times
 from specbench.runs.commandline import Command
-from specbench.runs.identity import APART, identity
+from specbench.runs.identity import APART, identity, together_part
 from specbench.runs.launchers import make_launcher
 from specbench.runs.overrides import in_quotes, key_of, labels_of, spelled_out
 from specbench.runs.plan import Plan, PlannedJob, claim, planning, read_plan, write_plan
@@ -137,7 +137,8 @@ class Planner:
         if resolved["parallel"] != "none":
             choices["ranks"] = str(ranks.size())
         name, files = identity(resolved, choices)
-        return Composed(dataclasses.replace(job, id=name, files=files))
+        together = together_part(resolved, choices, files)
+        return Composed(dataclasses.replace(job, id=name, files=files, together=together))
 
     def _written(self, wanted: Sequence[Composed]) -> tuple[str, list[dict[str, Any]]]:
         """Writes the plan. Returns its folder and the jobs to launch, as the other ranks of a parallel run get them."""

@@ -14,7 +14,15 @@ from omegaconf import OmegaConf
 from specbench.core.errors import ConfigError, TrackingError
 from specbench.core.machine.disk import read_json
 from specbench.reports import Report
-from specbench.reports.tracking import JobRun, Workspace, check_settings, is_tracked, log_sweep, tags_of, write_report
+from specbench.reports.tracking import (
+    JobRun,
+    WandbWorkspace,
+    check_settings,
+    is_tracked,
+    log_sweep,
+    tags_of,
+    write_report,
+)
 from specbench.reports.tracking.reports import REPORT
 from specbench.reports.wandb import to_wandb
 from specbench.rules.verifier import capabilities
@@ -29,7 +37,7 @@ from specbench.runs.status import SweepStatus
 def job_run(config: Config, job: JobInfo, state: JobState) -> JobRun:
     """The W&B run of an attempt that begins."""
     given = config.tracking
-    workspace = Workspace(
+    workspace = WandbWorkspace(
         mode=given.mode, project=given.project, entity=given.entity, group=group_of(job.exp, job.folder.parent),
         texts=given.texts, live=given.live,
     )  # fmt: skip
@@ -141,7 +149,7 @@ def publish(status: SweepStatus, report: Report | None) -> str:
     return f"{saved['entityName']}/{saved['projectName']}"
 
 
-def _write_report(status: SweepStatus, report: Report, workspace: Workspace) -> None:
+def _write_report(status: SweepStatus, report: Report, workspace: WandbWorkspace) -> None:
     described = to_wandb(report, workspace.entity or "", workspace.project, workspace.group)
     write_report(described, status.folder, workspace, varied(status.plan))
 
@@ -151,7 +159,7 @@ def _told(job: PlannedJob, state: JobState) -> dict[str, Any]:
     return {**said, "verdict": state.verdict, "attempt": state.attempt, "started": state.started, "ended": state.ended}
 
 
-def _run(workspace: Workspace, folder: Path, name: str, choices: dict[str, str], state: JobState) -> JobRun:
+def _run(workspace: WandbWorkspace, folder: Path, name: str, choices: dict[str, str], state: JobState) -> JobRun:
     config = {**_configuration(folder), "choices": choices, "attempt": state.attempt}
     return JobRun(workspace, folder, name, choices.get("verifier", "job"), tags_of(facts_of(choices, folder)), config)
 
@@ -168,14 +176,14 @@ def group_of(exp: str, sweep: Path) -> str:
     return re.sub(r"[^\w./+ -]", "_", f"{exp}/{sweep.resolve().name}")
 
 
-def _workspace(status: SweepStatus, folder: Path, online: bool) -> Workspace | None:
+def _workspace(status: SweepStatus, folder: Path, online: bool) -> WandbWorkspace | None:
     """As the job's configuration says, or that of the first job that began; None if none did, or if it was disabled."""
     places = (folder, *(status.folder / str(job.number) for job in status.plan.jobs))
     given = next((found["tracking"] for place in places if "tracking" in (found := _configuration(place))), None)
     if given is None or given["mode"] == "disabled":
         return None
     there: dict[str, Any] = {**given, "group": group_of(status.plan.exp, status.folder)}
-    workspace = Workspace(**there if online else {**there, "mode": "offline"})
+    workspace = WandbWorkspace(**there if online else {**there, "mode": "offline"})
     try:
         check_settings(workspace.mode, workspace.project, workspace.entity)
     except ConfigError:  # the jobs have said so

@@ -16,12 +16,13 @@ import torch
 
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine import devices, ranks
-from specbench.core.machine.files import Source
-from specbench.models import load_pair, sharding
+from specbench.core.machine.files import Origin
+from specbench.extras.parallel import sharding
+from specbench.models import load_pair
 from specbench.runs import parallel
 from specbench.runs.checks import check_launcher, check_parallel
 from specbench.runs.signals import Interrupted, interruptible
-from tests.decoding.test_parallel import sharded
+from tests.extras.test_parallel import sharded
 from tests.helpers import families
 from tests.helpers.command_lines import ROOT, clean_environment
 from tests.helpers.forked_ranks import environment
@@ -145,7 +146,7 @@ def test_every_rank_has_the_gpu_of_its_number(two_ranks, monkeypatch):
 def test_models_that_cannot_be_cut_are_refused_by_their_configuration(two_ranks, monkeypatch, name, size, says):
     monkeypatch.setenv("WORLD_SIZE", str(size))
     with pytest.raises(ModelError) as raised:
-        sharding.check_divisible(families.CONFIGS[name](), Source("pair.target", "mine", ""))
+        sharding.check_divisible(families.CONFIGS[name](), Origin("pair.target", "mine", ""))
     assert str(raised.value).startswith("pair.target=mine: parallel=tensor")
     assert says in str(raised.value)
 

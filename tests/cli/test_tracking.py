@@ -209,7 +209,7 @@ def test_w_and_b_writes_to_the_jobs_folder_alone(tmp_path, monkeypatch):
     before = dict(os.environ)
     text = results.TextRow("a", "b", "c", 1, "length")
     results.write_rows(tmp_path / "job" / results.TEXTS, [text], results.TEXT_SCHEMA)
-    workspace = tracking.Workspace(mode="offline", project="p", group="g/1")
+    workspace = tracking.WandbWorkspace(mode="offline", project="p", group="g/1")
     tracking.JobRun(workspace, tmp_path / "job", "n", "masked").end("done")
     assert dict(os.environ) == before
     assert list((tmp_path / "home").iterdir()) == list((tmp_path / "tmp").iterdir()) == []

@@ -18,7 +18,7 @@ import pytest
 
 from specbench.core.machine.journal import AXES, Journal
 from specbench.metrics import results
-from specbench.reports.tracking import JobRun, Workspace
+from specbench.reports.tracking import JobRun, WandbWorkspace
 from tests.helpers.command_lines import clean_environment
 from tests.helpers.made_up_rows import make_row
 from tests.helpers.wandb_server import Server, wandb_server
@@ -42,7 +42,7 @@ def make_job(folder: Path) -> None:
 
 
 def run_of(folder: Path, mode: str) -> JobRun:
-    workspace = Workspace(mode=mode, project="p", entity="e", group="mine/today")
+    workspace = WandbWorkspace(mode=mode, project="p", entity="e", group="mine/today")
     return JobRun(workspace, folder, "verifier=masked", "masked", TAGS, {"gamma": 4}, number="abcd1234")
 
 

@@ -102,7 +102,7 @@ def test_a_kernel_that_does_not_count(machine, how, monkeypatch):
 def test_this_machine_answers():
     """The real clocks and the real kernel, if it has one."""
     watch = DisturbanceWatch(on_cpu=True, threads=1)
-    watch.started = disturbance._Reading(
+    watch.started = disturbance._LoadReading(
         watch.started.wall - 10, *(vars(watch.started)[k] for k in ("process", "thread", "busy"))
     )
     seen = watch.ended()

@@ -10,7 +10,8 @@ import torch
 
 from specbench.core import extensions
 from specbench.core.errors import ConfigError
-from specbench.models import CachedModel, cached_draft
+from specbench.models import CachedModel, cached_draft, load_pair
+from specbench.models.cached_model import COMPARE_RANKS
 from specbench.runs.samplings import sampling_params
 from specbench.sampling import SamplingParams
 
@@ -67,6 +68,28 @@ def test_a_provider_of_vocabularies_makes_the_engine_of_the_draft(pair, monkeypa
     shared = AllShared()
     assert cached_draft(dataclasses.replace(pair, translation=shared)) is engine
     assert calls == [(pair.draft, shared, "draft", pair.target.dtype)]
+
+
+def test_a_provider_of_shards_loads_the_target_and_compares_its_steps(monkeypatch):
+    joined = []
+
+    def load(model, dtype, device):
+        loaded = model.load(dtype, device)
+        vars(loaded)[COMPARE_RANKS] = compare
+        return loaded
+
+    def compare(logits, *tokens):
+        return torch.zeros(len(logits), dtype=torch.bool)
+
+    made = SimpleNamespace(
+        applies=lambda parallel: parallel == "mine", join=lambda *given: joined.append(given), load=load
+    )
+    monkeypatch.setitem(sys.modules, "my_shards", made)
+    monkeypatch.setattr(extensions, "_PROVIDERS", {"parallel": "my_shards"})
+    loaded = load_pair("embedded:target", "embedded:draft", device="cpu", parallel="mine")
+    assert [str(device) for _, device in joined] == ["cpu"]
+    assert CachedModel(loaded.target, loaded.vocab_size, "target").compare_ranks is compare
+    assert CachedModel(loaded.draft, loaded.vocab_size, "draft").compare_ranks is None
 
 
 def test_only_the_command_line_imports_an_extra():

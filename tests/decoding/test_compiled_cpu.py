@@ -9,10 +9,10 @@ import torch
 from torch.nn.functional import linear
 
 from specbench.core.errors import ConfigError, ModelError
-from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.drafters.model import ModelDrafter
+from specbench.extras.compiled.engine import CompiledEngine
 from specbench.kernels import cpu_product
 from specbench.models import CachedModel, packed
 from tests.decoding.test_decoding import make_requests

@@ -15,13 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from specbench.core.errors import ArgumentError
 from specbench.core.types import Draft
 from specbench.decoding import Decoder, step
-from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
+from specbench.extras.compiled.engine import CompiledEngine
 from specbench.models import CachedModel, RowCache, cached_draft, load_pair
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier

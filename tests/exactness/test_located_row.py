@@ -288,7 +288,7 @@ class CountedBonusFromDraft(BonusFromDraft):
 def test_the_time_cuts_it_short_and_the_bound_says_so(monkeypatch):
     monkeypatch.setitem(row_code._CELLS, "cpu", VOCABULARY * 8)
     whole, verifier = located(MaskedVerifier()), Counted()
-    monkeypatch.setattr(row_code.Code, "late", property(lambda code: verifier.calls > 30))
+    monkeypatch.setattr(row_code.RowCode, "late", property(lambda code: verifier.calls > 30))
     row = located(verifier, seconds=100)
     assert row.cut
     assert row.requests < whole.requests / 2
@@ -302,7 +302,7 @@ def test_the_time_cuts_it_short_and_the_bound_says_so(monkeypatch):
 def test_a_bug_that_was_not_located_in_time_is_within_the_bound(monkeypatch):
     verifier, truth = CountedBonusFromDraft(), located(BonusFromDraft()).tv
     monkeypatch.setitem(row_code._CELLS, "cpu", VOCABULARY * 64)
-    monkeypatch.setattr(row_code.Code, "late", property(lambda code: verifier.calls > 24))
+    monkeypatch.setattr(row_code.RowCode, "late", property(lambda code: verifier.calls > 24))
     row = located(verifier, seconds=100)
     assert row.cut
     assert row.tv + row.slack >= truth

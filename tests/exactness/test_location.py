@@ -9,6 +9,7 @@ import torch
 
 from specbench.core.rng import Stream
 from specbench.exactness import examples
+from specbench.exactness.enumeration import differences
 from specbench.exactness.enumeration.injection import Point, extreme_failures, inject, seconds_a_request
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate, relocate
@@ -272,12 +273,12 @@ def test_points_beyond_a_threshold_of_the_rule_are_found_and_nowhere_else():
     """Boxes that reach 1e-4 too far, as if the code's threshold lay there: all their other sides are the rule's."""
     model = locate(MaskedVerifier(), FIXTURES["chain"], 2)
     boxes = model.grid.boxes(FIXTURES["chain"].gamma + 1)
-    assert list(examples._between_thresholds(TOKEN, model, boxes)) == []
+    assert list(differences.between_thresholds(TOKEN, model, boxes)) == []
     high = boxes.high.clone()
     ends = high[Stream.ACCEPT, :, 0]
     thresholds = ends[ends < 1].unique()
     ends[ends < 1] += 1e-4
-    found = list(examples._between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
+    found = list(differences.between_thresholds(TOKEN, model, dataclasses.replace(boxes, high=high)))
     beyond = torch.stack([each.point.given[Stream.ACCEPT, 0] for each in found])[:, None] - thresholds
     assert len(found) >= len(thresholds) > 1
     assert ((beyond > 0) & (beyond < 1e-4)).any(dim=1).all()

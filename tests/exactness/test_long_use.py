@@ -26,7 +26,7 @@ SOME = [FIXTURES[name] for name in ("chain", "ragged", "one_hot")]
 
 def used(verifier, calls: int = CALLS, fixtures=SOME) -> LongUseRow:
     with torch.inference_mode():
-        use = LongUse.begin(verifier, fixtures, seed=5, device=CPU)
+        use = LongUse(verifier, fixtures, seed=5, device=CPU)
         use.exercise(calls)
         return use.compare()
 
@@ -207,7 +207,7 @@ def test_a_late_refusal_is_a_fault():
 
 def test_the_time_ends_it():
     with torch.inference_mode():
-        use = LongUse.begin(MaskedVerifier(), [small_fixtures()[0]], 0, CPU)
+        use = LongUse(MaskedVerifier(), [small_fixtures()[0]], 0, CPU)
         use.exercise(1_000_000, 0.05)
         use.exercise(10)
         row = use.compare()

@@ -9,11 +9,11 @@ import torch
 from specbench.core.rng import Stream
 from specbench.exactness import suite
 from specbench.exactness.certificate.verdict import ROUNDING, verdict_of
+from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.laws import all_drafts, joint_tv, law_ends, law_of
 from specbench.exactness.enumeration.locate import locate
-from specbench.exactness.enumeration.model import Model
-from specbench.exactness.evidence import JOINT, Habit, Row
-from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of, uncontradicted
+from specbench.exactness.evidence import JOINT, Habit, Row, uncontradicted
+from specbench.exactness.probes import _PHASES, COUNTED, LOCATED, RULE, Probe, bound_of
 from specbench.exactness.settings import Settings
 from specbench.exactness.steps import verified_steps
 from specbench.exactness.streams import request_streams

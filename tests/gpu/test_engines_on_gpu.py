@@ -9,11 +9,11 @@ import torch
 from specbench.core.errors import ConfigError, ModelError
 from specbench.decoding import Decoder
 from specbench.decoding.engines.auto import AutoEngine
-from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.extras.compiled.engine import CompiledEngine
 from specbench.models import CachedModel, load_pair
 from specbench.rules.fused import FusedVerifier
 from specbench.rules.token.masked import MaskedVerifier

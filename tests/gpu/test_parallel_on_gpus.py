@@ -19,9 +19,9 @@ import torch
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.machine import ranks
 from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
-from specbench.decoding.engines.compiled import SUMS, CompiledEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
+from specbench.extras.compiled.engine import SUMS, CompiledEngine
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.rules.fused import FusedVerifier
 from specbench.sampling import SamplingParams

@@ -111,6 +111,7 @@ def install_flashinfer(monkeypatch: pytest.MonkeyPatch, streams: Streams) -> Non
     """FlashInfer's functions as their docstrings describe them, over ``masked``."""
 
     def softmax(logits, temperature):
+        assert logits.data_ptr() % 16 == 0, "misaligned address"
         return (logits.float() / temperature[:, None]).softmax(-1)
 
     def chain_speculative_sampling(q, token_ids, p, seed, offset):

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from specbench.metrics.disturbance import Disturbance
-from specbench.metrics.ranking import BATCHES, plain_changed, ranking
+from specbench.metrics.ranking import BATCHES, SettingTimes, look, plain_changed, ranking
 from specbench.metrics.speed import Rounds, speed_of
 from specbench.reports import Strong, winner
 from specbench.reports.text import literal
@@ -150,6 +150,100 @@ def test_constrained_decoding_is_no_drift_of_the_machine():
     assert ranking(rows).drift.value > 0.1
     rows["sampling"] = [f'{{"temperature": {t}}}' for t in (0.5, 1, 1)] + ['{"structured_outputs": {"regex": "a"}}'] * 3
     assert ranking(rows).drift.value < 0.01
+
+
+# --- Shared rounds: the same settings, compared again and again ---
+
+
+def shared(seed: int, gains: list[float], easy: float = 0, batches: int = 72) -> np.ndarray:
+    """The columns BATCHES [settings, 4, batches] of settings that took turns; prompts differ as in ``sweep``.
+
+    Args:
+        easy: how much more all settings gain on the first six batches.
+    """
+    rng = np.random.default_rng(seed)
+    plain = 0.3 * np.exp(rng.normal(0, 0.2, batches))
+    prompts = rng.normal(0, 0.1, batches) + easy * (np.arange(batches) < 6)
+    tokens = np.full(batches, 32)
+    every = [plain * np.exp(-gain - prompts - rng.normal(0, 0.1, batches)) for gain in gains]
+    return np.array([[tokens, own, tokens, plain] for own in every])
+
+
+def raced(seed: int, gains: list[float], easy: float = 0) -> tuple[list[int], dict[int, tuple[int, int]]]:
+    """Who is left after all looks, and after how many batches and looks each of the others ended."""
+    batches, active, ended = shared(seed, gains, easy), list(range(len(gains))), {}
+    for number, count in enumerate((6, 9, 14, 21, 32, 48, 72), 1):
+        found = look([SettingTimes.shared(batches[i][:, :count], number, 0) for i in active], len(gains))
+        ended |= {active[place]: (count, number) for place in found.beaten}
+        active = [setting for place, setting in enumerate(active) if place not in found.beaten]
+    return active, ended
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("settings", [2, 8])
+def test_a_fastest_setting_is_seldom_ended_however_often_one_looks(settings):
+    """The first is as fast as all others: it may end in 5% of races; of 300, chance makes up to 8.8% of that."""
+    assert np.mean([0 not in raced(seed, [0.5] * settings)[0] for seed in range(300)]) <= 0.088
+
+
+def test_a_winner_of_shared_rounds_is_the_right_one_and_others_end_early():
+    found = [raced(seed, [0.1, 0.5, 0.3, 0.0]) for seed in range(40)]
+    assert all(1 in active for active, _ in found)
+    assert np.mean([active == [1] for active, _ in found]) >= 0.9
+    assert np.mean([ended[3][0] for _, ended in found]) < 24, "65% slower: within a third of the batches"
+
+
+def rows_of(seed: int, gains: list[float], easy: float = 0) -> pd.DataFrame:
+    """Rows as a race leaves them."""
+    _, ended = raced(seed, gains, easy)
+    rows = []
+    for job, columns in enumerate(shared(seed, gains, easy)):
+        count, looks = ended.get(job, (72, 7))
+        held = columns[:, :count]
+        value = (held[0].sum() / held[1].sum()) / (held[2].sum() / held[3].sum())
+        kinds = {name: int if name.endswith("tokens") else float for name in BATCHES}
+        lists = {name: each.astype(kinds[name]).tolist() for name, each in zip(BATCHES, held, strict=True)}
+        rows.append(
+            make_row(
+                job=job, gamma=1 + job, speedup=value, speedup_low=0.95 * value, speedup_high=1.05 * value, rounds=1,
+                round_error=None, plain_round_error=None, plain_tokens=32 * count, rounds_of=0, looks=looks, cores=2,
+                other_cores=0.02, plain_tokens_per_second=held[2].sum() / held[3].sum(), **lists,
+            )
+        )  # fmt: skip
+    return frame(rows)
+
+
+def test_rows_of_shared_rounds_say_what_the_race_said():
+    for seed in range(20):
+        active, ended = raced(seed, [0.1, 0.5, 0.45, 0.0])
+        found = ranking(rows_of(seed, [0.1, 0.5, 0.45, 0.0]))
+        assert {found.best, *found.rivals} == set(active)
+        assert found.drift is None
+        assert not found.disturbed
+        assert ended
+
+
+def test_a_setting_that_ended_on_easy_texts_is_not_the_best():
+    rows = rows_of(0, [0.1, 0.5, 0.3, -0.2], easy=1.0)
+    assert rows["speedup"].idxmax() != 1, "others ended after the easy ones"
+    assert ranking(rows).best == 1
+
+
+def test_shared_rounds_say_how_they_were_compared():
+    text = said(rows_of(0, [0.1, 0.5, 0.2, 0.0]))
+    assert text.startswith("Fastest: gamma 2, ")
+    assert "Settings took turns with plain decoding, group by group, and were compared 7 times" in text
+    assert "No two runs" not in text
+    tie = said(rows_of(0, [0.1, 0.5, 0.5, 0.0]).assign(other_cores=0.0))
+    assert "; as fast, within 5%: gamma" in tie or "may be as fast" in tie
+
+
+def test_a_tie_is_named():
+    rows = rows_of(0, [0.5, 0.0])
+    again = rows.iloc[[0]].assign(job=2, gamma=7)
+    rows = pd.concat([rows, again], ignore_index=True)
+    assert ranking(rows).tied == [2]
+    assert "; as fast, within 5%: gamma 7." in said(rows)
 
 
 # --- What is said ---

@@ -6,7 +6,7 @@ import transformers as t
 from transformers import AutoModelForCausalLM
 
 from specbench.core.errors import ArgumentError, ModelError
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 from specbench.kernels import launch, launch_attention
 from specbench.models import CachedModel, attention, cached_model, plain_attention
 from specbench.models.architecture import load_config
@@ -17,7 +17,7 @@ from tests.helpers.families import CONFIGS, CONTEXT, SIZES, VOCABULARY, WINDOW, 
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.helpers.no_reading import NoReading
 
-SOURCE = Source("pair.target", "x", "y")
+SOURCE = Origin("pair.target", "x", "y")
 # Of the logits' spread: rounding in float32 is 5e-6, a wrong key 0.01 and more.
 TOLERANCE = 3e-5
 

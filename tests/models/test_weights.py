@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from specbench.core.errors import ConfigError, ModelError
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.models.cache import RaggedLayer
 from specbench.models.trial import check_runs
@@ -165,7 +165,7 @@ def test_an_architecture_that_the_engine_would_run_wrongly_is_refused(make, says
 
 def test_a_cache_that_does_not_forget_is_found(pair, monkeypatch):
     """The trial by itself: tokens that were taken back stay in sight, and what raises is named."""
-    source = Source("pair.target", "x", "y")
+    source = Origin("pair.target", "x", "y")
     check_runs(pair.target, pair.vocab_size, source)
     monkeypatch.setattr(CachedModel, "truncate", lambda *_: None)
     with pytest.raises(ModelError, match=r"pair.target=x: .* gives other logits token by token"):
@@ -177,7 +177,7 @@ def test_a_cache_that_does_not_forget_is_found(pair, monkeypatch):
 
 def test_the_trial_allows_for_rounding(pair):
     half = load_pair("embedded:target", "embedded:draft", device="cpu", dtype="bfloat16")
-    check_runs(half.target, pair.vocab_size, Source("pair.target", "x", "y"))
+    check_runs(half.target, pair.vocab_size, Origin("pair.target", "x", "y"))
 
 
 def test_nothing_of_transformers_own_report_is_printed(whole, capfd):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specbench.replay.planning import PLAN_SCHEMA, Setting, compare, prompts_needed, setting
+from specbench.replay.planning import PLAN_SCHEMA, PlannedSetting, compare, prompts_needed, setting
 from specbench.replay.renewal import replay
 from tests.helpers.markov_pair import markov_pair, sampled_texts, trace_of_tokens
 
@@ -42,8 +42,8 @@ def test_the_ends_of_the_differences_interval():
     """sd of the paired influence 1 over 100 prompts: the difference is known to 1.984 / 10."""
     tokens, steps = np.full(100, 30.0), np.full(100, 10.0)
     spread = np.where(np.arange(100) % 2, 1.0, -1.0) * np.sqrt(0.99)
-    first = Setting("a", tokens, steps, np.zeros(100))
-    later = Setting("b", tokens, np.full(100, 9.0) + spread * 9 / (30 / 9), np.zeros(100))
+    first = PlannedSetting("a", tokens, steps, np.zeros(100))
+    later = PlannedSetting("b", tokens, np.full(100, 9.0) + spread * 9 / (30 / 9), np.zeros(100))
     row = compare(first, later, alpha=0.05, power=0.9)
     assert set(row) == set(PLAN_SCHEMA.names)
     assert row["difference"] == pytest.approx(1 / 3)
@@ -52,5 +52,7 @@ def test_the_ends_of_the_differences_interval():
     assert row["prompts_replayed_most"] == prompts_needed(1.0, row["difference_low"], alpha=0.05, power=0.9)
     unsure = compare(first, dataclasses.replace(later, steps=later.steps + 0.9), alpha=0.05, power=0.9)
     assert unsure["prompts_replayed_most"] is None
-    alone = compare(*(Setting(n, tokens[:1], s[:1], s[:1]) for n, s in (("a", steps), ("b", steps - 1))), 0.05, 0.9)
+    alone = compare(
+        *(PlannedSetting(n, tokens[:1], s[:1], s[:1]) for n, s in (("a", steps), ("b", steps - 1))), 0.05, 0.9
+    )
     assert alone["prompts_replayed"] is alone["difference_low"] is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specbench.core.errors import ArgumentError, ConfigError
-from specbench.replay.planning import Setting, compare, plan, prompts_needed, rules_compared
+from specbench.replay.planning import PlannedSetting, compare, plan, prompts_needed, rules_compared
 from specbench.replay.renewal import replay
 from specbench.replay.summary import lengths_with_intervals, replay_rows
 from specbench.replay.survival import survival
@@ -52,7 +52,9 @@ def test_a_plan_has_the_power_it_promises():
     tokens = rng.integers(30, 60, size=4000).astype(float)
     steps = tokens / 3 + rng.normal(0, 3, size=4000)  # the texts' own variance, which pairing takes out
     later = steps - 0.5 + rng.normal(0, 2, size=4000)
-    first, second = (Setting(name, tokens, taken, np.full(4000, 4.0)) for name, taken in (("a", steps), ("b", later)))
+    first, second = (
+        PlannedSetting(name, tokens, taken, np.full(4000, 4.0)) for name, taken in (("a", steps), ("b", later))
+    )
     row = compare(first, second, alpha=0.05, power=0.9)
     needed = row["prompts_replayed"]
     assert 100 < needed < 300

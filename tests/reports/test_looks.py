@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from specbench.reports.plots import cost, decode, drafters, engines, evidence, exactness, latency, replay
+from specbench.reports.plots import comparisons, cost, decode, evidence, exactness, latency, replay
 from specbench.reports.plots.looks import DASHED, MARKERS, in_order, looks, named_looks
 from specbench.reports.plots.style import Page, drawn_for, panels, style, width
 from tests.analysis.test_latency_analysis import make_case
@@ -69,11 +69,11 @@ FIGURES = {
     "ratio to floor": lambda: latency.ratio_to_floor(
         pd.DataFrame([make_case(verifier=name) for name in POINTS])
     ),
-    "engines": lambda: engines.speed_against_gamma(
+    "engines": lambda: comparisons.speed_against_gamma(
         pd.concat(decoded(["fused"]).assign(engine=name) for name in ("eager", "static", "graph", "compiled")),
         grid(name=["generate", "generate, compiled"], batch=[1], gamma=[0]).assign(tokens_per_second=99.0),
     ),
-    "drafters": lambda: drafters.speedup_by_category(
+    "drafters": lambda: comparisons.speedup_by_category(
         grid(temperature=[0.0, 1.0], category=["repeat", "new"], drafter=["model", "prompt_lookup", "suffix_lookup"])
         .assign(speedup=1.2, speedup_low=1.1, speedup_high=1.3)
     ),

@@ -65,7 +65,7 @@ def log(folder: Path, mode: str = "offline", name: str = "n", config: Any = None
     """Logs a job that has one row."""
     folder.mkdir(exist_ok=True)
     results.write_rows(folder / results.RESULTS, [make_row()], results.RESULT_SCHEMA)
-    workspace = tracking.Workspace(mode=mode, project="p", group="g/1")
+    workspace = tracking.WandbWorkspace(mode=mode, project="p", group="g/1")
     tracking.JobRun(workspace, folder, name, "masked", (), config or {"gamma": 2}).end("done")
 
 
@@ -142,7 +142,9 @@ def test_a_live_run_whose_job_is_gone_marks_itself(wandb, tmp_path, monkeypatch,
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     (tmp_path / "job").mkdir()
     (tmp_path / "job/job.json").write_text(json.dumps(state))
-    run = tracking.JobRun(tracking.Workspace(mode="online", project="p", group="g/1"), tmp_path / "job", "n", "masked")
+    run = tracking.JobRun(
+        tracking.WandbWorkspace(mode="online", project="p", group="g/1"), tmp_path / "job", "n", "masked"
+    )
     run.begin()
     assert run.live is not None
     ended = run.live.process

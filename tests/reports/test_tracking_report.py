@@ -16,7 +16,7 @@ from specbench.__main__ import report as report_command
 from specbench.core.errors import ConfigError, TrackingError
 from specbench.metrics import results
 from specbench.reports import Bullets, Code, Lines, Link, Paragraph, Picture, Report, Section, Strong, Table
-from specbench.reports.tracking import Workspace, write_report
+from specbench.reports.tracking import WandbWorkspace, write_report
 from specbench.reports.wandb import to_wandb
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
@@ -90,7 +90,7 @@ def written(tmp_path_factory) -> Any:
     sweep = sweep_of(tmp_path_factory.mktemp("sweep"))
     told = to_wandb(REPORT, "", "p", GROUP)
     varied = {"gamma": ["1", "4"], "verifier": ["naive", "masked"]}
-    path = write_report(told, sweep, Workspace(mode="offline", project="p", group=GROUP), varied)
+    path = write_report(told, sweep, WandbWorkspace(mode="offline", project="p", group=GROUP), varied)
     assert path == sweep.resolve() / "report/report.wandb.json"
     assert [each.name for each in path.parent.iterdir()] == ["report.wandb.json"]
     return json.loads(path.read_text())
@@ -143,7 +143,7 @@ def server(tmp_path, monkeypatch) -> Iterator[Server]:
 def test_online_it_is_saved_in_the_project_of_its_runs(server, tmp_path):
     """Under the entity of the key, if none is named."""
     told = to_wandb(REPORT, "", "p", GROUP)
-    path = write_report(told, sweep_of(tmp_path), Workspace(mode="online", project="p", group=GROUP))
+    path = write_report(told, sweep_of(tmp_path), WandbWorkspace(mode="online", project="p", group=GROUP))
     assert path is not None
     (view,) = server.views
     written = json.loads(path.read_text())
@@ -158,7 +158,9 @@ def test_written_again_it_is_the_same_report_unless_it_is_of_another_project(ser
     """Also if it could not be saved in between; the stand-in calls each report VIEW."""
     sweep = sweep_of(tmp_path)
     for project, mode in (("p", "online"), ("p", "offline"), ("p", "online"), ("other", "online")):
-        write_report(to_wandb(REPORT, "e", project, GROUP), sweep, Workspace(mode=mode, project=project, group=GROUP))
+        write_report(
+            to_wandb(REPORT, "e", project, GROUP), sweep, WandbWorkspace(mode=mode, project=project, group=GROUP)
+        )
     assert [view["id"] for view in server.views] == [None, "VIEW", None]
 
 
@@ -193,12 +195,12 @@ def test_online_without_an_entity_says_what_to_set(server, tmp_path):
     server.viewer = {**server.viewer, "entity": None}
     told = to_wandb(REPORT, "", "p", GROUP)
     with pytest.raises(TrackingError, match="tracking.entity=null: .* Set tracking.entity=NAME"):
-        write_report(told, sweep_of(tmp_path), Workspace(mode="online", project="p", group=GROUP))
+        write_report(told, sweep_of(tmp_path), WandbWorkspace(mode="online", project="p", group=GROUP))
     assert server.views == []
 
 
 def test_disabled_writes_nothing(tmp_path):
-    assert write_report(to_wandb(REPORT, "e", "p", "g"), tmp_path, Workspace(mode="disabled", project="p")) is None
+    assert write_report(to_wandb(REPORT, "e", "p", "g"), tmp_path, WandbWorkspace(mode="disabled", project="p")) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,5 +208,5 @@ def test_without_wandb_workspaces_the_extra_is_named(tmp_path, monkeypatch):
     """And nothing is left half written."""
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     with pytest.raises(TrackingError, match=r"pip install 'specbench\[wandb-workspaces\]'"):
-        write_report(to_wandb(REPORT, "e", "p", "g"), tmp_path, Workspace(mode="offline", project="p"))
+        write_report(to_wandb(REPORT, "e", "p", "g"), tmp_path, WandbWorkspace(mode="offline", project="p"))
     assert not (tmp_path / "report").exists()

@@ -184,6 +184,17 @@ def test_a_batch_shorter_than_its_bound_is_padded_to_it(monkeypatch):
     )
 
 
+def test_flashinfer_gets_logits_that_begin_between_its_loads_from_a_copy(monkeypatch):
+    """Its kernels load 16 bytes at once, and end with "misaligned address" on rows that begin elsewhere."""
+    draft, target, streams = ragged_case([2, 2], vocabulary=12, params=[SamplingParams()])
+    install_flashinfer(monkeypatch, streams)
+    storage = torch.empty(target.logits.numel() + 1)
+    storage[1:] = target.logits.flatten()
+    offset = LogitRows(storage[1:].view_as(target.logits), target.temperature, target.cutoff, None)
+    expected = MaskedVerifier().verify(draft, target, streams)
+    assert torch.equal(FlashinferVerifier().verify(draft, offset, streams).token_ids, expected.token_ids)
+
+
 def test_vllm_v2_refuses_two_temperatures(monkeypatch):
     draft, target, streams = ragged_case([2, 1], vocabulary=11, params=[SamplingParams()])
     install_vllm_v2(monkeypatch, streams)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 from specbench.replay.imports import read_any
 from specbench.runs.workloads import load_prompts
 from tests.helpers.broken_files import (
@@ -112,7 +112,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="cannot be read .permission denied."):
         load_prompts(str(path))
     with pytest.raises(ConfigError, match="p.jsonl cannot be read .permission denied."):
-        Source("pair.target", "x", "y").json_object(path)
+        Origin("pair.target", "x", "y").json_object(path)
 
 
 def test_a_path_with_half_a_character_can_be_printed():

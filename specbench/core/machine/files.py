@@ -96,7 +96,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """A configuration value that names a file, and what to do where the file is no good.
 
     Args:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 PROGRESS = "progress.jsonl"
+TOGETHER = "together.jsonl"  # of the job that began them: the shared rounds of several jobs (protocols/together.py)
 
 # What is written, and what it is a function of. ``seconds`` stands in every line: since the job's first.
 AXES = {

@@ -112,7 +112,7 @@ class GraphEngine(StaticEngine):
                     self._step_of(size)
             torch.cuda.current_stream(device).wait_stream(self._stream)
             # A thread of NCCL queries the GPU meanwhile, which a capture in mode "global" forbids.
-            mode = "global" if self.components.target.shards is None else "thread_local"
+            mode = "global" if self.components.target.compare_ranks is None else "thread_local"
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
                 numbers = self._step_of(size)
         except torch.OutOfMemoryError as error:

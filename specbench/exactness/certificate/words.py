@@ -15,8 +15,8 @@ from specbench.exactness.certificate.verdict import (
     altered,
     names_another_rule,
 )
-from specbench.exactness.evidence import FORM, HARD, LAW, Bound, Evidence, Row, StratumRow
-from specbench.exactness.probes import COUNTED, LOCATED, RULE, uncontradicted
+from specbench.exactness.evidence import FORM, HARD, LAW, Bound, Evidence, Row, StratumRow, uncontradicted
+from specbench.exactness.probes import COUNTED, LOCATED, RULE
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.power import CONFIDENCE
 from specbench.exactness.trials import ALL, LARGE

@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_map
 
 from specbench.core.rng import Stream
 from specbench.exactness import watch
+from specbench.exactness.enumeration.boxes import Model
 from specbench.exactness.enumeration.locate import SAME
-from specbench.exactness.enumeration.model import Model
 from specbench.exactness.steps import follow, make_draft
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.verifier import Verifier, capabilities

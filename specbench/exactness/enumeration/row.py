@@ -20,8 +20,17 @@ from torch import Tensor
 from specbench.exactness import watch
 from specbench.exactness.enumeration.injection import LARGEST, SMALLEST
 from specbench.exactness.enumeration.laws import pair_distance
-from specbench.exactness.enumeration.row_code import Code
-from specbench.exactness.enumeration.row_edges import ACCEPT, BONUS, RESIDUAL, Lines, Rows, fresh_rows, lines_of
+from specbench.exactness.enumeration.row_code import RowCode
+from specbench.exactness.enumeration.row_edges import (
+    ACCEPT,
+    BESIDE,
+    BONUS,
+    RESIDUAL,
+    RowLines,
+    RowPairs,
+    fresh_rows,
+    lines_of,
+)
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 from specbench.rules.verifier import Verifier
@@ -30,7 +39,6 @@ ASSUMPTION = (
     "This assumes that the code emits one token between two probes that give this token, and that its draw after a "
     "refusal does not depend on the refused token."
 )
-_BESIDE = 1e-12  # distance of a probe from an edge, in the uniform
 _UNIT = 2.0**-52
 _RESOLUTION = 1e-13  # to which the code's own edges are bisected
 _MOST_OPEN = 4  # edges that are bisected at once, for each that the rule has
@@ -125,10 +133,10 @@ def locate_row(
     lines = lines_of(rule, rows, seed)
     if lines is None:
         return None
-    code = Code(verifier, rows, normalized, started + seconds if seconds else None)
+    code = RowCode(verifier, rows, normalized, started + seconds if seconds else None)
     if not code.draws_from_streams():
         return None
-    search = _Search(code, rows, lines)
+    search = _RowSearch(code, rows, lines)
     search.run()
     tv, slack = search.distance()
     return LocatedRow(
@@ -147,7 +155,7 @@ def locate_row(
     )
 
 
-class _Search:
+class _RowSearch:
     """Probes lines and adds up what the code emits on them.
 
     Attributes:
@@ -157,7 +165,7 @@ class _Search:
         wrong_length: of each line, where the code does otherwise than the rule.
     """
 
-    def __init__(self, code: Code, rows: Rows, lines: Lines):
+    def __init__(self, code: RowCode, rows: RowPairs, lines: RowLines):
         self.code, self.rows, self.lines, self.vocabulary = code, rows, lines, code.vocabulary
         device = lines.low.device
         self.by_token = torch.zeros(3 * self.vocabulary, dtype=torch.float64, device=device)
@@ -180,7 +188,7 @@ class _Search:
     def run(self) -> None:
         """Probes beside every edge, then divides the lines whose two ends differ."""
         lines = self.lines
-        beside = torch.minimum(lines.width / 4, torch.full_like(lines.width, _BESIDE))
+        beside = torch.minimum(lines.width / 4, torch.full_like(lines.width, BESIDE))
         places = torch.stack([lines.low + beside, lines.high - beside], 1)
         edges = torch.stack([lines.low_edge, lines.high_edge], 1)
         self.edges = len(edges[edges >= 0].unique())
@@ -240,7 +248,7 @@ class _Search:
             left_out = order[_MOST_OPEN * self.edges :]  # code with noise of its own would double them at every step
             self.cut |= len(left_out) > 0
             kept = order[: _MOST_OPEN * self.edges]
-            middle = self._middle(line, low, high)
+            middle = self.lines.middle(line, low, high)
             outcome = self.outcomes(line[kept], middle[kept])
             left_out = torch.cat([left_out, kept[len(outcome) :]])
             self._leave(line[left_out], (high - low)[left_out])
@@ -252,17 +260,6 @@ class _Search:
             same = ends[:, 0] == ends[:, 1]
             self._add(line[same], ends[same, 0], (high - low)[same])
             line, low, high, ends = (each[~same] for each in (line, low, high, ends))
-
-    def _middle(self, line: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Where intervals are divided: by the logarithm of their distance from the rule's edge, which may be small."""
-        start, end = self.lines.low[line], self.lines.high[line]
-        half = (start + end) / 2
-        below, above = high <= half, low >= half
-        near = torch.where(below, low - start, end - high)
-        far = torch.where(below, high - start, end - low)
-        least = near.clamp(min=_BESIDE)
-        step = torch.where(far > 4 * least, (least * far).sqrt(), (near + far) / 2)
-        return torch.where(below, start + step, torch.where(above, end - step, (low + high) / 2))
 
     def _leave(self, line: Tensor, length: Tensor) -> None:
         """Takes what was not located for the rule's, and counts it."""

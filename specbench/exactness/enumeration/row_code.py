@@ -11,7 +11,7 @@ from torch import Tensor
 from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.exactness import watch
-from specbench.exactness.enumeration.row_edges import Rows
+from specbench.exactness.enumeration.row_edges import RowPairs
 from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.rules.verifier import Verifier
@@ -20,14 +20,14 @@ _CELLS = {"cpu": 2**17}  # probabilities of a batch; on a CPU they stay in its c
 _CELLS_ELSEWHERE = 2**25
 
 
-class Code:
+class RowCode:
     """The verifier as a function of a drafted token and two uniforms, in batches.
 
     An outcome is one number: y < V for a refusal after which y is emitted, V + z for an acceptance with the bonus token
     z, 2 V for what no rule can give.
     """
 
-    def __init__(self, verifier: Verifier, rows: Rows, normalized: bool, deadline: float | None):
+    def __init__(self, verifier: Verifier, rows: RowPairs, normalized: bool, deadline: float | None):
         self.verifier, self.deadline, self.requests = verifier, deadline, 0
         self.vocabulary, device = rows.p_logits.shape[1], rows.p_logits.device
         self.size = max(1, _CELLS.get(device.type, _CELLS_ELSEWHERE) // self.vocabulary)

@@ -12,13 +12,14 @@ from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.rule import Rule
 
 ACCEPT, RESIDUAL, BONUS = range(3)  # kinds of lines: along the accept uniform, or along the emit uniform
+BESIDE = 1e-12  # distance of a probe from an edge, in the uniform
 _CELLS = 2**25  # probabilities held side by side
 _LEAST_REFUSAL = 1e-6  # probability of refusing a token with which refusals are probed
 _LIKELY, _STANDS_OUT, _SPREAD, _NOISE = 50, 4.0, 2.2, 0.7  # one likely token in so many; logits of the rows
 
 
 @dataclass(frozen=True)
-class Lines:
+class RowLines:
     """Intervals of one uniform, between two neighbouring edges of the rule, while all else of a request stays.
 
     Attributes:
@@ -43,16 +44,27 @@ class Lines:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def select(self, chosen: Tensor) -> Lines:
-        return Lines(*(value[chosen] for value in vars(self).values()))
+    def select(self, chosen: Tensor) -> RowLines:
+        return RowLines(*(value[chosen] for value in vars(self).values()))
+
+    def middle(self, line: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Where intervals are divided: by the logarithm of their distance from the rule's edge, which may be small."""
+        start, end = self.low[line], self.high[line]
+        half = (start + end) / 2
+        below, above = high <= half, low >= half
+        near = torch.where(below, low - start, end - high)
+        far = torch.where(below, high - start, end - low)
+        least = near.clamp(min=BESIDE)
+        step = torch.where(far > 4 * least, (least * far).sqrt(), (near + far) / 2)
+        return torch.where(below, start + step, torch.where(above, end - step, (low + high) / 2))
 
     @staticmethod
-    def join(parts: list[Lines]) -> Lines:
-        return Lines(*(torch.cat(each) for each in zip(*(vars(part).values() for part in parts), strict=True)))
+    def join(parts: list[RowLines]) -> RowLines:
+        return RowLines(*(torch.cat(each) for each in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowPairs:
     """The rows of every request: logits of the target's two rows and of the draft's, and probabilities."""
 
     p_logits: Float32[Tensor, "2 V"]
@@ -67,17 +79,17 @@ class Rows:
         return self.q_logits.double().softmax(dim=1)
 
 
-def fresh_rows(vocabulary: int, seed: int, device: torch.device) -> Rows:
+def fresh_rows(vocabulary: int, seed: int, device: torch.device) -> RowPairs:
     """Rows with few likely tokens and a long tail; the draft's are noisy copies of the target's."""
     generator = torch.Generator().manual_seed(seed)
     logits = _SPREAD * torch.randn(2, vocabulary, generator=generator)
     likely = torch.rand(2, vocabulary, generator=generator).argsort(dim=1)[:, : max(2, vocabulary // _LIKELY)]
     logits.scatter_add_(1, likely, torch.full(likely.shape, _STANDS_OUT))
     draft = logits[:1] + _NOISE * torch.randn(1, vocabulary, generator=generator)
-    return Rows(logits.to(device), draft.to(device))
+    return RowPairs(logits.to(device), draft.to(device))
 
 
-def lines_of(rule: Rule, rows: Rows, seed: int) -> Lines | None:
+def lines_of(rule: Rule, rows: RowPairs, seed: int) -> RowLines | None:
     """All intervals between neighbouring edges, by falling probability; None where they depend on the drafted token."""
     p, q, vocabulary = rows.p, rows.q, rows.p.shape[1]
     device, number = p.device, torch.arange(vocabulary, device=p.device)
@@ -103,7 +115,7 @@ def lines_of(rule: Rule, rows: Rows, seed: int) -> Lines | None:
         low_edge = edge if wanted else tokens
         high_edge = tokens if wanted else edge
         wanted_code, kind = torch.full_like(tokens, wanted), torch.full_like(tokens, ACCEPT)
-        parts.append(Lines(kind, tokens, one / 2, low, high, high - low, wanted_code, low_edge, high_edge))
+        parts.append(RowLines(kind, tokens, one / 2, low, high, high - low, wanted_code, low_edge, high_edge))
         weights.append(q[0, tokens] * (high - low))
     generator, next_edge = torch.Generator().manual_seed(seed + 1), vocabulary
     draws = ((RESIDUAL, residuals[0], refusing * (1 - accept > _LEAST_REFUSAL)), (BONUS, p[1], accepting))
@@ -122,7 +134,7 @@ def lines_of(rule: Rule, rows: Rows, seed: int) -> Lines | None:
         wanted_code = ids if refused else vocabulary + ids
         width = row[ids] / sums[-1]
         kind = torch.full_like(ids, kind_number)
-        parts.append(Lines(kind, tokens, fixed, low, high, width, wanted_code, edges, edges + 1))
+        parts.append(RowLines(kind, tokens, fixed, low, high, width, wanted_code, edges, edges + 1))
         weights.append(width * (refusing if refused else accepting).sum())
         next_edge += len(ids) + 1
-    return Lines.join(parts).select(torch.cat(weights).argsort(descending=True))
+    return RowLines.join(parts).select(torch.cat(weights).argsort(descending=True))

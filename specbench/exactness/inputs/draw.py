@@ -121,8 +121,8 @@ class _Drawing:
         known = self.options["normaliser"]
         if parameters["truncated"].any():
             known = self.options["normaliser"] = "both known"
-        target = _normalised(target, p if known == "both known" else None)
-        q_rows = stated if stated is not None else _normalised(q_rows, None if known == "both unknown" else q)
+        target = made.normalised(target, p if known == "both known" else None)
+        q_rows = stated if stated is not None else made.normalised(q_rows, None if known == "both unknown" else q)
         sampled = self.options["drafts"] == "sampled"
         draft = Draft(tokens, q_rows if sampled else None, self._tensor(self.counts), self.gamma)
         if self.padded:
@@ -130,7 +130,12 @@ class _Drawing:
         else:
             target = self._laid_out(target)
             if draft.rows is not None:
-                draft = Draft(draft.token_ids, self._laid_out(draft.rows), draft.num_draft_tokens, self.gamma)
+                draft = Draft(
+                    draft.token_ids,
+                    self._laid_out(draft.rows),
+                    draft.num_draft_tokens,
+                    self.gamma,
+                )
         return Call(
             self.seed, self.number, self.stratum, draft, target, streams, self.options, p, q if sampled else None
         )
@@ -276,7 +281,7 @@ class _Drawing:
         owner, offset = self._tensor(np.stack([self.owner, offset]))
         u = streams.uniform(Stream.DRAFT)[owner, offset]
         if self.options["drafts"] == "sampled" and self.takes.draft_tokens is not None:
-            return self.takes.draft_tokens(_normalised(rows, q), u)
+            return self.takes.draft_tokens(made.normalised(rows, q), u)
         if self.options["drafts"] == "one-hot" and self.rng.random() < 0.5:
             return rows.logits.argmax(dim=1), None
         return made.first_above(q.weights, u), None
@@ -301,23 +306,4 @@ class _Drawing:
         return padded, self._laid_out(target.select(target_source.flatten()))
 
     def _laid_out(self, rows: LogitRows) -> LogitRows:
-        """The same rows, in memory as the choice "layout" says."""
-        layout, logits = self.options["layout"], rows.logits
-        n, vocabulary = logits.shape
-        if layout == "contiguous" or n == 0:
-            return rows
-        if layout == "wider":
-            buffer = logits.new_full((n, vocabulary + int(self.rng.integers(1, 129))), 1e4)
-            view = buffer[:, :vocabulary]
-        elif layout == "offset":
-            start = 2 * int(self.rng.integers(0, 16)) + 1
-            view = logits.new_full((n * vocabulary + start,), 1e4)[start:].view(n, vocabulary)
-        else:
-            view = logits.new_full((2 * n, vocabulary), 1e4)[::2]
-        view.copy_(logits)
-        return LogitRows(view, rows.temperature, rows.cutoff, rows.log_normalizer)
-
-
-def _normalised(rows: LogitRows, dense: made.Dense | None) -> LogitRows:
-    known = None if dense is None else dense.log_normalizer
-    return LogitRows(rows.logits, rows.temperature, rows.cutoff, known)
+        return made.laid_out(rows, self.options["layout"], self.rng)

@@ -162,3 +162,27 @@ def cutoffs(
     keep &= scaled >= scaled[:, :1] + min_p.log()[:, None]
     keep[:, 0] = True
     return torch.where(keep, top, math.inf).amin(dim=1)
+
+
+def normalised(rows: LogitRows, dense: Dense | None) -> LogitRows:
+    """The rows with the normaliser of their probabilities; None leaves it unknown."""
+    known = None if dense is None else dense.log_normalizer
+    return LogitRows(rows.logits, rows.temperature, rows.cutoff, known)
+
+
+def laid_out(rows: LogitRows, layout: str, rng: np.random.Generator) -> LogitRows:
+    """The same rows, in memory as the choice "layout" of D says."""
+    logits = rows.logits
+    n, vocabulary = logits.shape
+    if layout == "contiguous" or n == 0:
+        return rows
+    if layout == "wider":
+        buffer = logits.new_full((n, vocabulary + int(rng.integers(1, 129))), 1e4)
+        view = buffer[:, :vocabulary]
+    elif layout == "offset":
+        start = 2 * int(rng.integers(0, 16)) + 1
+        view = logits.new_full((n * vocabulary + start,), 1e4)[start:].view(n, vocabulary)
+    else:
+        view = logits.new_full((2 * n, vocabulary), 1e4)[::2]
+    view.copy_(logits)
+    return LogitRows(view, rows.temperature, rows.cutoff, rows.log_normalizer)

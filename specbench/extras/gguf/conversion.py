@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from specbench.core.errors import ConfigError, ModelError, NotInstalledError
 from specbench.core.machine.disk import writing
-from specbench.core.machine.files import Source, problem_of, wrap_library_errors
+from specbench.core.machine.files import Origin, problem_of, wrap_library_errors
 from specbench.models import hub, weights
 from specbench.models.weight_files import named
 
@@ -42,7 +42,7 @@ def convert(file: Path, out: Path, dtype: torch.dtype = torch.float32) -> None:
         WriteError: the folder cannot be written.
     """
     _check(file, out)
-    source, unread = Source("FILE", file, REMEDY), "transformers cannot read it"
+    source, unread = Origin("FILE", file, REMEDY), "transformers cannot read it"
     with hub.offline():
         with wrap_library_errors(source.key, file, unread, REMEDY):
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)  # ty: ignore[invalid-assignment]
@@ -79,7 +79,7 @@ def _check(file: Path, out: Path) -> None:
         raise NotInstalledError("FILE", file, "the package gguf, which reads it, is not installed", remedy) from error
 
 
-def _check_all_used(model: PreTrainedModel, source: Source) -> None:
+def _check_all_used(model: PreTrainedModel, source: Origin) -> None:
     """Raises ModelError if the file holds more weights than the model: transformers passes over the others.
 
     Tensors are renamed, split and stacked on the way, so that their numbers are counted and not their names.

@@ -108,33 +108,48 @@ def _shortened(text: str, length: int, keep_end: bool = False) -> str:
     return "".join(c if ord(c) < 0x250 or c == "…" else ascii(c)[1:-1] for c in repr(text))
 
 
-def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None) -> Figure:
-    """Speedup over plain decoding with its 95% interval; an arrow at the row at the place ``marked``."""
-    return _speedup(results, "gamma", marked)
+@style()
+def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None, title: str = "") -> Figure:
+    """Speedup over plain decoding with its 95% interval, for readers who know no word of the field.
 
-
-def speedup_against_temperature(results: pd.DataFrame) -> Figure:
-    """Speedup over plain decoding with its 95% interval."""
-    return _speedup(results, "temperature")
+    Args:
+        marked: the place of the row that an arrow points to.
+        title: a sentence that says what is seen.
+    """
+    figure, axes = _speedup(results, "gamma")
+    if len(_series(results, "gamma")) > 1:  # one needs no name, and the line has its own beside it
+        legend(figure)
+    if marked is not None:
+        best = results.iloc[marked]
+        series = next(each for each in _series(results, "gamma") if best.name in each.rows.index)
+        x, color = best["gamma"] + _shift(results, "gamma") * series.place, series.look.colour
+        top = best[["speedup", "speedup_high"]].astype(float).max()  # without an interval the point itself
+        arrow = {"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 2}  # no series has it as its marker
+        text = rf"fastest: {SYMBOLS['gamma']} = {best['gamma']:g}: {best['speedup']:.2f}$\times$"
+        axes.annotate(text, (x, top), (0, 14), textcoords="offset points", ha="center", color=color, arrowprops=arrow)
+    axes.margins(y=0.12 if marked is None else 0.2)
+    axes.set_title(fill(title, 60), parse_math=False)
+    axes.text(1, 1, "without guessing", transform=axes.get_yaxis_transform(), ha="right", va="bottom", color=GREY)
+    axes.set(xlabel=r"tokens guessed ahead in each step ($\gamma$)", ylabel="times as fast as without guessing")
+    return figure
 
 
 @style()
-def _speedup(results: pd.DataFrame, axis: str, marked: int | None = None) -> Figure:
+def speedup_against_temperature(results: pd.DataFrame) -> Figure:
+    """Speedup over plain decoding with its 95% interval."""
+    figure, axes = _speedup(results, "temperature")
+    axes.lines[-1].set_label("plain decoding")
+    legend(figure)
+    axes.margins(y=0.12)
+    axes.set_ylabel(r"speedup over plain decoding ($\times$)")
+    return figure
+
+
+def _speedup(results: pd.DataFrame, axis: str) -> tuple[Figure, Axes]:
     figure, (axes,) = panels(1, 1, (0.8, 2.9))
     _lines(axes, results, axis, "speedup")
-    axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5, label="plain decoding")
-    if marked is not None:
-        best = results.iloc[marked]
-        series = next(each for each in _series(results, axis) if best.name in each.rows.index)
-        x, color = best[axis] + _shift(results, axis) * series.place, series.look.colour
-        text = rf"fastest: {SYMBOLS[axis]} = {best[axis]:g}: {best['speedup']:.2f}$\times$"
-        top = best[["speedup", "speedup_high"]].astype(float).max()  # without an interval the point itself
-        arrow = {"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 2}  # no series has it as its marker
-        axes.annotate(text, (x, top), (0, 14), textcoords="offset points", ha="center", color=color, arrowprops=arrow)
-    axes.margins(y=0.12 if marked is None else 0.2)
-    axes.set_ylabel(r"speedup over plain decoding ($\times$)")
-    legend(figure)
-    return figure
+    axes.axhline(1, color=GREY, linestyle=DASHED, linewidth=0.9, zorder=1.5)
+    return figure, axes
 
 
 @style()

@@ -14,7 +14,7 @@ from specbench.core.errors import ConfigError, TrackingError
 from specbench.core.machine.journal import AXES, PROGRESS
 from specbench.reports.tracking.panels import panels
 from specbench.reports.tracking.process import LIMITS, Process
-from specbench.reports.tracking.settings import LONGEST_NAME, Workspace, check_settings
+from specbench.reports.tracking.settings import LONGEST_NAME, WandbWorkspace, check_settings
 
 LONG_WAIT = 30.0  # seconds; W&B waits 90 for a server that does not answer, and fails at once for most other reasons
 LONGEST_TAG = 64  # characters, by W&B
@@ -53,7 +53,7 @@ class JobRun:
 
     def __init__(
         self,
-        workspace: Workspace,
+        workspace: WandbWorkspace,
         folder: Path,
         name: str,
         kind: str,

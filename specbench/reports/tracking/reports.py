@@ -14,7 +14,7 @@ from specbench.core.errors import TrackingError
 from specbench.reports.tracking.jobs import environment
 from specbench.reports.tracking.panels import CHARTS, HISTOGRAMS
 from specbench.reports.tracking.process import LIMITS, Process
-from specbench.reports.tracking.settings import Workspace
+from specbench.reports.tracking.settings import WandbWorkspace
 from specbench.reports.tracking.sweeps import SWEEP
 
 REPORT = "report.wandb.json"
@@ -23,7 +23,10 @@ SPEEDS = ("acceptance_length", "tokens_per_second", "speedup")  # bars, a run ea
 
 
 def write_report(
-    described: Mapping[str, Any], sweep: Path, workspace: Workspace, varied: Mapping[str, Sequence[str]] | None = None
+    described: Mapping[str, Any],
+    sweep: Path,
+    workspace: WandbWorkspace,
+    varied: Mapping[str, Sequence[str]] | None = None,
 ) -> Path | None:
     """Writes ``report.wandb.json`` into the folder ``report`` of a sweep, and saves it on the server if online.
 

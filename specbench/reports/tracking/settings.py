@@ -16,7 +16,7 @@ LONGEST_NAME = 128  # characters of a project, an entity, a group or a run, by W
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workspace:
+class WandbWorkspace:
     """Where the runs of one sweep go.
 
     Attributes:

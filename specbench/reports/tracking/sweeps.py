@@ -16,14 +16,14 @@ from specbench.metrics.results import RESULTS, read_rows
 from specbench.metrics.run_settings import distinguishing_columns, with_settings
 from specbench.reports.tracking.jobs import JobRun
 from specbench.reports.tracking.panels import MOST_ROWS, plain
-from specbench.reports.tracking.settings import Workspace
+from specbench.reports.tracking.settings import WandbWorkspace
 
 SWEEP = "sweep"  # its job type
 MEASURED = ("speedup", "speedup_low", "speedup_high", "tokens_per_second", "acceptance_length", "acceptance_rate")
 
 
 def log_sweep(
-    workspace: Workspace,
+    workspace: WandbWorkspace,
     folder: Path,
     created: str,
     jobs: Sequence[Mapping[str, Any]],

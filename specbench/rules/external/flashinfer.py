@@ -28,9 +28,11 @@ from specbench.core.rng import Streams
 from specbench.core.types import Draft, LogitRows, Verification
 from specbench.rules.external import adapter
 
+_ALIGNMENT = 16  # bytes that its kernels load at once, from the first on; an engine's logits begin where they may
+
 
 @dataclass(frozen=True)
-class _Batch:
+class _FlashinferBatch:
     target: adapter.RowFacts
     draft: adapter.RowFacts | None
     token_ids: Int32[Tensor, "B gamma"]
@@ -61,7 +63,7 @@ class FlashinferVerifier(adapter.ExternalVerifier):
             raise ConfigError("verifier.draft_probs", draft_probs, "unknown", "Use computed or kept.")
         self._sampling = adapter.load("flashinfer.sampling", "external/flashinfer", "flashinfer")
         self.draft_probs = draft_probs
-        self._batch: adapter.Memo[_Batch] = adapter.Memo()
+        self._batch: adapter.Memo[_FlashinferBatch] = adapter.Memo()
         self._kept: adapter.Memo[Tensor] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
@@ -79,7 +81,7 @@ class FlashinferVerifier(adapter.ExternalVerifier):
         )
         return Verification(token_ids.long(), num_emitted_drafts.long())
 
-    def _draft(self, draft: Draft, batch: _Batch, vocabulary: int) -> Float32[Tensor, "n V"]:
+    def _draft(self, draft: Draft, batch: _FlashinferBatch, vocabulary: int) -> Float32[Tensor, "n V"]:
         rows, facts = draft.rows, batch.draft
         if rows is None or facts is None:
             return adapter.one_hot(draft.token_ids, vocabulary)
@@ -89,13 +91,16 @@ class FlashinferVerifier(adapter.ExternalVerifier):
         return self._kept(sources, lambda: self._softmax(rows, facts))
 
     def _softmax(self, rows: LogitRows, facts: adapter.RowFacts) -> Float32[Tensor, "n V"]:
-        probs = self._sampling.softmax(adapter.masked(rows, facts).contiguous(), temperature=facts.temperature)
+        logits = adapter.masked(rows, facts).contiguous()
+        if logits.data_ptr() % _ALIGNMENT:
+            logits = logits.clone()
+        probs = self._sampling.softmax(logits, temperature=facts.temperature)
         return adapter.make_greedy_one_hot(probs, rows, facts)
 
 
-def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
+def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _FlashinferBatch:
     shape = (len(draft.num_draft_tokens), draft.max_draft_tokens)
-    return _Batch(
+    return _FlashinferBatch(
         target=adapter.RowFacts.of(target),
         draft=None if draft.rows is None else adapter.RowFacts.of(draft.rows),
         token_ids=draft.token_ids.int().view(shape),

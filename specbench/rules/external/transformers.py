@@ -33,7 +33,7 @@ from specbench.rules.external import adapter
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _TransformersBatch:
     counts: list[int]
     target: adapter.RowFacts
     draft: adapter.RowFacts | None
@@ -55,7 +55,7 @@ class TransformersVerifier(adapter.ExternalVerifier):
         parameters = inspect.signature(utils._speculative_sampling).parameters
         # Older releases of 5.x stop one short of a finished candidate; a verification step is never the last.
         self._options = {"is_done_candidate": False} if "is_done_candidate" in parameters else {}
-        self._batch: adapter.Memo[_Batch] = adapter.Memo()
+        self._batch: adapter.Memo[_TransformersBatch] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`."""
@@ -75,7 +75,9 @@ class TransformersVerifier(adapter.ExternalVerifier):
             first += count
         return Verification(token_ids, adapter.accepted_before(token_ids == PADDING))
 
-    def _one(self, draft: Draft, drafted: slice, target: LogitRows, scored: slice, batch: _Batch, seed: int) -> Tensor:
+    def _one(
+        self, draft: Draft, drafted: slice, target: LogitRows, scored: slice, batch: _TransformersBatch, seed: int
+    ) -> Tensor:
         """The emitted tokens [1, accepted + 1] of one request."""
         candidate = draft.token_ids[drafted][None]
         p_logits = target.logits[scored].to(torch.float32, copy=True)[None]
@@ -112,8 +114,8 @@ def _process(
         out[:, i] = scores
 
 
-def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
-    return _Batch(
+def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _TransformersBatch:
+    return _TransformersBatch(
         counts=draft.num_draft_tokens.tolist(),
         target=adapter.RowFacts.of(target),
         draft=None if draft.rows is None else adapter.RowFacts.of(draft.rows),

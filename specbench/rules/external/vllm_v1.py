@@ -33,7 +33,7 @@ from specbench.rules.external import adapter
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _VllmV1Batch:
     """What the engine holds of a batch ahead of the step: its own metadata classes, and the seeds."""
 
     spec_decode: Any | None
@@ -77,7 +77,7 @@ class VllmV1Verifier(adapter.ExternalVerifier):
         request = seeding == "request"
         self.limits = adapter.Limits(adapter.triton_device(), batch_invariant=request, capturable=not request)
         self.interpreted = adapter.triton_device() is None
-        self._batch: adapter.Memo[_Batch] = adapter.Memo()
+        self._batch: adapter.Memo[_VllmV1Batch] = adapter.Memo()
         self._draft_facts: adapter.Memo[adapter.RowFacts] = adapter.Memo()
         self._kept: adapter.Memo[list[Tensor]] = adapter.Memo()
 
@@ -104,7 +104,7 @@ class VllmV1Verifier(adapter.ExternalVerifier):
         token_ids = adapter.widened(token_ids, draft.max_draft_tokens + 1)
         return Verification(token_ids, adapter.accepted_before(token_ids == PADDING))
 
-    def _probs(self, draft: Draft, batch: _Batch) -> Float32[Tensor, "n V"] | None:
+    def _probs(self, draft: Draft, batch: _VllmV1Batch) -> Float32[Tensor, "n V"] | None:
         rows = draft.rows
         if rows is None or batch.sampling.all_greedy:  # the library does not look at q then
             return None
@@ -116,7 +116,7 @@ class VllmV1Verifier(adapter.ExternalVerifier):
         kept = self._kept(sources, lambda: list(adapter.softmax(rows, facts).split(counts)))
         return torch.cat(kept)
 
-    def _describe(self, draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
+    def _describe(self, draft: Draft, target: LogitRows, streams: Streams) -> _VllmV1Batch:
         device = target.logits.device
         counts = draft.num_draft_tokens.tolist()
         facts = adapter.RowFacts.of(target)
@@ -157,4 +157,4 @@ class VllmV1Verifier(adapter.ExternalVerifier):
                 bonus_logits_indices=bonus.int(),
                 logits_indices=rows.int(),
             )
-        return _Batch(spec_decode, sampling, facts, adapter.library_seeds(streams).tolist())
+        return _VllmV1Batch(spec_decode, sampling, facts, adapter.library_seeds(streams).tolist())

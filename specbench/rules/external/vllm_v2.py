@@ -32,7 +32,7 @@ from specbench.rules.external import adapter
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _VllmV2Batch:
     """What the engine uploads of a batch ahead of the step."""
 
     target: adapter.RowFacts
@@ -73,7 +73,7 @@ class VllmV2Verifier(adapter.ExternalVerifier):
         self.block, self.rule = block, "vllm_v2_block" if block else "vllm_v2"
         self.limits = adapter.Limits(adapter.triton_device())
         self.interpreted = adapter.triton_device() is None
-        self._batch: adapter.Memo[_Batch] = adapter.Memo()
+        self._batch: adapter.Memo[_VllmV2Batch] = adapter.Memo()
 
     def verify(self, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
         """See :class:`specbench.rules.verifier.Verifier`."""
@@ -102,7 +102,7 @@ class VllmV2Verifier(adapter.ExternalVerifier):
         token_ids = token_ids.masked_fill(columns >= num_emitted[:, None], PADDING)
         return Verification(token_ids, num_emitted.long() - 1)
 
-    def _processed(self, target: LogitRows, batch: _Batch) -> Shaped[Tensor, "n V"]:
+    def _processed(self, target: LogitRows, batch: _VllmV2Batch) -> Shaped[Tensor, "n V"]:
         """Sampler.apply_sampling_params: nothing at all where every request is greedy or samples the raw logits."""
         if not batch.scales and not batch.target.truncated:
             return target.logits
@@ -114,7 +114,7 @@ class VllmV2Verifier(adapter.ExternalVerifier):
         return logits
 
 
-def _laid_out(draft: Draft, batch: _Batch) -> Shaped[Tensor, "B gamma V"] | None:
+def _laid_out(draft: Draft, batch: _VllmV2Batch) -> Shaped[Tensor, "B gamma V"] | None:
     """The draft's logits in the engine's layout; a view where no request is shorter and no cutoff applies."""
     if draft.rows is None or batch.draft is None or len(draft.token_ids) == 0:
         return None
@@ -125,7 +125,7 @@ def _laid_out(draft: Draft, batch: _Batch) -> Shaped[Tensor, "B gamma V"] | None
     return logits.unflatten(0, shape)
 
 
-def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
+def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _VllmV2Batch:
     device = target.logits.device
     counts = draft.num_draft_tokens
     batch_size = len(counts)
@@ -141,7 +141,7 @@ def _describe(draft: Draft, target: LogitRows, streams: Streams) -> _Batch:
     drafted = torch.zeros(len(target), dtype=torch.int64, device=device)
     drafted[place > 0] = draft.token_ids
     ragged = len(draft.token_ids) != batch_size * draft.max_draft_tokens
-    return _Batch(
+    return _VllmV2Batch(
         target=adapter.RowFacts.of(target),
         draft=None if draft.rows is None else adapter.RowFacts.of(draft.rows),
         slot=draft.request_of_row * draft.max_draft_tokens + place[place > 0] - 1 if ragged else None,

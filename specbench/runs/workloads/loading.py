@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from specbench.core.machine.files import Source, shown
+from specbench.core.machine.files import Origin, shown
 from specbench.runs.config import AUTO, EMBEDDED, WORKLOAD_FILES, WorkloadConfig
 from specbench.runs.workloads.columns import KNOWN, Columns
 from specbench.runs.workloads.prompts import Prompt, prompt_of
 from specbench.runs.workloads.requests import FIELDS, unwrapped
 from specbench.runs.workloads.selection import Where, first_of_each, pooled, shuffled
-from specbench.runs.workloads.sources import Row, rows
+from specbench.runs.workloads.sources import WorkloadRow, rows
 
 KEY = "workload.path"
 FORMAT = (
@@ -71,8 +71,8 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     path = settings.path
     embedded = path.startswith(EMBEDDED)
     place = Path(__file__).parent / path.removeprefix(EMBEDDED) if embedded else Path(os.path.expanduser(path))
-    source = Source(KEY, path, WORKLOAD_FILES)
-    entries = Source(KEY, path, FORMAT)
+    source = Origin(KEY, path, WORKLOAD_FILES)
+    entries = Origin(KEY, path, FORMAT)
     where = Where(settings.where)
     found = _prompts(
         where.kept(_requests(rows(place, source, entries, settings.split), settings, entries)), settings, entries
@@ -88,14 +88,14 @@ def load_workload(settings: WorkloadConfig) -> Workload:
     return Workload(path, kept, pool)
 
 
-def _requests(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Row]:
+def _requests(found: Iterator[WorkloadRow], settings: WorkloadConfig, source: Origin) -> Iterator[WorkloadRow]:
     asked = {getattr(settings.columns, role) for role in KNOWN}
     read = asked.union(*KNOWN.values(), FIELDS if settings.parameters else ())
     for row in found:
-        yield Row(row.number, row.unit, unwrapped(row.value, row.place, source, read))
+        yield WorkloadRow(row.number, row.unit, unwrapped(row.value, row.place, source, read))
 
 
-def _prompts(found: Iterator[Row], settings: WorkloadConfig, source: Source) -> Iterator[Prompt]:
+def _prompts(found: Iterator[WorkloadRow], settings: WorkloadConfig, source: Origin) -> Iterator[Prompt]:
     first, names = None, set()
     for row in found:
         if not isinstance(row.value, dict):

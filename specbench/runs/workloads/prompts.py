@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import LONGEST_NAME, Source, is_name, is_text, shown
+from specbench.core.machine.files import LONGEST_NAME, Origin, is_name, is_text, shown
 from specbench.core.sampling_params import LARGEST_LENGTH, LARGEST_SEED
 from specbench.runs.config import LARGEST_GAMMA, is_category
 from specbench.runs.workloads.columns import Columns
 from specbench.runs.workloads.requests import LENGTHS, own_parameters
-from specbench.runs.workloads.sources import Row
+from specbench.runs.workloads.sources import WorkloadRow
 
 Message = Mapping[str, str]  # role and content, as chat templates take them
 ROLES = ("system", "developer", "user", "assistant")
@@ -78,7 +78,7 @@ class Prompt:
         return [*self.before, {"role": "user", "content": self.text}]
 
 
-def prompt_of(row: Row, columns: Columns, source: Source, parameters: bool = True) -> Prompt:
+def prompt_of(row: WorkloadRow, columns: Columns, source: Origin, parameters: bool = True) -> Prompt:
     """The prompt of a row.
 
     Args:
@@ -115,12 +115,12 @@ def _asked(columns: Columns) -> list[str]:
     return named[:1] or ["prompt"]
 
 
-def _unusable(row: Row, source: Source, why: str) -> ConfigError:
+def _unusable(row: WorkloadRow, source: Origin, why: str) -> ConfigError:
     return source.wrong(f"{row.place} has no usable prompt ({why})")
 
 
 def _conversation(
-    role: str, value: Any, column: str, row: Row, source: Source
+    role: str, value: Any, column: str, row: WorkloadRow, source: Origin
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """The messages that precede the first turn, and the turns."""
     if role == "messages" or (isinstance(value, list) and value and isinstance(value[0], dict)):
@@ -132,7 +132,7 @@ def _conversation(
     return (), tuple(_text(each, f"{column}[{i}]", row, source) for i, each in enumerate(value))
 
 
-def _text(value: Any, name: str, row: Row, source: Source) -> str:
+def _text(value: Any, name: str, row: WorkloadRow, source: Origin) -> str:
     if not isinstance(value, str):
         raise _unusable(row, source, f"{name} is {shown(value)}, not a string")
     if not value.strip():
@@ -144,13 +144,13 @@ def _text(value: Any, name: str, row: Row, source: Source) -> str:
     return value
 
 
-def _messages(value: Any, column: str, row: Row, source: Source) -> list[dict[str, str]]:
+def _messages(value: Any, column: str, row: WorkloadRow, source: Origin) -> list[dict[str, str]]:
     if not isinstance(value, list) or not value:
         raise _unusable(row, source, f"{column} is {shown(value)}, not a list of messages")
     return [_message(each, f"{column}[{i}]", row, source) for i, each in enumerate(value)]
 
 
-def _message(value: Any, name: str, row: Row, source: Source) -> dict[str, str]:
+def _message(value: Any, name: str, row: WorkloadRow, source: Origin) -> dict[str, str]:
     if not isinstance(value, dict) or value.get("role") not in ROLES:
         raise _unusable(row, source, f"{name} is {shown(value)}, not a message with a role out of {', '.join(ROLES)}")
     content = value.get("content")
@@ -162,7 +162,7 @@ def _message(value: Any, name: str, row: Row, source: Source) -> dict[str, str]:
 
 
 def _split(
-    messages: Sequence[dict[str, str]], column: str, row: Row, source: Source
+    messages: Sequence[dict[str, str]], column: str, row: WorkloadRow, source: Origin
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """Messages up to the first question without a reply, and the questions from there: the target answers them."""
     roles = [each["role"] for each in messages]
@@ -175,7 +175,7 @@ def _split(
     return tuple(messages[:first]), tuple(each["content"] for each in messages[first:])
 
 
-def _count(key: str, given: Any, row: Row, source: Source) -> int | None:
+def _count(key: str, given: Any, row: WorkloadRow, source: Origin) -> int | None:
     low, high = _COUNTS[key]
     if given is None or (isinstance(given, int) and not isinstance(given, bool) and low <= given <= high):
         return given
@@ -184,7 +184,7 @@ def _count(key: str, given: Any, row: Row, source: Source) -> int | None:
     raise source.wrong(problem, "Mend it, or leave it out to take the run's.")
 
 
-def _name(column: str | None, row: Row, source: Source) -> str:
+def _name(column: str | None, row: WorkloadRow, source: Origin) -> str:
     if column is None or column not in row.value:
         return f"{row.unit}-{row.number}"
     given = row.value[column]
@@ -201,7 +201,7 @@ def _name(column: str | None, row: Row, source: Source) -> str:
     )
 
 
-def _category(column: str | None, row: Row, source: Source) -> str:
+def _category(column: str | None, row: WorkloadRow, source: Origin) -> str:
     given = None if column is None else row.value.get(column)
     if given is None:
         return ""

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from specbench.core.machine.files import Source, shown
+from specbench.core.machine.files import Origin, shown
 from specbench.core.sampling_params import SamplingParams
 
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # three names of one thing
@@ -35,7 +35,7 @@ FIELDS = {*PARAMETERS, *RENAMED, *REFUSED, *FRAMING} | {"sampling_params", "resp
 _LEAVE_OUT = "Leave it out of the line, or let no line have parameters of its own: workload.parameters=false."
 
 
-def unwrapped(row: Any, place: str, source: Source, read: Set[str]) -> Any:
+def unwrapped(row: Any, place: str, source: Origin, read: Set[str]) -> Any:
     """The request under "body" in a line of a batch file, beside what else the line says; other rows as they are.
 
     Args:
@@ -59,7 +59,7 @@ def unwrapped(row: Any, place: str, source: Source, read: Set[str]) -> Any:
     return {**outer, **{key: value for key, value in inner.items() if value is not None or key not in outer}}
 
 
-def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[str, Any]:
+def own_parameters(row: Mapping[str, Any], place: str, source: Origin) -> dict[str, Any]:
     """What a row says of gamma, and of SamplingParams by its names, but that the length is called max_new_tokens. null
     counts as not said.
 
@@ -93,7 +93,7 @@ def own_parameters(row: Mapping[str, Any], place: str, source: Source) -> dict[s
     return own
 
 
-def _agreed(pairs: Iterable[tuple[str, Any]], place: str, source: Source) -> dict[str, Any]:
+def _agreed(pairs: Iterable[tuple[str, Any]], place: str, source: Origin) -> dict[str, Any]:
     """The parameters by their names here. An engine takes one of two values; which, a log does not tell."""
     own: dict[str, tuple[str, Any]] = {}
     for name, value in pairs:
@@ -109,7 +109,7 @@ def _agreed(pairs: Iterable[tuple[str, Any]], place: str, source: Source) -> dic
     return {parameter: value for parameter, (_, value) in own.items()}
 
 
-def _structure(said: Mapping[str, Any], inner: Mapping[str, Any], place: str, source: Source) -> dict[str, Any] | None:
+def _structure(said: Mapping[str, Any], inner: Mapping[str, Any], place: str, source: Origin) -> dict[str, Any] | None:
     """What the text has to be, by any of the names that engines have for it; None for anything.
 
     An engine keeps to one of two structures, or to neither; which, a log does not tell.
@@ -127,7 +127,7 @@ def _structure(said: Mapping[str, Any], inner: Mapping[str, Any], place: str, so
     return named[0][1] if named else None
 
 
-def _formatted(form: Any, place: str, source: Source) -> dict[str, Any]:
+def _formatted(form: Any, place: str, source: Origin) -> dict[str, Any]:
     """The structure of OpenAI's response_format."""
     if form == {"type": "json_object"}:
         return {"json": {"type": "object"}}

@@ -11,7 +11,7 @@ from typing import Any
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import shown
 from specbench.runs.workloads.prompts import Prompt
-from specbench.runs.workloads.sources import Row
+from specbench.runs.workloads.sources import WorkloadRow
 
 KEY = "workload.where"
 
@@ -37,7 +37,7 @@ class Where:
                 raise ConfigError(KEY, self.given, f"{shown(each)} is no column=value", remedy)
             self.wanted.setdefault(column, set()).add(value)
 
-    def kept(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def kept(self, rows: Iterable[WorkloadRow]) -> Iterator[WorkloadRow]:
         """The rows that every column's filter keeps."""
         for row in rows:
             if not self.wanted or (isinstance(row.value, Mapping) and self._keeps(row.value)):

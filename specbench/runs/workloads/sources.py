@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from specbench.core.machine.files import Source, shown, wrap_library_errors
+from specbench.core.machine.files import Origin, shown, wrap_library_errors
 
 MOST_FILES = 20_000  # in a folder that is looked through
 SUFFIXES = (".parquet", ".arrow", ".jsonl")  # of a data set's files; the first kind that a folder holds is read
@@ -26,7 +26,7 @@ _SPLIT_REMEDY = "Choose one of them with workload.split=..., or give the file it
 
 
 @dataclass(frozen=True)
-class Row:
+class WorkloadRow:
     """One line of a file, or one row of a table.
 
     Attributes:
@@ -45,7 +45,7 @@ class Row:
         return f"{self.unit} {self.number}"
 
 
-def rows(place: Path, source: Source, format_: Source, split: str | None = None) -> Iterator[Row]:
+def rows(place: Path, source: Origin, format_: Origin, split: str | None = None) -> Iterator[WorkloadRow]:
     """All rows, in their order, read as they are asked for.
 
     Args:
@@ -65,14 +65,14 @@ def rows(place: Path, source: Source, format_: Source, split: str | None = None)
         for file in files:
             for value in _table_rows(file, source):
                 number += 1
-                yield Row(number, "row", value)
+                yield WorkloadRow(number, "row", value)
         return
     for file in files:
         for number, line in source.lines(file):
-            yield Row(number, "line", format_.parsed(line, f"line {number}"))
+            yield WorkloadRow(number, "line", format_.parsed(line, f"line {number}"))
 
 
-def _files(folder: Path, source: Source, split: str | None) -> list[Path]:
+def _files(folder: Path, source: Origin, split: str | None) -> list[Path]:
     """The files of one split of a folder."""
     inside = list(islice(folder.rglob("*"), MOST_FILES + 1))
     if len(inside) > MOST_FILES:
@@ -103,7 +103,7 @@ def _split_of(file: Path) -> str:
     return "/".join(parts) or "data"
 
 
-def _table_rows(file: Path, source: Source) -> Iterator[dict[str, Any]]:
+def _table_rows(file: Path, source: Origin) -> Iterator[dict[str, Any]]:
     source.check(file)
     batches = _parquet(file) if file.suffix == ".parquet" else _arrow(file)
     while True:

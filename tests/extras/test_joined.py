@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from specbench.extras.compiled.joined import JoinedLinear, join
 from specbench.models import CachedModel
-from specbench.models.joined import JoinedLinear, join
 from tests.helpers.families import CONFIGS, VOCABULARY, made
 
 PROMPTS = [[1, 2, 3, 4, 5], [6, 7]]

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from specbench.core.machine import ranks
+from specbench.extras.compiled import joined, products, summed
 from specbench.kernels import dependent
-from specbench.models import joined, products, summed
 from specbench.models.cached_model import CachedModel
 
 _SHAPES = 256  # that a model may be compiled for
@@ -17,21 +17,20 @@ _SHAPES = 256  # that a model may be compiled for
 def compile_model(cached: CachedModel, sums: str = "nccl", early: bool = True) -> None:
     """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a shape first comes.
 
-    Layers that read the same input become one product (models/joined.py), and products of few rows are ours
-    (models/products.py). PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses
+    Layers that read the same input become one product (joined.py), and products of few rows are ours
+    (products.py). PyTorch's kernels start early too, where the GPU can (kernels/dependent.py). PyTorch chooses
     some kernels by their speed on this machine, so each process may round in its own way. Ranks have to agree to the
     last bit, and take kernels that were chosen without timing.
 
     Args:
-        sums: how a sharded model adds up over ranks (models/summed.py).
-        early: whether PyTorch's kernels start early. The caller has to check their code (models/early_code.py).
+        sums: how a sharded model adds up over ranks (summed.py).
+        early: whether PyTorch's kernels start early. The caller has to check their code (early_code.py).
     """
     # Beyond the limit PyTorch would go on without compiling, and say nothing.
     torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
     joined.join(cached.model)
-    if cached.shards is not None:
-        summed.install(cached.model, sums)
+    summed.install(cached.model, sums)
     products.install(cached.model)
     options: dict[str, Any] = {
         "deterministic": ranks.launched(),

@@ -12,15 +12,17 @@ from packaging.version import Version
 from specbench.benchmark.weights import weight_bytes
 from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 from specbench.decoding import Decoder
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.tree import TreeDrafter
-from specbench.models import CachedModel, load_pair, sharding
+from specbench.extras import parallel
+from specbench.extras.parallel import sharding
+from specbench.models import CachedModel, load_pair
 from specbench.models.random_weights import RandomModel
-from specbench.models.weights import load_weights
+from specbench.models.weights import load_weights, local
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.rules.token.tree import TreeVerifier
 from tests.decoding.test_decoding import make_requests
@@ -29,7 +31,7 @@ from tests.helpers.cases import bound
 from tests.helpers.forked_ranks import on_ranks, returned
 
 sharded = pytest.mark.skipif(
-    Version(transformers.__version__) < Version(sharding.OLDEST), reason=f"transformers older than {sharding.OLDEST}"
+    Version(transformers.__version__) < Version(parallel.OLDEST), reason=f"transformers older than {parallel.OLDEST}"
 )
 forked = pytest.mark.skipif(
     torch.cuda.is_available(), reason="forked ranks cannot use CUDA; test_parallel_on_gpus.py has ranks on GPUs"
@@ -112,20 +114,21 @@ def seen(checkpoints, thorough):
         except ModelError as error:
             found["skewed"] = str(error)
         for name, (folder, config) in checkpoints.items():
-            source = Source("pair.target", name, "")
+            source = Origin("pair.target", name, "")
             sharding.check_divisible(config, source)
-            found[name] = logits(load_weights(folder, copy.deepcopy(config), torch.float32, source, sharded=True))
-        shards = target.shards
-        assert shards is not None
+            found[name] = logits(
+                load_weights(folder, copy.deepcopy(config), torch.float32, source, **sharding.loading())
+            )
+        assert target.compare_ranks is not None
         values, tokens = torch.ones(3, 2, 5), torch.ones((3, 2), dtype=torch.int64)
         if rank == 1:
             values[1, 1, 3] += 1e-7
             tokens[2] = torch.tensor([0, 2])
-        found["differing"] = shards.differing(values, tokens).tolist()
-        tiny = RandomModel.opened("pair.target", "random:tiny").load(torch.float32, torch.device("cpu"), sharded=True)
+        found["differing"] = target.compare_ranks(values, tokens).tolist()
+        tiny = parallel.load(RandomModel.opened("pair.target", "random:tiny"), torch.float32, torch.device("cpu"))
         layer = tiny.model.layers[0]
         found["parts"] = [
-            sharding.local(each).detach().clone() for each in (layer.mlp.up_proj.weight, layer.input_layernorm.weight)
+            local(each).detach().clone() for each in (layer.mlp.up_proj.weight, layer.input_layernorm.weight)
         ]
         found["random"] = logits(tiny)
         return found
@@ -147,7 +150,7 @@ def test_texts_and_step_logs_are_those_of_the_whole_model(seen, pair):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_of_families_are_near_those_of_the_whole_model(seen, checkpoints, name):
     folder, config = checkpoints[name]
-    whole = logits(load_weights(folder, copy.deepcopy(config), torch.float32, Source("pair.target", name, "")))
+    whole = logits(load_weights(folder, copy.deepcopy(config), torch.float32, Origin("pair.target", name, "")))
     assert torch.equal(seen[0][name], seen[1][name])
     assert (seen[0][name] - whole).abs().max() < BOUND * whole.std()
 

@@ -25,7 +25,7 @@ class CompiledEngine(GraphEngine):
     Args:
         batch_sizes: other numbers of requests to make steps for.
         prompt_chunk: see StaticEngine.
-        sums: how the ranks of a sharded target add up their partial sums: ``auto`` or ``nccl`` (models/summed.py).
+        sums: how the ranks of a sharded target add up their partial sums: ``auto`` or ``nccl`` (summed.py).
     """
 
     name: ClassVar[str] = "compiled"
@@ -50,7 +50,7 @@ class CompiledEngine(GraphEngine):
         self._compile()
 
     def _compile(self) -> None:
-        from specbench.models.compiling import compile_model
+        from specbench.extras.compiled.compiling import compile_model
 
         drafter = self.components.drafter
         draft = None if drafter is None else drafter.model
@@ -58,7 +58,7 @@ class CompiledEngine(GraphEngine):
             compile_model(model, self.sums, self._early)
 
     def _captured(self, size: int) -> Captured:
-        from specbench.models import early_code
+        from specbench.extras.compiled import early_code
 
         captured = super()._captured(size)
         if not self._early:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specbench.core.errors import ModelError
-from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.graph import GraphEngine
-from specbench.models import early_code
-from specbench.models.early_code import doubt
+from specbench.extras.compiled import early_code
+from specbench.extras.compiled.early_code import doubt
+from specbench.extras.compiled.engine import CompiledEngine
 
 KERNEL = """
 triton_{name} = async_compile.triton('triton_{name}', '''
@@ -89,11 +89,13 @@ def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
         if problem:
             raise ModelError(problem)
 
-    monkeypatch.setattr("specbench.decoding.engines.compiled.say", said.append)
+    monkeypatch.setattr("specbench.extras.compiled.engine.say", said.append)
     monkeypatch.setattr(early_code, "check", check)
     monkeypatch.setattr(GraphEngine, "_captured", lambda self, size: captures.append(size))
     target = SimpleNamespace()
-    monkeypatch.setattr("specbench.models.compiling.compile_model", lambda model, sums, early: compiles.append(early))
+    monkeypatch.setattr(
+        "specbench.extras.compiled.compiling.compile_model", lambda model, sums, early: compiles.append(early)
+    )
     engine = CompiledEngine()
     engine.components, engine._early = SimpleNamespace(target=target, drafter=None), True
     engine._compile()

@@ -19,7 +19,9 @@ import torch
 from jaxtyping import Float, Int32
 from torch import Tensor, nn
 
-from specbench.models import products, sharding
+from specbench.extras.compiled import products
+from specbench.extras.parallel import sharding
+from specbench.models.weights import local
 
 # By the names that transformers has for them: layers of one module that are given the same tensor.
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -31,7 +33,7 @@ class Product:
 
     Attributes:
         weight, bias, sizes: of a sharded model what this rank has of them.
-        counters: of its kernel (models/products.py).
+        counters: of its kernel (products.py).
         of, parts: while some layers have not asked yet: the input, and what each is to get.
     """
 
@@ -105,9 +107,9 @@ def _can_be_joined(layers: list[Any], cuts: Mapping[nn.Module, str]) -> bool:
 
 @torch.no_grad()
 def _joined(layers: list[nn.Linear]) -> list[JoinedLinear]:
-    weight = torch.cat([sharding.local(each.weight) for each in layers])
-    bias = None if layers[0].bias is None else torch.cat([sharding.local(each.bias) for each in layers])
-    sizes = [len(sharding.local(each.weight)) for each in layers]
+    weight = torch.cat([local(each.weight) for each in layers])
+    bias = None if layers[0].bias is None else torch.cat([local(each.bias) for each in layers])
+    sizes = [len(local(each.weight)) for each in layers]
     product = Product(weight, bias, sizes, products.counters(weight))
     return [JoinedLinear(each, product, place) for place, each in enumerate(layers)]
 

@@ -15,16 +15,18 @@ import torch
 import torch.distributed as dist
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 from specbench.decoding import Decoder
-from specbench.decoding.engines.compiled import CompiledEngine
 from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.models import CachedModel, joined, load_pair, sharding, summed
-from specbench.models.weights import load_weights
+from specbench.extras.compiled import joined, summed
+from specbench.extras.compiled.engine import CompiledEngine
+from specbench.extras.parallel import sharding
+from specbench.models import CachedModel, load_pair
+from specbench.models.weights import load_weights, local
 from specbench.rules.token.masked import MaskedVerifier
 from tests.decoding.test_decoding import make_requests
-from tests.decoding.test_parallel import forked, logits, saved, sharded
+from tests.extras.test_parallel import forked, logits, saved, sharded
 from tests.helpers.cases import bound
 from tests.helpers.forked_ranks import on_ranks, returned
 
@@ -51,7 +53,7 @@ def texts(pair):
 
 
 def weights(model):
-    return {name: sharding.local(each).clone() for name, each in model.state_dict().items()}
+    return {name: local(each).clone() for name, each in model.state_dict().items()}
 
 
 def shapes(model):
@@ -60,8 +62,8 @@ def shapes(model):
 
 def of_family(folder, config):
     """What joined shards of one family compute, beside what they computed before."""
-    source = Source("pair.target", str(folder), "")
-    model = load_weights(folder, copy.deepcopy(config), torch.float64, source, sharded=True)
+    source = Origin("pair.target", str(folder), "")
+    model = load_weights(folder, copy.deepcopy(config), torch.float64, source, **sharding.loading())
     before, held, cut = logits(model), weights(model), shapes(model)
     layers = model.config.num_hidden_layers
     counts = joined.join(model) / layers, summed.install(model, "nccl") / layers
@@ -94,7 +96,9 @@ class Shared:
 @contextmanager
 def with_memory(folder, config):
     """A model in shards whose sums go through memory if they are of four tokens or fewer: not those of prompts."""
-    model = load_weights(folder, copy.deepcopy(config), torch.float64, Source("pair.target", "", ""), sharded=True)
+    model = load_weights(
+        folder, copy.deepcopy(config), torch.float64, Origin("pair.target", "", ""), **sharding.loading()
+    )
     shared = Shared(4 * config.hidden_size)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summed, "shared_memory", lambda model: shared.memory)
@@ -186,7 +190,7 @@ def test_small_sums_go_through_the_shared_memory(seen):
     """Of two requests with two tokens, not of a prompt of eight; the bias is added once."""
     found, checkpoints = seen
     folder, config = checkpoints["gpt-neox"]
-    source = Source("pair.target", "", "")
+    source = Origin("pair.target", "", "")
     whole = logits(load_weights(folder, copy.deepcopy(config), torch.float64, source))
     for each in found:
         assert (each["biases"] - whole).abs().max() < NEAR * whole.std()

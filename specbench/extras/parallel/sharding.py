@@ -3,68 +3,36 @@
 Matrices are cut between ranks (Megatron-LM, arXiv:1909.08053): each rank has some of the heads and some of the inner
 features, and the ranks add up what they computed, twice a layer. transformers knows for each architecture how to cut
 it; here is what the rest of specbench has to know of that. All ranks end up with the same logits, bit for bit, since
-each gets the same sums; :meth:`Shards.differing` checks it at every step.
+each gets the same sums; :func:`compare_ranks` checks it at every step.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import transformers
 from jaxtyping import Bool, Int64, Shaped
-from packaging.version import Version
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from specbench.core.errors import ConfigError, ModelError, NotInstalledError
+from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
-from specbench.core.machine.files import Source
+from specbench.core.machine.files import Origin
 
 PATIENCE = 60.0  # seconds after which a rank that waits for the others gives up
-OLDEST = "5.17"  # transformers whose ``from_pretrained`` takes a DistributedConfig of tensor parallelism
 _KEYS = ("k_proj", "qkv_proj", "query_key_value")  # layers that make the keys of attention
 COLUMNWISE, ROWWISE = "colwise", "rowwise"  # transformers' names for a matrix cut by its outputs, and by its inputs
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")  # of a layer, in the name of a module
 _WITHOUT_PLAN = "Use a Llama, Qwen, Mistral or Gemma, or parallel=none."
 
 
-def check_installed() -> None:
-    """Raises ConfigError if what shards a model is not here."""
-    if Version(transformers.__version__) < Version(OLDEST):
-        problem = f"transformers {transformers.__version__} cannot shard models in this way"
-        raise ConfigError("parallel", "tensor", problem, f"Install transformers {OLDEST} or later.")
-    if importlib.util.find_spec("accelerate") is None:
-        remedy = "pip install 'specbench[parallel]'."
-        raise NotInstalledError("parallel", "tensor", "transformers needs the package accelerate for it", remedy)
-
-
-def asked(parallel: str) -> bool:
-    """Whether a target is to be sharded.
-
-    Raises:
-        ConfigError: a way that there is not, or without processes that could share the target, or what it needs.
-    """
-    if parallel not in ("none", "tensor"):
-        raise ConfigError("parallel", parallel, "not known", "Use none or tensor.")
-    if parallel == "none":
-        return False
-    if not ranks.launched():
-        remedy = "Start one a GPU: torchrun --nproc-per-node=N."
-        raise ConfigError("parallel", parallel, "there is one process alone", remedy)
-    check_installed()
-    return ranks.size() > 1
-
-
-def check_divisible(config: PreTrainedConfig, source: Source) -> None:
+def check_divisible(config: PreTrainedConfig, source: Origin) -> None:
     """Whether a model can be cut into as many shards as there are ranks; needs its config.json alone.
 
     Raises:
@@ -109,10 +77,8 @@ def join(device: torch.device) -> None:
     )
 
 
-def loading(sharded: bool) -> dict[str, Any]:
-    """Further arguments of ``from_pretrained``, by which each rank reads its own shard."""
-    if not sharded:
-        return {}
+def loading() -> dict[str, Any]:
+    """Returns further arguments of ``from_pretrained``, by which each rank reads its own shard."""
     from transformers.distributed import DistributedConfig
 
     return {"distributed_config": DistributedConfig(tp_size=ranks.size())}
@@ -121,12 +87,6 @@ def loading(sharded: bool) -> dict[str, Any]:
 def is_shard(tensor: Tensor) -> bool:
     """Whether this rank has a part of a tensor."""
     return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor: its shard, or the tensor itself."""
-    held: Any = tensor
-    return held.to_local() if hasattr(held, "to_local") else tensor
 
 
 def in_place_of(tensor: Tensor, held: Tensor) -> Tensor:
@@ -146,40 +106,24 @@ def cuts(model: nn.Module) -> dict[nn.Module, str]:
 
     Layers that are cut in another way than COLUMNWISE and ROWWISE gather their output or split their input first.
     """
-    if not isinstance(model, PreTrainedModel) or Shards.of(model) is None:
+    if not isinstance(model, PreTrainedModel) or (getattr(model, "_tp_size", None) or 1) == 1:
         return {}
     named = ((module, model.tp_plan.get(_NUMBER.sub(".*", name))) for name, module in model.named_modules())
     return {module: style for module, style in named if style is not None and type(module) is nn.Linear}
 
 
-@dataclass(frozen=True)
-class Shards:
-    """The ranks of a sharded model.
+def compare_ranks(logits: Shaped[Tensor, "B width V"], *tokens: Int64[Tensor, "B _"]) -> Bool[Tensor, " B"]:
+    """Returns the requests of which the ranks have other logits, by the sum of their bits, or other tokens.
 
-    Attributes:
-        size: how many there are.
+    Nothing waits for it. Every rank gets the same answer, so that all stop at the same step, where one alone would
+    leave the others waiting. It is one small collective operation, which a CUDA graph can hold.
     """
-
-    size: int
-
-    @staticmethod
-    def of(model: PreTrainedModel) -> Shards | None:
-        """None for a model that is whole."""
-        size = getattr(model, "_tp_size", None) or 1
-        return Shards(size) if size > 1 else None
-
-    def differing(self, logits: Shaped[Tensor, "B width V"], *tokens: Int64[Tensor, "B _"]) -> Bool[Tensor, " B"]:
-        """For which requests the ranks have other logits, by the sum of their bits, or other tokens. Waits for nothing.
-
-        Every rank gets the same answer, so that all stop at the same step where one alone would leave the others
-        waiting. It is one small collective operation, which a CUDA graph can hold.
-        """
-        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[logits.element_size()]
-        sums = [logits.view(bits).sum(dim=(1, 2), dtype=torch.int64)]
-        for each in tokens:
-            place = torch.arange(1, each.shape[1] + 1, device=each.device)
-            sums.append((each * place * 1_000_003).sum(dim=1))  # by place, so that an exchange shows
-        found = torch.stack(sums)
-        ends = torch.stack([found, -found])
-        dist.all_reduce(ends, dist.ReduceOp.MAX)  # the largest, and minus the smallest
-        return (ends[0] != -ends[1]).any(dim=0)
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[logits.element_size()]
+    sums = [logits.view(bits).sum(dim=(1, 2), dtype=torch.int64)]
+    for each in tokens:
+        place = torch.arange(1, each.shape[1] + 1, device=each.device)
+        sums.append((each * place * 1_000_003).sum(dim=1))  # by place, so that an exchange shows
+    found = torch.stack(sums)
+    ends = torch.stack([found, -found])
+    dist.all_reduce(ends, dist.ReduceOp.MAX)  # the largest, and minus the smallest
+    return (ends[0] != -ends[1]).any(dim=0)

@@ -21,8 +21,10 @@ from transformers import PreTrainedModel
 from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
+from specbench.extras.compiled import products
+from specbench.extras.parallel import sharding
 from specbench.kernels import launch_product
-from specbench.models import products, sharding
+from specbench.models.weights import local
 
 LARGEST = 128 * 1024  # bytes of a sum that goes through shared memory; PyTorch's own limit for this kernel
 _ALIGNED = 16  # bytes that the kernel reads at once
@@ -43,9 +45,9 @@ class SummedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
-        self._held = sharding.local(layer.weight).detach()
+        self._held = local(layer.weight).detach()
         self._counters = products.counters(self._held)
-        self._added = None if layer.bias is None else sharding.local(layer.bias).detach()
+        self._added = None if layer.bias is None else local(layer.bias).detach()
         self._shared, self._group = shared, _world().group_name
 
     def forward(self, input: Float[Tensor, "*n part"]) -> Float[Tensor, "*n out"]:

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from specbench.extras.compiled import joined
+from specbench.extras.compiled.products import OwnLinear, install, ours
 from specbench.kernels import launch, launch_product
-from specbench.models import CachedModel, joined
+from specbench.models import CachedModel
 from specbench.models.early_exit import EarlyExit
-from specbench.models.products import OwnLinear, install, ours
 from tests.helpers.families import CONFIGS, VOCABULARY, made
 
 DEVICE = torch.device("cpu" if launch.INTERPRETED else "cuda")

@@ -1,0 +1,64 @@
+"""A shard of a model with random weights (models/random_weights.py)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from specbench.core.machine import ranks
+from specbench.core.machine.files import wrap_library_errors
+from specbench.extras.parallel import sharding
+from specbench.models.attention import implementation
+from specbench.models.random_weights import RandomModel
+from specbench.models.weights import local
+
+
+def made(model: RandomModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Returns this process's shard, in eval mode; no more is made, so that a model may be larger than a GPU.
+
+    transformers makes it as it would that of a checkpoint whose files lack every weight. Its weights follow from
+    ``model.source``, dtype and the number of the process alone.
+
+    Raises:
+        ConfigError: the device has no room.
+    """
+    source = model.source
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(model.config)]
+    errors = wrap_library_errors(source.key, source.value, "it cannot be made", source.remedy)
+    with errors, torch.random.fork_rng(), _without_report():
+        shard = model_class.from_pretrained(
+            None,
+            config=model.config,
+            state_dict={},
+            dtype=dtype,
+            attn_implementation=implementation(model.config),
+            **sharding.loading(),
+        )
+        # It has the same numbers on every rank. Now each shard has its own, and what all ranks have whole is the same.
+        for name, weight in shard.named_parameters():
+            if weight.dim() > 1:
+                held = local(weight.detach())
+                seed = model.seed(name, ranks.rank() if sharding.is_shard(weight) else "all")
+                generator = torch.Generator(held.device).manual_seed(seed)
+                held.normal_(0, model.config.initializer_range, generator=generator)
+    return shard.eval()
+
+
+@contextmanager
+def _without_report() -> Generator[None]:
+    """Keeps to itself what transformers has to say of weights that no file has."""
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="DTensor random operators")
+            yield
+    finally:
+        transformers_logging.set_verbosity(before)

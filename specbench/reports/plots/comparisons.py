@@ -1,0 +1,99 @@
+"""Figures that compare engines, drafters and sampling parameters. ``results`` has the columns of results.RunRow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from specbench.reports.plots.decode import AXIS_LABELS
+from specbench.reports.plots.looks import BLUE, DASHDOT, DASHED, DOTTED, in_order
+from specbench.reports.plots.style import GREY, left_label, legend, panels, style
+
+LINES = (DASHED, DOTTED, DASHDOT, (0, (1, 3)), (0, (6, 2)))
+SHOWN = {"overlap": "overlap of p and q", "acceptance_length": "tokens a step"}
+
+
+@style()
+def speed_against_gamma(results: pd.DataFrame, others: pd.DataFrame) -> Figure:
+    """Tokens a second by gamma, a panel a batch size, a line an engine; plain decoding stands at gamma 0.
+
+    Args:
+        others: other decoders' ``name``, ``batch``, ``gamma`` and ``tokens_per_second``; one that drafts nothing
+            (gamma 0) is a level.
+    """
+    batches, engines = sorted(results["batch_size"].unique()), list(dict.fromkeys(results["engine"]))
+    names = list(dict.fromkeys(others["name"]))
+    figure, every_axes = panels(len(batches), 3, (1 / min(len(batches), 3), 2.5), margin=0.5, sharey=False)
+    for axes, batch in zip(every_axes, batches, strict=True):
+        here = results[results["batch_size"] == batch]
+        for engine, look in in_order(engines).items():
+            rows = here[here["engine"] == engine].sort_values("gamma")
+            points = {0: rows["plain_tokens_per_second"].median()}
+            points |= rows[rows["gamma"] > 0].groupby("gamma")["tokens_per_second"].median().to_dict()
+            axes.plot(list(points), list(points.values()), label=engine, **look.line)
+        for place, name in enumerate(names):
+            beside = others[(others["name"] == name) & (others["batch"] == batch)].dropna(subset="tokens_per_second")
+            for speed in beside[beside["gamma"] == 0]["tokens_per_second"]:
+                axes.axhline(speed, color=GREY, linewidth=0.9, linestyle=LINES[place % len(LINES)], label=name)
+            drafting = beside[beside["gamma"] > 0].sort_values("gamma")
+            if len(drafting):
+                x, y = (drafting[column].to_numpy(dtype=float) for column in ("gamma", "tokens_per_second"))
+                axes.plot(x, y, "x", color=GREY, linestyle=LINES[place % len(LINES)], markeredgecolor=GREY, label=name)
+        axes.set(title=f"batch size {batch}", xlabel=AXIS_LABELS["gamma"], ylim=(0, None))
+        axes.set_xticks(sorted({0, *here["gamma"]}))
+    every_axes[0].set_ylabel("tokens a second")
+    legend(figure, columns=3)
+    return figure
+
+
+@style()
+def speedup_by_category(speeds: pd.DataFrame) -> Figure:
+    """Speedup of each drafter by category of prompt, a panel a temperature.
+
+    Args:
+        speeds: columns temperature, category, drafter, speedup, speedup_low, speedup_high.
+    """
+    temperatures = sorted(speeds["temperature"].unique())
+    categories = list(dict.fromkeys(speeds["category"]))
+    looks = in_order(dict.fromkeys(speeds["drafter"]))
+    figure, every_axes = panels(len(temperatures), 2, (1 / 2, 2.4), margin=0.2)
+    for axes, temperature in zip(every_axes, temperatures, strict=True):
+        here = speeds[speeds["temperature"] == temperature]
+        for place, (drafter, look) in enumerate(looks.items()):
+            rows = here[here["drafter"] == drafter]
+            x = np.array([categories.index(each) for each in rows["category"]], dtype=float)
+            x += 0.6 * ((place + 0.5) / len(looks) - 0.5)  # beside each other
+            middle, low, high = (rows[f"speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
+            axes.vlines(x, low, high, color=look.colour, linewidth=1)
+            axes.plot(x, middle, label=drafter, **look.points)
+        axes.axhline(1, color=GREY, linewidth=0.8, linestyle="--")
+        axes.set_xticks(range(len(categories)), categories)
+        axes.set_title(f"temperature {temperature:g}", parse_math=False)
+    left_label(every_axes, "speedup")
+    legend(figure)
+    return figure
+
+
+@style()
+def acceptance_by_sampler(results: pd.DataFrame, bases: Collection[str]) -> Figure:
+    """Overlap and acceptance length with their intervals, a line a row; if one row asks for nothing, its own stand as
+    dashed lines.
+
+    Args:
+        results: with a column ``series``, what each row is called.
+        bases: the rows that ask for nothing but a temperature.
+    """
+    figure, every_axes = panels(2, 2, (1 / 2, 0.6 + 0.24 * len(results)), sharey=True)
+    places = np.arange(len(results))[::-1]
+    for axes, (name, label) in zip(every_axes, SHOWN.items(), strict=True):
+        value, low, high = (results[name + suffix].to_numpy(dtype=float) for suffix in ("", "_low", "_high"))
+        axes.errorbar(value, places, xerr=[value - low, high - value], fmt="o", color=BLUE, markersize=4, capsize=2)
+        if len(bases) == 1:
+            (base,) = value[results["series"].isin(bases).to_numpy()]
+            axes.axvline(base, color=GREY, linewidth=0.9, linestyle="--")
+        axes.set(xlabel=label)
+        axes.set_yticks(places, list(results["series"]))
+    return figure

@@ -1,0 +1,89 @@
+"""Jobs of a sweep that take turns, as a command: what each leaves is what it would have left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specbench.core.machine.journal import TOGETHER
+from specbench.metrics import results
+from tests.helpers.command_lines import Ended, once, read_all, run_all
+from tests.helpers.small_sweeps import sweeps
+
+SMALL = (
+    *("+exp=gamma_sweep", "gamma=1,2", "workload.limit=5", "max_new_tokens=6", "sampler.truncate_prompt_tokens=8"),
+    *("protocol.warmup=0", "protocol.check.prefixes=1", "protocol.check.draws=4", "tracking.mode=disabled"),
+)
+ALONE = ("protocol.together=false", "protocol.rounds=1", "protocol.max_rounds=1")
+LINES = {
+    "together": SMALL,
+    "alone": (*SMALL, *ALONE),
+    "too short": (*SMALL, "protocol.seconds=0.001"),
+    "against": (*SMALL, "protocol.against=[transformers]"),
+    "no flag": (*SMALL, "protocol.together=2"),
+    "greedy and hot": (*SMALL, "verifier=masked", "gamma=1", "sampler.temperature=0,1"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return once(tmp_path_factory, "together", lambda folder: run_all([(line, True) for line in LINES.values()], folder))
+
+
+@pytest.fixture(scope="module")
+def ended(folder: Path) -> dict[str, Ended]:
+    return dict(zip(LINES, read_all(folder), strict=True))
+
+
+def sweep_of(folder: Path, name: str) -> Path:
+    (sweep,) = sweeps(folder / str(list(LINES).index(name)))
+    return sweep
+
+
+def test_each_job_has_its_row_and_its_tables(folder, ended):
+    assert ended["together"].status == 0, ended["together"].text
+    assert "2 settings and plain decoding take turns: up to 5 rounds of 1 text, at most 100" in ended["together"].text
+    sweep = sweep_of(folder, "together")
+    rows = results.read_results(sweep)
+    assert rows["gamma"].tolist() == [1, 2]
+    assert rows["rounds_of"].tolist() == [0, 0]
+    assert rows["looks"].tolist() == [1, 1]
+    assert [path.parent.name for path in sweep.glob(f"*/{TOGETHER}")] == ["0"]
+    assert (sweep / "report/report.md").is_file()
+    assert rows["batch_plain_seconds"][0].tolist() == pytest.approx(rows["batch_plain_seconds"][1].tolist())
+
+
+@pytest.mark.parametrize("table", [results.STEPS, results.TEXTS, results.EMPIRICAL])
+def test_texts_and_steps_are_those_of_jobs_that_run_alone(folder, ended, table):
+    assert ended["alone"].status == 0, ended["alone"].text
+    one, other = (results.read_jobs(sweep_of(folder, name), table) for name in ("together", "alone"))
+    keys = [name for name in ("job", "prompt", "prefix", "step", "token_id") if name in one]
+    one, other = (each.sort_values(keys, ignore_index=True) for each in (one, other))
+    assert len(one)
+    assert one.to_json() == other.to_json()
+
+
+def test_a_job_alone_shares_no_rounds(folder):
+    rows = results.read_results(sweep_of(folder, "alone"))
+    assert rows["rounds_of"].isna().all()
+    assert not list(sweep_of(folder, "alone").glob(f"*/{TOGETHER}"))
+
+
+def test_jobs_that_differ_in_more_than_verifier_and_gamma_share_no_rounds(folder, ended):
+    assert ended["greedy and hot"].status == 0, ended["greedy and hot"].text
+    assert results.read_results(sweep_of(folder, "greedy and hot"))["rounds_of"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("too short", "protocol.seconds=0.001: too short: a round of 2 settings takes"),
+        ("against", "protocol.against=['transformers']: not timed in rounds that jobs share"),
+        ("no flag", "protocol.together=2: neither true nor false. Use true or false."),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_remedy(ended, name, words):
+    assert ended[name].status == 1
+    assert words in ended[name].text
+    assert "Traceback" not in ended[name].text
