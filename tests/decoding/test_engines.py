@@ -59,9 +59,10 @@ def logs(completions):
 
 
 @pytest.fixture(scope="module")
-def alone(exact):
-    """What each of 16 requests comes to by itself; fewer requests are the first of these."""
-    return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in various(exact, 16)]
+def alone(exact, thorough):
+    """What each of 16 requests comes to by itself, or of 7; fewer requests are the first of these."""
+    requests = various(exact, 16 if thorough else 7)
+    return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in requests]
 
 
 @pytest.mark.cases(1)
@@ -90,8 +91,8 @@ def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier, request
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([3])], ids=["eager", "static", "one"])
 def test_requests_take_the_places_of_those_that_end(exact, alone, engine):
-    decoding = decoder(exact, engine)
-    assert logs(decoding.run(various(exact, 11), at_once=3)) == alone[:11]
+    decoding, count = decoder(exact, engine), min(11, len(alone))
+    assert logs(decoding.run(various(exact, count), at_once=3)) == alone[:count]
     assert decoding.active == 0
 
 
@@ -117,10 +118,11 @@ def test_what_is_under_way_is_told_when_asked(pair):
     assert len(completion.steps) == 1
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["target", "draft"])
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
 def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, monkeypatch):
-    requests = make_requests(pair, 3)
+    requests = make_requests(pair, 3, max_new_tokens=24)
     broken = decoder(pair, engine, stop_ids=frozenset())
     model = broken.components.target if name == "target" else broken.components.drafter.model
     extend, calls = model.extend, []
