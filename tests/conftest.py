@@ -100,7 +100,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Orders the files that are given to workers, not the tests in one, and marks cases as thorough (see ``cases``)."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
-    several = [item for item in items if item.get_closest_marker("cases") and not item.get_closest_marker("long")]
+    left_out = ("thorough", "long")
+    several = [
+        item for item in items if item.get_closest_marker("cases") and not any(map(item.get_closest_marker, left_out))
+    ]
     for _, group in itertools.groupby(several, key=lambda item: item.nodeid.partition("[")[0]):
         cases = list(group)
         kept = cases[0].get_closest_marker("cases").args[0]
@@ -140,10 +143,13 @@ def pair() -> "Pair":
 
 @pytest.fixture(scope="session")
 def exact(pair: "Pair") -> "Pair":
-    """The same in float64, where shapes of matrix products move no token."""
-    from tests.helpers.cases import in_float64
+    """A pair in float64, where shapes of matrix products move no token: the embedded draft, which a noisy copy drafts.
 
-    return in_float64(pair)
+    A step takes a fifth of the time that one of the embedded pair takes.
+    """
+    from tests.helpers.cases import noisy_pair
+
+    return noisy_pair(pair)
 
 
 @pytest.fixture(scope="session")
@@ -153,7 +159,7 @@ def smoke(tmp_path_factory) -> SmokeRun:
     def run(folder: Path) -> None:
         (folder / "tmp").mkdir()
         environment = clean_environment(NO_HOME) | {"TMPDIR": str(folder / "tmp")}
-        command = [sys.executable, "-m", "specbench", "+exp=smoke"]
+        command = [sys.executable, "-m", "specbench", "+exp=smoke", "max_new_tokens=8"]
         done = without_network(command, folder, environment, folder / "reached.txt")
         (folder / "ended.json").write_text(json.dumps([done.returncode, done.stdout + done.stderr]))
 
@@ -197,6 +203,16 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of figures are blank: for tests that look at what stands beside them."""
+    from matplotlib.figure import Figure
+
+    from tests.helpers.blank_figures import save_blank
+
+    monkeypatch.setattr(Figure, "savefig", save_blank)
 
 
 @pytest.fixture

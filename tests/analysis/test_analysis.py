@@ -82,6 +82,7 @@ def test_lists_in_the_csv_are_json(folder: Path) -> None:
             assert json.loads(table.loc[job, name]) == getattr(row, name)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_rate_that_is_missing_is_null_in_the_csv(tmp_path: Path) -> None:
     run = write_run(tmp_path, [make_row(gamma=2, joint_rates=[0.5, None])])
     table = pd.read_csv(write(gamma_sweep.build(run), run).parent / "table.csv")
@@ -156,7 +157,7 @@ ENDS = [f"{name}_{end}" for name in ("speedup", "acceptance_length", "drafted_pe
 ONE_PROMPT = {"prompts": 1, "rounds": 1, **dict.fromkeys(["round_error", "plain_round_error", *ENDS])}
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "rows",
     [
@@ -374,6 +375,7 @@ def test_reports_load_no_model_library_and_no_window_system() -> None:
     assert not {"torch", "transformers", "hydra", "wandb", "matplotlib.pyplot"} & set(loaded)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("module", [gamma_sweep, decode_speed, drafters, parameters, vocabularies])
 def test_latency_is_shown_where_rows_have_it(tmp_path, module):
     """Rows of an earlier version have none, and their report has no such section."""

@@ -15,7 +15,7 @@ from specbench.protocols.eprocess import _growth
 from specbench.reports import markdown
 from specbench.reports.plots import evidence as plots
 from tests.analysis.test_analysis import make_row, table_of, write_run
-from tests.helpers.command_lines import once, read_all, run_all
+from tests.helpers.command_lines import run_once
 from tests.helpers.html_pages import Page
 from tests.helpers.wandb_runs import read_run
 
@@ -32,11 +32,9 @@ GREEDY = (
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
     """The folders of both runs."""
-    folder = once(tmp_path_factory, "evidence", lambda at: run_all([(EPROCESS, True), (GREEDY, True)], at))
-    ended = read_all(folder)
-    assert [each.status for each in ended] == [0, 0], "\n".join(each.text for each in ended)
-    names = ("eprocess", "greedy_divergence")
-    return {name: folder / str(i) / "outputs" / name / "latest" for i, name in enumerate(names)}
+    ran = run_once(tmp_path_factory, "evidence", {"eprocess": (EPROCESS, True), "greedy_divergence": (GREEDY, True)})
+    assert [each.ended.status for each in ran.values()] == [0, 0], "\n".join(each.ended.text for each in ran.values())
+    return {name: each.sweep for name, each in ran.items()}
 
 
 @pytest.mark.thorough

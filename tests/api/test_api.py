@@ -423,6 +423,7 @@ def test_what_a_function_does_wrong_is_said_and_not_raised():
 
 
 @pytest.mark.cases(1)
+@pytest.mark.usefixtures("few_enumerated", "little_effort", "unchecked")
 @pytest.mark.parametrize(("takes_padded", "left_out"), [(None, True), (True, False)])
 def test_a_function_says_whether_it_takes_padded_drafts(takes_padded, left_out):
     found = specbench.certify(

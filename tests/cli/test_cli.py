@@ -4,14 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from specbench.core.errors import ConfigError
-from specbench.metrics.results import read_results
 from specbench.metrics.run_row import COLUMNS_OF
 from specbench.runs import listing
 from specbench.runs.choices import names
@@ -19,19 +17,7 @@ from specbench.runs.config import GROUPS, SamplerConfig
 from specbench.runs.workloads import load_prompts
 from specbench.sampling import SamplingParams
 from tests.helpers.cli_cases import BAD, BAD_INPUT, BUG, FLAGS, GOOD_INPUT, HELP, JUDGED, SWEEP
-from tests.helpers.command_lines import Ended, clean_environment, once, read_all, run_all, run_specbench, untracked
-
-
-@dataclass(frozen=True)
-class Ran:
-    """One command line and the folder that it ran in."""
-
-    ended: Ended
-    folder: Path
-
-    @property
-    def rows(self) -> pd.DataFrame:
-        return read_results(self.folder / "outputs" / "adhoc" / "latest")
+from tests.helpers.command_lines import Ran, clean_environment, run_once, run_specbench, untracked
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +27,15 @@ def ran(tmp_path_factory, request, thorough) -> dict[str, Ran]:
     cases = [case for case in [*BAD_INPUT, *GOOD_INPUT, *FLAGS] if case in chosen or case.reason == "a target alone"]
     cases += [SWEEP, HELP, *([BUG, JUDGED] if thorough else [])]
 
-    def run(folder: Path) -> None:
+    def prepare(folder: Path) -> None:
         for number, case in enumerate(cases):
             for name, content in case.files.items():
                 path = folder / str(number) / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(content)
-        run_all([(untracked(case.arguments), case.needs_model) for case in cases], folder)
 
-    folder = once(tmp_path_factory, "command_lines", run)
-    every = zip(cases, read_all(folder), strict=True)
-    return {case.reason: Ran(ended, folder / str(number)) for number, (case, ended) in enumerate(every)}
+    lines = {case.reason: (untracked(case.arguments), case.needs_model) for case in cases}
+    return run_once(tmp_path_factory, "command_lines", lines, prepare)
 
 
 @pytest.mark.cases(20)

@@ -1,21 +1,17 @@
 """The laboratory's command lines: whose verifier it is, what is refused, exit statuses, and code that never returns."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from specbench.exactness.zoo.bonus import PreviousRowBonus
-from specbench.metrics.results import read_results
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.runs.job import component_name
 from specbench.runs.overrides import spelled_out
 from tests.helpers.cli_cases import AS_SLOW_CODE, Case
-from tests.helpers.command_lines import Ended, once, read_all, run_all, untracked
+from tests.helpers.command_lines import Ran, run_once, untracked
 
 HERE = "tests.cli.test_exactness_cli"
 FEW = (
-    *("protocol=exactness", "tracking.mode=disabled", "protocol.draws=10000"),
+    *("protocol=exactness", "tracking.mode=disabled", "protocol.draws=3000"),
     *("protocol.serial_draws=0", "protocol.calls=0", "protocol.use_calls=0", "protocol.seconds=0", AS_SLOW_CODE),
 )
 
@@ -74,7 +70,7 @@ REFUSED = [
     ),
 ]
 CLAIMS = Case("false claim", (*FEW, "verifier=block", f"verifier._target_={HERE}.Claims"), ())
-HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=2"), ())
+HANGS = Case("never returns", (*FEW, f"verifier._target_={HERE}.Hangs", "protocol.call_seconds=1"), ())
 BUGS = Case("two bugs, one unknown", (*FEW, "verifier=flawed", "verifier.bug=target_residual,lenience"), ())
 COMPARED = Case(
     "two verifiers",
@@ -91,51 +87,41 @@ NO_MODULE = Case(
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory) -> dict[str, tuple[Ended, Path]]:
-    """Every command line of this file, in one process, by its reason."""
-    cases = [*REFUSED, CLAIMS, HANGS, NO_MODULE, BUGS, COMPARED, NAMELESS]
-    folder = once(
-        tmp_path_factory,
-        "exactness_cli",
-        lambda folder: run_all([(untracked(c.arguments), False) for c in cases], folder),
-    )
-    ended = zip(cases, read_all(folder), strict=True)
-    return {case.reason: (each, folder / str(number)) for number, (case, each) in enumerate(ended)}
+def ran(tmp_path_factory, request) -> dict[str, Ran]:
+    """Every command line of the tests that are run, in one process, by its reason."""
+    chosen = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    refused_ones = [case for case in [*REFUSED, NO_MODULE] if case in chosen]
+    cases = [*refused_ones, CLAIMS, HANGS, BUGS, COMPARED, NAMELESS]
+    lines = {case.reason: (untracked(case.arguments), False) for case in cases}
+    return run_once(tmp_path_factory, "exactness_cli", lines)
 
 
 def test_no_line_here_imports_what_only_models_need(ran):
     """A second or more of each command; the last line's process has run all the others."""
-    assert ran[NAMELESS.reason][0].heavy == []
+    assert ran[NAMELESS.reason].ended.heavy == []
 
 
-def certificate(folder: Path) -> dict:
-    return json.loads((folder / "outputs" / "adhoc" / "latest" / "0" / "certificate.json").read_text())
-
-
-def row(folder: Path) -> dict:
-    return read_results(folder / "outputs" / "adhoc" / "latest").iloc[0].to_dict()
-
-
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("case", [*REFUSED, NO_MODULE, NAMELESS], ids=lambda case: case.reason)
 def test_what_would_be_ignored_or_cannot_work_is_refused_by_name(case, ran):
-    ended, folder = ran[case.reason]
-    assert ended.status == 1
-    assert "Traceback" not in ended.text
+    got = ran[case.reason]
+    assert got.ended.status == 1
+    assert "Traceback" not in got.ended.text
     for part in case.says:
-        assert part in ended.text
-    assert not list(folder.rglob("results.parquet"))
+        assert part in got.ended.text
+    assert not list(got.folder.rglob("results.parquet"))
 
 
 def test_a_refuted_verifier_that_says_it_is_lossless_fails_under_its_own_name(ran):
     """Its name is that of its target, not of the yaml that the target was written over."""
-    ended, folder = ran[CLAIMS.reason]
-    assert ended.status == 1
-    written = certificate(folder)
+    got = ran[CLAIMS.reason]
+    assert got.ended.status == 1
+    written = got.certificate
     assert written["verdict"] == "not lossless"
-    assert f"failed: it is declared lossless and is {written['headline']}" in ended.text
-    assert written["verifier"] == row(folder)["verifier"] == f"{HERE}.Claims"
-    assert "block" not in ended.text.replace("verifier=block", "")
-    assert row(folder)["lossless"]
+    assert f"failed: it is declared lossless and is {written['headline']}" in got.ended.text
+    assert written["verifier"] == got.rows.iloc[0]["verifier"] == f"{HERE}.Claims"
+    assert "block" not in got.ended.text.replace("verifier=block", "")
+    assert got.rows.iloc[0]["lossless"]
 
 
 @pytest.mark.parametrize(
@@ -154,22 +140,22 @@ def test_a_verifier_is_named_by_what_the_command_line_made_of_it(overrides, name
 
 
 def test_another_verifier_is_compared_from_the_command_line(ran):
-    ended, folder = ran[COMPARED.reason]
-    assert ended.status == 1
-    assert "failed: it does not emit the tokens of TargetResidual; the two part first at " in ended.text
-    assert "comparing 800 requests of 16 small fixtures" in ended.text
-    assert "requests of the small fixtures differ" in ended.text
-    found = row(folder)
+    got = ran[COMPARED.reason]
+    assert got.ended.status == 1
+    assert "failed: it does not emit the tokens of TargetResidual; the two part first at " in got.ended.text
+    assert "comparing 800 requests of 16 small fixtures" in got.ended.text
+    assert "requests of the small fixtures differ" in got.ended.text
+    found = got.rows.iloc[0]
     assert (found["verifier"], found["protocol"]) == ("masked", "agreement")
     assert found["gamma"] is None or found["gamma"] != found["gamma"]  # nothing read it
 
 
 def test_bugs_are_swept_by_name_and_an_unknown_one_is_answered_with_the_list(ran):
-    ended, folder = ran[BUGS.reason]
-    assert ended.status == 1
-    assert "verifier.bug=lenience: no such bug. Use one of accepts_everything, " in ended.text
-    assert certificate(folder)["verifier"] == row(folder)["verifier"] == "flawed/target_residual"
-    assert "failed: it" not in ended.text  # it does not claim to be lossless
+    got = ran[BUGS.reason]
+    assert got.ended.status == 1
+    assert "verifier.bug=lenience: no such bug. Use one of accepts_everything, " in got.ended.text
+    assert got.certificate["verifier"] == got.rows.iloc[0]["verifier"] == "flawed/target_residual"
+    assert "failed: it" not in got.ended.text  # it does not claim to be lossless
 
 
 @pytest.mark.parametrize(
@@ -202,12 +188,12 @@ def test_the_name_in_results_is_a_choice_on_the_command_line(given, spelled):
 
 
 def test_code_that_never_returns_is_broken_and_the_fixture_is_named(ran):
-    ended, folder = ran[HANGS.reason]
-    assert ended.status == 1
-    written = certificate(folder)
+    got = ran[HANGS.reason]
+    assert got.ended.status == 1
+    written = got.certificate
     assert written["verdict"] == "broken"
-    stopped = "verify never returned: it was stopped after 2 seconds"
+    stopped = "verify never returned: it was stopped after 1 seconds"
     assert written["headline"] == f"broken: On the fixture 'deep': {stopped}"  # the one of two tokens
-    assert written["headline"] in ended.text
-    assert "Raise protocol.call_seconds if it is only slow." in ended.text
-    assert "never returned" in (folder / "outputs" / "adhoc" / "latest" / "0" / "certificate.md").read_text()
+    assert written["headline"] in got.ended.text
+    assert "Raise protocol.call_seconds if it is only slow." in got.ended.text
+    assert "never returned" in got.page

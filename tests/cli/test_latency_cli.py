@@ -5,21 +5,17 @@ On a CPU, with small vocabularies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
-import pandas as pd
 import pytest
 
 from specbench.core.errors import NotInstalledError
-from specbench.metrics.results import read_jobs, read_results
 from tests.helpers.cli_cases import TRACE
-from tests.helpers.command_lines import Ended, once, read_all, run_all
+from tests.helpers.command_lines import Ran, run_once
 
 OFF = "tracking.mode=disabled"
 GRID = "protocol.grid=[{batch_size:[1,2]},{sampler:[truncated,greedy,one_hot]},{batch_size:[2],vocabulary:[90000]}]"
-FEW = ("protocol.vocabulary=97", "protocol.rounds=2", "protocol.replays=3", "protocol.host_calls=1", "batch_size=2")
-SMALL = (*FEW, GRID, "protocol.cpu_logits=1000000", OFF)
+BATCHES = "protocol.grid=[{batch_size:[1,2]}]"
+FEW = ("protocol.vocabulary=97", "protocol.rounds=2", "protocol.replays=3", "protocol.host_calls=1")
+SMALL = (*FEW, "batch_size=2", GRID, "protocol.cpu_logits=1000000", OFF)
 VERIFIERS = "verifier=masked,block"
 MASKED, ABSENT = "specbench.rules.token.masked.MaskedVerifier", "tests.cli.test_latency_cli.AbsentVerifier"
 BROKEN = ("verifier._target_=tests.benchmark.test_result_check.Broken", "+verifier.mistake=one token off")
@@ -30,8 +26,16 @@ LINES = {
         *("protocol.requests=1", "batch_size=4", OFF, VERIFIERS),
     ),
     "replay": ("protocol=replay", "protocol.trace=../trace.jsonl", "protocol.gammas=[1,2]", OFF),
-    "absent": ("-m", "protocol=latency", *SMALL, "protocol.budget=0", f"verifier._target_={MASKED},{ABSENT}"),
-    "absent alone": ("protocol=latency", *SMALL, f"verifier._target_={ABSENT}"),
+    "absent": (
+        "-m",
+        "protocol=latency",
+        *FEW,
+        BATCHES,
+        OFF,
+        "protocol.budget=0",
+        f"verifier._target_={MASKED},{ABSENT}",
+    ),
+    "absent alone": ("protocol=latency", *FEW, BATCHES, OFF, f"verifier._target_={ABSENT}"),
     "broken": (
         "protocol=latency",
         "protocol.vocabulary=97",
@@ -60,28 +64,12 @@ class AbsentVerifier:
         raise NotInstalledError("verifier", "absent", "no_such_package is not installed", "Install it.")
 
 
-@dataclass(frozen=True)
-class Ran:
-    ended: Ended
-    folder: Path
-
-    @property
-    def sweep(self) -> Path:
-        return next(self.folder.glob("outputs/*/latest"))
-
-    def table(self, name: str) -> pd.DataFrame:
-        return read_jobs(self.sweep, name)
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    def run(folder: Path) -> None:
-        (folder / "trace.jsonl").write_text(TRACE["trace.jsonl"])
-        run_all([(arguments, False) for arguments in LINES.values()], folder)
-
-    folder = once(tmp_path_factory, "latency_lines", run)
-    every = zip(LINES, read_all(folder), strict=True)
-    return {name: Ran(ended, folder / str(number)) for number, (name, ended) in enumerate(every)}
+    lines = {name: (arguments, False) for name, arguments in LINES.items()}
+    return run_once(
+        tmp_path_factory, "latency_lines", lines, lambda at: at.joinpath("trace.jsonl").write_text(TRACE["trace.jsonl"])
+    )
 
 
 @pytest.mark.thorough
@@ -131,7 +119,7 @@ def test_latency_samples_are_those_of_the_medians(ran):
 
 
 def test_a_row_of_a_run_without_models(ran):
-    rows = read_results(ran["latency"].sweep)
+    rows = ran["latency"].rows
     assert rows["verifier"].tolist() == ["masked", "block"]
     assert rows["target"].isna().all()
     assert (rows["batch_size"] == 2).all()
@@ -152,7 +140,7 @@ def test_a_package_that_is_not_there_is_skipped_and_fails_no_sweep(ran):
     last = got.ended.text.rstrip().splitlines()[-2]
     assert last.startswith("skipped: ")
     assert "no_such_package is not installed. Install it." in last
-    assert len(read_results(got.sweep)) == 1
+    assert len(got.rows) == 1
     alone = ran["absent alone"]
     assert alone.ended.status == 1
     assert "no_such_package is not installed" in alone.ended.text

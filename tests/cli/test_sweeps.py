@@ -15,7 +15,7 @@ from tests.helpers.command_lines import ROOT, clean_environment, once
 
 TOGETHER = (
     ("killed", "one_second", "widened", "interrupted"),
-    ("no_room", "beside_numbers"),
+    ("no_room", "beside_numbers", "killed_at_each"),
     ("joblib", "lost", "refused"),
     ("submitit_local", "ray"),
     ("killed_often",),
@@ -39,7 +39,14 @@ def no_traceback(*texts: str) -> bool:
     return not any("Traceback" in text for text in texts)
 
 
-@pytest.mark.parametrize(("name", "kills"), [("killed", 4), pytest.param("killed_often", 10, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [
+        ("killed", 2),
+        pytest.param("killed_at_each", 4, marks=pytest.mark.thorough),
+        pytest.param("killed_often", 10, marks=pytest.mark.long),
+    ],
+)
 def test_a_sweep_that_is_killed_again_and_again_ends_with_the_rows_of_an_undisturbed_one(tmp_path_factory, name, kills):
     got = found(tmp_path_factory, name)
     assert len(got["ended"]) == kills

@@ -14,6 +14,7 @@ from specbench.models import CachedModel, Pair, threads
 from specbench.models.threads import Threads, choose_threads
 from tests.helpers.command_lines import clean_environment
 from tests.helpers.small_sweeps import TWO, sweeps
+from tests.helpers.toy import toy_pair
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ def test_passes_are_timed_in_turns_and_the_first_is_left_out(pair, monkeypatch):
 
 
 def test_real_passes_are_timed_and_leave_no_text(pair, monkeypatch):
-    target = large(pair, monkeypatch)
+    target = large(toy_pair(pair), monkeypatch)
     assert choose_threads(0, target, requests=8, width=5).reason.startswith("a pass over 15 tokens took ")
     target.start([[1, 2]], 8)
     assert target.lengths.tolist() == [1]

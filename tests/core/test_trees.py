@@ -179,14 +179,14 @@ def g_test(p, emitted, depth, seed=0):
 @pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("drafter", [TreeDrafter([3, 2]), TopTreeDrafter([3, 2])], ids=["sampled", "most likely"])
-def test_steps_on_trees_are_distributed_as_the_target(drafter):
+def test_steps_on_trees_are_distributed_as_the_target(drafter, thorough):
     """The drafter's own sampling, the decoder's step, its verification; false alarm 1e-7. A total variation of 0.05
-    is hardly missed: the noncentrality is above 4 * 20000 * 0.05^2 = 200 for 124 degrees of freedom. Five tokens, since
-    what two refusals leave of three is one token, however it was come by."""
+    is hardly missed by the longer form: the noncentrality is above 4 * 20000 * 0.05^2 = 200 for 124 degrees of freedom.
+    Five tokens, since what two refusals leave of three is one token, however it was come by."""
     p, q = markov_pair(5, closeness=0.0, seed=2)
-    emitted = first_steps(p, q, drafter, 20_000)
+    emitted = first_steps(p, q, drafter, 20_000 if thorough else 6_000)
     assert g_test(p, emitted, 2) > 1e-7
-    chain = first_steps(p, q, type(drafter)([1, 1]), 5_000)
+    chain = first_steps(p, q, type(drafter)([1, 1]), 2_000)
     accepted, of_chain = (np.mean([len(tokens) - 1 for tokens in each]) for each in (emitted, chain))
     assert accepted > 1.3 * of_chain
     assert g_test(q, emitted, 2) < 1e-7

@@ -18,13 +18,14 @@ from tests.helpers.cases import decoder
 GREEDY = SamplingParams(temperature=0.0)
 
 
-def make_requests(pair, count, sampling=None, max_new_tokens=24):
-    """The first prompts of the embedded workload; ``sampling`` None mixes greedy, hot and truncated requests."""
+def make_requests(pair, count, sampling=None, max_new_tokens=14, whole=False):
+    """Embedded prompts or their beginnings; ``sampling`` None mixes greedy, hot and truncated requests."""
     mixed = [SamplingParams(), GREEDY, SamplingParams(temperature=0.7, top_k=40, top_p=0.9)]
-    return [
-        Request(prompt.name, tuple(pair.encode(prompt.text)), 1000 + i, sampling or mixed[i % 3], max_new_tokens)
-        for i, prompt in enumerate(load_prompts("embedded:embedded.jsonl", count))
-    ]
+    found = []
+    for i, prompt in enumerate(load_prompts("embedded:embedded.jsonl", count)):
+        tokens = tuple(pair.encode(prompt.text)[: None if whole else 30 + 9 * (i % 3)])
+        found.append(Request(prompt.name, tokens, 1000 + i, sampling or mixed[i % 3], max_new_tokens))
+    return found
 
 
 def texts(completions):
@@ -53,7 +54,7 @@ def test_greedy_speculative_text_is_greedy_plain_text_over_the_whole_workload(pa
 
 
 def test_prompt_lookup_is_greedy_plain_text_too(pair):
-    requests = make_requests(pair, 8, GREEDY, max_new_tokens=40)
+    requests = make_requests(pair, 4, GREEDY, max_new_tokens=28)
     completions = decoder(pair, gamma=4, drafter=PromptLookupDrafter()).run(requests)
     assert texts(completions) == texts(decoder(pair, gamma=0).run(requests))
     drafted = [step.num_draft_tokens for completion in completions for step in completion.steps]
@@ -86,7 +87,7 @@ def test_requests_of_different_lengths_share_a_batch(pair):
 
 
 def test_a_stop_token_inside_a_block_ends_the_text_there(pair):
-    request = make_requests(pair, 1, GREEDY, max_new_tokens=20)[0]
+    request = make_requests(pair, 1, GREEDY, max_new_tokens=20, whole=True)[0]
     free = decoder(pair, gamma=0, stop_ids=[]).run([request])[0].token_ids
     accepted = decoder(pair, gamma=5, stop_ids=[]).run([request])[0].steps
     block = next(s for s in accepted if s.num_accepted >= 2)

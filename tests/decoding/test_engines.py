@@ -10,7 +10,7 @@ import torch
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.types import Draft
 from specbench.decoding import Decoder
-from specbench.decoding.engines.auto import AutoEngine
+from specbench.decoding.engines.auto import PAYS_FROM, AutoEngine
 from specbench.decoding.engines.base import moves
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
@@ -18,6 +18,7 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, ModelOutput
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
@@ -58,9 +59,10 @@ def logs(completions):
 
 
 @pytest.fixture(scope="module")
-def alone(exact):
-    """What each of 16 requests comes to by itself; fewer requests are the first of these."""
-    return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in various(exact, 16)]
+def alone(exact, thorough):
+    """What each of 16 requests comes to by itself, or of 7; fewer requests are the first of these."""
+    requests = various(exact, 16 if thorough else 7)
+    return [logs(decoder(exact, EagerEngine()).run([request]))[0] for request in requests]
 
 
 @pytest.mark.cases(1)
@@ -89,8 +91,8 @@ def test_static_steps_write_what_eager_ones_do(exact, drafter, verifier, request
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine(), StaticEngine([3])], ids=["eager", "static", "one"])
 def test_requests_take_the_places_of_those_that_end(exact, alone, engine):
-    decoding = decoder(exact, engine)
-    assert logs(decoding.run(various(exact, 11), at_once=3)) == alone[:11]
+    decoding, count = decoder(exact, engine), min(11, len(alone))
+    assert logs(decoding.run(various(exact, count), at_once=3)) == alone[:count]
     assert decoding.active == 0
 
 
@@ -116,10 +118,11 @@ def test_what_is_under_way_is_told_when_asked(pair):
     assert len(completion.steps) == 1
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["target", "draft"])
 @pytest.mark.parametrize("engine", [EagerEngine(), StaticEngine()], ids=["eager", "static"])
 def test_nan_is_named_although_the_next_step_is_under_way(pair, engine, name, monkeypatch):
-    requests = make_requests(pair, 3)
+    requests = make_requests(pair, 3, max_new_tokens=24)
     broken = decoder(pair, engine, stop_ids=frozenset())
     model = broken.components.target if name == "target" else broken.components.drafter.model
     extend, calls = model.extend, []
@@ -179,6 +182,23 @@ def test_what_cannot_be_captured_is_refused_by_name(pair):
 
 def test_auto_is_eager_without_a_gpu(pair):
     assert decoder(pair, AutoEngine()).engine.name == "eager"
+
+
+def test_auto_compiles_on_a_cpu_where_that_pays(capsys, monkeypatch):
+    """For a sweep of many tokens, of one request at a time, without trees, if a compiler is there."""
+    cpu, pair = torch.device("cpu"), (ModelDrafter(), NaiveVerifier())
+    enough = PAYS_FROM
+    assert AutoEngine(9).resolve(cpu, *pair, tokens=enough).name == "compiled"
+    assert AutoEngine(9).resolve(cpu, *pair, tokens=enough).prompt_chunk == 9
+    assert AutoEngine().resolve(cpu, None, None, tokens=enough).name == "compiled"
+    assert "engine=auto is compiled here: up to 10,000 tokens" in capsys.readouterr().err
+    assert AutoEngine().resolve(cpu, *pair, tokens=enough - 1).name == "eager"
+    assert AutoEngine().resolve(cpu, *pair, batch_size=2, tokens=enough).name == "eager"
+    assert AutoEngine().resolve(cpu, TreeDrafter([2]), NaiveVerifier(), tokens=enough).name == "eager"
+    assert not capsys.readouterr().err
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert AutoEngine().resolve(cpu, *pair, tokens=enough).name == "eager"
+    assert "engine=auto is eager here: engine=compiled: CXX=no-such-compiler" in capsys.readouterr().err
 
 
 def test_rows_are_filled_from_behind():

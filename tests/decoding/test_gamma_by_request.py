@@ -28,6 +28,7 @@ def toy(pair: Pair) -> Pair:
     return toy_pair(pair)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_a_mixed_batch_writes_what_batches_of_one_gamma_do(toy, draft):

@@ -40,6 +40,7 @@ def requests() -> list[Request]:
     return toy_requests((9, 1, 40, 17, 2, 25, 4))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_texts_and_steps_are_those_of_whole_prompts(toy, requests, draft):

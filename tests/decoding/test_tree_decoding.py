@@ -1,6 +1,5 @@
 """Decoding with trees: texts, processors, the step log and its numbers, and what does not go together."""
 
-import copy
 import dataclasses
 
 import pandas as pd
@@ -26,15 +25,6 @@ from tests.decoding.test_decoding import GREEDY, make_requests, texts
 from tests.decoding.test_step import NoReading
 from tests.helpers.kernel_cases import on_a_gpu
 from tests.protocols.test_honest_rows import context, protocol_of
-
-
-@pytest.fixture(scope="module")
-def exact(pair):
-    """The pair in float64, where shapes of matrix products move no token."""
-    return dataclasses.replace(
-        pair, target=copy.deepcopy(pair.target).double(), draft=copy.deepcopy(pair.draft).double()
-    )
-
 
 # --- Texts ---
 

@@ -143,7 +143,7 @@ def toy(pair):
 
 def test_the_length_of_the_match_decides_how_many_are_drafted(pair):
     """Requests of one batch then draft different numbers of tokens, 0 included, and write the plain text."""
-    requests = make_requests(pair, 6, GREEDY, max_new_tokens=24)
+    requests = make_requests(pair, 6, GREEDY, max_new_tokens=24, whole=True)
     found = decoder(pair, gamma=6, drafter=PromptLookupDrafter(longest=4, per_match=1.5)).run(requests)
     assert texts(found) == texts(decoder(pair, gamma=0).run(requests))
     counts = [[step.num_draft_tokens for step in each.steps] for each in found]

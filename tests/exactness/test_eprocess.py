@@ -51,6 +51,7 @@ def kept(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 # --- The edge ---
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("params", SAMPLERS, ids=str)
 def test_no_rounding_within_the_tolerance_leaves_the_bounds(params):
     """Random rows, a third of them on a coarse grid that makes ties, each perturbed many times to the extremes."""
@@ -255,7 +256,7 @@ def on_the_pair(pair: Pair, verifier: Verifier, sampling: SamplingParams) -> Mod
 def test_verdicts_on_texts_of_the_pair_under_top_p(pair, verifier, expected):
     """Positions in doubt are left out, few of them in float32, and save no flawed verifier."""
     context = on_the_pair(pair, verifier, SamplingParams(top_p=0.9))
-    outcome = EprocessProtocol(400, 1e-6).run(context)
+    outcome = EprocessProtocol(150, 1e-6).run(context)
     certificate = json.loads(outcome.documents["e_certificate.json"])
     assert certificate["verdict"] == expected
     assert 0 < certificate["without_bet"] < 0.05 * certificate["tokens"]
@@ -277,6 +278,7 @@ ASKED = {
 }
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 def test_what_parameters_and_structures_ban_is_banned_where_texts_are_scored(pair, asked):

@@ -55,6 +55,7 @@ FEW = tuple(
 HUNT = Settings(draws=100_000, seconds=0, serial_draws=20_000, serial_seconds=0, calls=0, use_calls=0)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("steps", [2000, pytest.param(40_000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", SOUND)
 def test_lossless_verifiers_pass_the_suite(name, steps, request):
@@ -96,7 +97,7 @@ def test_lossless_verifiers_pass_the_suite(name, steps, request):
         assert not any(habit.differing for habit in evidence.habits)
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(4)
 @pytest.mark.usefixtures("unchecked", "little_effort", "few_asked_twice")
 @pytest.mark.parametrize("fixtures", [FEW, pytest.param(ALL, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("name", FLAWED)

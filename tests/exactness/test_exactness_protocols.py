@@ -172,7 +172,7 @@ def test_bad_settings_are_named():
         EprocessProtocol(0, 0.01)
 
 
-@pytest.mark.usefixtures("few_enumerated", "unchecked")
+@pytest.mark.usefixtures("few_enumerated", "unchecked", "little_effort")
 def test_zoo_rows_make_the_table_and_the_heat_map(tmp_path):
     parts = []
     for name, verifier in (("flawed/bonus", ArgmaxBonus()), ("masked", MaskedVerifier())):

@@ -127,6 +127,7 @@ class NeighboursUniform(TokenSteps):
         return inverse_cdf(weights, streams.uniform(Stream.EMIT)[:, 0].roll(1))
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("verifier", "has"),
     [

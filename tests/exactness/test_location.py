@@ -166,6 +166,7 @@ class Branches(TokenSteps):
         return torch.tensor([a * b < c for a, b, c in zip(u.tolist(), q.tolist(), p.tolist(), strict=True)])
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("verifier", [MaskedVerifier(), BlockVerifier(), MatchingVerifier(coupled=False)])
 @pytest.mark.parametrize("name", ["chain", "zeros", "one_hot", "mixed", "greedy"])
 def test_plain_tensor_operations_are_proved(verifier, name):

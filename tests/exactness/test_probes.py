@@ -145,6 +145,7 @@ def test_all_models_of_a_fixture_share_one_false_alarm(sound):
 # --- What follows a surprise ---
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-4])
 def test_a_strip_that_requests_meet_is_located_to_its_width(sound, width):
     """Its model knows the bias of the drafts that met it at once, and all of it when nothing surprises it any more.

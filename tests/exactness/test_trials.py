@@ -318,7 +318,7 @@ TRIGGERS = {
 }  # fmt: skip
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", TRIGGERS)
 def test_everyday_inputs_that_no_fixture_had(name):
     trigger, stratum = TRIGGERS[name]

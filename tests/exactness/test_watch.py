@@ -161,7 +161,8 @@ class OneBuffer(MaskedVerifier):
         return kept
 
 
-@pytest.mark.usefixtures("unchecked")
+@pytest.mark.cases(1)
+@pytest.mark.usefixtures("unchecked", "few_enumerated", "little_effort")
 @pytest.mark.parametrize(
     ("verifier", "said"), [(Lifts(), r"altered target\.logits in place"), (OneBuffer(), "overwrites the tensors")]
 )

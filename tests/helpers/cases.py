@@ -54,6 +54,16 @@ def in_float64(pair: Pair) -> Pair:
     return dataclasses.replace(pair, target=target, draft=draft)
 
 
+def noisy_pair(pair: Pair) -> Pair:
+    """The draft in float64 as target, and a copy whose weights are a little off as draft."""
+    target, draft = (copy.deepcopy(pair.draft).double() for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            weight.mul_(1 + 0.05 * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
+    return dataclasses.replace(pair, target=target, draft=draft)
+
+
 def decoder(
     pair: Pair,
     gamma: int = 3,

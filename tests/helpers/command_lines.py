@@ -17,13 +17,16 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from filelock import FileLock
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 NO_HOME = Path("/dev/null/home")  # which nobody can make, root neither
@@ -97,28 +100,74 @@ def untracked(arguments: Sequence[str]) -> Sequence[str]:
     return arguments if about else (*arguments, "tracking.mode=disabled")
 
 
-def run_all(cases: Sequence[tuple[Sequence[str], bool]], folder: Path) -> None:
-    """Runs (arguments, may load a model) one after the other, each in ``folder``/<its number>; see read_all."""
-    plan = [
-        {"arguments": list(arguments), "folder": str(folder / str(number)), "may_load": may_load}
-        for number, (arguments, may_load) in enumerate(cases)
-    ]
-    for case in plan:
-        Path(case["folder"]).mkdir(exist_ok=True)
-    (folder / "plan.json").write_text(json.dumps(plan))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.helpers.command_lines",
-        str(folder / "plan.json"),
-        str(folder / "ended.json"),
-    ]
-    subprocess.run(command, cwd=ROOT, env=clean_environment(folder), capture_output=True, check=True)
+@dataclass(frozen=True)
+class Ran:
+    """A command line that ``run_once`` ran: how it ended, and the folder that it ran in.
+
+    specbench is imported where it is needed: this module is read before the checks of shapes are installed.
+    """
+
+    ended: Ended
+    folder: Path
+
+    @property
+    def sweep(self) -> Path:
+        return next(self.folder.glob("outputs/*/latest"))
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        from specbench.metrics.results import read_results
+
+        return read_results(self.sweep)
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        return json.loads((self.sweep / "0/certificate.json").read_text())
+
+    @property
+    def page(self) -> str:
+        return (self.sweep / "0/certificate.md").read_text()
+
+    def table(self, name: str) -> pd.DataFrame:
+        from specbench.metrics.results import read_jobs
+
+        return read_jobs(self.sweep, name)
 
 
-def read_all(folder: Path) -> list[Ended]:
-    """How each command line of run_all ended."""
-    return [Ended(**ended) for ended in json.loads((folder / "ended.json").read_text())]
+def run_once(
+    factory: pytest.TempPathFactory,
+    name: str,
+    lines: Mapping[str, tuple[Sequence[str], bool]],
+    prepare: Callable[[Path], object] = lambda _: None,
+) -> dict[str, Ran]:
+    """Runs command lines in one process, once for all workers.
+
+    Their figures are blank; the smoke sweep of tests/cli/test_smoke.py draws its own.
+
+    Args:
+        name: of their folder, in which each line has one of its number.
+        lines: by name, the arguments and whether a model may be loaded.
+        prepare: writes files into the folder first.
+    """
+
+    def make(folder: Path) -> None:
+        plan = [
+            {"arguments": list(arguments), "folder": str(folder / str(number)), "may_load": may_load}
+            for number, (arguments, may_load) in enumerate(lines.values())
+        ]
+        for case in plan:
+            Path(case["folder"]).mkdir()
+        prepare(folder)
+        (folder / "plan.json").write_text(json.dumps(plan))
+        files = (str(folder / "plan.json"), str(folder / "ended.json"))
+        command = [sys.executable, "-m", "tests.helpers.command_lines", *files]
+        environment = clean_environment(folder)
+        environment["PYTHONPATH"] += f"{os.pathsep}{folder}"
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
+
+    folder = once(factory, name, make)
+    ended = [Ended(**each) for each in json.loads((folder / "ended.json").read_text())]
+    return {name: Ran(each, folder / str(number)) for number, (name, each) in enumerate(zip(lines, ended, strict=True))}
 
 
 def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str, **kwargs: object) -> object:
@@ -130,9 +179,13 @@ def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str,
 
 def _main(plan: Path, out: Path) -> None:
     from hydra.core.global_hydra import GlobalHydra
+    from matplotlib.figure import Figure
 
     import specbench.runs.execute  # noqa: F401  # which a job would import
     from specbench.__main__ import main
+    from tests.helpers.blank_figures import save_blank
+
+    Figure.savefig = save_blank  # ty: ignore[invalid-assignment]
 
     cases = json.loads(plan.read_text())
     building: Any = None

@@ -45,11 +45,6 @@ VERIFIERS = ("naive", "masked", "block", "control/sample_match", "control/couple
 DRAFTERS: dict[str, Drafter] = {"model": ModelDrafter(), "prompt_lookup": PromptLookupDrafter()}
 
 
-def exact_pair() -> Pair:
-    """The embedded pair in float64."""
-    return in_float64(load_pair("embedded:target", "embedded:draft", device="cpu"))
-
-
 def _verifier(name: str) -> Verifier:
     return instantiate(OmegaConf.load(CONF / "verifier" / f"{name}.yaml"))
 
@@ -62,8 +57,21 @@ def _samplers() -> dict[str, SamplingParams]:
     }
 
 
-def _decoded(pair: Pair, verifier: Verifier, drafter: str, sampling: SamplingParams, gamma: int) -> Any:
-    """Texts and step logs of two prompts at each seed, in one batch."""
+# Every verifier with each drafter, the first samplers with both rules, plain decoding; all at three seeds.
+RUNS: dict[str, tuple[str, str, str, int]] = {
+    **{f"{verifier}, {drafter}": (verifier, drafter, "", 4) for verifier in VERIFIERS for drafter in DRAFTERS},
+    **{
+        f"{name}, {sampler}": ("masked" if name == "plain" else name, "model", sampler, 0 if name == "plain" else 3)
+        for sampler in SAMPLERS
+        for name in ("plain", "masked", "block")
+    },
+}
+
+
+def decoded(pair: Pair, name: str) -> Any:
+    """Texts and step logs of two prompts at each seed, in one batch, of one of ``RUNS``."""
+    verifier_name, drafter, sampler, gamma = RUNS[name]
+    verifier, sampling = _verifier(verifier_name), _samplers()[sampler] if sampler else SamplingParams()
     prompts = load_prompts("embedded:embedded.jsonl", 2)
     requests = [
         Request(prompt.name, tuple(pair.encode(prompt.text)), seed, sampling, 14 + 3 * i)
@@ -79,19 +87,9 @@ def _decoded(pair: Pair, verifier: Verifier, drafter: str, sampling: SamplingPar
 
 
 def decoding() -> Any:
-    """Every verifier with each drafter, the first samplers with both rules, plain decoding; all at three seeds."""
-    pair, samplers = exact_pair(), _samplers()
-    hot = SamplingParams()
-    found = {
-        f"{name}, {drafter}": _decoded(pair, _verifier(name), drafter, hot, 4)
-        for name in VERIFIERS
-        for drafter in DRAFTERS
-    }
-    for name, sampling in samplers.items():
-        found[f"plain, {name}"] = _decoded(pair, _verifier("masked"), "model", sampling, 0)
-        for verifier in ("masked", "block"):
-            found[f"{verifier}, {name}"] = _decoded(pair, _verifier(verifier), "model", sampling, 3)
-    return found
+    """All of ``RUNS`` with the embedded pair in float64."""
+    pair = in_float64(load_pair("embedded:target", "embedded:draft", device="cpu"))
+    return {name: decoded(pair, name) for name in RUNS}
 
 
 def laws() -> Any:

@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,16 +26,26 @@ from tests.helpers import launcher_scenarios, sweep_troubles
 from tests.helpers.forked import Child, load_once, run
 from tests.helpers.small_sweeps import ONE, SWEEP, numbers, sweeps
 
+MOMENTS = (
+    lambda sweep: (sweep / "0" / "config.yaml").exists(),
+    lambda sweep: (sweep / "0" / "results.parquet").exists(),
+    lambda sweep: (sweep / "plan.json").exists(),
+    lambda sweep: (sweep / "2" / "config.yaml").exists(),
+)
+
 
 def killed(folder: Path) -> dict[str, object]:
-    """kill -9 when a sweep is planned, in a job, when rows are written, and in a job that goes on; then to the end."""
-    moments = (
-        lambda sweep: (sweep / "plan.json").exists(),
-        lambda sweep: (sweep / "0" / "config.yaml").exists(),
-        lambda sweep: (sweep / "0" / "results.parquet").exists(),
-        lambda sweep: (sweep / "2" / "config.yaml").exists(),
-    )
+    """kill -9 in a job, and when rows are written; then to the end."""
+    return _killed_at(folder, MOMENTS[:2])
 
+
+def killed_at_each(folder: Path) -> dict[str, object]:
+    """kill -9 when a sweep is planned, in a job, when rows are written, and in a job that goes on; then to the end."""
+    plan, later = MOMENTS[2:]
+    return _killed_at(folder, (plan, *MOMENTS[:2], later))
+
+
+def _killed_at(folder: Path, moments: Sequence[Callable[[Path], bool]]) -> dict[str, object]:
     def wait(number: int) -> None:
         while not any(map(moments[number], sweeps(folder / "killed"))):
             time.sleep(0.002)
@@ -164,7 +174,7 @@ def _slow_second_job() -> None:
 SCENARIOS = {
     each.__name__: each
     for each in (
-        *(killed, killed_often, one_second, widened, interrupted),
+        *(killed, killed_at_each, killed_often, one_second, widened, interrupted),
         *(sweep_troubles.no_room, sweep_troubles.beside_numbers),
         *(launcher_scenarios.joblib, launcher_scenarios.submitit_local, launcher_scenarios.ray),
         *(launcher_scenarios.lost, launcher_scenarios.refused),

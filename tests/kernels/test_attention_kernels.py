@@ -113,6 +113,7 @@ def made(case: Case, seed: int = 0) -> tuple[tuple[torch.Tensor, ...], dict[str,
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 
 
+@pytest.mark.cases(14)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_agrees_with_its_twin(case):
     (query, key, value, at), options = made(case)
@@ -146,6 +147,7 @@ def test_the_kernels_ran(monkeypatch):
     assert launches == [(4 * 2,)]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["splits", "window", "bf16", "tree, splits"])
 def test_a_request_is_the_same_in_any_batch(name):
     """To the last bit, for one split: alone or beside others, in any place, with more or fewer places visible."""

@@ -12,7 +12,7 @@ from tests.helpers.cases import bound
 from tests.helpers.kernel_cases import DEVICE
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_k=20), SamplingParams(temperature=0.0)], ids=repr
 )

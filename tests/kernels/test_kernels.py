@@ -19,7 +19,7 @@ from tests.helpers.threads import Meeting, in_two_threads
 pytestmark = pytest.mark.usefixtures("poison", "few_programs")
 
 
-@pytest.mark.cases(18)
+@pytest.mark.cases(10)
 @RULES
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_agrees_with_its_twin(case, block):
@@ -59,6 +59,7 @@ def test_interpreted_launches_of_two_threads_follow_one_another():
     assert not meeting.together
 
 
+@pytest.mark.cases(1)
 @RULES
 def test_tokens_do_not_depend_on_the_grid(block, monkeypatch):
     """Neither on how tiles are shared out nor on how far emitting lags behind scoring."""
@@ -73,6 +74,7 @@ def test_tokens_do_not_depend_on_the_grid(block, monkeypatch):
     assert all(torch.equal(result, results[0]) for result in results)
 
 
+@pytest.mark.cases(1)
 @RULES
 def test_a_workspace_serves_one_batch_after_another(block):
     """Counters are 0 again after a launch, and what an earlier, larger batch left does not matter."""
@@ -210,6 +212,7 @@ def test_a_residual_without_mass_is_drawn_from_p(block):
     assert (got.num_accepted < draft.num_draft_tokens).any()
 
 
+@pytest.mark.cases(2)
 @RULES
 @pytest.mark.parametrize("greedy", [False, True], ids=["random", "greedy"])
 def test_a_bad_row_yields_no_token(block, greedy):

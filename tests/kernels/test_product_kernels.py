@@ -55,7 +55,7 @@ def _watched(monkeypatch):
         monkeypatch.setattr(launch_product, "run", watched(launch_product.run))
 
 
-@pytest.mark.cases(28)
+@pytest.mark.cases(14)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("dtype", NEAR)
 @pytest.mark.parametrize("name", CASES)

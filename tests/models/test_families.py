@@ -27,6 +27,7 @@ def test_steps_give_the_logits_of_whole_passes(name):
     assert families.apart(name) < TOLERANCE
 
 
+@pytest.mark.cases(1)
 @pytest.mark.skipif(not launch.INTERPRETED, reason="on a GPU these are the kernels")
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss"])
 def test_steps_by_the_kernel_give_the_logits_of_whole_passes(name, monkeypatch):

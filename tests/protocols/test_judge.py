@@ -74,6 +74,7 @@ def test_a_sound_engine_is_not_refuted_and_the_certificate_says_what_would_have_
     assert all(not row.failures for (check, _), row in checks(outcome).items() if check in (LIMIT, STOP, LOGPROBS))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_sound_engines_pass_with_every_seed(seed):
     protocol = JudgeProtocol(**{**QUICK, "texts": 240, "greedy_length": 0, "rounds": 0, "power": 0.9})
@@ -110,6 +111,7 @@ def test_seeds_that_are_ignored_are_named():
     assert "parts at token" in row.detail
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("source", "check"), [(engines.OneTooMany(), LIMIT), (engines.OverrunsStops(), STOP)])
 def test_limits_and_stop_strings_that_speculation_alone_breaks_refute(source, check):
     outcome = judged(source)

@@ -10,6 +10,7 @@ from specbench.core.errors import ConfigError
 from specbench.metrics.results import read_results
 from specbench.protocols.settings import check_conditions, unused
 from tests.helpers.command_lines import ROOT
+from tests.protocols.test_honest_rows import context
 from tests.tree.test_own_verifier import shell
 
 SECTION = "## Add a protocol"
@@ -28,7 +29,7 @@ def blocks(tmp_path) -> dict[str, str]:
 
 
 @pytest.mark.thorough
-def test_a_protocol_from_outside_of_the_tree_leaves_its_rows_and_refuses_what_it_ignores(blocks, tmp_path):
+def test_a_protocol_from_outside_of_the_tree_leaves_its_rows(blocks, tmp_path):
     folder, line = tmp_path / "my own", f"{blocks['bash'].strip()} tracking.mode=disabled"
     ended = shell(line, folder)
     assert ended.status == 0, ended.text
@@ -41,7 +42,15 @@ def test_a_protocol_from_outside_of_the_tree_leaves_its_rows_and_refuses_what_it
     assert (row["protocol"], row["batch_size"], row["max_new_tokens"]) == ("stops", 4, 8)
     for name in ("gamma", "verifier", "lossless", "drafter"):
         assert pd.isna(row[name]), name
+
+
+def test_the_protocol_counts_stops_and_refuses_what_it_ignores(blocks, pair):
+    """The short form: its class, in this process."""
     module: dict[str, Any] = {}
     exec(blocks["python"], module)
+    made = module["Stops"](shortest=1)
+    outcome = made.run(context(pair, made.needs_models))
+    assert re.search(r"\d of \d texts stop", outcome.headline)
+    assert {table.schema for table in outcome.tables.values()} == {module["ENDS"]}
     with pytest.raises(ConfigError, match="gamma=2: protocol=stops would ignore it. Texts are decoded plainly; leave"):
-        check_conditions({"gamma": "2"}, unused(module["Stops"](shortest=1)), "stops")
+        check_conditions({"gamma": "2"}, unused(made), "stops")

@@ -110,6 +110,7 @@ class Own:
         return Verification(tokens, torch.zeros_like(draft.num_draft_tokens))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_texts_of_later_rounds_are_held_against_the_first():
     """Six speculative texts of twelve tokens of six; those of plain decoding repeat."""
     assert timed_rounds(*decoders(), BATCHES, RoundSettings(3, 3, 0)).differing == 0

@@ -26,7 +26,10 @@ from tests.helpers.markov_pair import IDENTITY
 from tests.helpers.mutations import damaged, dumped, each_odd, json_files, line_files, try_all
 
 MOST = 10**6  # rows; a file of a few kilobytes has no more
-COUNTS = pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.long)])
+COUNTS = pytest.mark.parametrize(
+    "count",
+    [100, pytest.param(300, marks=pytest.mark.thorough), pytest.param(10_000, marks=pytest.mark.long)],
+)
 PROMPTS = [GOOD, {"prompt": "b\nc", "prompt_id": "two"}, {"prompt": "é😀", "prompt_id": 7}, GOOD | {"more": [1, {}]}]
 SCORED = TEXT | {
     "token_ids": [5, 17, 2],
@@ -83,7 +86,7 @@ def test_prompt_files_are_read_or_refused(count, tmp_path):
     try_all(line_files(PROMPTS), lambda made: refusal("workload.path", path, made, check_prompts), count)
 
 
-@COUNTS
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.long)])  # few are sound
 def test_traces_of_engines_are_read_or_refused(count, tmp_path):
     path = tmp_path / "trace.jsonl"
     try_all(line_files(TRACE_LINES), lambda made: refusal("protocol.trace", path, made, check_trace), count)

@@ -43,6 +43,7 @@ DRAWS = 4_000
 # --- distributions ---
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("params", "dtype", "one_hot"),
     [(WARM, torch.bfloat16, False), (CUT, torch.float32, False), (WARM, torch.float16, True)],
@@ -150,6 +151,7 @@ CASES = {
 }
 
 
+@pytest.mark.cases(20)
 @stand_ins
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize(("counts", "params"), CASES.values(), ids=CASES.keys())

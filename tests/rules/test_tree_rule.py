@@ -125,6 +125,7 @@ BUGS = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS.keys())
 def test_bugs_of_verifiers_of_trees_are_found_out(bug):
     """Each is a change of the code that is tested above; the text has three children, tokens 0 to 2."""

@@ -58,7 +58,7 @@ REGIMES = {
 }
 
 
-@pytest.mark.cases(48)
+@pytest.mark.cases(24)
 @every_verifier
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
 @pytest.mark.parametrize("counts", REGIMES.values(), ids=REGIMES.keys())
@@ -75,6 +75,7 @@ def test_agrees_with_its_rules_reference_token_for_token(verifier, counts, one_h
             assert torch.equal(got.num_accepted, expected.num_accepted)
 
 
+@pytest.mark.cases(18)
 @pytest.mark.parametrize(
     "verifier", [pytest.param(v, id=name) for name, v in VERIFIERS.items() if capabilities(v).takes_padded]
 )

@@ -69,6 +69,7 @@ def written(pair, completion: Completion) -> str:
     return pair.tokenizer.decode(completion.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("kind", FORMS)
 def test_drafting_changes_no_greedy_text_and_all_keep_to_the_grammar(exact, kind):
@@ -91,6 +92,7 @@ def check(pair, kind: str, completions: list[Completion]) -> None:
     assert all(FORMS[kind][1](text) for text in ended), ended
 
 
+@pytest.mark.cases(2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("kind", FORMS)
 def test_sampled_texts_keep_to_the_grammar(pair, kind):

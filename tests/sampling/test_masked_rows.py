@@ -70,7 +70,7 @@ def with_mask(rows: LogitRows, kind: str, group: int, drafted: torch.Tensor) -> 
     return LogitRows(raw, rows.temperature, rows.cutoff, None, mask), dense
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @RULES
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fused_verifier_applies_a_mask_in_its_loads(kind, block, monkeypatch):

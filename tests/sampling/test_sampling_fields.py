@@ -47,6 +47,7 @@ def test_every_parameter_is_tested_somewhere():
 
 
 # skip_special_tokens: tests/sampling/test_stopping.py
+@pytest.mark.cases(6)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "skip_special_tokens"])
 def test_it_changes_what_is_decoded_or_told(pair, name):

@@ -25,9 +25,17 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sampling.batch import STOPPED
 from tests.decoding.test_decoding import GREEDY, make_requests, texts
-from tests.helpers.cases import bound
+from tests.helpers.cases import bound, in_float64
 
 ENGINES = {"eager": EagerEngine, "static": StaticEngine}
+
+
+@pytest.fixture(scope="module")
+def exact(pair):
+    """The embedded pair: in its texts stop strings end inside of drafted blocks."""
+    return in_float64(pair)
+
+
 each_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 
 

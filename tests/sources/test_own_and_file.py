@@ -55,6 +55,7 @@ def test_our_decoder_is_a_source():
     source.close()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("bug", "found"), [("accepts_everything", True), ("returns_argmax", True), (None, False)])
 def test_flawed_verifiers_are_found_by_their_texts_alone(bug, found):

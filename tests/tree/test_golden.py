@@ -2,13 +2,23 @@
 
 import pytest
 
-from tests.helpers.golden_record import as_read, columns, decoding, kept, laws, replayed
+from tests.helpers.cases import in_float64
+from tests.helpers.golden_record import RUNS, as_read, columns, decoded, kept, laws, replayed
 
 
-def test_texts_and_step_logs_are_those_of_the_record():
-    found, expected = as_read(decoding()), kept("decoding")
-    assert found.keys() == expected.keys()
-    assert [name for name in found if found[name] != expected[name]] == []
+@pytest.fixture(scope="module")
+def embedded(pair):
+    return in_float64(pair)
+
+
+@pytest.mark.cases(12)  # each verifier, drafter and sampler is in one of them
+@pytest.mark.parametrize("name", RUNS)
+def test_texts_and_step_logs_are_those_of_the_record(embedded, name):
+    assert as_read(decoded(embedded, name)) == kept("decoding")[name]
+
+
+def test_the_record_has_every_run():
+    assert [*kept("decoding")] == [*RUNS]
 
 
 @pytest.mark.parametrize(("name", "part"), [("laws", laws), ("replay", replayed)], ids=["laws", "replay"])

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from analysis import replay_sweep
-from specbench.metrics.results import read_jobs
 from tests.helpers.cli_cases import AS_SLOW_CODE
-from tests.helpers.command_lines import ROOT, Ended, once, read_all, run_all
+from tests.helpers.command_lines import ROOT, Ran, run_once
 from tests.helpers.made_up_rows import said
 
 SECTION = "## Add a rule"
@@ -34,7 +29,7 @@ LATENCY = (
 )
 REPLAY = (
     *("protocol=replay_check", "protocol.gammas=[2,3]", "protocol.decoded=[3]", "protocol.warmup=0"),
-    *("workload.limit=12", "max_new_tokens=24"),
+    *("workload.limit=6", "max_new_tokens=20"),
 )
 # The mistake that the rule invites: the residual of the token rule, whose thresholds are higher.
 SOUND, WRONG = "weights = p - self.a * torch.minimum(p, q)", "weights = batched.residual(p, q)"
@@ -63,25 +58,6 @@ LINES: dict[str, tuple[tuple[str, ...], bool]] = {
 }
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A command line, and its sweep's folder."""
-
-    ended: Ended
-    folder: Path
-
-    @property
-    def certificate(self) -> dict:
-        return json.loads((self.folder / "outputs/adhoc/latest/0/certificate.json").read_text())
-
-    @property
-    def page(self) -> str:
-        return (self.folder / "outputs/adhoc/latest/0/certificate.md").read_text()
-
-    def table(self, name: str) -> pd.DataFrame:
-        return read_jobs(self.folder / "outputs/adhoc/latest", name)
-
-
 def blocks() -> dict[str, str]:
     """The fenced blocks of the section, by language: one each."""
     section = (ROOT / "docs/verifier.md").read_text().partition(f"{SECTION}\n")[2].partition("\n## ")[0]
@@ -94,7 +70,7 @@ def blocks() -> dict[str, str]:
 def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> dict[str, Ran]:
     chosen = {name: line for name, line in LINES.items() if thorough or name not in ("certified", "refuted")}
 
-    def run(folder: Path) -> None:
+    def prepare(folder: Path) -> None:
         given = blocks()
         (folder / "conf" / "verifier").mkdir(parents=True)
         (folder / "conf" / "verifier" / "lazy.yaml").write_text(given["yaml"])
@@ -102,14 +78,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> dict[str, R
         assert given["python"].count(SOUND) == 1
         (folder / "wrong.py").write_text(given["python"].replace(SOUND, WRONG))
         (folder / "named.py").write_text(NAMED)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
-            lines = [(("--config-dir", str(folder / "conf"), *line, *OFF), loads) for line, loads in chosen.values()]
-            run_all(lines, folder)
 
-    folder = once(tmp_path_factory, "own_rule", run)
-    every = zip(chosen, read_all(folder), strict=True)
-    return {name: Ran(ended, folder / str(number)) for number, (name, ended) in enumerate(every)}
+    lines = {name: (("--config-dir", "../conf", *line, *OFF), loads) for name, (line, loads) in chosen.items()}
+    return run_once(tmp_path_factory, "own_rule", lines, prepare)
 
 
 def test_the_command_is_the_one_that_is_run():
@@ -169,7 +140,7 @@ def test_latency_checks_it_and_has_its_floor(ran):
 
 
 def test_replay_foresees_what_it_accepts(ran):
-    """Steps of the very texts that were decoded, some 220; their standard deviation is below 3% of that.
+    """Steps of the very texts that were decoded, some 90; their standard deviation is below 5% of that.
 
     Without log(a) in the cost a third fewer would be expected.
     """
@@ -187,7 +158,7 @@ def test_replay_foresees_what_it_accepts(ran):
 def test_its_replay_is_reported(ran):
     """What replay_sweep can say without its formulas: by the run's own tables, with a dash for what needs them."""
     got = ran["replay"]
-    text = said(replay_sweep, got.folder / "outputs/adhoc/latest")
+    text = said(replay_sweep, got.sweep)
     (length,) = got.table("replay.parquet").query("gamma == 3")["acceptance_length"]
     (line,) = [each for each in text.splitlines() if each.startswith("| lazy")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]

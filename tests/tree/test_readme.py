@@ -35,8 +35,8 @@ def runnable() -> list:
     return [pytest.param(block, id=f"{page.stem}-{name_of(block)}") for page in pages for block in blocks(page)]
 
 
-@pytest.mark.cases(6)
-@pytest.mark.usefixtures("little_effort", "unchecked")
+@pytest.mark.cases(5)
+@pytest.mark.usefixtures("little_effort", "few_enumerated", "unchecked")
 @pytest.mark.parametrize("block", runnable())
 def test_python_blocks_run_as_they_stand_and_print_what_they_say(block, capsys, monkeypatch, tmp_path):
     """A comment behind a print is what it prints. The suite is smaller than a reader's, which takes a minute."""
@@ -69,7 +69,7 @@ def commands() -> list[str]:
     return [each for each in dict.fromkeys(found) if "=" in each and "--config-dir" not in each]
 
 
-@pytest.mark.cases(25)
+@pytest.mark.cases(15)
 @pytest.mark.parametrize("command", commands())
 def test_commands_compose(command):
     """Of a sweep the first job; launchers, which are plugins, are left out."""
