@@ -59,7 +59,7 @@ def philox(key: tuple[Words, Words], counter: tuple[Words, Words, Words, Words])
     return c0, c1, c2, c3
 
 
-def _philox_of_arrays(key: Sequence[np.ndarray], counter: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def _philox_of_arrays(key: Sequence[np.ndarray], counter: Sequence[np.ndarray]) -> tuple[Words, Words, Words, Words]:
     """The same for NumPy, in a third of the operations: the two halves of a round are one array."""
     shape = (2, *np.broadcast_shapes(*(words.shape for words in (*key, *counter))))
     even, odd, first_keys = (np.empty(shape, dtype=np.uint64) for _ in range(3))
