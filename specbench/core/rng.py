@@ -8,6 +8,7 @@ it stops (block verification does), and reusing a rejected tail's noise would th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -42,6 +43,8 @@ def philox(key: tuple[Words, Words], counter: tuple[Words, Words, Words, Words])
 
     int64 products wrap modulo 2^64, so masking after an arithmetic shift still yields the upper word.
     """
+    if isinstance(counter[0], np.ndarray):
+        return _philox_of_arrays(key, counter)
     k0, k1 = key
     c0, c1, c2, c3 = counter
     for _ in range(_ROUNDS):
@@ -54,6 +57,24 @@ def philox(key: tuple[Words, Words], counter: tuple[Words, Words, Words, Words])
         )
         k0, k1 = (k0 + _WEYL[0]) & _LOW32, (k1 + _WEYL[1]) & _LOW32
     return c0, c1, c2, c3
+
+
+def _philox_of_arrays(key: Sequence[np.ndarray], counter: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The same for NumPy, in a third of the operations: the two halves of a round are one array."""
+    shape = (2, *np.broadcast_shapes(*(words.shape for words in (*key, *counter))))
+    even, odd, first_keys = (np.empty(shape, dtype=np.uint64) for _ in range(3))
+    for pair, words in ((even, counter[::2]), (odd, counter[1::2]), (first_keys, key)):
+        pair[0], pair[1] = words
+    ones = [1] * (len(shape) - 1)
+    multipliers, weyl = (np.array(pair, np.uint64).reshape(2, *ones) for pair in (_MULTIPLIERS, _WEYL))
+    low, half = np.uint64(_LOW32), np.uint64(32)
+    keys = (first_keys + weyl * np.arange(_ROUNDS, dtype=np.uint64).reshape(_ROUNDS, 1, *ones)) & low
+    for round_keys in keys:
+        product = even * multipliers
+        even = (product >> half)[::-1] ^ odd ^ round_keys
+        odd = (product & low)[::-1]
+    even, odd = even.view(np.int64), odd.view(np.int64)
+    return even[0], odd[0], even[1], odd[1]
 
 
 def to_uniform(high: Tensor, low: Tensor) -> Float64[Tensor, " ..."]:
@@ -89,25 +110,22 @@ class Streams:
     def _table(self) -> Float64[Tensor, "streams B width"]:
         if self.made is not None:
             return self.made
-        device = self.seeds.device
-        offsets = torch.arange(self.width, device=device)[None, None, :]
-        streams = torch.arange(len(Stream), device=device)[:, None, None]
-        zero = torch.zeros((1, 1, 1), dtype=torch.int64, device=device)
-        # On a CPU two hundred operations in turn: in parts, so that their results stay in the cache.
-        size = CPU_PART if device.type == "cpu" else max(len(self.seeds), 1)
-        parts = []
-        for seeds, positions in zip(
-            self.seeds[None, :, None].split(size, 1), self.positions[None, :, None].split(size, 1), strict=True
-        ):
-            words = (seeds & _LOW32, seeds >> 32 & _LOW32, positions & _LOW32, offsets, streams, zero)
-            if device.type == "cpu":  # NumPy starts an operation in a third of the time
-                arrays = [np.atleast_1d(word.numpy()) for word in words]
-                high, low, _, _ = philox((arrays[0], arrays[1]), (arrays[2], arrays[3], arrays[4], arrays[5]))
-                high, low = torch.from_numpy(high), torch.from_numpy(low)
-            else:
-                high, low, _, _ = philox((words[0], words[1]), (words[2], words[3], words[4], words[5]))
-            parts.append(to_uniform(high, low))
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        if self.seeds.is_cpu:  # NumPy starts an operation in a third of the time
+            seeds, positions = self.seeds.numpy(), self.positions.numpy()
+            # In parts, so that the results of all operations stay in the cache.
+            parts = range(0, len(seeds), CPU_PART) or [0]
+            tables = [self._uniforms(seeds[i : i + CPU_PART], positions[i : i + CPU_PART], np) for i in parts]
+            return torch.cat(tables, dim=1) if len(tables) > 1 else tables[0]
+        with self.seeds.device:
+            return self._uniforms(self.seeds, self.positions, torch)
+
+    def _uniforms(self, seeds: Words, positions: Words, library: Any) -> Float64[Tensor, "streams B width"]:
+        """Returns the uniforms of some requests, computed by NumPy or torch."""
+        seeds, positions = seeds[None, :, None], positions[None, :, None]
+        offsets, streams = library.arange(self.width)[None, None], library.arange(len(Stream))[:, None, None]
+        key = (seeds & _LOW32, seeds >> 32 & _LOW32)
+        high, low, _, _ = philox(key, (positions & _LOW32, offsets, streams, streams & 0))
+        return to_uniform(*(torch.as_tensor(words) for words in (high, low)))
 
     def uniform(self, stream: Stream) -> Float64[Tensor, "B width"]:
         """The uniforms in (0, 1) of a stream at every offset of the block."""

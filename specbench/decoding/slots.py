@@ -63,6 +63,8 @@ class Slots:
     def leading(self, rows: int) -> Batch:
         """Returns the first rows, in the same memory."""
         whole = self.batch
+        if rows == len(whole):
+            return whole
         names = ("tokens", "prompt_lengths", "lengths", "limits", "gammas", "seeds")
         parts = (getattr(whole, name)[:rows] for name in names)
         return Batch(*parts, whole.params.leading(rows), whole.finished[:rows], whole.stop_ids[:rows], fixed=True)

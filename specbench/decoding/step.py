@@ -24,7 +24,7 @@ from specbench.drafters import Drafter, Observation
 from specbench.drafters.old_hooks import caches_of
 from specbench.models import CachedModel, Feature, Features, RowCache
 from specbench.rules.verifier import Verifier, capabilities
-from specbench.sampling import sample, streams_of
+from specbench.sampling import normalized, sample, streams_of
 from specbench.sampling.batch import FAILED, FULL, RUNNING, STOPPED, Batch
 
 
@@ -125,7 +125,8 @@ def score(
     if draft.parents is None:
         output = target.extend(fed, draft.num_draft_tokens + 1, features=features)
         drafted = draft.token_ids.view(len(batch), width)
-        return batch.rows(output.logits.flatten(0, 1), drafted, masks=masks), output.features
+        rows = batch.rows(output.logits.flatten(0, 1), drafted, masks=masks)
+        return normalized(rows) if width else rows, output.features
     # The text's last token is fed before the tree, so that it is the root of what is fed.
     seen = trees.ancestors(trees.with_root(draft.parents.view(len(batch), width)), draft.longest + 1)
     output = target.extend(fed, draft.num_draft_tokens + 1, seen, features)
@@ -201,11 +202,17 @@ def _bad(draft: Draft, target: LogitRows) -> Int64[Tensor, " B"]:
     counts, bad = draft.num_draft_tokens, torch.full_like(draft.num_draft_tokens, FINITE)
     for name, rows, more in ((BAD_DRAFT, draft.rows, 0), (BAD_TARGET, target, 1)):
         width = draft.max_draft_tokens + more
-        if rows is not None and width > 0:
+        if rows is not None and width > 0 and not _surely_finite(rows):
             used = torch.arange(width, device=counts.device) < (counts + more)[:, None]
             finite = (_largest(rows.logits) < torch.inf).view(-1, width)
             bad = torch.where((~finite & used).any(dim=1), name, bad)
     return bad
+
+
+def _surely_finite(rows: LogitRows) -> bool:
+    """Returns whether normalisers that a CPU knows already rule out NaN and +inf."""
+    known = rows.log_normalizer
+    return known is not None and known.is_cpu and bool((known < torch.inf).all())
 
 
 def _largest(rows: Shaped[Tensor, "N V"]) -> Shaped[Tensor, " N"]:

@@ -73,7 +73,7 @@ Tensor product(const Tensor x, const Tensor weight, int64_t outputs) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY(specbench_cpu, library) {
+STABLE_TORCH_LIBRARY_FRAGMENT(specbench_cpu, library) {
   library.def("product(Tensor x, Tensor weight, int outputs) -> Tensor");
 }
 

@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine.caches import OF_PYTORCH
 
-SOURCE = Path(__file__).with_suffix(".cpp")
+SOURCES = (Path(__file__).with_suffix(".cpp"), Path(__file__).with_name("cpu_rows.cpp"))
 COLUMNS = 32  # of a block; as in the source
 # Not -ffast-math: a library that is linked with it flushes subnormal numbers to 0 in all of the process.
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-std=c++20", "-shared", "-fPIC")
@@ -73,7 +73,7 @@ def cache_folder() -> Path:
 
 @functools.cache
 def load() -> None:
-    """Builds the library unless the cache folder has it, and registers its product with PyTorch.
+    """Builds the library unless the cache folder has it, and registers its operations with PyTorch.
 
     Raises:
         ConfigError: see :func:`find_compiler` and :func:`cache_folder`.
@@ -82,17 +82,17 @@ def load() -> None:
     compiler, torch_folder = find_compiler(), Path(torch.__file__).parent
     command = [compiler, *_FLAGS, f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}", "-ltorch_cpu"]
     # Code for one processor does not run on another, and a cache folder may be shared.
-    facts = [SOURCE.read_text(), *command, torch.__version__, platform.machine(), _processor()]
+    facts = [*(source.read_text() for source in SOURCES), *command, torch.__version__, platform.machine(), _processor()]
     key = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     library = cache_folder() / f"specbench_{key}.so"
     if not library.is_file():
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             made = Path(folder) / library.name
-            build = [command[0], str(SOURCE), *command[1:], "-o", str(made)]  # libraries follow what needs them
+            build = [command[0], *map(str, SOURCES), *command[1:], "-o", str(made)]  # libraries follow what needs them
             run = subprocess.run(build, capture_output=True, text=True, check=False)
             if run.returncode != 0:
                 raise ModelError(
-                    f"engine=compiled: {compiler} cannot build {SOURCE.name}: {first_error(run.stderr)}. "
+                    f"engine=compiled: {compiler} cannot build {SOURCES[0].name}: {first_error(run.stderr)}. "
                     "Install another compiler and name it in CXX, or use engine=eager."
                 )
             os.replace(made, library)  # another process may be building it too

@@ -8,6 +8,7 @@ are requested. A cached model knows nothing of drafts or sampling.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -277,7 +278,7 @@ class CachedModel(RowCache):
         # All layers are requested: only then does transformers count from the embeddings in every supported release. In
         # a list of layers it does since 5.23.
         wanted = {"output_hidden_states": True} if features else {}
-        with sdpa_kernel(_ATTENTION):
+        with nullcontext() if self.device.type == "cpu" else sdpa_kernel(_ATTENTION):
             output = (self.fixed_forward if fixed and self.fixed_forward is not None else self.model)(
                 input_ids=token_ids,
                 attention_mask=at if self._takes_places else seen(at, self._cache.visible, None)[:, None],

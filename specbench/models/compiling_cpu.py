@@ -20,6 +20,7 @@ from specbench.models.cached_model import CachedModel
 SHAPES = 64  # kinds of passes that models of one process may be compiled for
 LEAST_WIDTH = 2  # a pass of one token would be compiled apart, and takes as long as one of two tokens
 
+prepared_capacities: weakref.WeakKeyDictionary[PreTrainedModel, set[int]] = weakref.WeakKeyDictionary()
 _compiled_calls: weakref.WeakKeyDictionary[PreTrainedModel, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
@@ -36,6 +37,7 @@ def compile_on_cpu(cached: CachedModel) -> None:
     packed.install(cached.model)
     cached.fixed_forward = functools.partial(_packed_call, cached.model, _compiled(cached.model))
     cached.least_width = LEAST_WIDTH
+    prepared_capacities.setdefault(cached.model, set()).add(cached.capacity)
 
 
 def _packed_call(model: Any, compiled: Callable[..., Any], **inputs: Any) -> Any:
@@ -58,7 +60,7 @@ def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
             torch._inductor.config.cpp.cxx = (cpu_product.find_compiler(),)  # ty: ignore[invalid-assignment]
         code = inspect.unwrap(_call).__code__.replace()  # a copy: PyTorch keeps what it compiles with a function's code
         call = types.FunctionType(code, globals())
-        options: dict[str, Any] = {"guard_filter_fn": _kept}
+        options: dict[str, Any] = {"guard_filter_fn": _kept, "size_asserts": False, "alignment_asserts": False}
         _compiled_calls[model] = torch.compile(call, fullgraph=True, options=options)
     return _compiled_calls[model]
 
@@ -66,14 +68,15 @@ def _compiled(model: PreTrainedModel) -> Callable[..., Any]:
 def _kept(guards: Sequence[Any]) -> list[bool]:
     """Keeps the conditions on what differs from pass to pass, among those that PyTorch would check in each pass.
 
-    A model and the layers of its cache stay as they are; their thousand conditions take longer than a draft's pass.
+    Those are the inputs and PyTorch's own state, which has no name. Modules, a model and the layers of its cache stay
+    as they are; their thousand conditions take longer than a draft's pass.
     """
     return [_differs(guard.name) for guard in guards]
 
 
 def _differs(name: str) -> bool:
     of_layers = "['past_key_values'].layers" in name and not name.endswith(".layers[0].keys")
-    return not of_layers and not name.startswith("model")
+    return not name or (name.startswith("inputs") and not of_layers)
 
 
 def _call(model: Any, **inputs: Any) -> Any:

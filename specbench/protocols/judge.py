@@ -6,7 +6,9 @@ certificate. The command fails if the engine is refuted.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from matplotlib.figure import Figure
@@ -18,9 +20,11 @@ from specbench.core.machine.provenance import environment
 from specbench.exactness.two_sample.bounds import ALL, BiasRow
 from specbench.exactness.two_sample.forks import EngineFork
 from specbench.exactness.two_sample.power import PowerRow
+from specbench.metrics.findings import FINDINGS, SHARES, FindingRow
 from specbench.metrics.results import schema_of
 from specbench.protocols.base import Conditions, Outcome, RunContext, Table
 from specbench.protocols.judging.certificate import FIGURE, MARKDOWN, Judgement
+from specbench.protocols.judging.checkpoint import Checkpoint, ShareRow, judge_checkpoint
 from specbench.protocols.judging.checks import CHECKS, CheckRow, judge_checks
 from specbench.protocols.judging.distribution import BIAS, POWER, Limits, judge_distribution
 from specbench.protocols.judging.finding import Finding
@@ -32,7 +36,15 @@ from specbench.protocols.prechecks import check_no_processors
 from specbench.reports.plots import judge as plots
 from specbench.sources import Mode, Source
 
-SCHEMAS = {BIAS: BiasRow, POWER: PowerRow, FORKS: EngineFork, CHECKS: CheckRow, SPEED: SpeedRow}
+SCHEMAS = {
+    FINDINGS: FindingRow,
+    BIAS: BiasRow,
+    POWER: PowerRow,
+    SHARES: ShareRow,
+    FORKS: EngineFork,
+    CHECKS: CheckRow,
+    SPEED: SpeedRow,
+}
 OF_ENGINE = ("pair", "drafter", "engine", "verifier", "gamma", "batch_size", "dtype")  # which a source may be made of
 NO_WORKLOAD = "It has prompts of its own, as plain text; see protocol.prompts."
 _REQUEST = "Each text is a request of its own; leave it out."
@@ -50,6 +62,9 @@ class JudgeProtocol:
         power: with which biases are found, and confidence of bounds.
         greedy_length: tokens of texts at temperature 0, and of those that are timed; 0 leaves the former out.
         rounds: of timed texts; 0 leaves them out.
+        target, draft: checkpoints of the engine's models, which score the texts; see :func:`specbench.load_pair`.
+        tolerance: logit units by which the engine may differ from the target at the edge of truncated distributions;
+            None is the dtype's rounding.
 
     Raises:
         ConfigError: a number out of its range.
@@ -62,14 +77,17 @@ class JudgeProtocol:
 
     def __init__(
         self,
-        texts: int = 4_000,
+        texts: int = 10_000,
         minutes: float | int = 20,
         prompts: int = 8,
-        length: int = 5,
+        length: int = 8,
         false_alarm: float | int = 1e-4,
         power: float | int = 0.99,
         greedy_length: int = 48,
         rounds: int = 2,
+        target: str | None = None,
+        draft: str | None = None,
+        tolerance: float | None = None,
     ):
         for name, given in (("false_alarm", false_alarm), ("power", power)):
             value = plain_number(given)
@@ -78,6 +96,11 @@ class JudgeProtocol:
         self.prompts = check_count("protocol.prompts", prompts)
         self.greedy_length = check_count("protocol.greedy_length", greedy_length, 0)
         self.rounds = check_count("protocol.rounds", rounds, 0)
+        if draft is not None and target is None:
+            raise ConfigError("protocol.draft", draft, "texts are scored with a target", "Name protocol.target too.")
+        if tolerance is not None:
+            check_seconds("protocol.tolerance", tolerance, "Use null, or logit units such as 0.1.")
+        self.target, self.draft, self.tolerance = target, draft, tolerance
         self.limits = Limits(
             check_count("protocol.texts", texts, 2),
             60 * check_seconds("protocol.minutes", minutes),
@@ -101,6 +124,10 @@ class JudgeProtocol:
         finally:
             source.close()
         rows = {name: rows for finding in judgement.findings for name, rows in finding.rows.items()}
+        rows[FINDINGS] = [
+            FindingRow(judgement.engine, each.question, each.verdict, each.answer, json.dumps(dict(each.numbers)))
+            for each in judgement.findings
+        ]
         figure = _figure(rows.get(BIAS, []), self.limits.power, judgement.engine)
         place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
         return Outcome(
@@ -117,18 +144,25 @@ class JudgeProtocol:
         if missing:
             remedy = "Give it both ways: the yaml in conf/source says how."
             raise ConfigError("source", source.engine, f"has no {' and no '.join(missing)} texts", remedy)
-        prompts = prompts_of(source, self.prompts)
+        checkpoint = self._checkpoint(context)
+        prompts, sentences = (
+            [each if checkpoint is None else replace(each, token_ids=checkpoint.encode(each.text)) for each in some]
+            for some in (prompts_of(source, self.prompts, lists) for lists in (checkpoint is None, False))
+        )
+        sentences = [each for each in sentences if each.name in getattr(source, "greedy", (each.name,))]
         sampler = Sampler(source, context.sampling, context.seed, context.folder)
         say(f"judging {source.engine} on {len(prompts)} prompts")
         findings: list[Finding] = [
-            judge_distribution(sampler, prompts, self.limits, context.seed, context.journal.note)
+            judge_distribution(sampler, prompts, self.limits, context.seed, context.journal.note, checkpoint)
         ]
-        say(findings[-1].answer)
-        finding, greedy = judge_greedy(sampler, prompts, self.greedy_length)
+        if checkpoint is not None:
+            findings.append(judge_checkpoint(checkpoint, self.limits.false_alarm, self.limits.power))
+        say(" ".join(each.answer for each in findings))
+        finding, greedy = judge_greedy(sampler, sentences, self.greedy_length)
         say(finding.answer)
         findings.append(finding)
-        findings.append(judge_checks(sampler, prompts, greedy, getattr(source, "gamma", 4)))
-        findings.append(judge_speed(sampler, prompts, self.greedy_length or self.limits.length, self.rounds))
+        findings.append(judge_checks(sampler, sentences, greedy, getattr(source, "gamma", 4)))
+        findings.append(judge_speed(sampler, sentences, self.greedy_length or self.limits.length, self.rounds))
         return Judgement(
             engine=source.engine,
             sampling=context.sampling,
@@ -139,6 +173,12 @@ class JudgeProtocol:
             command=context.command,
             environment=environment(context.device),
         )
+
+    def _checkpoint(self, context: RunContext) -> Checkpoint | None:
+        if self.target is None or context.sampling.greedy:
+            return None
+        device, dtype = str(context.device), str(context.dtype).removeprefix("torch.")
+        return Checkpoint(self.target, self.draft, device, dtype, context.sampling, self.tolerance)
 
 
 def _checked(context: RunContext) -> Source:

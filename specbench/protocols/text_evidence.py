@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
@@ -28,23 +30,42 @@ def evidence(
         tolerance: by how much a logit may differ from the one that the verifier saw; None takes it from the dtype.
         draft_sampling: of the draft; None is the request's.
     """
-    emitted = len(completion.token_ids)
-    device = target.device
-    ids = torch.tensor(completion.token_ids, device=device)
-    params = RowParams.of([completion.request.sampling] * emitted, device)
     p = _rows(_scored(target, completion), completion)
-    logits = p.logits
+    log_q = None
+    if draft is not None:
+        ids = torch.tensor(completion.token_ids, device=target.device)
+        log_q = _rows(_scored(draft, completion), completion, draft_sampling).prob(ids).log().tolist()
+    sampling, bonus = completion.request.sampling, after_whole_blocks(completion)
+    return evidence_of(p, completion.token_ids, sampling, log_q, bonus, tolerance)
+
+
+def evidence_of(
+    p: LogitRows,
+    token_ids: Sequence[int],
+    sampling: SamplingParams,
+    log_q: Sequence[float] | None,
+    bonus: Sequence[bool],
+    tolerance: float | None,
+) -> list[TokenEvidence]:
+    """What the bets need of tokens whose distributions are known.
+
+    Args:
+        p: the target's distribution at each token.
+        sampling: of the text.
+        log_q: the draft's log-probability of each token; None where drafts have no probabilities.
+        bonus: whether each token came after a block that was accepted whole.
+        tolerance: see :func:`evidence`.
+    """
+    emitted, device, logits = len(token_ids), p.logits.device, p.logits
+    ids = torch.tensor(list(token_ids), device=device)
+    params = RowParams.of([sampling] * emitted, device)
     edge = support_edge(logits, params, tolerance_of(logits, tolerance))
     outside = (logits.gather(1, ids[:, None])[:, 0].double() < edge.lowest).tolist()
     doubtful = edge.doubtful.tolist()
     probs = p.probs()
     log_p = p.prob(ids).log().tolist()
-    log_q = None
-    if draft is not None:
-        log_q = _rows(_scored(draft, completion), completion, draft_sampling).prob(ids).log().tolist()
     log_tempered = torch.stack([probs.pow(a).sum(dim=-1).log() for a in TEMPERED], 1).tolist()
     top = (p.argmax == ids).tolist()
-    bonus = after_whole_blocks(completion)
     return [
         TokenEvidence(
             log_p[i],

@@ -2,7 +2,7 @@
 
 A round takes one group of requests and decodes it plainly and with every setting, one right after the other in an order
 that is drawn for each round. Groups come in an order that is drawn once. Settings are compared at looks, which come
-after FIRST rounds and whenever there are half as many more (metrics/ranking.py says how). A setting that is shown to be
+after 6 rounds and whenever there are half as many more (metrics/ranking.py says how). A setting that is shown to be
 slower than another ends there. Rounds end if the winner or a tie is decided and the interval of its speedup is narrow
 enough, if all groups are decoded, or if ``protocol.seconds`` are over.
 
@@ -12,11 +12,9 @@ rounds are there reads them, be it a job that was killed and is resumed, or the 
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,154 +24,24 @@ from filelock import FileLock
 from rich.table import Table
 from rich.text import Text
 
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import SpecbenchError
 from specbench.core.machine.disk import writing
 from specbench.core.machine.journal import TOGETHER
 from specbench.core.machine.progress import console, progress, say
 from specbench.core.machine.provenance import environment
 from specbench.core.rounding import speedup
-from specbench.decoding import Completion, Decoder, Request, Step
+from specbench.decoding import Decoder, Request
 from specbench.metrics.disturbance import Disturbance, DisturbanceWatch
-from specbench.metrics.ranking import TIE, SettingTimes, look
-from specbench.metrics.speed import Rounds, speed_of
+from specbench.metrics.speed import speed_of
 from specbench.protocols.base import Together
 from specbench.protocols.live import LiveSpeed
 from specbench.protocols.model_context import ModelContext
-from specbench.protocols.rounds import DecoderFacts, Timed, TimedRounds, decode_timed, request_times_of, times_of
+from specbench.protocols.rounds import DecoderFacts, TimedRounds, request_times_of, times_of
+from specbench.protocols.together_file import PLAIN, Shared, Standing, decode_group, timed_of, tokens_of
 
-FIRST = 6  # rounds before settings are compared for the first time
-GROWTH = 1.5  # rounds of a look over those of the look before
-PLAIN = -1  # in the place of a job's number
 SAME = ("commit", "hardware", "device", "torch")  # what rounds must have in common to be continued
 
 Requests = Sequence[Sequence[Request]]
-
-
-@dataclass
-class Shared:
-    """Shared rounds, as their file has them.
-
-    Attributes:
-        jobs: that take part, by number, with the facts of their decoders; PLAIN is one of them.
-        rounds: by job, what it decoded in each round, and its facts there.
-        failed: why jobs take part no longer.
-        seen: what other processes took meanwhile.
-        spent: seconds of all rounds.
-        ended: why there are no more rounds; empty while there are.
-    """
-
-    path: Path
-    where: dict[str, Any]
-    jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
-    rounds: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)
-    seen: Disturbance = field(default_factory=Disturbance)
-    spent: float = 0.0
-    ended: str = ""
-
-    @staticmethod
-    def read(path: Path) -> Shared | None:
-        """What a file has; None if it has no whole first line."""
-        lines = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:  # its process was killed while it wrote; what stands behind it was written later
-                continue
-        if not lines or "where" not in lines[0]:
-            return None
-        shared = Shared(path, lines[0]["where"])
-        for line in lines:
-            shared.take(line)
-        return shared
-
-    def take(self, line: dict[str, Any]) -> None:
-        """Adds a line of the file."""
-        self.jobs |= {int(job): facts for job, facts in line.get("jobs", {}).items()}
-        self.failed |= {int(job): why for job, why in line.get("failed", {}).items()}
-        for job, decoded in line.get("round", {}).items():
-            self.rounds.setdefault(int(job), []).append(decoded)
-        if "round" in line:
-            self.seen, self.spent = Disturbance(**line["seen"]), self.spent + line["seconds"]
-        self.ended = line.get("ended", "")
-
-    def write(self, **line: Any) -> None:
-        """Adds a line to the file, and to this. Raises WriteError."""
-        text = json.dumps(line)
-        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(f"\n{text}")  # behind a line that was cut off
-        self.take(json.loads(text))
-
-    def times(self, job: int) -> Rounds:
-        """Of a setting and of plain decoding beside it, group by group, as one round."""
-        pairs = zip(self.rounds[job], self.rounds[PLAIN], strict=False)
-        numbers = [[_tokens(own), own["seconds"], _tokens(plain), plain["seconds"]] for own, plain in pairs]
-        return Rounds(*np.array(numbers, dtype=float).T[:, None, :])
-
-    def standing(self) -> Standing:
-        """Which settings are still compared after these rounds, and how they compare."""
-        count, points, due = len(self.rounds.get(PLAIN, ())), list[int](), FIRST
-        while due <= count:
-            points.append(due)
-            due = math.ceil(GROWTH * due)
-        if self.ended and count > max(1, *points, 1):
-            points.append(count)
-        settings = [job for job in self.jobs if job != PLAIN and job not in self.failed]
-        standing = Standing(settings, {}, None, False, 0)
-        for number, rounds in enumerate(points, 1):
-            if standing.active:
-                standing = self._after(standing, number, rounds, len(self.jobs) - 1)
-        return standing
-
-    def _after(self, before: Standing, number: int, rounds: int, among: int) -> Standing:
-        batches = [np.concatenate(list(vars(self.times(job)).values()))[:, :rounds] for job in before.active]
-        found = look([SettingTimes.shared(each, number, 0) for each in batches], among)
-        looks = before.looks | dict.fromkeys(before.active, number)
-        active = [job for place, job in enumerate(before.active) if place not in found.beaten]
-        return Standing(active, looks, before.active[found.best], found.tied, number)
-
-    def ending(self, groups: int, seconds: float | int) -> str:
-        """Why no further round begins; empty if one does.
-
-        Raises:
-            ConfigError: too few seconds for two rounds, without which there is no interval.
-        """
-        count, standing = len(self.rounds.get(PLAIN, ())), self.standing()
-        if not standing.active:
-            return "no setting is left"
-        if count == groups:
-            return "all texts are decoded"
-        if standing.best is not None and standing.tied:
-            speed = speed_of(self.times(standing.best)).speedup
-            if speed.high / speed.value <= 1 + TIE:
-                return "it is decided" if len(standing.active) == 1 else f"they are as fast, within {TIE:.0%}"
-        expected = self.spent * (count + 1) / count if count else 0.0
-        if seconds and expected > seconds:
-            if count < 2:
-                problem = f"too short: a round of {len(standing.active)} settings takes {self.spent:.1f} s"
-                remedy = f"Use {math.ceil(FIRST * self.spent)} or more, 0 for no limit, or fewer settings or tokens."
-                raise ConfigError("protocol.seconds", seconds, problem, remedy)
-            return f"{seconds:g} s are over"
-        return ""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How settings compare after some rounds.
-
-    Attributes:
-        active: jobs that are not shown to be slower than another.
-        looks: by job, the number of its last look.
-        best: of the active, the one of the highest speedup; None before the first look.
-        tied: whether all other active ones are shown to be within TIE of it.
-        number: of the last look.
-    """
-
-    active: list[int]
-    looks: dict[int, int]
-    best: int | None
-    tied: bool
-    number: int
 
 
 @dataclass(frozen=True)
@@ -261,7 +129,7 @@ def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: fl
             decoded, began = {}, time.perf_counter()
             for job in order:
                 try:
-                    decoded[job] = _decoded(decoders[job], groups[number], context.batch_size)
+                    decoded[job] = decode_group(decoders[job], groups[number], context.batch_size)
                 except Exception as error:
                     if job in (PLAIN, together.number):
                         raise
@@ -270,7 +138,9 @@ def _decode(shared: Shared, context: ModelContext, groups: Requests, seconds: fl
             shared.write(round=decoded, seconds=took, seen=vars(_worse(before, watch.ended())))
             advance(1)
             if together.number in decoded:
-                timed, plain = (_timed(decoded[job], groups[number], context) for job in (together.number, PLAIN))
+                timed, plain = (
+                    timed_of(decoded[job], groups[number], context.pair.tokenizer) for job in (together.number, PLAIN)
+                )
                 live.decoded(timed.completions, timed.seconds, (plain.tokens, plain.seconds))
             if (standing := shared.standing()).number > shown:
                 shown = standing.number
@@ -319,42 +189,6 @@ def _facts(decoder: Decoder, label: str) -> dict[str, Any]:
     return {"label": label, "engine": engine.name, "preparation": engine.preparation, "sizes": list(engine.batch_sizes)}
 
 
-def _decoded(decoder: Decoder, group: Sequence[Request], at_once: int) -> dict[str, Any]:
-    """A group, decoded under the clock, as JSON has it."""
-    decoder.clear_times()
-    timed = decode_timed(decoder, group, at_once)
-    texts = [
-        {
-            "token_ids": text.token_ids,
-            "finished": text.finished,
-            "stop_reason": text.stop_reason,
-            "characters": text.characters,
-            "first_token": (text.first_token or text.started) - text.started,
-            "ended": (text.ended or text.started) - text.started,
-            "steps": [list(vars(step).values())[2:] for step in text.steps],
-        }
-        for text in timed.completions
-    ]
-    phases = dict(decoder.stopwatch.seconds)
-    return {"seconds": timed.seconds, "steps": timed.steps, "phases": phases, "prompts": decoder.prompt_seconds,
-            "texts": texts}  # fmt: skip
-
-
-def _timed(decoded: dict[str, Any], group: Sequence[Request], context: ModelContext) -> Timed:
-    """The inverse of :func:`_decoded`."""
-    completions = []
-    for request, text in zip(group, decoded["texts"], strict=True):
-        steps = [Step(request.name, number, *step) for number, step in enumerate(text["steps"])]
-        fields = {name: text[name] for name in ("token_ids", "finished", "stop_reason", "characters")}
-        times = {name: text[name] for name in ("first_token", "ended")}
-        completions.append(Completion(request, **fields, **times, steps=steps, tokenizer=context.pair.tokenizer))
-    return Timed(completions, decoded["seconds"], decoded["steps"])
-
-
-def _tokens(decoded: dict[str, Any]) -> int:
-    return sum(len(text["token_ids"]) for text in decoded["texts"])
-
-
 def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
     """Of two stretches of the rounds, before and after a resumption, what disturbed more."""
     pairs = zip(vars(one).values(), vars(other).values(), strict=True)
@@ -364,9 +198,9 @@ def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
 def _part(shared: Shared, context: ModelContext, groups: Requests) -> SharedTimes:
     assert context.together is not None
     job = context.together.number
-    own, plain = shared.rounds[job], shared.rounds[PLAIN]
+    own, plain, tokenizer = shared.rounds[job], shared.rounds[PLAIN], context.pair.tokenizer
     pairs = [
-        (_timed(without, group, context), _timed(one, group, context))
+        (timed_of(without, group, tokenizer), timed_of(one, group, tokenizer))
         for one, without, group in zip(own, plain, groups, strict=False)
     ]
     facts, phases = shared.jobs[job], dict[str, float]()
@@ -397,7 +231,7 @@ def _show(shared: Shared, standing: Standing) -> None:
         if job == PLAIN or job in shared.failed:
             continue
         speed = speed_of(shared.times(job)).speedup
-        tokens, steps = sum(map(_tokens, decoded)), sum(len(t["steps"]) for each in decoded for t in each["texts"])
+        tokens, steps = sum(map(tokens_of, decoded)), sum(len(t["steps"]) for each in decoded for t in each["texts"])
         word = "highest so far" if job == standing.best else "" if job in standing.active else "slower: ended"
         told = speedup(speed.value, speed.low, speed.high)
         table.add_row(*map(Text, (shared.jobs[job]["label"], f"{len(decoded)}", f"{tokens / steps:.2f}", told, word)))

@@ -12,7 +12,7 @@ from specbench.core.types import PADDING, Draft, LogitRows, Verification
 def offsets(draft: Draft) -> Int64[Tensor, " n"]:
     """Returns the offset of each draft row in its block, from 0."""
     rows = torch.arange(len(draft.token_ids), device=draft.token_ids.device)
-    return rows - draft.first_row[draft.request_of_row]
+    return rows % draft.max_draft_tokens if draft.padded else rows - draft.first_row[draft.request_of_row]
 
 
 def target_row_of(draft: Draft) -> Int64[Tensor, " n"]:
@@ -21,12 +21,21 @@ def target_row_of(draft: Draft) -> Int64[Tensor, " n"]:
     return torch.arange(len(requests), device=requests.device) + requests
 
 
+def of_rows(table: Shaped[Tensor, "B width"], draft: Draft) -> Shaped[Tensor, " n"]:
+    """Returns the value of each draft row from a table by request and offset."""
+    if draft.padded:
+        return table[:, : draft.max_draft_tokens].flatten()
+    return table[draft.request_of_row, offsets(draft)]
+
+
 def padded(values: Shaped[Tensor, " n"], draft: Draft, fill: float | int | bool) -> Shaped[Tensor, "B gamma"]:
     """Returns values of the draft rows by request and offset; ``fill`` at offsets beyond a short draft."""
     shape = (len(draft.num_draft_tokens), draft.max_draft_tokens)
+    if draft.padded:
+        return torch.where(draft.drafted, values.view(shape), fill)
     out = torch.full(shape, fill, dtype=values.dtype, device=values.device)
     out[draft.request_of_row, offsets(draft)] = values
-    return torch.where(draft.drafted, out, fill) if draft.padded else out
+    return out
 
 
 def drafted_probs(draft: Draft, target: LogitRows) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
@@ -60,9 +69,7 @@ def residual(p: Float64[Tensor, "B V"], q: Float64[Tensor, "B V"]) -> Float64[Te
 
 def assemble(draft: Draft, num_accepted: Int64[Tensor, " B"], emitted: Int64[Tensor, " B"]) -> Verification:
     """Returns the accepted tokens, then the emitted one, then padding."""
-    token_ids = torch.full((len(emitted), draft.max_draft_tokens + 1), PADDING, device=emitted.device)
-    token_ids[draft.request_of_row, offsets(draft)] = draft.token_ids
+    token_ids = torch.cat([padded(draft.token_ids, draft, PADDING), emitted[:, None]], dim=1)
     columns = torch.arange(draft.max_draft_tokens + 1, device=emitted.device)
-    token_ids.masked_fill_(columns >= num_accepted[:, None], PADDING)
     token_ids.scatter_(1, num_accepted[:, None], emitted[:, None])
-    return Verification(token_ids, num_accepted)
+    return Verification(token_ids.masked_fill_(columns > num_accepted[:, None], PADDING), num_accepted)

@@ -89,8 +89,9 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
     drafter.check(config.pair.draft is not None)
     if not {"drafter", "verifier", "gamma"} & set(unused(protocol)):
         check_fit(drafter, context.verifier, context.gamma)
-    most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, sum(each.n for each in samplings))
-    engine = _engine(config, context, drafter, most, samplings)
+    texts = sum(each.n for each in samplings)
+    most = 1 if "batch_size" in unused(protocol) else min(context.batch_size, texts)
+    engine = _engine(config, context, drafter, most, samplings, texts)
     context = dataclasses.replace(context, drafter=drafter)
     if isinstance(protocol, Prechecked):
         protocol.precheck(context)
@@ -120,15 +121,28 @@ def with_models(context: RunContext, config: Config, protocol: MeasurementProtoc
 
 
 def _engine(
-    config: Config, context: RunContext, drafter: Drafter, most: int, samplings: Sequence[SamplingParams]
+    config: Config, context: RunContext, drafter: Drafter, most: int, samplings: Sequence[SamplingParams], texts: int
 ) -> DecodingEngine:
-    """The engine that runs these, of at most so many requests together."""
+    """The engine that runs these, of at most so many requests together.
+
+    Args:
+        texts: that the job writes with one setting.
+    """
     engine = build("engine", config.engine)
     if not isinstance(engine, DecodingEngine):
         remedy = "Make it a class of specbench.decoding.DecodingEngine, without _partial_ in its yaml."
         raise ConfigError("engine", type(engine).__name__, "no engine", remedy)
     host = next(filter(None, map(on_host, samplings)), "")
-    return engine.resolve(context.device, drafter, context.verifier, most, host)
+    return engine.resolve(context.device, drafter, context.verifier, most, host, _tokens(context, config, texts))
+
+
+def _tokens(context: RunContext, config: Config, texts: int) -> int:
+    """Returns how many tokens in float32 all jobs of the sweep may decode: each text plainly and with the draft."""
+    plan = None if context.folder is None else read_plan(context.folder.parent)
+    if plan is None or context.dtype != torch.float32:
+        return 0
+    rounds = 1 if config.protocol.get("together") else config.protocol.get("rounds", 1)
+    return texts * config.max_new_tokens * 2 * (rounds if isinstance(rounds, int) else 1) * len(plan.jobs)
 
 
 def together_with(context: ModelContext, config: Config, job: JobInfo) -> Together | None:
@@ -154,7 +168,8 @@ def _beside(context: ModelContext, config: Config, job: PlannedJob) -> ModelCont
     check_fit(drafter, verifier, gamma)
     other = dataclasses.replace(context, verifier=verifier, verifier_name=name, gamma=gamma, title=job.label)
     samplings = [request.sampling for request in context.requests]
-    engine = _engine(config, other, drafter, min(context.batch_size, len(context.requests)), samplings)
+    texts = len(context.requests)
+    engine = _engine(config, other, drafter, min(context.batch_size, texts), samplings, texts)
     bound = explained("drafter", drafter.bind, context.pair, context.target)
     return dataclasses.replace(other, drafter=bound, engine=engine, journal=Journal())
 

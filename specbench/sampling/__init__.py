@@ -1,7 +1,7 @@
 """From a model's logits to LogitRows: processors, penalties, bans, temperature and truncation, for each request."""
 
 from specbench.core.sampling_params import SamplingParams
-from specbench.sampling.categorical import draw, inverse_cdf, sample, streams_of
+from specbench.sampling.categorical import draw, inverse_cdf, normalized, sample, streams_of
 from specbench.sampling.history import History, Processor, TextCounts, on_host
 from specbench.sampling.resolved import resolve
 from specbench.sampling.rows import RowParams, logit_rows, shape, tally
@@ -15,6 +15,7 @@ __all__ = [
     "draw",
     "inverse_cdf",
     "logit_rows",
+    "normalized",
     "on_host",
     "resolve",
     "sample",

@@ -90,12 +90,10 @@ class Batch:
             masks: see :func:`specbench.sampling.logit_rows`.
         """
         width = drafted.shape[1] + 1 - first
-        if width == 1 and not self.params.looks_back:
-            return logit_rows(logits, self.params)
+        if not self.params.looks_back:
+            return logit_rows(logits, self.params if width == 1 else self.params.spread(width))
         owner = torch.arange(len(self), device=drafted.device).repeat_interleave(width)
         params = self.params.repeated(owner)
-        if not params.looks_back:
-            return logit_rows(logits, params)
         places = torch.arange(first, first + width, device=drafted.device).repeat(len(self))
         history = History(self.tokens, self.prompt_lengths, self.lengths, drafted, owner, places, self.tally)
         return logit_rows(logits, params, history, in_place=True, masks=masks)

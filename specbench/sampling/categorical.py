@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specbench.core.rng import Streams
 from specbench.core.types import PADDING, LogitRows
+from specbench.kernels import cpu_rows
 from specbench.sampling import where
 
 
@@ -19,6 +20,8 @@ def inverse_cdf(weights: Float64[Tensor, "n V"], u: Float64[Tensor, " n"]) -> In
     An index of weight 0 is never returned, because the cumulative sum does not grow there. Weights whose sum is not
     finite give PADDING.
     """
+    if cpu_rows.takes_weights(weights):
+        return cpu_rows.inverse_cdf(weights, u)
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:].contiguous()
     index = torch.searchsorted(cumulative, u[:, None] * total, right=True)
@@ -38,9 +41,18 @@ def draw(rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Int64[Tensor, " n"]
         from specbench.kernels import launch_rows
 
         tokens, normalizer = launch_rows.sample(rows, u.contiguous())  # u may be a column of a block's uniforms
+    elif cpu_rows.takes(rows):
+        tokens, normalizer = cpu_rows.draw(rows, u)
     else:
         tokens, normalizer = inverse_cdf(rows.probs(), u), rows.normalizer
     return tokens, dataclasses.replace(rows, log_normalizer=normalizer)
+
+
+def normalized(rows: LogitRows) -> LogitRows:
+    """Returns the rows with their log_normalizer if it costs one operation, as in a compiled step on a CPU."""
+    if rows.log_normalizer is not None or not cpu_rows.takes(rows):
+        return rows
+    return dataclasses.replace(rows, log_normalizer=cpu_rows.normalizer(rows))
 
 
 def streams_of(seeds: Int64[Tensor, " B"], positions: Int64[Tensor, " B"], width: int) -> Streams:

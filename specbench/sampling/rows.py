@@ -93,6 +93,11 @@ class RowParams:
         plain = dataclasses.replace(self, shaping=None).select(request)
         return dataclasses.replace(plain, shaping=self.shaping)
 
+    def spread(self, width: int) -> RowParams:
+        """Returns ``width`` rows for each request, one after another; for parameters that do not look back."""
+        assert not self.looks_back
+        return RowParams(*(getattr(self, name).repeat_interleave(width) for name in NUMBERS), truncates=self.truncates)
+
     def leading(self, n: int) -> RowParams:
         """Returns the first n rows, in the same memory."""
         chains = tuple((chain, None if its is None else its[:n]) for chain, its in self.chains)

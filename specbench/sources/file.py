@@ -120,6 +120,7 @@ class FileSource:
     Attributes:
         prompts: texts of prompts by their ids; a protocol asks for these in the place of its own.
         pairs: how many texts of both modes each prompt has.
+        greedy: prompts that have texts at temperature 0 of both modes.
 
     Raises:
         ConfigError: a file that cannot be read.
@@ -133,6 +134,7 @@ class FileSource:
         self.path = Path(path).expanduser()
         self.prompts: dict[str, str] = {}
         self.pairs: dict[str, int] = {}
+        self.greedy: set[str] = set()
         self.modes: frozenset[Mode] = frozenset(Mode)
         self._texts: dict[tuple[str, Mode, bool], list[dict[str, Any]]] = {}
         self._given: dict[tuple[str, Mode, bool], int] = {}
@@ -149,6 +151,7 @@ class FileSource:
         self._texts, self._given = dict(texts), defaultdict(int)
         self.modes = frozenset(mode for _, mode, _ in texts)
         self.pairs = {name: min(len(texts.get((name, mode, False), ())) for mode in Mode) for name in self.prompts}
+        self.greedy = {name for name in self.prompts if all((name, mode, True) in texts for mode in Mode)}
         engines = sorted({line["engine"] for line in lines if "engine" in line})
         self.engine = f"texts of {self.path.name}" + (f", served by {', '.join(engines)}" if engines else "")
 

@@ -65,6 +65,14 @@ class Server:
                 f"{path} replied no JSON: {self.shown(content)}", "Is it the server that you mean?"
             ) from None
 
+    def token_ids(self, path: str, body: object) -> tuple[int, ...]:
+        """The list ``tokens`` of a reply. Raises as ``json`` does, and for another reply."""
+        reply = self.json(path, body)
+        ids = reply.get("tokens") if isinstance(reply, dict) else None
+        if not isinstance(ids, list) or not all(isinstance(token, int) and token >= 0 for token in ids):
+            raise self.error(f"{path} returned no token ids: {self.shown(repr(reply))}", "Is it the server you mean?")
+        return tuple(ids)
+
     def text(self, path: str) -> str:
         """The reply to a GET. Raises as ``json`` does."""
         return self._reply(path, None).decode(errors="replace")

@@ -33,6 +33,12 @@ class LlamaServerSource(ServedSource):
             raise server.error(f"/props has no build_info: {server.shown(repr(props))}", _OLD)
         return f"llama.cpp {props['build_info']}"
 
+    def encode(self, text: str) -> tuple[int, ...] | None:
+        """Token ids of a prompt, as /completion makes them of text."""
+        server = next(iter(self.servers.values()))
+        body = {"content": text, "add_special": True, "parse_special": True}
+        return server.token_ids("/tokenize", body)
+
     def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
         body = {

@@ -52,6 +52,12 @@ class OpenAiSource(ServedSource):
         except (ConfigError, KeyError, TypeError):
             return owner
 
+    def encode(self, text: str) -> tuple[int, ...] | None:
+        """Token ids of a prompt from vLLM; None from others, and where the server applies a chat template."""
+        if self.dialect != "vllm" or self.chat:
+            return None
+        return next(iter(self.servers.values())).token_ids("/tokenize", {"model": self.model, "prompt": text})
+
     def asked(self, request: TextRequest) -> tuple[str, dict[str, Any]]:
         names = DIALECTS[self.dialect]
         values = given(request, names) | {name: getattr(request.sampling, name) for name in names if name in _ALWAYS}

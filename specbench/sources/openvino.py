@@ -88,6 +88,11 @@ class OpenVinoSource:
         check_supported(requests, self.unsupported, self.engine)
         return [self._one(request, mode) for request in requests]
 
+    def encode(self, text: str) -> tuple[int, ...] | None:
+        """Token ids of a prompt."""
+        inputs = self.pipelines[Mode.PLAIN].get_tokenizer().encode(text)
+        return tuple(map(int, inputs.input_ids.data.ravel()))
+
     def close(self) -> None:
         self.pipelines = {}
 

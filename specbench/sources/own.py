@@ -85,6 +85,10 @@ class OwnSource:
         seconds = (time.perf_counter() - start) / max(len(requests), 1)
         return [self._completion(*both, mode, seconds) for both in zip(requests, decoded, strict=True)]
 
+    def encode(self, text: str) -> tuple[int, ...] | None:
+        """Token ids of a prompt."""
+        return None if self.pair is None else tuple(self.pair.encode(text))
+
     def close(self) -> None:
         self.pair, self.decoders = None, {}
 

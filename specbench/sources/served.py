@@ -21,6 +21,7 @@ class ServedSource:
     Args:
         url: the server that speculates; None if only the plain one is sampled from.
         plain_url: the same engine and model without speculation.
+        method: how the server speculates, for tables alone: nothing is sent of it.
         extra: put into the body of each request, for parameters of the engine's own.
         counters: names of counters in the text of /metrics, by "drafted", "accepted" and "steps"; None reads none.
         api_key: see :class:`specbench.sources.http.Server`, and so for timeout and retries.
@@ -42,6 +43,7 @@ class ServedSource:
         self,
         url: str | None,
         plain_url: str | None = None,
+        method: str | None = None,
         extra: Mapping[str, Any] | None = None,
         counters: Mapping[str, str] | None = None,
         api_key: str = "SPECBENCH_API_KEY",
@@ -52,6 +54,7 @@ class ServedSource:
     ):
         check_seconds("source.timeout", timeout, "Use a number of seconds.")
         check_count("source.retries", retries, 0)
+        self.method = method
         self.concurrency = check_count("source.concurrency", concurrency)
         self.extra, self.totals = dict(extra or {}), {}
         addresses = {Mode.SPECULATIVE: ("source.url", url), Mode.PLAIN: ("source.plain_url", plain_url)}

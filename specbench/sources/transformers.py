@@ -10,6 +10,7 @@ from importlib.metadata import version
 from specbench.core.checks import check_count
 from specbench.core.errors import ConfigError
 from specbench.models.generate_speculatively import (
+    EARLY_EXIT,
     METHODS,
     NEEDING_DRAFT,
     TOKENIZERS,
@@ -32,7 +33,7 @@ class TransformersSource:
         target, draft, device, dtype, download: see :func:`specbench.load_pair`.
         method: how it speculates, one of METHODS.
         gamma: tokens drafted a step.
-        layers: of the target that draft, for method early_exit.
+        layers: of the target that draft, for method early_exit; None is half of them.
         max_ngram_size: the longest match that prompt_lookup looks for.
 
     Raises:
@@ -78,6 +79,9 @@ class TransformersSource:
             download=self.download,
             vocabularies="different" if differ else "same",
         )
+        if self.method.name == EARLY_EXIT and self.method.layers is None:
+            layers = self.pair.target.config.get_text_config().num_hidden_layers
+            self.method = dataclasses.replace(self.method, layers=max(layers // 2, 1))
         if differ and self.draft is not None:
             tokenizer = draft_tokenizer("source.draft", self.draft, self.download)
             self.method = dataclasses.replace(self.method, draft_tokenizer=tokenizer)
@@ -86,6 +90,10 @@ class TransformersSource:
         """Decodes requests one after another, since assisted generation takes one."""
         check_supported(requests, self.unsupported, self.engine)
         return [self._one(request, mode) for request in requests]
+
+    def encode(self, text: str) -> tuple[int, ...] | None:
+        """Token ids of a prompt."""
+        return tuple(self._opened().encode(text))
 
     def close(self) -> None:
         self.pair = None

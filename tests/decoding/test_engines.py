@@ -10,7 +10,7 @@ import torch
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.types import Draft
 from specbench.decoding import Decoder
-from specbench.decoding.engines.auto import AutoEngine
+from specbench.decoding.engines.auto import PAYS_FROM, AutoEngine
 from specbench.decoding.engines.base import moves
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
@@ -18,6 +18,7 @@ from specbench.decoding.engines.static import StaticEngine
 from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
+from specbench.drafters.tree import TreeDrafter
 from specbench.models import CachedModel, ModelOutput
 from specbench.rules.block.masked import BlockVerifier
 from specbench.rules.token.masked import MaskedVerifier
@@ -181,6 +182,23 @@ def test_what_cannot_be_captured_is_refused_by_name(pair):
 
 def test_auto_is_eager_without_a_gpu(pair):
     assert decoder(pair, AutoEngine()).engine.name == "eager"
+
+
+def test_auto_compiles_on_a_cpu_where_that_pays(capsys, monkeypatch):
+    """For a sweep of many tokens, of one request at a time, without trees, if a compiler is there."""
+    cpu, pair = torch.device("cpu"), (ModelDrafter(), NaiveVerifier())
+    enough = PAYS_FROM
+    assert AutoEngine(9).resolve(cpu, *pair, tokens=enough).name == "compiled"
+    assert AutoEngine(9).resolve(cpu, *pair, tokens=enough).prompt_chunk == 9
+    assert AutoEngine().resolve(cpu, None, None, tokens=enough).name == "compiled"
+    assert "engine=auto is compiled here: up to 10,000 tokens" in capsys.readouterr().err
+    assert AutoEngine().resolve(cpu, *pair, tokens=enough - 1).name == "eager"
+    assert AutoEngine().resolve(cpu, *pair, batch_size=2, tokens=enough).name == "eager"
+    assert AutoEngine().resolve(cpu, TreeDrafter([2]), NaiveVerifier(), tokens=enough).name == "eager"
+    assert not capsys.readouterr().err
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert AutoEngine().resolve(cpu, *pair, tokens=enough).name == "eager"
+    assert "engine=auto is eager here: engine=compiled: CXX=no-such-compiler" in capsys.readouterr().err
 
 
 def test_rows_are_filled_from_behind():

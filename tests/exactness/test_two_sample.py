@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from specbench.exactness.two_sample.bets import Evidence, blocks, evidence
+from specbench.exactness.two_sample.bets import LIKELIEST, Evidence, blocks, evidence
 from specbench.exactness.two_sample.bounds import ALL, FEWEST, bias_rows, class_bias
 from specbench.exactness.two_sample.forks import EngineFork, least_margin, parting, per_thousand
 from specbench.exactness.two_sample.pairs import BEHIND, END, TextPairs, numbered, text_pairs, words_of
-from specbench.exactness.two_sample.power import TOWARDS_LIKELIEST, power_rows
+from specbench.exactness.two_sample.power import TOWARDS_LIKELIEST, _Law, power_rows
 
 PROMPTS, VOCABULARY, LENGTH = 4, 30, 3
 
@@ -121,6 +122,38 @@ def test_rows_say_entropy_and_places():
     assert rows[1].classified > rows[3].classified
     assert rows[0].bound is not None
     assert rows[0].bound < 0.1
+
+
+def test_rare_beginnings_are_classified_by_the_last_token():
+    """First tokens that never repeat, and then a fixed sequence: no two texts begin likewise."""
+    tokens = np.arange(400).reshape(200, 2, 1) + 10
+    pairs = TextPairs(np.zeros(200, dtype=np.int64), np.concatenate([tokens, np.full((200, 2, 2), [1, 2])], axis=2))
+    classes = evidence(pairs).classes
+    assert (classes[50:, :, 2] == LIKELIEST).all()  # after token 1 always token 2
+    assert (classes[50:, :, 1] == 0).all()  # nothing is known of what follows a token that is new
+
+
+def test_what_a_checkpoint_says_of_tokens_is_bet_on():
+    """Tokens that never repeat, of which speculative texts have those that the draft makes likelier."""
+    rng, tokens = np.random.default_rng(0), np.arange(1200).reshape(300, 2, 2)
+    ratios = np.where(rng.random(tokens.shape) < np.array([0.3, 0.7])[:, None], 2, 1)
+    prompts = np.zeros(300, dtype=np.int64)
+    assert evidence(TextPairs(prompts, tokens)).rejected_at(1e-4) is None
+    assert evidence(TextPairs(prompts, tokens, None, ratios)).rejected_at(1e-4) is not None
+    assert evidence(TextPairs(prompts, tokens, None, ratios).first(4)).rejected_at(1e-4) is None
+    assert (evidence(TextPairs(prompts, tokens, ratios)).classes == ratios).all()
+
+
+def test_texts_that_are_drawn_again_keep_what_a_checkpoint_says_of_them():
+    sampled = Law().pairs(7, 200)
+    pairs = replace(sampled, classes=sampled.tokens % 3 + 1, ratios=sampled.tokens % 5 + 1)
+    drawn = _Law(pairs).drawn(np.random.default_rng(0), 0.2, TOWARDS_LIKELIEST)
+    known = drawn.tokens <= sampled.tokens.max()  # others stand for tokens that no text has
+    assert known.mean() > 0.5
+    assert drawn.classes is not None
+    assert drawn.ratios is not None
+    assert (drawn.classes[known] == drawn.tokens[known] % 3 + 1).all()
+    assert (drawn.ratios[known] == drawn.tokens[known] % 5 + 1).all()
 
 
 def test_texts_become_numbers():

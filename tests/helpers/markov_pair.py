@@ -59,6 +59,7 @@ class MarkovModel(CachedModel):
     """Logits from a table by the last token; counts lengths as specbench.models.CachedModel does."""
 
     device = torch.device("cpu")
+    compare_ranks = None
 
     def __init__(self, table: np.ndarray):
         self.table = torch.from_numpy(np.log(table)).float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ import pytest
 import torch
 
 from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.exactness.two_sample.forks import CHUNKING, NO_IDS
 from specbench.protocols import Outcome, RunContext
 from specbench.protocols.judge import JudgeProtocol
 from specbench.protocols.judging.checks import CHECKS, LIMIT, LOGPROBS, SAME_SEED, STOP
 from specbench.protocols.judging.finding import CANNOT_TELL, MEASURED, NOT_ASKED, NOT_REFUTED, REFUTED
-from specbench.protocols.judging.sampler import PROMPTS
+from specbench.protocols.judging.greedy import FORKS
+from specbench.protocols.judging.sampler import PROMPTS, prompts_of
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
-from specbench.sources import Mode, Source
+from specbench.sources import Completion, Mode, Source, TextRequest
 from specbench.sources.base import SAMPLED
 from specbench.sources.file import FileSource
 from tests.helpers import made_up_engines as engines
@@ -204,5 +207,44 @@ def test_an_engine_that_returns_too_few_texts_is_named():
 
 def test_prompts_have_names_of_their_own():
     lines = [json.loads(line) for line in PROMPTS.read_text().splitlines()]
-    assert len({line["id"] for line in lines}) == len(lines) == 40
-    assert len({line["prompt"] for line in lines}) == 40
+    assert len({line["id"] for line in lines}) == len({line["prompt"] for line in lines}) == len(lines) == 52
+    mixed, sentences = (prompts_of(engines.Engine(), 52, lists) for lists in (True, False))
+    assert len(sentences) == 40  # no list is timed, nor decoded at temperature 0, where its tokens nearly tie
+    assert len({prompt.name for prompt in mixed}) == 52
+    assert [prompt.name for prompt in mixed[:4]] == ["coins", "weather", "digits", "colour"]
+
+
+class Rounds(OtherGreedy):
+    """Forks at temperature 0 as rounding would; its own ids of a prompt are numbers of characters."""
+
+    def __init__(self, ids: bool):
+        super().__init__()
+        self.asked: list[TextRequest] = []
+        self.tells = ids
+        self.unsupported = frozenset({"logprobs"})  # so that no margin says what the fork is
+
+    def encode(self, text: str) -> tuple[int, ...] | None:
+        return tuple(text.encode()) if self.tells else None
+
+    def one(self, request: TextRequest, mode: Mode) -> Completion:
+        if "to its fork" not in request.prompt_id:
+            return super().one(request, mode)
+        self.asked.append(request)
+        whole = super().one(dataclasses.replace(request, token_ids=None, max_new_tokens=3), Mode.SPECULATIVE)
+        return dataclasses.replace(whole, request=request, token_ids=(whole.token_ids or ())[2:])
+
+
+@pytest.mark.parametrize(("ids", "cause"), [(True, CHUNKING), (False, NO_IDS)])
+def test_forks_are_examined_by_token_ids_alone(ids, cause):
+    """The same text may be other tokens: an engine that takes no ids cannot show that a fork is rounding."""
+    source = Rounds(ids)
+    outcome = judged(source, texts=2)
+    forks = [row for row in outcome.tables[FORKS].rows if row.way == "speculative" and row.position is not None]
+    assert forks
+    assert {fork.cause for fork in forks} == {cause}
+    for request in source.asked:
+        plain_ids = tuple(request.prompt.encode())
+        assert request.token_ids is not None
+        assert request.token_ids[: len(plain_ids)] == plain_ids
+        assert len(request.token_ids) == len(plain_ids) + 2  # of the speculative text, up to the fork
+    assert bool(source.asked) == ids

@@ -17,6 +17,7 @@ from specbench.core.machine.journal import TOGETHER, Journal
 from specbench.core.machine.provenance import environment
 from specbench.decoding import Decoder, Request
 from specbench.protocols import together as module
+from specbench.protocols import together_file
 from specbench.protocols.base import Together
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.rounds import Timed, decode_timed
@@ -68,7 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         made = decode_timed(decoder, batch, at_once)
         return Timed(made.completions, seconds, made.steps)
 
-    monkeypatch.setattr(module, "decode_timed", timed)
+    monkeypatch.setattr(together_file, "decode_timed", timed)
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: state.now))
     return state
 

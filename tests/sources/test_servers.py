@@ -147,3 +147,26 @@ def test_a_parameter_that_the_server_does_not_take_is_refused(dialect, sampling,
         with pytest.raises(ConfigError, match=rf"^sampler\.{name}=.*prompt 'abc' asks for it\. Leave it out"):
             source.complete([request(**sampling)], Mode.SPECULATIVE)
         assert len(server.asked) == asked
+
+
+@pytest.mark.parametrize("reply", [{"tokens": [7, 8]}, {"tokens": ["The"]}, {}, []], ids=str)
+def test_token_ids_of_prompts_are_the_servers_own(reply):
+    """llama-server and vLLM tell them; other servers, and those that apply a template, are not asked."""
+    asked: list[Any] = []
+    tokenize = {"/tokenize": lambda body: asked.append(body) or reply}
+    with serving(llama() | tokenize) as server, serving(VllmCounters().replies | tokenize) as vllm:
+        sources = [llama_source(server), OpenAiSource(vllm.url, dialect="vllm")]
+        for source in sources:
+            source.open()
+            if reply == {"tokens": [7, 8]}:
+                assert source.encode("The") == (7, 8)
+            else:
+                with pytest.raises(ConfigError, match="/tokenize returned no token ids"):
+                    source.encode("The")
+        assert asked == [
+            {"content": "The", "add_special": True, "parse_special": True},
+            {"model": "m", "prompt": "The"},
+        ]
+        others = [OpenAiSource(vllm.url), OpenAiSource(vllm.url, dialect="vllm", chat=True)]
+        assert [source.encode("The") for source in others] == [None, None]
+        assert len(asked) == 2

@@ -34,6 +34,8 @@ class Requirements:
         drafter: may be unbound; None decodes plainly.
         batch_size: the largest number of requests decoded together, as far as it is known.
         on_host: the sampling parameter that works on the host (:func:`specbench.sampling.on_host`); "" for none.
+        tokens: a rough number of the tokens in float32 that all jobs of the sweep decode, plainly and speculatively; 0
+            if it is not known.
     """
 
     device: torch.device
@@ -41,6 +43,7 @@ class Requirements:
     verifier: Verifier | None
     batch_size: int = 1
     on_host: str = ""
+    tokens: int = 0
 
 
 class DecodingEngine:
@@ -77,16 +80,17 @@ class DecodingEngine:
         verifier: Verifier | None,
         batch_size: int = 1,
         on_host: str = "",
+        tokens: int = 0,
     ) -> DecodingEngine:
         """Returns the engine that runs these, checked: this one, unless it chooses another. Needs no model.
 
         Args:
-            device, drafter, verifier, batch_size, on_host: see :class:`Requirements`.
+            device, drafter, verifier, batch_size, on_host, tokens: see :class:`Requirements`.
 
         Raises:
             ConfigError: it cannot run them.
         """
-        required = Requirements(device, drafter, verifier, batch_size, on_host)
+        required = Requirements(device, drafter, verifier, batch_size, on_host, tokens)
         engine = self._choose(required)
         engine._check(required)
         return engine

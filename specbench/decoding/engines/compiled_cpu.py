@@ -6,6 +6,8 @@ import time
 from typing import ClassVar
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from specbench.core.errors import ConfigError, ModelError, SpecbenchError
 from specbench.core.machine.progress import say
@@ -13,8 +15,10 @@ from specbench.decoding.engines.base import Requirements
 from specbench.decoding.engines.static import StaticEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.kernels import cpu_product
-from specbench.models.compiling_cpu import compile_on_cpu
+from specbench.kernels import cpu_product, cpu_rows
+from specbench.models.compiling_cpu import compile_on_cpu, prepared_capacities
+
+SPARE = 32  # tokens
 
 
 class CompiledCpuEngine(StaticEngine):
@@ -42,6 +46,16 @@ class CompiledCpuEngine(StaticEngine):
         super()._attach(components, stopwatch)
         self._prepared: set[tuple[object, ...]] = set()
 
+    def reserve(self, requests: int, capacity: int, stops: int) -> None:
+        """See StaticEngine. Takes a capacity that the target is compiled for, if one is large enough.
+
+        Else a little more than is needed, since the next job of a sweep may have a larger gamma.
+        """
+        if capacity > self._capacity:
+            prepared = prepared_capacities.get(self.components.target.model, ())
+            capacity = min((size for size in prepared if size >= capacity), default=capacity + SPARE)
+        super().reserve(requests, capacity, stops)
+
     def _sizes(self, powers: set[int]) -> set[int]:
         return set()
 
@@ -51,6 +65,10 @@ class CompiledCpuEngine(StaticEngine):
         if prepared not in self._prepared:
             self._prepare()
             self._prepared.add(prepared)
+
+    def _step_of(self, size: int) -> Int64[Tensor, " n"]:
+        with cpu_rows.drawing():
+            return super()._step_of(size)
 
     @torch.inference_mode()
     def _prepare(self) -> None:

@@ -63,7 +63,7 @@ def features(pairs: TextPairs) -> list[Feature]:
     tokens, before = pairs.tokens, pairs.beginnings
     there = tokens != BEHIND
     place = np.broadcast_to(np.arange(pairs.length), tokens.shape)
-    previous = np.concatenate([np.full_like(tokens[:, :, :1], END), tokens[:, :, :-1]], axis=2)
+    previous = _shifted(tokens, 1)
     lengths = (tokens >= 0).sum(axis=2, keepdims=True)
     made = [
         ("first token, given the prompt", before, tokens, place == 0),
@@ -74,9 +74,30 @@ def features(pairs: TextPairs) -> list[Feature]:
         ("repetitions in a text", place, _repetitions(tokens), place > 0),
         ("number of tokens", np.zeros_like(lengths), lengths, np.ones_like(lengths, dtype=bool)),
     ]
+    if pairs.ratios is not None:
+        ratios, known = pairs.ratios, pairs.ratios > 0
+        made.append(("draft's probability over the target's", np.zeros_like(tokens), ratios, known))
+        made.append(("draft's probability over the target's, by position", place, ratios, known))
     return [
         _feature(name, contexts, items, kept & there[:, :, : kept.shape[2]]) for name, contexts, items, kept in made
     ]
+
+
+def preceding(pairs: TextPairs) -> list[np.ndarray]:
+    """Numbers int [R, 2, L] of what precedes each token, from all of it to the previous token alone.
+
+    Where too few texts begin likewise, those with the same last two tokens, or the same last one, tell which tokens
+    are likely.
+    """
+    prompts = np.broadcast_to(pairs.prompts[:, None, None], pairs.tokens.shape)
+    one, two = (_shifted(pairs.tokens, by) for by in (1, 2))
+    return [pairs.beginnings, numbered(prompts, one, two), numbered(prompts, one), one]
+
+
+def _shifted(tokens: np.ndarray, by: int) -> np.ndarray:
+    """The token ``by`` places earlier; END before the first."""
+    start = np.full_like(tokens[:, :, :by], END)
+    return np.concatenate([start, tokens[:, :, :-by]], axis=2)[:, :, : tokens.shape[2]]
 
 
 def evidence(pairs: TextPairs, growth: float = GROWTH) -> Evidence:
@@ -86,21 +107,25 @@ def evidence(pairs: TextPairs, growth: float = GROWTH) -> Evidence:
         growth: of the pairs between two looks back. A block of pairs is guessed from the blocks before it.
     """
     given, count = features(pairs), len(pairs.prompts)
-    table = _Table(numbered(pairs.beginnings), numbered(pairs.beginnings, pairs.tokens))
-    classes = np.zeros(pairs.tokens.shape, dtype=np.int64)
+    contexts = preceding(pairs) if pairs.classes is None else []
+    tables = [_Table(numbered(each), numbered(each, pairs.tokens)) for each in contexts]
+    classes = np.zeros(pairs.tokens.shape, dtype=np.int64) if pairs.classes is None else pairs.classes
     by_class = [_Tally(len(CLASSES) + 1, 1), _Tally((len(CLASSES) + 1) * pairs.length, pairs.length)]
     tallies = [_Tally(int(each.items.max(initial=0)) + 1, int(each.contexts.max(initial=0)) + 1) for each in given]
     names = [*(each.name for each in given), "probabilities of tokens", "probabilities of tokens, by position"]
     gains = np.zeros((len(names), len(STRENGTHS), count))
     for start, stop in blocks(count, growth):
         part = slice(start, stop)
-        classes[part] = np.where(pairs.tokens[part] == BEHIND, 0, table.classes(part))
+        for table in tables:
+            unknown = (classes[part] == 0) & (pairs.tokens[part] != BEHIND)
+            classes[part] = np.where(unknown, table.classes(part), classes[part])
         seen = [(tally, each.contexts[part], each.items[part]) for tally, each in zip(tallies, given, strict=True)]
         seen += [(tally, *keys) for tally, keys in zip(by_class, _class_keys(classes[part]), strict=True)]
         for number, (tally, contexts, items) in enumerate(seen):
             gains[number, :, part] = tally.gains(contexts, items)
             tally.add(contexts, items)
-        table.add(part)
+        for table in tables:
+            table.add(part)
     paths = gains.cumsum(axis=2)
     every = paths.reshape(len(names) * len(STRENGTHS), count)
     log_wealth = np.logaddexp.reduce(every, axis=0) - math.log(len(every))

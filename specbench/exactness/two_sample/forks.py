@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-ITSELF, CHUNKING, NO_ROUNDING, UNKNOWN = (
+ITSELF, CHUNKING, NO_ROUNDING, UNKNOWN, NO_IDS = (
     "the plain engine forks from itself there",
-    "the plain engine takes the other token if it reads the same text as a prompt",
+    "the plain engine takes the other token if it reads the same token ids as a prompt",
     "no rounding: the plain token is far ahead",
     "cannot tell",
+    "cannot tell: the engine takes no token ids, and the same text may be other tokens",
 )
 MARGIN = 1.0  # nats by which the plain token has to lead for rounding to be ruled out
 

@@ -22,11 +22,16 @@ class TextPairs:
     Attributes:
         prompts: int [R], the number of each pair's prompt.
         tokens: int [R, 2, L], numbers of tokens; END stands once behind a text that ended before L tokens.
+        classes: int [R, 2, L], the class of each token by a checkpoint's probability (:mod:`.bets`), 0 where there is
+            none; None without a checkpoint.
+        ratios: int [R, 2, L], likewise the number of an interval of the draft's probability over the target's, from 1.
         length: L, the most tokens of a text.
     """
 
     prompts: np.ndarray
     tokens: np.ndarray
+    classes: np.ndarray | None = None
+    ratios: np.ndarray | None = None
 
     @property
     def length(self) -> int:
@@ -44,7 +49,8 @@ class TextPairs:
 
     def first(self, count: int) -> TextPairs:
         """The first pairs."""
-        return TextPairs(self.prompts[:count], self.tokens[:count])
+        known = [None if each is None else each[:count] for each in (self.classes, self.ratios)]
+        return TextPairs(self.prompts[:count], self.tokens[:count], *known)
 
 
 def numbered(*keys: np.ndarray) -> np.ndarray:

@@ -85,6 +85,8 @@ class _Law:
         texts, owners = pairs.tokens.reshape(-1, pairs.length), np.repeat(pairs.prompts, 2)
         order = np.lexsort((*texts.T[::-1], owners))
         self.prompts, self.texts, owners = pairs.prompts, texts[order], owners[order]
+        both = (pairs.classes, pairs.ratios)
+        self.known = [None if each is None else each.reshape(-1, pairs.length)[order] for each in both]
         self.first = np.searchsorted(owners, self.prompts)
         self.stop = np.searchsorted(owners, self.prompts, side="right")
         changed = np.ones(len(owners), dtype=bool)
@@ -115,7 +117,8 @@ class _Law:
         chosen = np.stack([plain, biased], axis=1)
         tokens, new = self.texts[chosen], np.arange(chosen.size).reshape(*chosen.shape, 1)
         fresh = (np.arange(tokens.shape[2]) >= self.alone[chosen][:, :, None]) & (tokens >= 0)
-        return TextPairs(self.prompts, np.where(fresh, self.texts.max(initial=0) + 1 + new, tokens))
+        known = [None if each is None else each[chosen] for each in self.known]
+        return TextPairs(self.prompts, np.where(fresh, self.texts.max(initial=0) + 1 + new, tokens), *known)
 
     def _likeliest(self, place: int) -> np.ndarray:
         """For each text, a text that begins likewise and goes on with the most frequent token."""

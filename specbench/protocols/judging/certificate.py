@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from specbench.core.sampling_params import SamplingParams
+from specbench.metrics.findings import SHARES
 from specbench.protocols.judging.checks import CHECKS
 from specbench.protocols.judging.distribution import BIAS, POWER
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED, Finding
@@ -36,6 +37,9 @@ ways' shares of three classes of tokens (the likeliest, another of at least 0.1,
 for each row alone; dashes of too few tokens.""",
     POWER: """\
 bias: total variation a token that would have been found, simulated on these texts; a dash if not even 0.5.""",
+    SHARES: """\
+share: of tokens in the set, in a mode's texts. expected: by the checkpoint. bound: on the size of the difference, for
+all sets of a mode together.""",
     FORKS: """\
 tokens: followed, up to the fork. least_margin: nats by which the plain token leads every other, at least.""",
     CHECKS: """\
@@ -46,6 +50,7 @@ cases: texts. Limits and stop strings that plain texts keep and speculative ones
 _HEADINGS = {
     BIAS: "Bias a token",
     POWER: "What would have been found",
+    SHARES: "Shares of tokens, beside the checkpoint's",
     FORKS: "Forks at temperature 0",
     CHECKS: "Checks",
     SPEED: "Acceptance and speed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from specbench.exactness.two_sample.bets import Evidence, evidence
 from specbench.exactness.two_sample.bounds import BiasRow, bias_rows
 from specbench.exactness.two_sample.pairs import KNOWN, TextPairs, Words, text_pairs, words_of
 from specbench.exactness.two_sample.power import PowerRow, power_rows
+from specbench.metrics.findings import OF_TEXTS as QUESTION
+from specbench.protocols.judging.checkpoint import Checkpoint
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.sampler import Prompt, Sampler
 from specbench.sources import Completion, Mode
 from specbench.sources.file import DISTRIBUTION
 
-QUESTION = "At this temperature, are speculative texts distributed as plain ones?"
 FIRST_LOOK = 64  # pairs; looks follow at doubling sizes
 BIAS, POWER = "judge_bias.parquet", "judge_power.parquet"
 LEAST_ENTROPY = 0.1  # nats a token, below which nothing can be said
@@ -56,11 +57,17 @@ class Sampled:
     def by_ids(self) -> bool:
         return all(each.token_ids is not None for texts in self.texts.values() for each in texts)
 
-    def pairs(self, length: int) -> TextPairs:
-        """As arrays: token ids, or words if a text has none."""
+    def pairs(self, length: int, checkpoint: Checkpoint | None = None) -> TextPairs:
+        """As arrays: token ids, or words if a text has none. A checkpoint scores the texts that are new to it."""
         by_ids = self.by_ids
         plain, speculative = ([_words(each, by_ids) for each in self.texts[mode]] for mode in Mode)
-        return text_pairs(self.prompts, plain, speculative, length)
+        pairs = text_pairs(self.prompts, plain, speculative, length)
+        if checkpoint is None:
+            return pairs
+        for mode in Mode:
+            checkpoint.add(self.texts[mode][len(checkpoint.texts[mode]) :], mode)
+        classes, ratios = checkpoint.marks(length)
+        return replace(pairs, classes=classes, ratios=ratios)
 
 
 def _words(text: Completion, by_ids: bool) -> Words:
@@ -68,11 +75,17 @@ def _words(text: Completion, by_ids: bool) -> Words:
 
 
 def judge_distribution(
-    sampler: Sampler, prompts: Sequence[Prompt], limits: Limits, seed: int, note: Callable[..., None]
+    sampler: Sampler,
+    prompts: Sequence[Prompt],
+    limits: Limits,
+    seed: int,
+    note: Callable[..., None],
+    checkpoint: Checkpoint | None = None,
 ) -> Finding:
     """Samples until the bets reject, or texts or time are used up.
 
     Args:
+        checkpoint: scores the texts, and also ends the sampling if it refutes them.
         note: receives the number of texts and the evidence after each look.
     """
     if sampler.sampling.greedy:
@@ -85,9 +98,10 @@ def judge_distribution(
             continue
         if not sampled.prompts:
             return Finding(question=QUESTION, verdict=NOT_ASKED, answer="There are no texts of both modes.")
-        bets = evidence(pairs := sampled.pairs(limits.length))
+        bets = evidence(pairs := sampled.pairs(limits.length, checkpoint))
         note(requests=2 * len(sampled.prompts), log10_evidence=float(bets.log_wealth[-1] / math.log(10)))
         say(f"{2 * len(sampled.prompts):,} texts: log10 of the evidence {bets.log_wealth[-1] / math.log(10):.2f}")
+        ended = ended or (checkpoint is not None and checkpoint.refutes(limits.false_alarm))
         if ended or bets.rejected_at(limits.false_alarm):
             return _finding(sampled, pairs, bets, prompts, limits, seed)
         look *= 2
@@ -123,6 +137,8 @@ def _finding(
         "false_alarm": limits.false_alarm,
         "rejected_after_texts": None if rejected is None else 2 * rejected,
         "strongest": max(bets.bets, key=lambda name: bets.bets[name]),
+        "observed": whole.observed,
+        "bound": whole.bound,
         "nats_a_token": whole.entropy,
         "distinct_texts": {str(mode): distinct_share(pairs, side) for side, mode in enumerate(Mode)},
     }

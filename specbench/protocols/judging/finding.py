@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.metrics import findings
+
 REFUTED, NOT_REFUTED, CANNOT_TELL, NOT_ASKED, MEASURED = (
-    "refuted",
+    findings.REFUTED,
     "not refuted",
     "cannot tell",
     "not asked",

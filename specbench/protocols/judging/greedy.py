@@ -11,6 +11,7 @@ from specbench.exactness.two_sample.forks import (
     CHUNKING,
     ITSELF,
     MARGIN,
+    NO_IDS,
     NO_ROUNDING,
     UNKNOWN,
     EngineFork,
@@ -19,12 +20,12 @@ from specbench.exactness.two_sample.forks import (
     per_thousand,
 )
 from specbench.exactness.two_sample.pairs import words_of
+from specbench.metrics.findings import OF_GREEDY as QUESTION
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_ASKED, NOT_REFUTED, REFUTED, Finding
 from specbench.protocols.judging.sampler import Prompt, Sampler
 from specbench.sources import Completion, Mode
 from specbench.sources.file import GREEDY
 
-QUESTION = "At temperature 0, are speculative texts the same as plain ones?"
 FORKS = "judge_forks.parquet"
 SPECULATIVE, AGAIN = "speculative", "plain again"
 EXAMINED = 12  # forks that are asked about again
@@ -89,20 +90,27 @@ def _cause(
         return ITSELF
     if fork.least_margin is not None and fork.least_margin > MARGIN:
         return NO_ROUNDING
-    if one.token_ids is None or other.token_ids is None or max(place, 1) >= len(other.token_ids):
-        return UNKNOWN
+    if one.token_ids is None or other.token_ids is None or place >= len(other.token_ids):
+        return UNKNOWN if one.token_ids is not None and other.token_ids is not None else NO_IDS
+    return _next_token(sampler, prompt, other.token_ids[: place + 1])
+
+
+def _next_token(sampler: Sampler, prompt: Prompt, text: Sequence[int]) -> str:
+    """CHUNKING if the plain engine, given the prompt and all but the last token of ``text``, goes on with the last.
+
+    They are sent as token ids: the same text may be other tokens, after which another token is no rounding.
+    """
     greedy = dataclasses.replace(sampler.sampling, temperature=0.0)
     try:
-        text = prompt.text
-        if place:
-            shorter = sampler.request(prompt, 0, place, "", greedy)
-            (before,) = sampler.complete([shorter], Mode.PLAIN, "fork, the text before it")
-            text += before.text
-        asked = sampler.request(Prompt(f"{prompt.name}, to its fork", text), 0, 1, "", greedy)
+        ids = sampler.encode(prompt.text)
+        if ids is None:
+            return NO_IDS
+        before = (*(prompt.token_ids or ids), *text[:-1])
+        asked = sampler.request(Prompt(f"{prompt.name}, to its fork", prompt.text, before), 0, 1, "", greedy)
         (following,) = sampler.complete([asked], Mode.PLAIN, "fork, the next token")
     except SpecbenchError:
         return UNKNOWN
-    return CHUNKING if following.token_ids == other.token_ids[place : place + 1] else UNKNOWN
+    return CHUNKING if following.token_ids == (text[-1],) else UNKNOWN
 
 
 def _finding(forks: list[EngineFork]) -> Finding:

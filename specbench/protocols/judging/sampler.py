@@ -6,6 +6,7 @@ import json
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,31 @@ PROMPTS = Path(__file__).with_name("prompts.jsonl")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, as text."""
+    """A prompt, as text, and as the target's token ids where these are known."""
 
     name: str
     text: str
+    token_ids: tuple[int, ...] | None = None
 
 
-def prompts_of(source: Source, count: int) -> list[Prompt]:
-    """The first prompts that the source has of its own, as a file of texts does, or else of those that are shipped."""
+def prompts_of(source: Source, count: int, lists: bool) -> list[Prompt]:
+    """Prompts that the source has of its own, as a file of texts does, or else ``count`` of those that are shipped.
+
+    Args:
+        lists: every second prompt is a list of a few words in random order, which goes on with one to two nats a token:
+            many texts begin likewise, so that two samples can be compared. Drafts are rejected more often in sentences.
+    """
     own = getattr(source, "prompts", None)
     if own is not None:
         return [Prompt(name, text) for name, text in own.items()]
     lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
-    return [Prompt(line["id"], line["prompt"]) for line in lines[:count]]
+    kinds = [
+        [Prompt(line["id"], line["prompt"]) for line in lines if ("list" in line) is kind] for kind in (True, False)
+    ]
+    if not lists:
+        return kinds[1][:count]
+    pairs = zip_longest(*kinds)
+    return [prompt for pair in pairs for prompt in pair if prompt is not None][:count]
 
 
 class Sampler:
@@ -67,6 +80,11 @@ class Sampler:
         """Whether the source can set a sampling parameter."""
         return name not in self.source.unsupported
 
+    def encode(self, text: str) -> tuple[int, ...] | None:
+        """The engine's own token ids of a prompt; None if it does not tell them, or takes none."""
+        encode = getattr(self.source, "encode", None)
+        return None if encode is None else encode(text)
+
     def request(
         self,
         prompt: Prompt,
@@ -89,6 +107,7 @@ class Sampler:
             sampling=sampling or self.sampling,
             seed=seed,
             max_new_tokens=length,
+            token_ids=prompt.token_ids,
         )
 
     def complete(self, requests: Sequence[TextRequest], mode: Mode, question: str) -> list[Completion]:

@@ -25,6 +25,16 @@ def bias(by_position: Bars, by_prompt: Bars, confidence: float, title: str = "")
     return figure
 
 
+@style()
+def engines(bars: Bars, confidence: float) -> Figure:
+    """Largest difference a token in shares of sets of tokens, by engine and method: observed, and bounded."""
+    figure, (axes,) = panels(1, 1, (1.0, 1.5 + 0.25 * len(bars)), margin=0.4)
+    _bars(axes, bars, confidence, "")
+    axes.set_xlabel("difference a token in the share of a set of tokens")
+    legend(figure, columns=2)
+    return figure
+
+
 def _bars(axes: Axes, bars: Bars, confidence: float, label: str) -> None:
     names, observed, bounds = zip(*bars, strict=True) if bars else ((), (), ())
     places = np.arange(len(names))[::-1]

@@ -28,7 +28,7 @@ def residual_masses(
 ) -> Float64[Tensor, "B gamma"]:
     """S_0 ... S_(gamma-1) of each block."""
     p = target.select(batched.target_row_of(draft)).probs()
-    pi = weights[draft.request_of_row, batched.offsets(draft)]
+    pi = batched.of_rows(weights, draft)
     if draft.rows is None:
         masses = pi * (1 - p.gather(1, draft.token_ids[:, None])[:, 0])
     else:

@@ -19,7 +19,7 @@ from specbench.sampling import inverse_cdf
 def accepted_mask(draft: Draft, target: LogitRows, streams: Streams) -> Bool[Tensor, "B gamma"]:
     """Returns True for each drafted token that is accepted with all tokens before it in its block."""
     p, q = batched.drafted_probs(draft, target)
-    u = streams.uniform(Stream.ACCEPT)[draft.request_of_row, batched.offsets(draft)]
+    u = batched.of_rows(streams.uniform(Stream.ACCEPT), draft)
     return batched.padded(u * q < p, draft, False).cumprod(dim=1).bool()
 
 

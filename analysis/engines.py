@@ -1,0 +1,150 @@
+"""Do engines write the same texts with speculation as without? One line a run of protocol=judge."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.metrics.findings import (
+    DIFFERENCE,
+    FINDINGS,
+    OF_CHECKPOINT,
+    OF_GREEDY,
+    OF_TEXTS,
+    REFUTED,
+    SHARES,
+    FindingRow,
+)
+from specbench.metrics.results import read_jobs, schema_of
+from specbench.reports import Report, Table, cells, markdown
+from specbench.reports.cells import NONE, number
+from specbench.reports.plots import judge as plots
+from specbench.reports.writing import write
+
+from .folder import find_run, read_rows, read_whole
+from .page import page
+from .parameters import parameters_of
+
+QUESTIONS = {"texts": OF_TEXTS, "scored": OF_CHECKPOINT, "greedy": OF_GREEDY}
+
+
+def build(run_dir: Path, *others: Path) -> Report:
+    """The report of a sweep over methods of an engine, and of further sweeps over other engines'.
+
+    Raises:
+        ConfigError: a folder without findings of protocol=judge.
+    """
+    lines = pd.concat([judged(folder) for folder in (run_dir, *others)], ignore_index=True)
+    shown = {"table": Table("table", table(lines), lines, left=("engine", "method", "texts"))}
+    bars = [(row["name"], row["drawn"], row["drawn_bound"]) for _, row in lines.iterrows()]
+    shown["bias_by_engine"] = plots.engines([bar for bar in bars if pd.notna(bar[2])], 0.99)
+    return page(run_dir, "engines", shown, results=lines, refuted=lines[lines["refuted"]])
+
+
+def judged(run_dir: Path) -> pd.DataFrame:
+    """The rows of a sweep with what each run found: verdicts by question, and numbers."""
+    rows = read_rows(run_dir, "source")
+    findings = read_whole(run_dir, FINDINGS, schema_of(FindingRow))
+    if findings.empty:
+        raise ConfigError(
+            "RUN_DIR", run_dir, f"no {FINDINGS} in its jobs", "Give the folder of a run of protocol=judge."
+        )
+    shares = read_jobs(run_dir, SHARES)
+    found = []
+    for job in rows["job"]:
+        own = shares[(shares["job"] == job) & (shares["mode"] == DIFFERENCE)] if len(shares) else shares
+        found.append(found_of(findings[findings["job"] == job], own))
+    lines = rows.join(pd.DataFrame(found, index=rows.index))
+    lines["method"] = [method_of(row) for _, row in rows.iterrows()]
+    lines["asks"] = [parameters_of(row) for _, row in rows.iterrows()]
+    lines["name"] = [
+        f"{short(row['engine_under_test'])}, {row['method']}, {row['asks']}" for _, row in lines.iterrows()
+    ]
+    return lines
+
+
+def method_of(row: pd.Series) -> str:
+    """How the engine speculated, by its source's settings."""
+    source = (json.loads(row["config"]) if isinstance(row["config"], str) else {}).get("source") or {}
+    return str(source.get("method") or NONE)
+
+
+def short(engine: str) -> str:
+    """The first words of an engine's name and version, for the figure."""
+    return " ".join(engine.split()[:2])
+
+
+def found_of(findings: pd.DataFrame, shares: pd.DataFrame) -> dict[str, Any]:
+    """What one run found.
+
+    Args:
+        shares: differences of both ways in shares of sets of tokens, where a checkpoint scored them; they are drawn in
+            the place of classes, since a faulty engine may take other tokens of the same class.
+    """
+    own = {row["question"]: row for _, row in findings.iterrows()}
+    numbers = {name: json.loads(own[asked]["numbers"]) if asked in own else {} for name, asked in QUESTIONS.items()}
+    verdicts = {f"{name}_verdict": own[asked]["verdict"] if asked in own else None for name, asked in QUESTIONS.items()}
+    texts, scored = numbers["texts"], numbers["scored"]
+    return {
+        "engine_under_test": next(iter(findings["engine"]), NONE),
+        **verdicts,
+        "refuted": bool((findings["verdict"] == REFUTED).any()),
+        "sampled": texts.get("texts"),
+        "nats": texts.get("nats_a_token"),
+        "log10_evidence": texts.get("log10_evidence"),
+        "log10_evidence_scored": scored.get("log10_evidence"),
+        "observed": texts.get("observed"),
+        "bound": texts.get("bound"),
+        "drawn": float(shares["difference"].abs().max()) if len(shares) else texts.get("observed"),
+        "drawn_bound": float(shares["bound"].max()) if len(shares) else texts.get("bound"),
+        "bound_scored": scored.get("bound"),
+        "forks": numbers["greedy"].get("forks_per_thousand"),
+    }
+
+
+def table(lines: pd.DataFrame) -> pd.DataFrame:
+    """The lines as text."""
+    return cells.shown(
+        lines,
+        lambda row: {
+            "engine": row["engine_under_test"],
+            "method": row["method"],
+            "texts": f"{row['asks']}; {number(row['sampled'], ',.0f')}, {number(row['nats'])} nats a token",
+            "against plain texts": _verdict(row, "texts", "log10_evidence"),
+            "bias, at most": number(row["bound"], ".3f"),
+            "against the checkpoint": _verdict(row, "scored", "log10_evidence_scored"),
+            "bias, at most (scored)": number(row["bound_scored"], ".3f"),
+            "temperature 0": row["greedy_verdict"] or NONE,
+            "forks": number(row["forks"], ".1f"),
+        },
+    )
+
+
+def _verdict(row: pd.Series, question: str, evidence: str) -> str:
+    verdict = row[f"{question}_verdict"]
+    known = isinstance(verdict, str)
+    return NONE if not known else f"{verdict}, 10^{row[evidence]:.1f}" if pd.notna(row[evidence]) else verdict
+
+
+def main() -> None:
+    """Writes the report of the runs that the command line names into the first one's folder, and prints its table."""
+    parser = argparse.ArgumentParser(prog="python -m specbench.analysis.engines", description=__doc__)
+    parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="*", type=Path, help="default: outputs/engines/latest")
+    try:
+        folders = parser.parse_args().run_dirs or [find_run("engines", None)]
+        report = build(*folders)
+        path = write(report, folders[0])
+    except SpecbenchError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    print(f"{markdown.table(report.tables[0].shown)}\n\n{path}")
+
+
+if __name__ == "__main__":
+    main()

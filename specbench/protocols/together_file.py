@@ -1,0 +1,188 @@
+"""The file of rounds that several settings share (together.py): what it has, and how settings compare by it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench.core.errors import ConfigError
+from specbench.core.machine.disk import writing
+from specbench.decoding import Completion, Decoder, Request, Step
+from specbench.decoding.detokenize import Tokenizer
+from specbench.metrics.disturbance import Disturbance
+from specbench.metrics.ranking import TIE, SettingTimes, look
+from specbench.metrics.speed import Rounds, speed_of
+from specbench.protocols.rounds import Timed, decode_timed
+
+FIRST = 6  # rounds before settings are compared for the first time
+GROWTH = 1.5  # rounds of a look over those of the look before
+PLAIN = -1  # in the place of a job's number
+
+
+@dataclass
+class Shared:
+    """Shared rounds, as their file has them.
+
+    Attributes:
+        jobs: that take part, by number, with the facts of their decoders; PLAIN is one of them.
+        rounds: by job, what it decoded in each round, and its facts there.
+        failed: why jobs take part no longer.
+        seen: what other processes took meanwhile.
+        spent: seconds of all rounds.
+        ended: why there are no more rounds; empty while there are.
+    """
+
+    path: Path
+    where: dict[str, Any]
+    jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rounds: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    seen: Disturbance = field(default_factory=Disturbance)
+    spent: float = 0.0
+    ended: str = ""
+
+    @staticmethod
+    def read(path: Path) -> Shared | None:
+        """What a file has; None if it has no whole first line."""
+        lines = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:  # its process was killed while it wrote; what stands behind it was written later
+                continue
+        if not lines or "where" not in lines[0]:
+            return None
+        shared = Shared(path, lines[0]["where"])
+        for line in lines:
+            shared.take(line)
+        return shared
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Adds a line of the file."""
+        self.jobs |= {int(job): facts for job, facts in line.get("jobs", {}).items()}
+        self.failed |= {int(job): why for job, why in line.get("failed", {}).items()}
+        for job, decoded in line.get("round", {}).items():
+            self.rounds.setdefault(int(job), []).append(decoded)
+        if "round" in line:
+            self.seen, self.spent = Disturbance(**line["seen"]), self.spent + line["seconds"]
+        self.ended = line.get("ended", "")
+
+    def write(self, **line: Any) -> None:
+        """Adds a line to the file, and to this. Raises WriteError."""
+        text = json.dumps(line)
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{text}")  # behind a line that was cut off
+        self.take(json.loads(text))
+
+    def times(self, job: int) -> Rounds:
+        """Of a setting and of plain decoding beside it, group by group, as one round."""
+        pairs = zip(self.rounds[job], self.rounds[PLAIN], strict=False)
+        numbers = [[tokens_of(own), own["seconds"], tokens_of(plain), plain["seconds"]] for own, plain in pairs]
+        return Rounds(*np.array(numbers, dtype=float).T[:, None, :])
+
+    def standing(self) -> Standing:
+        """Which settings are still compared after these rounds, and how they compare."""
+        count, points, due = len(self.rounds.get(PLAIN, ())), list[int](), FIRST
+        while due <= count:
+            points.append(due)
+            due = math.ceil(GROWTH * due)
+        if self.ended and count > max(1, *points, 1):
+            points.append(count)
+        settings = [job for job in self.jobs if job != PLAIN and job not in self.failed]
+        standing = Standing(settings, {}, None, False, 0)
+        for number, rounds in enumerate(points, 1):
+            if standing.active:
+                standing = self._after(standing, number, rounds, len(self.jobs) - 1)
+        return standing
+
+    def _after(self, before: Standing, number: int, rounds: int, among: int) -> Standing:
+        batches = [np.concatenate(list(vars(self.times(job)).values()))[:, :rounds] for job in before.active]
+        found = look([SettingTimes.shared(each, number, 0) for each in batches], among)
+        looks = before.looks | dict.fromkeys(before.active, number)
+        active = [job for place, job in enumerate(before.active) if place not in found.beaten]
+        return Standing(active, looks, before.active[found.best], found.tied, number)
+
+    def ending(self, groups: int, seconds: float | int) -> str:
+        """Why no further round begins; empty if one does.
+
+        Raises:
+            ConfigError: too few seconds for two rounds, without which there is no interval.
+        """
+        count, standing = len(self.rounds.get(PLAIN, ())), self.standing()
+        if not standing.active:
+            return "no setting is left"
+        if count == groups:
+            return "all texts are decoded"
+        if standing.best is not None and standing.tied:
+            speed = speed_of(self.times(standing.best)).speedup
+            if speed.high / speed.value <= 1 + TIE:
+                return "it is decided" if len(standing.active) == 1 else f"they are as fast, within {TIE:.0%}"
+        expected = self.spent * (count + 1) / count if count else 0.0
+        if seconds and expected > seconds:
+            if count < 2:
+                problem = f"too short: a round of {len(standing.active)} settings takes {self.spent:.1f} s"
+                remedy = f"Use {math.ceil(FIRST * self.spent)} or more, 0 for no limit, or fewer settings or tokens."
+                raise ConfigError("protocol.seconds", seconds, problem, remedy)
+            return f"{seconds:g} s are over"
+        return ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How settings compare after some rounds.
+
+    Attributes:
+        active: jobs that are not shown to be slower than another.
+        looks: by job, the number of its last look.
+        best: of the active, the one of the highest speedup; None before the first look.
+        tied: whether all other active ones are shown to be within TIE of it.
+        number: of the last look.
+    """
+
+    active: list[int]
+    looks: dict[int, int]
+    best: int | None
+    tied: bool
+    number: int
+
+
+def decode_group(decoder: Decoder, group: Sequence[Request], at_once: int) -> dict[str, Any]:
+    """A group, decoded under the clock, as JSON has it."""
+    decoder.clear_times()
+    timed = decode_timed(decoder, group, at_once)
+    texts = [
+        {
+            "token_ids": text.token_ids,
+            "finished": text.finished,
+            "stop_reason": text.stop_reason,
+            "characters": text.characters,
+            "first_token": (text.first_token or text.started) - text.started,
+            "ended": (text.ended or text.started) - text.started,
+            "steps": [list(vars(step).values())[2:] for step in text.steps],
+        }
+        for text in timed.completions
+    ]
+    phases = dict(decoder.stopwatch.seconds)
+    return {"seconds": timed.seconds, "steps": timed.steps, "phases": phases, "prompts": decoder.prompt_seconds,
+            "texts": texts}  # fmt: skip
+
+
+def timed_of(decoded: dict[str, Any], group: Sequence[Request], tokenizer: Tokenizer | None) -> Timed:
+    """The inverse of :func:`decode_group`."""
+    completions = []
+    for request, text in zip(group, decoded["texts"], strict=True):
+        steps = [Step(request.name, number, *step) for number, step in enumerate(text["steps"])]
+        fields = {name: text[name] for name in ("token_ids", "finished", "stop_reason", "characters")}
+        times = {name: text[name] for name in ("first_token", "ended")}
+        completions.append(Completion(request, **fields, **times, steps=steps, tokenizer=tokenizer))
+    return Timed(completions, decoded["seconds"], decoded["steps"])
+
+
+def tokens_of(decoded: dict[str, Any]) -> int:
+    return sum(len(text["token_ids"]) for text in decoded["texts"])

@@ -1,0 +1,53 @@
+"""The report of +exp=engines: one line a run, engines of several sweeps in one table."""
+
+import json
+
+import pytest
+
+from analysis import engines
+from specbench.core.errors import ConfigError
+from specbench.metrics.findings import FINDINGS, OF_CHECKPOINT, OF_GREEDY, OF_TEXTS, REFUTED, FindingRow
+from specbench.metrics.results import schema_of, write_rows
+from specbench.reports import markdown
+from tests.helpers.made_up_rows import make_row, table_of, write_run
+
+
+def sweep(folder, source, runs):
+    """A sweep of runs: method, the verdict of each question, and the bound of both ways."""
+    rows = [
+        make_row(job=job, exp="engines", source=source, config=json.dumps({"source": {"method": method}}))
+        for job, (method, _, _) in enumerate(runs)
+    ]
+    write_run(folder, rows, empirical=False)
+    for job, (_, verdicts, bound) in enumerate(runs):
+        numbers = [
+            {"texts": 1000, "nats_a_token": 2.0, "log10_evidence": 7.25, "observed": 0.01, "bound": bound},
+            {"log10_evidence": 0.5, "bound": 0.012},
+            {"forks_per_thousand": 3.5},
+        ]
+        asked = zip((OF_TEXTS, OF_CHECKPOINT, OF_GREEDY), verdicts, numbers, strict=True)
+        found = [FindingRow(f"{source} 1.0", *each, "", json.dumps(own)) for *each, own in asked if each[1]]
+        write_rows(folder / str(job) / FINDINGS, found, schema_of(FindingRow))
+    return folder
+
+
+def test_engines_of_several_sweeps_stand_in_one_table(tmp_path):
+    sound, fine = ("not refuted",) * 3, "not refuted"
+    one = sweep(tmp_path / "a", "openvino", [("draft", (REFUTED, None, fine), 0.3), ("lookup", sound, 0.04)])
+    other = sweep(tmp_path / "b", "llama_server", [(None, sound, None)])
+    report = engines.build(one, other)
+    text = markdown.render(report)
+    assert "1 of 3 runs refute their engine:** openvino 1.0, draft (T=1)." in text
+    rows = {(row["engine"], row["method"]): row for row in table_of(text)}
+    assert list(rows) == [("openvino 1.0", "draft"), ("openvino 1.0", "lookup"), ("llama_server 1.0", "-")]
+    draft, lookup = rows["openvino 1.0", "draft"], rows["openvino 1.0", "lookup"]
+    assert draft["against plain texts"] == "refuted, 10^7.2"
+    assert (draft["against the checkpoint"], lookup["against the checkpoint"]) == ("-", "not refuted, 10^0.5")
+    assert (lookup["bias, at most"], lookup["bias, at most (scored)"], lookup["forks"]) == ("0.040", "0.012", "3.5")
+    assert rows["llama_server 1.0", "-"]["bias, at most"] == "-"
+
+
+def test_a_folder_of_another_protocol_is_refused(tmp_path):
+    write_run(tmp_path, [make_row(job=0, source="openvino")], empirical=False)
+    with pytest.raises(ConfigError, match=f"no {FINDINGS} in its jobs"):
+        engines.build(tmp_path)

@@ -1,0 +1,152 @@
+"""Texts scored with a checkpoint: small faults are found, and an engine of other weights is not refuted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specbench.core.errors import ConfigError
+from specbench.decoding.engines import EagerEngine
+from specbench.drafters.model import ModelDrafter
+from specbench.exactness.two_sample.bets import CLASSES
+from specbench.exactness.zoo.bugs import flawed
+from specbench.metrics.findings import DIFFERENCE
+from specbench.protocols.judging import checkpoint as module
+from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, share_rows
+from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
+from specbench.rules.token.masked import MaskedVerifier
+from specbench.sampling import SamplingParams
+from specbench.sources import Completion, Mode, TextRequest
+from specbench.sources.own import OwnSource
+from tests.protocols.test_judge import certificate, judged
+
+PAIR = ("embedded:target", "embedded:draft")
+SCORED: dict[str, Any] = {"target": PAIR[0], "draft": PAIR[1], "greedy_length": 0, "rounds": 0, "length": 5}
+
+
+class Own(OwnSource):
+    """Our decoder; ``warmer`` has both ways draw at a temperature that nobody asked for."""
+
+    def __init__(self, verifier: Any = None, warmer: float = 1.0):
+        parts = (verifier or MaskedVerifier(), ModelDrafter(), EagerEngine())
+        super().__init__(*PAIR, *parts, gamma=3, batch_size=32, device="cpu")
+        self.warmer = warmer
+
+    def complete(self, requests: Sequence[TextRequest], mode: Mode) -> list[Completion]:
+        sampling = [dataclasses.replace(each.sampling, temperature=self.warmer) for each in requests]
+        changed = [dataclasses.replace(each, sampling=own) for each, own in zip(requests, sampling, strict=True)]
+        return super().complete(changed, mode)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("source", "verdict"),
+    [
+        pytest.param(Own(), NOT_REFUTED, id="sound", marks=pytest.mark.thorough),
+        pytest.param(Own(flawed("clamped_residual")), REFUTED, id="clamped_residual"),
+        pytest.param(Own(warmer=1.6), CANNOT_TELL, id="other temperature", marks=pytest.mark.thorough),
+    ],
+)
+def test_texts_are_held_against_the_checkpoint(source, verdict):
+    outcome = judged(source, texts=300, **SCORED)
+    found = next(each for each in certificate(outcome)["findings"] if each["question"] == QUESTION)
+    assert found["verdict"] == verdict
+    assert (outcome.failure is not None) == (verdict == REFUTED)
+    rows = found["rows"]["judge_checkpoint.parquet"]
+    assert len({(row["mode"], row["which"]) for row in rows}) == len(rows) == 3 * (len(CLASSES) + 1)
+    if verdict == NOT_REFUTED:
+        assert found["numbers"]["bound"] < 0.08
+        assert certificate(outcome)["findings"][0]["rows"]["judge_bias.parquet"][0]["classified"] > 0.99
+
+
+def scorer(**sampling: Any) -> Checkpoint:
+    return Checkpoint(*PAIR, "cpu", "float32", SamplingParams(**sampling), None)
+
+
+def text(prompt: str, ids: Sequence[int] | None, finish: str = "length", limit: int = 4) -> Completion:
+    asked = TextRequest(
+        prompt_id="a", prompt=prompt, sampling=SamplingParams(), seed=0, max_new_tokens=limit,
+    )  # fmt: skip
+    return Completion(
+        request=asked, mode=Mode.PLAIN, text="", finish_reason=finish, token_ids=None if ids is None else tuple(ids)
+    )
+
+
+def test_every_token_is_scored_given_its_own_text():
+    """By one pass over each text alone, whatever else is scored; equal texts are scored once."""
+    checkpoint, calls = scorer(temperature=0.8, top_k=50), []
+    texts = [text("import", [300, 5, 7]), text("for i", [9]), text("import", [300, 5, 7]), text("import", [300, 8])]
+    score = checkpoint._scored
+    checkpoint._scored = lambda prompt, ids: calls.append(len(ids)) or score(prompt, ids)  # ty: ignore
+    checkpoint.add(texts, Mode.PLAIN)
+    assert sum(calls) == 3
+    for one, each in zip(texts, checkpoint.texts[Mode.PLAIN], strict=True):
+        alone = scorer(temperature=0.8, top_k=50)
+        alone.add([one], Mode.PLAIN)
+        (other,) = alone.texts[Mode.PLAIN]
+        np.testing.assert_allclose(each.factors, other.factors, atol=1e-3)
+        np.testing.assert_allclose(each.expected, other.expected, atol=1e-5)
+        np.testing.assert_allclose(each.expected[:, : len(CLASSES)].sum(axis=1), 1, atol=1e-6)
+
+
+def test_tokens_are_scored_as_they_are_sampled():
+    """With top_k 1 the likeliest token has probability 1, and every other is impossible."""
+    checkpoint = scorer(top_k=1)
+    checkpoint.add([text("import", [300, 5])], Mode.PLAIN)
+    (scored,) = checkpoint.texts[Mode.PLAIN]
+    np.testing.assert_allclose(scored.expected[:, 0], 1)
+    assert np.isinf(scored.factors).any()
+
+
+def test_an_end_that_the_engine_leaves_out_is_scored_as_well():
+    """Without it, texts that ended would be those of an engine that never ends, and sound ones be refuted."""
+    checkpoint = scorer()
+    checkpoint.add([text("import", [300, 5], "stop"), text("import", [300, 5]), text("import", [])], Mode.PLAIN)
+    assert [len(each.classes) for each in checkpoint.texts[Mode.PLAIN]] == [3, 2, 0]
+    classes, ratios = checkpoint.marks(4)
+    assert classes.shape == (3, 2, 4)
+    assert ratios is not None
+    assert (classes[0, 0] > 0).tolist() == [True, True, True, False]
+
+
+def test_texts_that_cannot_be_scored_are_refused():
+    with pytest.raises(ConfigError, match="the source returns no token ids"):
+        scorer().add([text("import", None)], Mode.PLAIN)
+    with pytest.raises(ConfigError, match="a text has the id 9999999"):
+        scorer().add([text("import", [9999999])], Mode.PLAIN)
+    with pytest.raises(ConfigError, match=r"protocol\.draft=embedded:draft"):
+        judged(Own(), draft=PAIR[1])
+
+
+def test_bounds_hold_the_truth():
+    """A set with probability 0.3 that occurs with 0.4: the bounds at 90% are below 0.1 in at most 10% of runs."""
+    held = {str(mode): 0 for mode in (*Mode, DIFFERENCE)}
+    for seed in range(100):
+        rng, texts = np.random.default_rng(seed), {}
+        for mode in Mode:
+            share = 0.4 if mode is Mode.SPECULATIVE else 0.3
+            drawn = (rng.random((150, 4, 1)) < share).astype(float)
+            texts[mode] = [ScoredText(np.zeros((4, 1)), *[np.zeros(4)] * 2, one, np.full((4, 1), 0.3)) for one in drawn]
+        for row in share_rows(texts, ["a"], 0.9):
+            truth = 0.0 if row.mode == Mode.PLAIN else 0.1
+            assert abs(row.difference) <= row.bound
+            held[row.mode] += row.bound >= truth
+    assert min(held.values()) >= 90
+    assert max(held.values()) <= 100
+
+
+def test_plain_texts_that_show_something_keep_speculative_ones_from_being_refuted():
+    checkpoint = scorer()
+    against, nothing = np.full((40, 1), 1.0), np.zeros((40, 1))
+    parts = [np.zeros(40)] * 2, [np.zeros((40, 1))] * 2
+    for plain, refuted in ((nothing, True), (np.full((40, 1), math.log(module.DOUBT) / 30), False)):
+        checkpoint.texts = {
+            Mode.PLAIN: [ScoredText(plain, *parts[0], *parts[1])],
+            Mode.SPECULATIVE: [ScoredText(against, *parts[0], *parts[1])],
+        }
+        assert checkpoint.refutes(1e-4) == refuted
