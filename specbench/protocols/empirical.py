@@ -42,6 +42,7 @@ def check_first_tokens(context: ModelContext, settings: CheckSettings) -> tuple[
     prompts = [request for request in context.requests if request.sample == 0]
     requests = [uncertain_prefix(context, request) for request in prompts[: settings.prefixes]]
     counts, probs, decoder = [], [], context.decoder()  # one, whose engine is prepared once
+    decoder.reserve(context.requests, settings.batch_size)  # as for decoding, so that compiled steps have one shape
     for request in track(requests, "empirical against target"):
         counts.append(draw_first_tokens(context, decoder, request, settings))
         probs.append(exact_first_token(context, request))

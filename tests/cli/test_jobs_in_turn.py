@@ -48,7 +48,7 @@ def sweep_of(folder: Path, name: str) -> Path:
 
 def test_each_job_has_its_row_and_its_tables(folder, ended):
     assert ended["together"].status == 0, ended["together"].text
-    assert "2 settings and plain decoding take turns: up to 5 rounds of 1 text, at most 100" in ended["together"].text
+    assert "2 settings and plain decoding take turns: up to 5 rounds of 1 text, at most 80 s" in ended["together"].text
     sweep = sweep_of(folder, "together")
     rows = results.read_results(sweep)
     assert rows["gamma"].tolist() == [1, 2]
