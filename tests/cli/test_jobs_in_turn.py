@@ -8,7 +8,7 @@ import pytest
 
 from specbench.core.machine.journal import TOGETHER
 from specbench.metrics import results
-from tests.helpers.command_lines import Ended, once, read_all, run_all
+from tests.helpers.command_lines import Ended, Ran, run_once
 from tests.helpers.small_sweeps import sweeps
 
 SMALL = (
@@ -27,13 +27,18 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return once(tmp_path_factory, "together", lambda folder: run_all([(line, True) for line in LINES.values()], folder))
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    return run_once(tmp_path_factory, "together", {name: (line, True) for name, line in LINES.items()})
 
 
 @pytest.fixture(scope="module")
-def ended(folder: Path) -> dict[str, Ended]:
-    return dict(zip(LINES, read_all(folder), strict=True))
+def folder(ran: dict[str, Ran]) -> Path:
+    return ran["together"].folder.parent
+
+
+@pytest.fixture(scope="module")
+def ended(ran: dict[str, Ran]) -> dict[str, Ended]:
+    return {name: each.ended for name, each in ran.items()}
 
 
 def sweep_of(folder: Path, name: str) -> Path:

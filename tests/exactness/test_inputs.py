@@ -284,6 +284,24 @@ def test_a_rule_without_a_closed_form_along_a_path_says_so():
     assert all(law_error(STOPS_EARLY, call, 0) is None for call in long)
 
 
+def test_a_wrong_second_candidate_is_no_wrong_first_token():
+    """The residual is right until a first candidate was refused, whose residual has zeros."""
+
+    def residual(p, q):
+        return torch.where((p == 0).any(), p, (p - q).clamp(min=0))
+
+    rule, later = Rule(**{**SMALL_RESIDUALS, "name": "second"}, residual=residual), 0
+    for call in some_calls(60, strata=(BY_NAME["tiny"],)):
+        row = torch.zeros(1, dtype=torch.int64)
+        if call.counts[0] == 0 or call.q is None or (call.p.probs(row) == 0).any():
+            continue
+        error = law_error(rule, call.alone(0, 1), 0)
+        assert error is not None
+        assert error.first < 1e-12
+        later += error.step > 1e-3
+    assert later > 0
+
+
 READS_OTHERS = Rule(**{**SMALL_RESIDUALS, "name": "others"}, residual=lambda p, q: (p - q[:1]).clamp(min=0))
 READS_WIDTH = Rule(
     name="width", title="wide rule", guarantee="lossless",
