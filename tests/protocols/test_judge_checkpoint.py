@@ -80,7 +80,7 @@ def text(prompt: str, ids: Sequence[int] | None, finish: str = "length", limit: 
 def test_every_token_is_scored_given_its_own_text():
     """By one pass over each text alone, whatever else is scored; equal texts are scored once."""
     checkpoint, calls = scorer(temperature=0.8, top_k=50), []
-    texts = [text("import", [300, 5, 7]), text("for i", [9]), text("import", [300, 5, 7]), text("import", [300, 8])]
+    texts = [text("import", [300, 5, 7]), text("for i", [9]), text("import", [300, 5, 7]), text("import", [301, 8])]
     score = checkpoint._scored
     checkpoint._scored = lambda prompt, ids: calls.append(len(ids)) or score(prompt, ids)  # ty: ignore
     checkpoint.add(texts, Mode.PLAIN)
