@@ -8,7 +8,7 @@ import pytest
 
 from specbench.core.machine.journal import TOGETHER
 from specbench.metrics import results
-from tests.helpers.command_lines import Ended, Ran, run_once
+from tests.helpers.command_lines import Ran, run_once
 from tests.helpers.small_sweeps import sweeps
 
 SMALL = (
@@ -27,29 +27,22 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    return run_once(tmp_path_factory, "together", {name: (line, True) for name, line in LINES.items()})
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    return run_once(tmp_path_factory, "jobs_in_turn", {name: (line, True) for name, line in LINES.items()})
 
 
-@pytest.fixture(scope="module")
-def folder(ran: dict[str, Ran]) -> Path:
-    return ran["together"].folder.parent
-
-
-@pytest.fixture(scope="module")
-def ended(ran: dict[str, Ran]) -> dict[str, Ended]:
-    return {name: each.ended for name, each in ran.items()}
-
-
-def sweep_of(folder: Path, name: str) -> Path:
-    (sweep,) = sweeps(folder / str(list(LINES).index(name)))
+def sweep_of(ended: dict[str, Ran], name: str) -> Path:
+    (sweep,) = sweeps(ended[name].folder)
     return sweep
 
 
-def test_each_job_has_its_row_and_its_tables(folder, ended):
-    assert ended["together"].status == 0, ended["together"].text
-    assert "2 settings and plain decoding take turns: up to 5 rounds of 1 text, at most 80 s" in ended["together"].text
-    sweep = sweep_of(folder, "together")
+def test_each_job_has_its_row_and_its_tables(ended):
+    assert ended["together"].ended.status == 0, ended["together"].ended.text
+    assert (
+        "2 settings and plain decoding take turns: up to 5 rounds of 1 text, at most 80 s"
+        in ended["together"].ended.text
+    )
+    sweep = sweep_of(ended, "together")
     rows = results.read_results(sweep)
     assert rows["gamma"].tolist() == [1, 2]
     assert rows["rounds_of"].tolist() == [0, 0]
@@ -60,24 +53,24 @@ def test_each_job_has_its_row_and_its_tables(folder, ended):
 
 
 @pytest.mark.parametrize("table", [results.STEPS, results.TEXTS, results.EMPIRICAL])
-def test_texts_and_steps_are_those_of_jobs_that_run_alone(folder, ended, table):
-    assert ended["alone"].status == 0, ended["alone"].text
-    one, other = (results.read_jobs(sweep_of(folder, name), table) for name in ("together", "alone"))
+def test_texts_and_steps_are_those_of_jobs_that_run_alone(ended, table):
+    assert ended["alone"].ended.status == 0, ended["alone"].ended.text
+    one, other = (results.read_jobs(sweep_of(ended, name), table) for name in ("together", "alone"))
     keys = [name for name in ("job", "prompt", "prefix", "step", "token_id") if name in one]
     one, other = (each.sort_values(keys, ignore_index=True) for each in (one, other))
     assert len(one)
     assert one.to_json() == other.to_json()
 
 
-def test_a_job_alone_shares_no_rounds(folder):
-    rows = results.read_results(sweep_of(folder, "alone"))
+def test_a_job_alone_shares_no_rounds(ended):
+    rows = results.read_results(sweep_of(ended, "alone"))
     assert rows["rounds_of"].isna().all()
-    assert not list(sweep_of(folder, "alone").glob(f"*/{TOGETHER}"))
+    assert not list(sweep_of(ended, "alone").glob(f"*/{TOGETHER}"))
 
 
-def test_jobs_that_differ_in_more_than_verifier_and_gamma_share_no_rounds(folder, ended):
-    assert ended["greedy and hot"].status == 0, ended["greedy and hot"].text
-    assert results.read_results(sweep_of(folder, "greedy and hot"))["rounds_of"].tolist() == [0, 1]
+def test_jobs_that_differ_in_more_than_verifier_and_gamma_share_no_rounds(ended):
+    assert ended["greedy and hot"].ended.status == 0, ended["greedy and hot"].ended.text
+    assert results.read_results(sweep_of(ended, "greedy and hot"))["rounds_of"].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +82,6 @@ def test_jobs_that_differ_in_more_than_verifier_and_gamma_share_no_rounds(folder
     ],
 )
 def test_what_cannot_be_is_refused_with_a_remedy(ended, name, words):
-    assert ended[name].status == 1
-    assert words in ended[name].text
-    assert "Traceback" not in ended[name].text
+    assert ended[name].ended.status == 1
+    assert words in ended[name].ended.text
+    assert "Traceback" not in ended[name].ended.text
