@@ -43,6 +43,7 @@ def install_vllm_v1(monkeypatch: pytest.MonkeyPatch, streams: Streams) -> None:
             empty = Draft.empty(len(logits), logits.device)
             temperature = torch.zeros(len(logits)) if sampling.temperature is None else sampling.temperature
             result = MaskedVerifier().verify(empty, plain_rows(logits, temperature), streams)
+            logits.zero_()  # the library's own sampler overwrites its logits too
             return SimpleNamespace(sampled_token_ids=result.token_ids.int())
 
     class RejectionSampler:

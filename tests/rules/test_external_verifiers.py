@@ -148,6 +148,7 @@ CASES = {
     "temperature 1 alone: raw logits": ([2] * 8, [SamplingParams()]),
     "greedy alone": ([2] * 8, [SamplingParams(temperature=0.0)]),
     "nothing drafted": ([0, 0, 0], MIXED),
+    "nothing drafted: raw logits": ([0, 0, 0], [SamplingParams()]),
 }
 
 

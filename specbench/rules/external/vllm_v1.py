@@ -96,7 +96,8 @@ class VllmV1Verifier(adapter.ExternalVerifier):
         logits = adapter.masked(target, batch.target)
         with adapter.private_generator(device, batch.seeds[0]):
             if batch.spec_decode is None:
-                token_ids = self._sampler(logits, batch.sampling).sampled_token_ids
+                # It divides fp32 logits by the temperature in place: an engine's are its own.
+                token_ids = self._sampler(logits.clone(), batch.sampling).sampled_token_ids
             else:
                 q = self._probs(draft, batch)
                 output = self._rejection_sampler(batch.spec_decode, q, logits, batch.sampling)
