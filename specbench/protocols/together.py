@@ -13,6 +13,7 @@ rounds are there reads them, be it a job that was killed and is resumed, or the 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,16 +204,16 @@ def _part(shared: Shared, context: ModelContext, groups: Requests) -> SharedTime
         (timed_of(without, group, tokenizer), timed_of(one, group, tokenizer))
         for one, without, group in zip(own, plain, groups, strict=False)
     ]
-    facts, phases = shared.jobs[job], dict[str, float]()
-    for each in own:
-        phases = {name: phases.get(name, 0.0) + seconds for name, seconds in (phases | each["phases"]).items()}
+    facts, phases = shared.jobs[job], Counter[str]()
+    for one in own:
+        phases.update(one["phases"])
     return SharedTimes(
         TimedRounds(pairs, times_of([pairs]), 0, shared.seen, request_times_of([pairs])),
         DecoderFacts(
             facts["engine"],
             facts["preparation"] + shared.jobs[PLAIN]["preparation"],
             facts["sizes"],
-            phases,
+            dict(phases),
             sum(each["prompts"] for each in own),
             sum(each["prompts"] for each in plain[: len(own)]),
         ),
