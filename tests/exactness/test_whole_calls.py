@@ -35,7 +35,6 @@ class SpoilsCalls(TokenSteps):
 
 
 @pytest.mark.cases(1)
-@pytest.mark.usefixtures("unchecked", "little_effort")
 @pytest.mark.parametrize("period", [20, 200, 1009])
 def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""

@@ -36,7 +36,7 @@ def runnable() -> list:
 
 
 @pytest.mark.cases(5)
-@pytest.mark.usefixtures("little_effort", "few_enumerated", "unchecked")
+@pytest.mark.usefixtures("little_effort", "unchecked")
 @pytest.mark.parametrize("block", runnable())
 def test_python_blocks_run_as_they_stand_and_print_what_they_say(block, capsys, monkeypatch, tmp_path):
     """A comment behind a print is what it prints. The suite is smaller than a reader's, which takes a minute."""
