@@ -92,7 +92,7 @@ class Shared:
         while due <= count:
             points.append(due)
             due = math.ceil(GROWTH * due)
-        if self.ended and count > max(1, *points, 1):
+        if self.ended and count > max([1, *points]):
             points.append(count)
         settings = [job for job in self.jobs if job != PLAIN and job not in self.failed]
         standing = Standing(settings, {}, None, False, 0)
