@@ -162,7 +162,10 @@ class JudgeProtocol:
         say(finding.answer)
         findings.append(finding)
         findings.append(judge_checks(sampler, sentences, greedy, getattr(source, "gamma", 4)))
-        findings.append(judge_speed(sampler, sentences, self.greedy_length or self.limits.length, self.rounds))
+        drafts = getattr(source, "draft", "") is not None  # a source that drafts without a model has None
+        scorer, gamma = checkpoint if drafts else None, getattr(source, "gamma", context.gamma)
+        length = self.greedy_length or self.limits.length
+        findings.append(judge_speed(sampler, sentences, length, self.rounds, scorer, gamma))
         return Judgement(
             engine=source.engine,
             sampling=context.sampling,

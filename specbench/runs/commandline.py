@@ -175,6 +175,9 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
     lacking = ",".join(name for name in chosen if name not in having)
     subject = f"{group}={lacking}" if lacking else f"the chosen {group}"
     text = f"{override}: {subject} has no key {key}"
+    if chosen and not lacking:
+        entries = "and Hydra sets none of its entries that the yaml lacks"
+        return f"{override}: {group}.{key} takes entries, {entries}. Add them: {shlex.quote(f'++{override}')}"
     if mixed := ",".join(name for name in chosen if name in having):
         rest = [each for each in overrides if each != override and key_of(each) != group]
         more = shlex.join(["resume=latest", f"{group}={mixed}", override, *rest])

@@ -87,6 +87,11 @@ BAD_INPUT = [
             "python -m specbench resume=latest drafter=layer_skip drafter.layers=24 gamma=2",
         ),
     ),
+    Case(
+        "an entry that a mapping of a component lacks",
+        ("source=openvino", "source.target=IR", "source.properties={A: b}"),
+        ("source.properties takes entries", "Add them: '++source.properties={A: b}'"),
+    ),
     Case("key of another choice", ("drafter.longest=3",), ("no key longest. drafter=prompt_lookup",)),
     Case("unknown choice", ("verifier=blok",), ("verifier=blok: no such choice. Did you mean block?", "verifier has ")),
     Case("one of several choices", ("verifier=naive,nonsense",), ("verifier=nonsense: no such choice.", "masked")),

@@ -19,6 +19,7 @@ from specbench.metrics.findings import DIFFERENCE
 from specbench.protocols.judging import checkpoint as module
 from specbench.protocols.judging.checkpoint import QUESTION, Checkpoint, ScoredText, share_rows
 from specbench.protocols.judging.finding import CANNOT_TELL, NOT_REFUTED, REFUTED
+from specbench.protocols.judging.speed import PREDICTED, predicted_rows
 from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from specbench.sources import Completion, Mode, TextRequest
@@ -121,6 +122,20 @@ def test_texts_that_cannot_be_scored_are_refused():
         scorer().add([text("import", [9999999])], Mode.PLAIN)
     with pytest.raises(ConfigError, match=r"protocol\.draft=embedded:draft"):
         judged(Own(), draft=PAIR[1])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_replay_predicts_what_the_engine_counts():
+    """By the rule that our verifier follows. A draft's likeliest tokens are accepted otherwise."""
+    outcome = judged(Own(), texts=32, prompts=16, **{**SCORED, "length": 32, "rounds": 6})
+    rows = {row.name: row for row in outcome.tables["judge_speed.parquet"].rows}
+    for name in ("acceptance rate", "acceptance length"):
+        drawn, likeliest = (rows[f"{name}, {PREDICTED}, drafts {drafts}"] for drafts in ("drawn", "likeliest"))
+        assert drawn.value == pytest.approx(rows[name].value, rel=0.07)
+        assert abs(likeliest.value / rows[name].value - 1) > 0.07
+    assert (
+        predicted_rows(Checkpoint(PAIR[0], None, "cpu", "float32", SamplingParams(), None), [text("a", [5])], 3) == []
+    )
 
 
 def test_bounds_hold_the_truth():

@@ -17,6 +17,7 @@ from specbench.core.errors import ConfigError, TrackingError
 from specbench.metrics import results
 from specbench.reports import Bullets, Code, Lines, Link, Paragraph, Picture, Report, Section, Strong, Table
 from specbench.reports.tracking import WandbWorkspace, write_report
+from specbench.reports.tracking.panels import CHARTS
 from specbench.reports.wandb import to_wandb
 from specbench.runs.state import JobState, Status
 from specbench.runs.status import SweepStatus
@@ -210,3 +211,17 @@ def test_without_wandb_workspaces_the_extra_is_named(tmp_path, monkeypatch):
     with pytest.raises(TrackingError, match=r"pip install 'specbench\[wandb-workspaces\]'"):
         write_report(to_wandb(REPORT, "e", "p", "g"), tmp_path, WandbWorkspace(mode="offline", project="p"))
     assert not (tmp_path / "report").exists()
+
+
+def test_the_bounds_of_an_engine_are_a_chart():
+    rows = [
+        {"prompt": "all", "position": None, "bound": 0.1}, {"prompt": "city", "position": None, "bound": None},
+        {"prompt": "all", "position": 2, "bound": 0.3},
+    ]  # fmt: skip
+    (chart,) = (chart for chart in CHARTS if chart.name == "judge_bias")
+    assert chart.made is not None
+    assert chart.made(rows) == [{"part": "all", "at most": 0.1}, {"part": "position 2", "at most": 0.3}]
+    (chart,) = (chart for chart in CHARTS if chart.name == "judge_shares")
+    assert chart.made is not None
+    (row,) = chart.made([{"which": "rarer", "mode": "plain", "bound": 0.2}])
+    assert [row[column] for column in chart.fields.values()] == ["rarer (plain)", 0.2]

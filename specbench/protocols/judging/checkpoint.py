@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -66,6 +66,8 @@ class ScoredText:
         classes, ratios: int [n], see TextPairs.
         members: float [n, sets], 1 where the token is in the set.
         expected: float [n, sets], the probability of the set.
+        tokens: int [n].
+        columns: float [n] each, those of a trace (replay/trace.py): log_p, and with a draft log_q and draft_argmax.
     """
 
     factors: np.ndarray
@@ -73,6 +75,8 @@ class ScoredText:
     ratios: np.ndarray
     members: np.ndarray
     expected: np.ndarray
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class Checkpoint:
@@ -104,7 +108,11 @@ class Checkpoint:
         return tuple(self.pair.encode(text))
 
     def add(self, completions: Sequence[Completion], mode: Mode) -> None:
-        """Scores further texts of a mode. Equal texts are scored once.
+        """Scores further texts of a mode, which then count in what is said of it."""
+        self.texts[mode] += self.score(completions)
+
+    def score(self, completions: Sequence[Completion]) -> list[ScoredText]:
+        """Scores texts. Equal texts are scored once.
 
         Raises:
             ConfigError: texts without token ids, or with ids that the checkpoint does not have.
@@ -119,7 +127,7 @@ class Checkpoint:
                 for ids, scored in zip(part, self._scored(prompt, part), strict=True):
                     self._known[prompt, ids] = scored
         nothing = np.zeros((0, len(bets()))), *[np.zeros(0, dtype=np.int64)] * 2, *[np.zeros((0, len(self.sets)))] * 2
-        self.texts[mode] += [self._known[key] if key[1] else ScoredText(*nothing) for key in keys]
+        return [self._known[key] if key[1] else ScoredText(*nothing) for key in keys]
 
     @property
     def sets(self) -> list[str]:
@@ -180,14 +188,17 @@ class Checkpoint:
         members = [classes == each for each in CLASSES]
         expected = [most, tenth, 1 - most - tenth]
         ratios = torch.ones_like(tokens)
+        columns = {"log_p": own.log()}
         if q is not None and log_q is not None:
             apart = (log_q.double() - own.log()).nan_to_num(nan=0.0, posinf=99.0, neginf=-99.0)
             ratios = torch.bucketize(apart, torch.tensor(EDGES, dtype=torch.float64, device=apart.device)) + 1
             members.append(apart > 0)
+            columns |= {"log_q": log_q, "draft_argmax": rows[1].argmax == tokens}
             expected.append(torch.where(q > probs, probs, 0).sum(dim=-1))
         stacked = (torch.stack(each, dim=1).double().cpu().numpy() for each in (members, expected))
         factors = np.array([log_factors(token) for token in told])
-        return ScoredText(factors, classes.cpu().numpy(), ratios.cpu().numpy(), *stacked)
+        columns = {name: values.float().cpu().numpy() for name, values in columns.items()}
+        return ScoredText(factors, classes.cpu().numpy(), ratios.cpu().numpy(), *stacked, np.array(ids), columns)
 
 
 def judge_checkpoint(checkpoint: Checkpoint, false_alarm: float, confidence: float) -> Finding:

@@ -1,4 +1,5 @@
-"""Acceptance by the engine's own counters, and tokens a second with and without speculation in paired rounds."""
+"""Acceptance by the engine's own counters, beside what replay predicts for the same prompts, and tokens a second with
+and without speculation in paired rounds."""
 
 from __future__ import annotations
 
@@ -10,15 +11,21 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from specbench.core.errors import SpecbenchError
+from specbench.core.machine.progress import say
 from specbench.exactness.two_sample.pairs import words_of
 from specbench.metrics.intervals import Estimate, ratio_of_sums
 from specbench.metrics.speed import Rounds, speed_of
+from specbench.protocols.judging.checkpoint import Checkpoint
 from specbench.protocols.judging.finding import MEASURED, NOT_ASKED, Finding
 from specbench.protocols.judging.sampler import Prompt, Sampler
+from specbench.replay.renewal import replay
+from specbench.replay.trace import Identity, Trace
 from specbench.sources import Completion, Mode
 
 QUESTION = "What does the engine accept, and how much faster is it?"
 SPEED = "judge_speed.parquet"
+IMPOSSIBLE = -80.0  # log p of tokens that the checkpoint excludes, for replay
+PREDICTED = "predicted by the checkpoints"
 BATCHES = 8  # in which the prompts are timed
 
 
@@ -37,13 +44,20 @@ class SpeedRow:
     high: float | None
 
 
-def judge_speed(sampler: Sampler, prompts: Sequence[Prompt], length: int, rounds: int) -> Finding:
-    """Decodes the prompts both ways, ``rounds`` times."""
+def judge_speed(
+    sampler: Sampler, prompts: Sequence[Prompt], length: int, rounds: int, checkpoint: Checkpoint | None, gamma: int
+) -> Finding:
+    """Decodes the prompts both ways, ``rounds`` times.
+
+    Args:
+        checkpoint: with a draft, it scores the plain texts for replay.
+        gamma: tokens drafted a step, of the prediction.
+    """
     if not rounds:
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer="protocol.rounds is 0.")
     batches = [prompts[i :: min(BATCHES, len(prompts))] for i in range(min(BATCHES, len(prompts)))]
     times = np.zeros((4, rounds, len(batches)))
-    texts: list[Completion] = []
+    texts: dict[Mode, list[Completion]] = {mode: [] for mode in Mode}
     before = dict(getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {}))
     try:
         for number in range(-1, rounds):  # the first is for warming up
@@ -57,12 +71,48 @@ def judge_speed(sampler: Sampler, prompts: Sequence[Prompt], length: int, rounds
                         break
                     side = 0 if mode is Mode.SPECULATIVE else 2
                     times[side : side + 2, number, place] = sum(map(_tokens, made)), seconds
-                    texts += made if mode is Mode.SPECULATIVE else []
+                    texts[mode] += made
     except SpecbenchError as error:
         return Finding(question=QUESTION, verdict=NOT_ASKED, answer=f"The source cannot be timed ({error}).")
     after = getattr(sampler.source, "totals", {}).get(Mode.SPECULATIVE, {})
     totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
-    return _finding([*_acceptance(texts, totals), *_speeds(times)])
+    try:
+        predicted = predicted_rows(checkpoint, texts[Mode.PLAIN], gamma) if checkpoint is not None else []
+    except SpecbenchError as error:
+        say(f"no acceptance is predicted ({error})")
+        predicted = []
+    return _finding([*_acceptance(texts[Mode.SPECULATIVE], totals), *predicted, *_speeds(times)])
+
+
+def predicted_rows(checkpoint: Checkpoint, texts: Sequence[Completion], gamma: int) -> list[SpeedRow]:
+    """What a sound engine accepts in expectation, replayed on plain texts; [] without a draft.
+
+    Plain texts follow the target, whatever speculation does to the others. An engine drafts tokens drawn from the draft
+    (rule token), or its likeliest ones, which are accepted if the target draws them as well (rule argmax).
+    Replay drafts from the first token on; many engines do from the second.
+    """
+    scored = [(text, found) for text, found in zip(texts, checkpoint.score(texts), strict=True) if len(found.tokens)]
+    if not scored or "log_q" not in scored[0][1].columns:
+        return []
+    columns = {name: np.concatenate([each.columns[name] for _, each in scored]) for name in scored[0][1].columns}
+    columns["log_p"] = np.maximum(columns["log_p"], IMPOSSIBLE)
+    trace = Trace(
+        Identity(checkpoint.name, "", {}, "float32", "protocol=judge"),
+        [text.request.prompt_id for text, _ in scored],
+        np.cumsum([0, *(len(each.tokens) for _, each in scored)]),
+        np.concatenate([each.tokens for _, each in scored]),
+        columns,
+        np.array([max(text.request.max_new_tokens, len(each.tokens)) for text, each in scored]),
+    )
+    rows = []
+    for rule, drafts in (("token", "drawn"), ("argmax", "likeliest")):
+        (found,) = replay(trace, rule, [gamma])
+        rate = ratio_of_sums(found.accepted, found.drafted)
+        length = ratio_of_sums(found.accepted + found.steps, found.steps)
+        said = f"{PREDICTED}, drafts {drafts}"
+        rows.append(_row(f"acceptance rate, {said}", f"Σa / Σd, replayed with gamma {gamma}", rate))
+        rows.append(_row(f"acceptance length, {said}", f"(Σa + N) / N, replayed with gamma {gamma}", length))
+    return [row for row in rows if row is not None]
 
 
 def _tokens(completion: Completion) -> int:

@@ -109,6 +109,19 @@ def _steps(rows: Rows) -> Rows:
     return [{**row, "batch": f"batch {row['batch']}", "step_ms": 1000 * row["step"]} for row in rows]
 
 
+def _bounds(rows: Rows) -> Rows:
+    """A bar for each prompt, each position, and all together."""
+    known = [row for row in rows if row["bound"] is not None]
+    return [
+        {"part": f"position {row['position']}" if row["position"] else row["prompt"], "at most": row["bound"]}
+        for row in known
+    ]
+
+
+def _sets(rows: Rows) -> Rows:
+    return [{**row, "of": f"{row['which']} ({row['mode']})"} for row in rows]
+
+
 def _all_bets(rows: Rows) -> Rows:
     return [row for row in rows if row["bet"] == "all bets"]
 
@@ -133,6 +146,14 @@ CHARTS = (
     Chart(
         "evidence", "log10 of the evidence against the target, all bets together", "line",
         {"x": "token", "y": "log10_value", "stroke": "bet"}, "eprocess.parquet", _all_bets,
+    ),
+    Chart(
+        "judge_bias", "Bias a token of the engine, at most, by prompt and position", "bar",
+        {"label": "part", "value": "at most"}, "judge_bias.parquet", _bounds,
+    ),
+    Chart(
+        "judge_shares", "Difference in the share of tokens, at most, by set", "bar",
+        {"label": "of", "value": "bound"}, "judge_checkpoint.parquet", _sets,
     ),
     Chart(
         "joint_cells", "Share of whole steps against the target's probability, on small fixtures", "scatter",
