@@ -121,7 +121,7 @@ def _of(
         results = []
         for arguments in condition.batches:
             seeded(condition.state)
-            results.append(watch.verify(verifier, fixture, *arguments))
+            results.append(watch.verify(verifier, fixture.name, *arguments))
         return Verification(
             torch.cat([result.token_ids for result in results]), torch.cat([result.num_accepted for result in results])
         )
@@ -216,7 +216,7 @@ def _size(verifier: Verifier, fixture: Fixture, seed: int) -> int:
         streams = request_streams(seed, HABITS - size, size, fixture.gamma + 1, fixture.p.device)
         drawn = draw(verifier, fixture, streams)
         started = time.perf_counter()
-        watch.verify(verifier, fixture, drawn.draft, drawn.target, streams)
+        watch.verify(verifier, fixture.name, drawn.draft, drawn.target, streams)
         if time.perf_counter() - started > _SECONDS / 4:
             break
         size *= 4

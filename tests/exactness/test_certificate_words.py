@@ -157,7 +157,7 @@ def evidences():
 def certificate_of(evidence: Evidence):
     return certify(
         verifier="mine", rule="token", declared_lossless=True, evidence=evidence, suite="default", settings=SETTINGS,
-        seed=0, command="python -m specbench", environment={"commit": "abc"}, bias=[],
+        seed=0, command="python -m specbench", environment={"commit": "abc"},
     )  # fmt: skip
 
 

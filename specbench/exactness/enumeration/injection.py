@@ -53,7 +53,7 @@ def inject(
         asked: gets the streams that the verifier read.
     """
     device, parts = fixture.p.device, []
-    sampler = watch.draft_sampler(verifier, fixture)
+    sampler = watch.draft_sampler(verifier, fixture.name)
     of_length = dataclasses.replace(fixture, counts=(count,))
     for chunk in given.split(_CHUNK, dim=1):
         streams = GivenStreams.of(chunk.contiguous().to(device))
