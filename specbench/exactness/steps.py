@@ -162,12 +162,7 @@ def table_rows(
     fixture: Fixture, base: Int64[Tensor, " B"], tokens: Int64[Tensor, "B width"]
 ) -> Int64[Tensor, "B width"]:
     """The table row that each token of some sequences should be distributed as; PADDING counts as token 0."""
-    state, rows = torch.zeros_like(base), []
-    for i in range(fixture.gamma + 1):
-        rows.append(base + fixture.first_row[i] + state)
-        if i < fixture.gamma:
-            state = fixture.advance(i, state, tokens[:, i].clamp(min=0))
-    return torch.stack(rows, 1)
+    return base[:, None] + fixture.rows_along(tokens[:, :-1].clamp(min=0))
 
 
 def verified(verifier: Verifier, fixture: Fixture, drawn: Drawn, streams: Streams) -> Steps:

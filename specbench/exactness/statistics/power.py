@@ -34,7 +34,7 @@ def needed_noncentrality(dof: int, power: float, false_alarm: float) -> float:
     return float(optimize.brentq(lambda x: stats.ncx2.sf(critical, dof, x) - power, 0, high))
 
 
-def share_at_most(failures: float, trials: int, alpha: float) -> float:
+def share_at_most(failures: float | int, trials: int, alpha: float) -> float:
     """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
     return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))
 
