@@ -127,8 +127,9 @@ def test_texts_that_cannot_be_scored_are_refused():
 @pytest.mark.usefixtures("unchecked")
 def test_replay_predicts_what_the_engine_counts():
     """By the rule that our verifier follows. A draft's likeliest tokens are accepted otherwise."""
-    outcome = judged(Own(), texts=32, prompts=16, **{**SCORED, "length": 32, "rounds": 6})
-    rows = {row.name: row for row in outcome.tables["judge_speed.parquet"].rows}
+    given: dict[str, Any] = {**SCORED, "length": 32, "rounds": 6}
+    outcome = judged(Own(), texts=32, prompts=16, **given)
+    rows: dict[str, Any] = {row.name: row for row in list[Any](outcome.tables["judge_speed.parquet"].rows)}
     for name in ("acceptance rate", "acceptance length"):
         drawn, likeliest = (rows[f"{name}, {PREDICTED}, drafts {drafts}"] for drafts in ("drawn", "likeliest"))
         assert drawn.value == pytest.approx(rows[name].value, rel=0.07)

@@ -75,8 +75,8 @@ class ScoredText:
     ratios: np.ndarray
     members: np.ndarray
     expected: np.ndarray
-    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tokens: np.ndarray = field(kw_only=True, default_factory=lambda: np.zeros(0, dtype=np.int64))
+    columns: Mapping[str, np.ndarray] = field(kw_only=True, default_factory=dict)
 
 
 class Checkpoint:
@@ -126,8 +126,9 @@ class Checkpoint:
                 part = texts[start : start + BATCH]
                 for ids, scored in zip(part, self._scored(prompt, part), strict=True):
                     self._known[prompt, ids] = scored
-        nothing = np.zeros((0, len(bets()))), *[np.zeros(0, dtype=np.int64)] * 2, *[np.zeros((0, len(self.sets)))] * 2
-        return [self._known[key] if key[1] else ScoredText(*nothing) for key in keys]
+        tokens, sets = np.zeros(0, dtype=np.int64), np.zeros((0, len(self.sets)))
+        nothing = ScoredText(np.zeros((0, len(bets()))), tokens, tokens, sets, sets)
+        return [self._known[key] if key[1] else nothing for key in keys]
 
     @property
     def sets(self) -> list[str]:
@@ -198,7 +199,9 @@ class Checkpoint:
         stacked = (torch.stack(each, dim=1).double().cpu().numpy() for each in (members, expected))
         factors = np.array([log_factors(token) for token in told])
         columns = {name: values.float().cpu().numpy() for name, values in columns.items()}
-        return ScoredText(factors, classes.cpu().numpy(), ratios.cpu().numpy(), *stacked, np.array(ids), columns)
+        return ScoredText(
+            factors, classes.cpu().numpy(), ratios.cpu().numpy(), *stacked, tokens=np.array(ids), columns=columns
+        )
 
 
 def judge_checkpoint(checkpoint: Checkpoint, false_alarm: float, confidence: float) -> Finding:
