@@ -79,14 +79,6 @@ BAD_INPUT = [
         ("drafter=prompt_lookup", "drafter.longst=3"),
         ("drafter.longst=3: drafter=prompt_lookup has no key longst. Did you mean drafter.longest? It has longest,",),
     ),
-    Case(
-        "key of one choice of several",
-        ("drafter=layer_skip,prompt_lookup", "drafter.layers=24", "gamma=2"),
-        (
-            "drafter.layers=24: drafter=prompt_lookup has no key layers, which drafter=layer_skip has.",
-            "python -m specbench resume=latest drafter=layer_skip drafter.layers=24 gamma=2",
-        ),
-    ),
     Case("key of another choice", ("drafter.longest=3",), ("no key longest. drafter=prompt_lookup",)),
     Case("unknown choice", ("verifier=blok",), ("verifier=blok: no such choice. Did you mean block?", "verifier has ")),
     Case("one of several choices", ("verifier=naive,nonsense",), ("verifier=nonsense: no such choice.", "masked")),
