@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+from rich.console import Console
 
 from specbench.core.errors import SpecbenchError
 from specbench.reports import Report, markdown
@@ -48,5 +49,5 @@ def main(
     if brief is None:
         print(f"{markdown.table(report.tables[0].shown)}\n")
     else:
-        print_table(brief(report))
+        print_table(brief(report), to=Console())
     print(path)
