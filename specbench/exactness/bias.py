@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from specbench.exactness.enumeration.laws import rule_lengths
 from specbench.exactness.evidence import JOINT, Evidence
@@ -48,8 +47,3 @@ def bias_rows(evidence: Evidence) -> list[RuleBiasRow]:
         noise = 0.4 * (dof.get(name, 0) / tally.draws) ** 0.5  # half the mean of |normal| a cell, E|z| = 0.8
         rows.append(RuleBiasRow(name, errors.get(name), tally.observed_tv(), noise, tally.mean_accepted(), token_rule))
     return rows
-
-
-def as_dicts(rows: list[RuleBiasRow]) -> list[dict[str, Any]]:
-    """The rows for a certificate."""
-    return [asdict(row) for row in rows]

@@ -12,7 +12,6 @@ import torch
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Stream, Streams
 from specbench.exactness.enumeration.laws import law_of, one_draft
-from specbench.exactness.evidence import Evidence
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.steps import Steps, draw, variant_of, verified
 from specbench.exactness.streams import COMPARED, request_streams
@@ -160,11 +159,11 @@ def first_divergence(
 
 def followed_rule(
     verifier: Verifier, fixtures: Sequence[Fixture], seed: int, device: torch.device
-) -> tuple[Rule, int] | None:
+) -> tuple[str, int] | None:
     """Returns the known rule, other than the verifier's own, that has all of its tokens but for rounding.
 
     Returns:
-        The rule and how many requests were compared; None if no known rule has all of the tokens.
+        The rule's name and how many requests were compared; None if no known rule has all of the tokens.
 
     Raises:
         VerifierFault: the verifier did what no verifier may.
@@ -179,17 +178,8 @@ def followed_rule(
             requests += comparison.requests
         else:
             if requests:
-                return rule, requests
+                return rule.name, requests
     return None
-
-
-def name_rule(
-    verifier: Verifier, evidence: Evidence, fixtures: Sequence[Fixture], seed: int, device: torch.device
-) -> None:
-    """Fills ``fork`` and ``follows`` of the evidence of a verifier whose tokens are not those of the rule it names."""
-    evidence.fork = first_divergence(verifier, rule_of(verifier), fixtures, seed, device)
-    followed = followed_rule(verifier, fixtures, seed, device)
-    evidence.follows = None if followed is None else (followed[0].name, followed[1])
 
 
 def _with_rule(

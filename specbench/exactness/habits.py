@@ -3,7 +3,7 @@
 The same requests are verified under several conditions, each of which changes one thing that should change nothing. All
 calls are made in random order, and each condition more than once, so that a memory or noise of the verifier's own shows
 as a difference between calls of one condition. Such a difference would also look like every other habit, so what each
-habit needs to have excluded is listed in ``EXCLUDED_BY``. Enumeration takes for granted that there are no habits; code
+habit needs to have excluded is listed in ``KINDS``. Enumeration takes for granted that there are no habits; code
 with a habit is judged by what is drawn with real seeds, in batches.
 """
 
@@ -41,17 +41,52 @@ SEED, POSITION, STREAMS, TWICE, PLACE, COMPANY, SIZE, GENERATOR = (
     "a smaller batch",
     "another state of PyTorch's generator",
 )
-# Habits that make the tokens of a condition differ too, so that its difference does not prove the habit of its name.
-# Noise is dealt out by places, a permutation changes the neighbours too, and a request alone is at another place.
-EXCLUDED_BY = {
-    TWICE: (),
-    GENERATOR: (TWICE,),
-    SEED: (TWICE,),
-    POSITION: (TWICE,),
-    STREAMS: (TWICE,),
-    COMPANY: (TWICE, GENERATOR),
-    PLACE: (TWICE, GENERATOR, COMPANY),
-    SIZE: (TWICE, GENERATOR, COMPANY, PLACE),
+
+
+@dataclass(frozen=True)
+class HabitKind:
+    """A habit in words.
+
+    Attributes:
+        does: what code with the habit does.
+        when: its tokens were seen to differ.
+        excluded_by: habits that make the tokens of its condition differ too, so that a difference does not prove this
+            one. Noise is dealt out by places, a permutation changes the neighbours too, and a request alone is at
+            another place.
+    """
+
+    does: str
+    when: str
+    excluded_by: tuple[str, ...] = (TWICE,)
+
+
+KINDS = {
+    TWICE: HabitKind(
+        "keeps state from call to call, or draws noise of its own", "when the same call was made again", ()
+    ),
+    GENERATOR: HabitKind(
+        "draws from PyTorch's global generator",
+        "from another state of that generator, and none when the same state was set again",
+    ),
+    STREAMS: HabitKind(
+        "does not draw the uniforms that its streams have for a seed and position",
+        "when the same uniforms were given as numbers",
+    ),
+    SEED: HabitKind("reads seeds beside the uniforms", "with other seeds and the same uniforms"),
+    POSITION: HabitKind("reads positions beside the uniforms", "with other positions and the same uniforms"),
+    COMPANY: HabitKind(
+        "depends on the other requests of the batch",
+        "when every other request of the batch was replaced",
+        (TWICE, GENERATOR),
+    ),
+    PLACE: HabitKind(
+        "depends on a request's place in the batch",
+        "when the batch was put in another order",
+        (TWICE, GENERATOR, COMPANY),
+    ),
+    SIZE: HabitKind(
+        "depends on how many requests the batch has", "in a smaller batch", (TWICE, GENERATOR, COMPANY, PLACE)
+    ),
 }
 _REQUESTS, _ALONE, _SECONDS = 16_384, 12, 0.2  # requests of a fixture, those verified alone, and the time for one call
 
@@ -61,7 +96,7 @@ Arguments = tuple[Draft, LogitRows, Streams]
 def established(habits: Sequence[Habit]) -> list[Habit]:
     """Returns the habits that are proved: the others that would explain the same difference made none."""
     differing = {habit.name for habit in habits if habit.differing}
-    return [habit for habit in habits if habit.differing and differing.isdisjoint(EXCLUDED_BY[habit.name])]
+    return [habit for habit in habits if habit.differing and differing.isdisjoint(KINDS[habit.name].excluded_by)]
 
 
 def habits(verifier: Verifier, fixtures: list[Fixture], injectable: bool, seed: int) -> list[Habit]:
@@ -121,7 +156,7 @@ def _of(
         results = []
         for arguments in condition.batches:
             seeded(condition.state)
-            results.append(watch.verify(verifier, fixture, *arguments))
+            results.append(watch.verify(verifier, fixture.name, *arguments))
         return Verification(
             torch.cat([result.token_ids for result in results]), torch.cat([result.num_accepted for result in results])
         )
@@ -216,7 +251,7 @@ def _size(verifier: Verifier, fixture: Fixture, seed: int) -> int:
         streams = request_streams(seed, HABITS - size, size, fixture.gamma + 1, fixture.p.device)
         drawn = draw(verifier, fixture, streams)
         started = time.perf_counter()
-        watch.verify(verifier, fixture, drawn.draft, drawn.target, streams)
+        watch.verify(verifier, fixture.name, drawn.draft, drawn.target, streams)
         if time.perf_counter() - started > _SECONDS / 4:
             break
         size *= 4

@@ -107,8 +107,8 @@ class Judge:
         arguments = (call.draft, call.target, call.streams)
         try:
             if call.number % _PURE_EVERY == 0:
-                watch.check_pure(self.verifier, call, *arguments)
-            result = watch.verify(self.verifier, call, *arguments)
+                watch.check_pure(self.verifier, call.name, *arguments)
+            result = watch.verify(self.verifier, call.name, *arguments)
         except ArgumentError as error:
             seen.refused, found.refusal = 1, str(error)
             return found

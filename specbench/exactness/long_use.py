@@ -295,7 +295,7 @@ def _copied(verifier: Verifier) -> Verifier | None:
 def _verified(verifier: Verifier, batch: _UsedBatch, streams: Streams) -> Verification:
     """An outcome that later calls cannot overwrite."""
     drawn = batch.drawn
-    result = watch.verify(verifier, batch.fixture, drawn.draft, drawn.target, streams)
+    result = watch.verify(verifier, batch.fixture.name, drawn.draft, drawn.target, streams)
     return Verification(result.token_ids.clone(), result.num_accepted.clone())
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64, Int64
-from scipy import stats
 from torch import Tensor
 
 from specbench.core.rng import Streams
@@ -33,6 +32,7 @@ from specbench.exactness.evidence import Bound
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.statistics.bets import DifferenceBets
 from specbench.exactness.statistics.calls import CallCounts
+from specbench.exactness.statistics.power import share_at_most
 from specbench.exactness.steps import Steps, num_draft_tokens, table_rows, variant_of
 from specbench.exactness.streams import uniforms
 from specbench.rules.rule import rule_of
@@ -155,7 +155,7 @@ class Probe:
         if self.draws == 0:
             return 1.0
         share = alpha * 0.5**self.calls.phase
-        return float(stats.beta.isf(share, self.surprises + 1, max(self.draws - self.surprises, 1e-9)))
+        return share_at_most(self.surprises, self.draws, share)
 
     def least(self, alpha: float) -> float:
         """Lower bound on the bias, with false alarm alpha at any model: what was located less what may hide."""

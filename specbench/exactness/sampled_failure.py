@@ -45,7 +45,7 @@ def _of_code(
     """The request as it fails when it is run with a new object: alone, in its call, or after the same call before."""
 
     def run(one: Call, used: Verifier | None = None) -> Verification:
-        return watch.verify(used or new_object(verifier, unused), one, one.draft, one.target, one.streams)
+        return watch.verify(used or new_object(verifier, unused), one.name, one.draft, one.target, one.streams)
 
     whole = call.alone(request)
     lengths = (call.alone(request, count) for count in range(int(call.counts[request]) + 1))

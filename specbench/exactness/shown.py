@@ -103,7 +103,7 @@ def run_copies(verifier: Verifier, point: Point, seed: int, position: int, given
     if given:
         streams = GivenStreams.of(point.given[:, None].repeat(1, batch, 1).to(device), streams)
     counts = torch.full((batch,), point.count, device=device)
-    drawn = make_draft(of_length, streams.uniform(Stream.DRAFT), counts, draft_sampler(verifier, point.fixture))
+    drawn = make_draft(of_length, streams.uniform(Stream.DRAFT), counts, draft_sampler(verifier, point.fixture.name))
     return verified(verifier, of_length, drawn, streams).cpu()
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from scipy import stats
-
 from specbench.exactness.evidence import FORM, HARD, JOINT, Bound, Evidence, Row
 from specbench.exactness.probes import LOCATED, Probe, bound_of
 from specbench.exactness.settings import Settings
-from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, tv_upper_bound
+from specbench.exactness.statistics.power import CONFIDENCE, detectable_tv, share_at_most, tv_upper_bound
 from specbench.exactness.statistics.tally import Tally
 
 LOCATING = 0.1  # share of the false alarm that is for bounds from below
@@ -63,7 +61,7 @@ class SmallBounds:
         impossible = next((row.statistic for row in self.evidence.rows if row.key == (name, FORM)), None)
         if impossible is None:
             return None
-        return float(stats.beta.isf(self.doubt / 2, impossible + 1, max(tally.draws - impossible, 1e-9)))
+        return share_at_most(impossible, tally.draws, self.doubt / 2)
 
     def bounded(self, row: Row) -> Row:
         """Returns the row with what it could have seen, and its upper bound."""

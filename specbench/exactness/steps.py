@@ -22,8 +22,6 @@ from specbench.exactness.fixtures import Fixture
 from specbench.exactness.streams import uniforms
 from specbench.rules.verifier import DraftSampler, Verifier
 
-_FEW = 8  # requests on which it shows whether arguments are altered
-
 
 @dataclass(frozen=True)
 class Drawn:
@@ -143,7 +141,7 @@ def make_draft(
 
 def draw(verifier: Verifier, fixture: Fixture, streams: Streams) -> Drawn:
     """The drafts of the streams' requests, by the verifier's own sampler if it has one."""
-    counts, sampler = num_draft_tokens(fixture, streams), watch.draft_sampler(verifier, fixture)
+    counts, sampler = num_draft_tokens(fixture, streams), watch.draft_sampler(verifier, fixture.name)
     return make_draft(fixture, streams.uniform(Stream.DRAFT), counts, sampler, variant_of(fixture, streams))
 
 
@@ -164,17 +162,12 @@ def table_rows(
     fixture: Fixture, base: Int64[Tensor, " B"], tokens: Int64[Tensor, "B width"]
 ) -> Int64[Tensor, "B width"]:
     """The table row that each token of some sequences should be distributed as; PADDING counts as token 0."""
-    state, rows = torch.zeros_like(base), []
-    for i in range(fixture.gamma + 1):
-        rows.append(base + fixture.first_row[i] + state)
-        if i < fixture.gamma:
-            state = fixture.advance(i, state, tokens[:, i].clamp(min=0))
-    return torch.stack(rows, 1)
+    return base[:, None] + fixture.rows_along(tokens[:, :-1].clamp(min=0))
 
 
 def verified(verifier: Verifier, fixture: Fixture, drawn: Drawn, streams: Streams) -> Steps:
     """One step of every request, from drafts that are there."""
-    return follow(fixture, drawn, watch.verify(verifier, fixture, drawn.draft, drawn.target, streams))
+    return follow(fixture, drawn, watch.verify(verifier, fixture.name, drawn.draft, drawn.target, streams))
 
 
 def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes: Sequence[int] | None = None) -> Steps:
@@ -190,7 +183,7 @@ def verified_steps(verifier: Verifier, fixture: Fixture, streams: Streams, sizes
     drawn = draw(verifier, fixture, streams)
     if sizes is None or len(sizes) == 1:
         return verified(verifier, fixture, drawn, streams)
-    results = [watch.verify(verifier, fixture, *arguments) for arguments in _calls(drawn, streams, sizes)]
+    results = [watch.verify(verifier, fixture.name, *arguments) for arguments in _calls(drawn, streams, sizes)]
     tokens, accepted = ([getattr(each, name) for each in results] for name in ("token_ids", "num_accepted"))
     return follow(fixture, drawn, Verification(torch.cat(tokens), torch.cat(accepted)))
 
@@ -222,16 +215,6 @@ def _view(rows: LogitRows, first: int, end: int) -> LogitRows:
         rows.cutoff[first:end],
         None if known is None else known[first:end],
     )
-
-
-def check_pure(verifier: Verifier, fixture: Fixture, streams: Streams) -> None:
-    """Raises VerifierFault if the verifier alters its arguments or what it returned before; see watch.check_pure.
-
-    A few of the streams' requests are enough.
-    """
-    own = Streams(streams.seeds[:_FEW].clone(), streams.positions[:_FEW].clone(), streams.width)
-    drawn = draw(verifier, fixture, own)
-    watch.check_pure(verifier, fixture, drawn.draft, drawn.target, own)
 
 
 def node_counts(fixture: Fixture, steps: Steps) -> Int64[Tensor, "classes rows V"]:

@@ -6,12 +6,10 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from scipy import stats
-
 from specbench.exactness.evidence import StratumRow
 from specbench.exactness.inputs import Stratum
 from specbench.exactness.statistics.bets import mean_at_most
-from specbench.exactness.statistics.power import CONFIDENCE
+from specbench.exactness.statistics.power import CONFIDENCE, share_at_most
 from specbench.rules.agreement import TOLERANCE
 from specbench.rules.rule import Rule
 
@@ -60,7 +58,7 @@ class Seen:
         code = mean_at_most(self.shares, self.calls, alpha) if compared else None
         rule_error = None
         if compared and own_rule and self.law_checked and not self.no_form:
-            rule_error = min(1.0, TOLERANCE + most(self.law_wrong, self.law_checked, alpha))
+            rule_error = min(1.0, TOLERANCE + share_at_most(self.law_wrong, self.law_checked, alpha))
         elif compared and not own_rule and rule is not None and rule.lossless:
             rule_error = 0.0
         return StratumRow(
@@ -90,11 +88,6 @@ def together(name: str, reason: str, parts: list[Seen]) -> Seen:
     for part in parts:
         whole.add(part)
     return whole
-
-
-def most(failures: int, trials: int, alpha: float) -> float:
-    """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
-    return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))
 
 
 def mean(parts: list[Seen], bounds: dict[str, float]) -> float | None:

@@ -21,7 +21,7 @@ from specbench.core.errors import ArgumentError
 from specbench.core.machine.journal import Journal
 from specbench.exactness import watch
 from specbench.exactness.certificate.verdict import names_another_rule
-from specbench.exactness.differential import name_rule
+from specbench.exactness.differential import first_divergence, followed_rule
 from specbench.exactness.enumeration.injection import (
     Point,
     extreme_failures,
@@ -47,6 +47,7 @@ from specbench.exactness.statistics.small import SmallTier
 from specbench.exactness.statistics.tests import holm
 from specbench.exactness.trials import ALL, Configured, Trials, run_trials
 from specbench.rules.agreement import TOLERANCE
+from specbench.rules.rule import rule_of
 from specbench.rules.verifier import capabilities
 
 LOOKS = ((0.001, 0.01), (0.01, 0.01), (0.1, 0.01), (1.0, LAST_LOOK))  # share of the draws, share of the false alarm
@@ -204,9 +205,10 @@ class _Examination:
             compared = [self.probes[bound.fixture].calls for bound in bounds if not bound.by_counts]
             self.evidence.bounds, self.evidence.calls = bounds, call_bound(compared, 1 - CONFIDENCE)
         if self.evidence.fault is None and names_another_rule(self.evidence):
-            asked = (self.verifier, self.evidence, self.fixtures, self.seed, self.device)
+            asked = (self.fixtures, self.seed, self.device)
             with contextlib.suppress(watch.VerifierFault):  # of code that does otherwise now
-                name_rule(*asked)
+                self.evidence.fork = first_divergence(self.verifier, rule_of(self.verifier), *asked)
+                self.evidence.follows = followed_rule(self.verifier, *asked)
         if self.evidence.fault is None and (self.rejected or names_another_rule(self.evidence)):
             with contextlib.suppress(ArgumentError, watch.VerifierFault):  # of code that does otherwise now
                 unused = None if self.use is None else self.use.unused

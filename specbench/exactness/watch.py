@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -26,18 +26,6 @@ from specbench.rules.verifier import Verifier, capabilities
 RETURN = "Return Verification(token_ids [B, max_draft_tokens + 1], num_accepted [B]), both int64."
 _SLOW = "Raise protocol.call_seconds if it is only slow."
 _TRIED = 48  # requests of a failing batch that are tried alone
-
-
-@runtime_checkable
-class Inputs(Protocol):
-    """What a call's arguments were made from.
-
-    Attributes:
-        name: of a fixture, or of a call of the input distribution.
-    """
-
-    @property
-    def name(self) -> str: ...
 
 
 class VerifierFault(SpecbenchError):
@@ -127,14 +115,17 @@ def check_attributes(verifier: object) -> None:
         raise VerifierFault("", f"{problem} See rules/verifier.py.")
 
 
-def verify(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
+def verify(verifier: Verifier, name: str, draft: Draft, target: LogitRows, streams: Streams) -> Verification:
     """What the verifier makes of a batch.
+
+    Args:
+        name: of the fixture, or of the call of the input distribution, that the arguments were made from.
 
     Raises:
         ArgumentError: the verifier's own, by which it refuses what it is not made for.
         VerifierFault: anything else that it raised or returned, or that it did not return.
     """
-    _LIMIT.fixture = fixture.name
+    _LIMIT.fixture = name
     problem = _problem(verifier, draft, target, streams)
     if isinstance(problem, Verification):
         return problem
@@ -144,35 +135,35 @@ def verify(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitRows,
             one = only(b[None], draft, target, streams)
             with contextlib.suppress(ArgumentError):  # refused alone, which does not excuse the batch
                 if not isinstance(_problem(verifier, *one), Verification):
-                    raise VerifierFault(fixture.name, problem, described(*one))
-    raise VerifierFault(fixture.name, problem, f"a batch of {len(streams.seeds):,} requests")
+                    raise VerifierFault(name, problem, described(*one))
+    raise VerifierFault(name, problem, f"a batch of {len(streams.seeds):,} requests")
 
 
-def check_pure(verifier: Verifier, fixture: Inputs, draft: Draft, target: LogitRows, streams: Streams) -> None:
+def check_pure(verifier: Verifier, name: str, draft: Draft, target: LogitRows, streams: Streams) -> None:
     """Calls the verifier and looks whether it altered what it was given, or a later call what an earlier one returned.
 
     Raises:
         ArgumentError, VerifierFault: as verify; the latter names the argument that was altered.
     """
-    given = {name: tensor for name, tensor in _tensors(draft, target, streams).items() if tensor is not None}
-    before = {name: tensor.clone() for name, tensor in given.items()}
-    result = verify(verifier, fixture, draft, target, streams)
+    given = {part: tensor for part, tensor in _tensors(draft, target, streams).items() if tensor is not None}
+    before = {part: tensor.clone() for part, tensor in given.items()}
+    result = verify(verifier, name, draft, target, streams)
     kept = [result.token_ids.clone(), result.num_accepted.clone()]
-    for name, tensor in given.items():
-        if not torch.equal(tensor.nan_to_num(), before[name].nan_to_num()):
+    for part, tensor in given.items():
+        if not torch.equal(tensor.nan_to_num(), before[part].nan_to_num()):
             problem = (
-                f"verify altered {name} in place. Its arguments are the engine's own; write into tensors of its own."
+                f"verify altered {part} in place. Its arguments are the engine's own; write into tensors of its own."
             )
-            raise VerifierFault(fixture.name, problem)
+            raise VerifierFault(name, problem)
     order = torch.arange(len(streams.seeds), device=streams.seeds.device).roll(1)
-    verify(verifier, fixture, *only(order, draft, target, streams))
+    verify(verifier, name, *only(order, draft, target, streams))
     if not all(
         torch.equal(one, other) for one, other in zip((result.token_ids, result.num_accepted), kept, strict=True)
     ):
-        raise VerifierFault(fixture.name, "verify overwrites the tensors that it returned before. Return new ones.")
+        raise VerifierFault(name, "verify overwrites the tensors that it returned before. Return new ones.")
 
 
-def draft_sampler(verifier: Verifier, fixture: Inputs) -> Callable[..., Any] | None:
+def draft_sampler(verifier: Verifier, name: str) -> Callable[..., Any] | None:
     """The verifier's own ``draft_tokens``, whose exceptions are VerifierFaults as verify's are; None if it has none."""
     own = capabilities(verifier).draft_tokens
     if own is None:
@@ -184,7 +175,7 @@ def draft_sampler(verifier: Verifier, fixture: Inputs) -> Callable[..., Any] | N
         except ArgumentError:
             raise
         except Exception as error:
-            raise VerifierFault(fixture.name, _raised("draft_tokens", error)) from error
+            raise VerifierFault(name, _raised("draft_tokens", error)) from error
 
     return sampler
 

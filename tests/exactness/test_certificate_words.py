@@ -13,10 +13,10 @@ import pytest
 
 from specbench.core.rounding import about, least, most
 from specbench.exactness.certificate import BROKEN, LOSSLESS, NOT_LOSSLESS, NOT_REJECTED, certify, markdown
-from specbench.exactness.certificate.tests import EXPLAINED, HABITS
+from specbench.exactness.certificate.tests import EXPLAINED
 from specbench.exactness.enumeration.row import LocatedRow
 from specbench.exactness.evidence import Bound, Evidence, Habit, Row, StratumRow
-from specbench.exactness.habits import EXCLUDED_BY
+from specbench.exactness.habits import KINDS
 from specbench.exactness.long_use import LongUseRow
 from specbench.exactness.settings import Settings
 from specbench.exactness.statistics.calls import CallBound
@@ -100,14 +100,14 @@ INPUTS = {
     "none": [],
 }
 HABIT_SETS = {
-    "good": [Habit(name, 32_768, 0) for name in HABITS],
+    "good": [Habit(name, 32_768, 0) for name in KINDS],
     "seed": [Habit("another seed", 32_768, 31), Habit("called again", 32_768, 0)],
-    "memory": [Habit(name, 172, 40 + number) for number, name in enumerate(HABITS)],
+    "memory": [Habit(name, 172, 40 + number) for number, name in enumerate(KINDS)],
     "generator": [
         Habit(
             name, 32_768, 1000 * (name in ("another state of PyTorch's generator", "other company", "a smaller batch"))
         )
-        for name in HABITS
+        for name in KINDS
     ],
 }
 ROWS = {
@@ -157,7 +157,7 @@ def evidences():
 def certificate_of(evidence: Evidence):
     return certify(
         verifier="mine", rule="token", declared_lossless=True, evidence=evidence, suite="default", settings=SETTINGS,
-        seed=0, command="python -m specbench", environment={"commit": "abc"}, bias=[],
+        seed=0, command="python -m specbench", environment={"commit": "abc"},
     )  # fmt: skip
 
 
@@ -317,8 +317,8 @@ def others_sentence(m: re.Match, e: Evidence) -> bool:
 
 def habit_sentence(m: re.Match, e: Evidence) -> bool:
     """Nothing that was tried beside it explains the difference."""
-    (row,) = [row for row in e.habits if (HABITS[row.name].does, HABITS[row.name].when) == (m["what"], m["when"])]
-    others = {each.name for each in e.habits if each.differing} & set(EXCLUDED_BY[row.name])
+    (row,) = [row for row in e.habits if (KINDS[row.name].does, KINDS[row.name].when) == (m["what"], m["when"])]
+    others = {each.name for each in e.habits if each.differing} & set(KINDS[row.name].excluded_by)
     return (counts(m["k"]), counts(m["n"])) == (row.differing, row.requests) and row.differing > 0 and not others
 
 
@@ -326,7 +326,7 @@ def unproved_sentence(m: re.Match, e: Evidence) -> bool:
     named = set(re.findall(r"['\"](.+?)['\"](?:, |$)", m["names"]))
     rows = [row for row in e.habits if row.differing and row.name in named]
     differing = {row.name for row in e.habits if row.differing}
-    return len(rows) == len(named) > 0 and all(differing & set(EXCLUDED_BY[row.name]) for row in rows)
+    return len(rows) == len(named) > 0 and all(differing & set(KINDS[row.name].excluded_by) for row in rows)
 
 
 def judged_sentence(m: re.Match, e: Evidence) -> bool:

@@ -228,7 +228,7 @@ def test_the_first_fork_with_a_rule_is_told_in_a_line():
 def test_a_known_rule_is_named_if_all_tokens_are_its():
     kept = [FIXTURES[name] for name in ("deep", "chain", "one_hot", "mixed")]
     rule, requests = followed_rule(OfBlock(), kept, 0, CPU)
-    assert (rule, requests) == (BLOCK, 4 * (64 + 512 + 4096))
+    assert (rule, requests) == (BLOCK.name, 4 * (64 + 512 + 4096))
     for bug in (MaskedVerifier(), residual.TargetResidual(), accept.BlockEarlyStop()):
         assert followed_rule(bug, kept, 0, CPU) is None
 

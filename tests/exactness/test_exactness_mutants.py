@@ -43,7 +43,7 @@ def certificate_of(verifier, settings: Settings = LOOK) -> Certificate:
     with torch.inference_mode():
         evidence = examine(verifier, settings, 5, CPU, inputs_seed=5)
     about = {"verifier": type(verifier).__name__, "rule": verifier.rule, "declared_lossless": True, "seed": 5}
-    return certify(**about, evidence=evidence, suite="quick", settings=settings, command="", environment={}, bias=[])
+    return certify(**about, evidence=evidence, suite="quick", settings=settings, command="", environment={})
 
 
 class Lossless(TokenSteps):

@@ -20,9 +20,8 @@ from specbench.exactness.fixtures import small_fixtures
 from specbench.exactness.settings import Settings, settings_of
 from specbench.exactness.statistics import calibration
 from specbench.exactness.statistics.calibration import p_values
-from specbench.exactness.statistics.pit import PitTable
 from specbench.exactness.statistics.power import detectable_tv, tv_upper_bound
-from specbench.exactness.statistics.serial import serial_rows
+from specbench.exactness.statistics.serial import PitTable, serial_rows
 from specbench.exactness.statistics.tally import Tally
 from specbench.exactness.statistics.tests import holm, node_g_test, pair_g_test
 from specbench.exactness.steps import verified_steps

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from specbench.core.rng import Stream
-from specbench.exactness.certificate.tests import HABITS
 from specbench.exactness.certificate.verdict import verdict_of
 from specbench.exactness.certificate.words import headline
 from specbench.exactness.enumeration.injection import takes_injected_uniforms
@@ -15,6 +14,7 @@ from specbench.exactness.evidence import Habit
 from specbench.exactness.habits import (
     COMPANY,
     GENERATOR,
+    KINDS,
     PLACE,
     POSITION,
     SEED,
@@ -182,7 +182,7 @@ def test_the_global_generator_is_named_if_the_same_state_gives_the_same_tokens()
 
 def test_sound_code_has_no_habits_and_code_with_seeds_of_its_own_is_asked_less():
     rows = seen(MaskedVerifier())
-    assert {row.name for row in rows} == set(HABITS)
+    assert {row.name for row in rows} == set(KINDS)
     assert not any(row.differing for row in rows)
     fewer = {row.name for row in seen(MaskedVerifier(), injectable=False)}
     assert fewer == {TWICE, GENERATOR, COMPANY, PLACE, SIZE}

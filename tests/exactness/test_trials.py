@@ -17,8 +17,7 @@ from specbench.exactness.evidence import CLASSES, FORM, LAW, PAIRED, Evidence, R
 from specbench.exactness.inputs import STRATA, Takes
 from specbench.exactness.sampled_failure import failure_of
 from specbench.exactness.statistics.bets import mean_at_most
-from specbench.exactness.statistics.power import CONFIDENCE
-from specbench.exactness.strata import most
+from specbench.exactness.statistics.power import CONFIDENCE, share_at_most
 from specbench.exactness.trials import ALL, CONFIGURED, Configured, run_trials
 from specbench.exactness.zoo import accept, residual
 from specbench.exactness.zoo.base import BlockSteps, TokenSteps
@@ -62,7 +61,7 @@ def test_the_bound_holds_for_a_fault_whose_share_of_calls_is_known():
     generator = torch.Generator().manual_seed(0)
     for share, calls in ((0.02, 200), (0.002, 1600), (0.1, 60)):
         failures = torch.binomial(torch.full((100_000,), float(calls)), torch.tensor(share).expand(100_000), generator)
-        bounds = torch.tensor([most(k, calls, 1 - CONFIDENCE) for k in range(calls + 1)])
+        bounds = torch.tensor([share_at_most(k, calls, 1 - CONFIDENCE) for k in range(calls + 1)])
         assert int((bounds[failures.long()] < share).sum()) < 1160
 
 
@@ -76,7 +75,7 @@ def test_the_bound_on_the_share_of_requests_holds_and_does_not_count_whole_calls
             met = sum(rng.random() < probability for _ in range(calls))
             below += mean_at_most({share: met} if met else {}, calls, 1 - CONFIDENCE) < share * probability
         assert below < 60
-    assert most(500, 10_000, 1 - CONFIDENCE) > 0.05
+    assert share_at_most(500, 10_000, 1 - CONFIDENCE) > 0.05
     assert 0.001 < mean_at_most({0.02: 500}, 10_000, 1 - CONFIDENCE) < 0.002
     assert mean_at_most({1.0: 7}, 7, 1 - CONFIDENCE) == 1
 

@@ -46,7 +46,7 @@ def verify_on(verifier, name: str = "chain", requests: int = 6):
     fixture = FIXTURES[name]
     streams = request_streams(0, 100, requests, fixture.gamma + 1, CPU)
     drawn = draw(MaskedVerifier(), fixture, streams)
-    return watch.verify(verifier, fixture, drawn.draft, drawn.target, streams)
+    return watch.verify(verifier, name, drawn.draft, drawn.target, streams)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_the_evidence_so_far_is_kept():
     assert any(row.draws > 1000 for row in evidence.rows)
     certificate = certify(
         verifier="tires", rule="token", declared_lossless=True, evidence=evidence, suite="quick", settings=settings,
-        seed=0, command="", environment={}, bias=[],
+        seed=0, command="", environment={},
     )  # fmt: skip
     assert certificate.verdict == BROKEN
     assert certificate.headline.startswith("broken: On the fixture ")

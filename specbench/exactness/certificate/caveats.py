@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from specbench.core.rounding import about
-from specbench.exactness.certificate.tests import HABITS
 from specbench.exactness.certificate.verdict import (
     MOST,
     MOST_OF_CALLS,
@@ -13,7 +12,7 @@ from specbench.exactness.certificate.verdict import (
     other_tokens,
 )
 from specbench.exactness.evidence import ACCEPTANCE, Bound, Evidence
-from specbench.exactness.habits import GENERATOR, STREAMS, TWICE, established
+from specbench.exactness.habits import GENERATOR, KINDS, STREAMS, TWICE, established
 from specbench.exactness.probes import LOCATED, RULE
 
 
@@ -23,8 +22,8 @@ def of_habits(evidence: Evidence) -> list[str]:
     proved = established(evidence.habits)
     if proved:
         found += [
-            f"It {HABITS[habit.name].does}: {habit.differing:,} of {habit.requests:,} requests came out otherwise "
-            f"{HABITS[habit.name].when}."
+            f"It {KINDS[habit.name].does}: {habit.differing:,} of {habit.requests:,} requests came out otherwise "
+            f"{KINDS[habit.name].when}."
             for habit in proved
         ]
         others = [repr(habit.name) for habit in evidence.habits if habit.differing and habit not in proved]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specbench.exactness.bias import bias_rows
 from specbench.exactness.certificate.scope import covered, not_covered
-from specbench.exactness.certificate.verdict import verdict_of
+from specbench.exactness.certificate.verdict import NOT_LOSSLESS, verdict_of
 from specbench.exactness.certificate.words import headline, sentences
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.settings import Settings
@@ -78,34 +78,21 @@ class Certificate:
         return json.dumps(asdict(self), indent=1)
 
 
-def certify(
-    *,
-    verifier: str,
-    rule: str,
-    declared_lossless: bool,
-    evidence: Evidence,
-    suite: str,
-    settings: Settings,
-    seed: int,
-    command: str,
-    environment: Mapping[str, Any],
-    bias: list[dict[str, Any]],
-) -> Certificate:
-    """Draws the conclusion."""
+def certify(evidence: Evidence, settings: Settings, **about: Any) -> Certificate:
+    """Draws the conclusion.
+
+    Args:
+        about: what was examined, and how: ``verifier``, ``rule``, ``declared_lossless``, ``suite``, ``seed``,
+            ``command`` and ``environment`` of the certificate.
+    """
     verdict = verdict_of(evidence)
     return Certificate(
-        verifier=verifier,
-        rule=rule,
-        declared_lossless=declared_lossless,
+        **about,
         verdict=verdict.kind,
         headline=headline(verdict, evidence),
         words=sentences(verdict, evidence, settings),
-        command=command,
-        seed=seed,
         inputs_seed=evidence.inputs_seed,
-        suite=suite,
         settings=asdict(settings),
-        environment=dict(environment),
         draws=sum(tally.draws for tally in evidence.tallies.values()),
         seconds=evidence.seconds,
         tv_upper_bound=verdict.tv,
@@ -123,5 +110,5 @@ def certify(
         tests=[asdict(row) for row in evidence.rows],
         habits=[asdict(habit) for habit in evidence.habits],
         failure=None if evidence.failure is None else asdict(evidence.failure),
-        bias=bias,
+        bias=[asdict(row) for row in bias_rows(evidence)] if verdict.kind == NOT_LOSSLESS else [],
     )

@@ -12,9 +12,7 @@ import torch
 from specbench.core.machine.journal import Journal
 from specbench.core.machine.provenance import environment
 from specbench.core.sampling_params import SamplingParams
-from specbench.exactness.bias import as_dicts, bias_rows
 from specbench.exactness.certificate.certify import Certificate, certify
-from specbench.exactness.certificate.verdict import NOT_LOSSLESS
 from specbench.exactness.evidence import Evidence
 from specbench.exactness.inputs.draw import MOST_CELLS
 from specbench.exactness.settings import Settings
@@ -87,18 +85,14 @@ class Question:
 
     def answer(self, evidence: Evidence) -> Certificate:
         """The certificate that follows from what ``examine`` found."""
-        certificate = certify(
+        return certify(
+            evidence,
+            self.settings,
             verifier=self.name,
             rule=rule_name(self.verifier),
             declared_lossless=getattr(self.verifier, "lossless", None) is True,
-            evidence=evidence,
             suite=self.suite,
-            settings=self.settings,
             seed=self.seed,
             command=self.command,
             environment=environment(self.device),
-            bias=[],
         )
-        if certificate.verdict == NOT_LOSSLESS:
-            certificate.bias.extend(as_dicts(bias_rows(evidence)))
-        return certificate

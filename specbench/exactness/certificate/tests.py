@@ -17,7 +17,6 @@ from specbench.exactness.evidence import (
     SUCCESSIVE,
     TWINS,
 )
-from specbench.exactness.habits import COMPANY, GENERATOR, PLACE, POSITION, SEED, SIZE, STREAMS, TWICE
 
 
 @dataclass(frozen=True)
@@ -78,34 +77,4 @@ EXPLAINED = {
         "the first tokens of two requests whose seeds or positions differ in one bit, which should be independent",
         "a seed or a position that is cut to fewer bits, so that both draw the same numbers",
     ),
-}
-
-
-@dataclass(frozen=True)
-class ExplainedHabit:
-    """What code with a habit does, and when its tokens were seen to differ."""
-
-    does: str
-    when: str
-
-
-HABITS = {
-    TWICE: ExplainedHabit(
-        "keeps state from call to call, or draws noise of its own", "when the same call was made again"
-    ),
-    GENERATOR: ExplainedHabit(
-        "draws from PyTorch's global generator",
-        "from another state of that generator, and none when the same state was set again",
-    ),
-    STREAMS: ExplainedHabit(
-        "does not draw the uniforms that its streams have for a seed and position",
-        "when the same uniforms were given as numbers",
-    ),
-    SEED: ExplainedHabit("reads seeds beside the uniforms", "with other seeds and the same uniforms"),
-    POSITION: ExplainedHabit("reads positions beside the uniforms", "with other positions and the same uniforms"),
-    COMPANY: ExplainedHabit(
-        "depends on the other requests of the batch", "when every other request of the batch was replaced"
-    ),
-    PLACE: ExplainedHabit("depends on a request's place in the batch", "when the batch was put in another order"),
-    SIZE: ExplainedHabit("depends on how many requests the batch has", "in a smaller batch"),
 }

@@ -53,7 +53,7 @@ def inject(
         asked: gets the streams that the verifier read.
     """
     device, parts = fixture.p.device, []
-    sampler = watch.draft_sampler(verifier, fixture)
+    sampler = watch.draft_sampler(verifier, fixture.name)
     of_length = dataclasses.replace(fixture, counts=(count,))
     for chunk in given.split(_CHUNK, dim=1):
         streams = GivenStreams.of(chunk.contiguous().to(device))
@@ -102,19 +102,18 @@ def extreme_failures(verifier: Verifier, fixture: Fixture) -> tuple[int, list[Po
     u = 0 that accepts p = 0, or a sum that u = 1 overruns, is too rare to be met by sampling.
     """
     calls, failures = 0, []
-    for variant in map(fixture.variant, range(fixture.variants)):
-        for count in sorted(set(fixture.counts)):
-            drafted = _middles(variant, count)
-            given = torch.full((len(Stream), 4 * len(drafted), fixture.gamma + 1), 0.5, dtype=torch.float64)
-            given[Stream.DRAFT, :, :count] = drafted.repeat(4, 1)
-            ends = torch.tensor([SMALLEST, LARGEST], dtype=torch.float64)
-            corners = torch.cartesian_prod(ends, ends).repeat_interleave(len(drafted), dim=0)
-            given[Stream.ACCEPT], given[Stream.EMIT] = corners[:, :1], corners[:, 1:]
-            steps = inject(verifier, variant, given, count)
-            forbidden = (steps.emitted & (variant.p.cpu()[steps.rows, steps.tokens] == 0)).any(dim=1)
-            calls += len(forbidden)
-            wrong = (forbidden | steps.malformed).nonzero()[:, 0].tolist()
-            failures += [Point(variant, count, given[:, b]) for b in wrong]
+    for variant, count in fixture.classes():
+        drafted = _middles(variant, count)
+        given = torch.full((len(Stream), 4 * len(drafted), fixture.gamma + 1), 0.5, dtype=torch.float64)
+        given[Stream.DRAFT, :, :count] = drafted.repeat(4, 1)
+        ends = torch.tensor([SMALLEST, LARGEST], dtype=torch.float64)
+        corners = torch.cartesian_prod(ends, ends).repeat_interleave(len(drafted), dim=0)
+        given[Stream.ACCEPT], given[Stream.EMIT] = corners[:, :1], corners[:, 1:]
+        steps = inject(verifier, variant, given, count)
+        forbidden = (steps.emitted & (variant.p.cpu()[steps.rows, steps.tokens] == 0)).any(dim=1)
+        calls += len(forbidden)
+        wrong = (forbidden | steps.malformed).nonzero()[:, 0].tolist()
+        failures += [Point(variant, count, given[:, b]) for b in wrong]
     return calls, failures
 
 

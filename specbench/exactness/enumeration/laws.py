@@ -14,6 +14,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from specbench.exactness.fixtures import Fixture
+from specbench.exactness.fixtures.table import all_sequences
 from specbench.rules.draft_path import DraftPathTables
 from specbench.rules.law import StepLaw, step_law
 from specbench.rules.rule import Rule, get_rule
@@ -43,38 +44,19 @@ class Drafts:
 def all_drafts(fixture: Fixture, num_draft_tokens: int) -> Drafts:
     """Every draft that the fixture's own rows can give; on the CPU, wherever the fixture is."""
     fixture_p, fixture_q = fixture.p.cpu(), fixture.q.cpu()
-    vocabulary, g = fixture.vocabulary, num_draft_tokens
-    index = torch.arange(vocabulary**g)
-    tokens = (
-        torch.stack([index // vocabulary ** (g - 1 - i) % vocabulary for i in range(g)], 1)
-        if g
-        else index[:, None][:, :0]
-    )
-    state = torch.zeros_like(index)
-    rows, weight = [fixture.first_row[0] + state], torch.ones(len(index), dtype=torch.float64)
-    for i in range(g):
-        weight = weight * fixture_q[rows[-1], tokens[:, i]]
-        state = fixture.advance(i, state, tokens[:, i])
-        rows.append(fixture.first_row[i + 1] + state)
-    table = torch.stack(rows, 1)
+    tokens = all_sequences(fixture.vocabulary, num_draft_tokens)
+    rows, weight = fixture.rows_along(tokens), torch.ones(len(tokens), dtype=torch.float64)
+    for i in range(num_draft_tokens):
+        weight = weight * fixture_q[rows[:, i], tokens[:, i]]
     keep = weight > 0
-    table, tokens = table[keep], tokens[keep]
-    q = fixture_q[table[:, :-1]] if g else fixture_p.new_zeros((len(tokens), 0, vocabulary))
-    return Drafts(tokens, weight[keep], fixture_p[table], q, table)
+    rows = rows[keep]
+    return Drafts(tokens[keep], weight[keep], fixture_p[rows], fixture_q[rows[:, :-1]], rows)
 
 
 def one_draft(fixture: Fixture, drafted: Int64[Tensor, " g"]) -> Drafts:
     """A single draft, whatever its probability, on the CPU."""
-    state, rows = torch.zeros(1, dtype=torch.int64), []
-    for i, token in enumerate(drafted):
-        rows.append(fixture.first_row[i] + state)
-        state = fixture.advance(i, state, token)
-    rows.append(fixture.first_row[len(drafted)] + state)
-    table = torch.stack(rows, 1)
-    p, q = fixture.p.cpu(), fixture.q.cpu()
-    one = torch.ones(1, dtype=torch.float64)
-    along = q[table[:, :-1]] if len(drafted) else p.new_zeros((1, 0, p.shape[1]))
-    return Drafts(drafted[None], one, p[table], along, table)
+    rows, one = fixture.rows_along(drafted[None]), torch.ones(1, dtype=torch.float64)
+    return Drafts(drafted[None], one, fixture.p.cpu()[rows], fixture.q.cpu()[rows[:, :-1]], rows)
 
 
 def law_of(rule: Rule | str, drafts: Drafts) -> StepLaw:
@@ -139,20 +121,18 @@ def joint_tv(fixture: Fixture, ends: Ends) -> float:
 def rule_error(rule: Rule | str, fixture: Fixture) -> float:
     """The largest total variation of a rule's joint from the target's, over draft lengths and variants."""
     errors = []
-    for variant in map(fixture.variant, range(fixture.variants)):
-        for count in sorted(set(fixture.counts)):
-            drafts = all_drafts(variant, count)
-            errors.append(joint_tv(variant, law_ends(variant, drafts, law_of(rule, drafts))))
+    for variant, count in fixture.classes():
+        drafts = all_drafts(variant, count)
+        errors.append(joint_tv(variant, law_ends(variant, drafts, law_of(rule, drafts))))
     return max(errors)
 
 
 def rule_lengths(rule: Rule | str, fixture: Fixture) -> Float64[Tensor, "classes lengths"]:
     """The probability of accepting 0..gamma tokens, by num_draft_tokens."""
     lengths = torch.zeros(fixture.gamma + 1, fixture.gamma + 1, dtype=torch.float64)
-    for variant in map(fixture.variant, range(fixture.variants)):
-        for count in set(fixture.counts):
-            drafts = all_drafts(variant, count)
-            lengths[count, : count + 1] += drafts.weight @ law_of(rule, drafts).length / fixture.variants
+    for variant, count in fixture.classes():
+        drafts = all_drafts(variant, count)
+        lengths[count, : count + 1] += drafts.weight @ law_of(rule, drafts).length / fixture.variants
     return lengths
 
 

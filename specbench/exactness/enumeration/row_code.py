@@ -12,7 +12,6 @@ from specbench.core.rng import Stream, Streams
 from specbench.core.types import PADDING, Draft, LogitRows
 from specbench.exactness import watch
 from specbench.exactness.enumeration.row_edges import RowPairs
-from specbench.exactness.fixtures import Fixture, make_fixture
 from specbench.exactness.streams import GivenStreams, request_streams
 from specbench.rules.verifier import Verifier
 
@@ -37,8 +36,6 @@ class RowCode:
         self.q_normalizer = q_normalizer.repeat(self.size)
         self.like = request_streams(0, 0, self.size, 2, device)
         self.asked: set[Stream] = set()
-        nothing = torch.zeros(3, 2)
-        self.named: Fixture = make_fixture("located row", "one pair of rows", nothing, nothing[:1], 1, states=(1, 2))
 
     @property
     def late(self) -> bool:
@@ -71,7 +68,7 @@ class RowCode:
         streams = GivenStreams.of(given, Streams(self.like.seeds[:n], self.like.positions[:n], 2))
         draft = Draft(token, _as_rows(self.q_logits[:n], self.q_normalizer), torch.ones_like(token), 1)
         target = _as_rows(self.p_logits[: 2 * n], self.p_normalizer)
-        result = watch.verify(self.verifier, self.named, draft, target, streams)
+        result = watch.verify(self.verifier, "located row", draft, target, streams)
         self.requests += n
         self.asked |= streams.asked
         (first, second), count = result.token_ids.unbind(1), result.num_accepted

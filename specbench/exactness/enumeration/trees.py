@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from torch import Tensor
 
 from specbench.core.rng import Stream
-from specbench.core.types import Draft, LogitRows, Verification
-from specbench.exactness.enumeration.laws import Ends, joint_tv
+from specbench.core.types import Draft, LogitRows
+from specbench.exactness.enumeration.laws import Ends, joint_tv, prefixes
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.streams import GivenStreams
 from specbench.rules.law import node_law
@@ -233,17 +233,10 @@ def _count(
     draft, target = arguments_of(fixture, [tree for tree, _ in every])
     result = verifier.verify(draft, target, GivenStreams.of(given))
     weight = torch.tensor([tree.weight * box.volume for tree, box in every], dtype=torch.float64)
-    for length, number in _numbers(result, fixture.vocabulary):
+    numbers = prefixes(result.token_ids.clamp(min=0), fixture.vocabulary)
+    for length in range(len(sums)):
         own = result.num_accepted == length
-        sums[length].index_add_(0, number[own], weight[own])
-
-
-def _numbers(result: Verification, vocabulary: int) -> Iterator[tuple[int, Int64[Tensor, " B"]]]:
-    """For each number of accepted tokens, the place of what was emitted among all sequences of its length."""
-    number = torch.zeros_like(result.num_accepted)
-    for length in range(result.token_ids.shape[1]):
-        number = number * vocabulary + result.token_ids[:, length].clamp(min=0)
-        yield length, number
+        sums[length].index_add_(0, numbers[own, length + 1], weight[own])
 
 
 def uniforms(every: Sequence[tuple[TreeDraft, Box]], corner: float) -> Float64[Tensor, "streams B width"]:

@@ -34,6 +34,11 @@ def needed_noncentrality(dof: int, power: float, false_alarm: float) -> float:
     return float(optimize.brentq(lambda x: stats.ncx2.sf(critical, dof, x) - power, 0, high))
 
 
+def share_at_most(failures: float | int, trials: int, alpha: float) -> float:
+    """Upper bound on a probability by Clopper and Pearson, wrong with probability alpha at most."""
+    return float(stats.beta.isf(alpha, failures + 1, max(trials - failures, 1e-9)))
+
+
 def detectable_tv(draws: int, dof: int, power: float, false_alarm: float) -> float:
     """The smallest total variation that ``draws`` steps show with probability ``power``, at most 1."""
     return min(1.0, 0.5 * math.sqrt(needed_noncentrality(dof, power, false_alarm) / draws))
@@ -56,7 +61,7 @@ def tv_upper_bound(
     tail, hidden = 1 - confidence, 0.0
     if untested:
         tail /= 2
-        hidden = float(stats.beta.isf(tail, untested + 1, draws - untested))
+        hidden = share_at_most(untested, draws, tail)
     # A statistic smaller than its median says nothing more, and a bound near 0 would be an accident's.
     statistic = max(statistic, float(stats.chi2.ppf(0.5, dof)))
     high = 1.0

@@ -6,11 +6,12 @@ import time
 
 import numpy as np
 import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
 
 from specbench.core.rng import Streams
 from specbench.exactness.evidence import FORM, LAST_FIRST, NEIGHBOURS, SUCCESSIVE, TWINS, Row
 from specbench.exactness.fixtures import Fixture, small_fixtures
-from specbench.exactness.statistics.pit import PitTable, first_and_last
 from specbench.exactness.statistics.tests import GTest, pair_g_test
 from specbench.exactness.steps import Steps, verified_steps
 from specbench.exactness.streams import SERIAL, request_streams
@@ -21,6 +22,40 @@ FIXTURES = ("chain", "idle")  # what couples accept tests shows on the first, wh
 TWINS_SHARE = 0.5  # of the pairs, and of the time, that are for twins
 _BITS = [*((bit, 0) for bit in range(63)), *((0, bit) for bit in range(32))]  # of the seed, of the position
 _LEAST = 100  # pairs of twins a bit: with fewer there is no test
+
+
+class PitTable:
+    """Probability integral transforms of tokens: F(x-) + w p(x), w uniform and F the distribution function of a row.
+
+    They are independent and uniform on (0, 1) if every token follows the target given what was emitted before it
+    (Rosenblatt, "Remarks on a multivariate transformation", 1952). Ordered by log p/q, whatever favours drafted tokens
+    or the residual moves them to one side.
+
+    Args:
+        fixture: on the device where values are wanted; rows of the last position, which have no q, are ordered by p.
+    """
+
+    def __init__(self, fixture: Fixture):
+        self.p = fixture.p
+        score = self.p.log()
+        score[: len(fixture.q)] -= fixture.q.log()
+        # 0/0: a token that neither has is never drawn. Half a step apart in rank is as good as any.
+        order = score.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).argsort(dim=1, stable=True)
+        below = self.p.gather(1, order).cumsum(dim=1)
+        below = torch.cat([torch.zeros_like(below[:, :1]), below[:, :-1]], 1)
+        self.below = torch.empty_like(below).scatter_(1, order, below)
+
+    def values(self, steps: Steps, generator: torch.Generator) -> Float64[Tensor, "B width"]:
+        """One value a token; NaN where none was emitted."""
+        w = torch.rand(steps.tokens.shape, generator=generator, dtype=torch.float64, device=steps.tokens.device)
+        value = self.below[steps.rows, steps.tokens] + w * self.p[steps.rows, steps.tokens]
+        return torch.where(steps.emitted, value, torch.nan).clamp(max=1 - 2.0**-53)
+
+
+def first_and_last(values: Float64[Tensor, "B width"]) -> tuple[Float64[Tensor, " B"], Float64[Tensor, " B"]]:
+    """The values of each step's first and last token."""
+    last: Int64[Tensor, " B"] = (~values.isnan()).sum(dim=1) - 1
+    return values[:, 0], values.gather(1, last.clamp(min=0)[:, None])[:, 0]
 
 
 class _Serial:

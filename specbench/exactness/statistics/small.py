@@ -8,12 +8,13 @@ import torch
 
 from specbench.core.errors import ArgumentError
 from specbench.core.rng import Streams
+from specbench.exactness import watch
 from specbench.exactness.evidence import ACCEPTANCE, FORM, JOINT, PAIRED, Evidence, Row
 from specbench.exactness.fixtures import Fixture
 from specbench.exactness.probes import Probe
 from specbench.exactness.statistics.calls import ALL, SOME, call_sizes
 from specbench.exactness.statistics.tally import Tally
-from specbench.exactness.steps import check_pure, verified_steps
+from specbench.exactness.steps import draw, verified_steps
 from specbench.exactness.streams import COUNTED, request_streams
 from specbench.rules.rule import rule_of
 from specbench.rules.verifier import Verifier
@@ -21,6 +22,7 @@ from specbench.rules.verifier import Verifier
 SHORT = 4  # uniforms of a stream that most fixtures need; longer ones have streams of their own, which cost more
 # Steps of one chunk: what a CPU's cache holds, and where a kernel's scan of a batch's layout is still short.
 LARGEST = {"cpu": 2**17, "cuda": 2**16}
+FEW = 8  # requests on which it shows whether arguments are altered
 QUICK = 1.0  # seconds; a chunk after one as quick is four times as large
 
 
@@ -84,7 +86,9 @@ class SmallTier:
     def _add(self, name: str, tally: Tally, streams: Streams, sizes: list[int]) -> None:
         try:
             if tally.draws == 0:
-                check_pure(self.verifier, tally.fixture, streams)
+                few = Streams(streams.seeds[:FEW].clone(), streams.positions[:FEW].clone(), streams.width)
+                drawn = draw(self.verifier, tally.fixture, few)
+                watch.check_pure(self.verifier, name, drawn.draft, drawn.target, few)
             steps = verified_steps(self.verifier, tally.fixture, streams, sizes)
         except ArgumentError as error:
             self.evidence.unsupported[name] = str(error)

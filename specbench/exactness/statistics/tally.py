@@ -27,9 +27,10 @@ class Tally:
     def __init__(self, fixture: Fixture, rule: Rule):
         self.fixture, self.rule = fixture, rule
         self.draws = 0
-        self._nodes: torch.Tensor | int = 0
-        self._lengths: torch.Tensor | int = 0
-        self._malformed: torch.Tensor | int = 0
+        classes, device = fixture.gamma + 1, fixture.p.device
+        self._nodes = torch.zeros((classes, *fixture.p.shape), dtype=torch.int64, device=device)
+        self._lengths = torch.zeros((classes, classes), dtype=torch.int64, device=device)
+        self._malformed = torch.zeros((), dtype=torch.int64, device=device)
 
     def add(self, steps: Steps) -> None:
         """Counts the steps; nothing is copied to the host."""
@@ -44,12 +45,10 @@ class Tally:
 
     def nodes(self) -> np.ndarray:
         """[classes, rows, V], emitted tokens by num_draft_tokens and row."""
-        assert isinstance(self._nodes, torch.Tensor)
         return self._nodes.cpu().numpy()
 
     def lengths(self) -> np.ndarray:
         """[classes, lengths], steps by num_draft_tokens and accepted tokens."""
-        assert isinstance(self._lengths, torch.Tensor)
         return self._lengths.cpu().numpy()
 
     def joint(self) -> GTest:
