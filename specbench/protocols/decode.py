@@ -26,13 +26,7 @@ from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step_result import PHASES as STEP_PHASES
-from specbench.metrics.acceptance import (
-    acceptance_columns,
-    acceptance_histogram,
-    position_estimates,
-    position_rates,
-    totals_by_prompt,
-)
+from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.definitions import latency_columns
 from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
@@ -248,18 +242,6 @@ def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> 
         "verifier or the drafter has randomness of its own, or a text leaves something behind for the next one. "
         "protocol.rounds=1 protocol.max_rounds=1 decodes each text once."
     )
-
-
-def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
-    """RunRow's acceptance columns, from the step log."""
-    totals = totals_by_prompt(steps)
-    rates = position_rates(steps, gamma)
-    return {
-        **acceptance_columns(totals),
-        "acceptance_histogram": acceptance_histogram(steps, gamma),
-        "joint_rates": rates.joint,
-        "conditional_rates": rates.conditional,
-    }
 
 
 def overlap_fields(trace: Trace | None) -> dict[str, Any]:
