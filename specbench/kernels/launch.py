@@ -29,10 +29,7 @@ REGISTERS = 64  # a thread: leaves room for enough programs at once to hide the 
 TARGET_PROGRAMS = 1024  # a launch has about this many programs if its tiles suffice
 SCORE_CHUNK, EMIT_CHUNK = 32, 8  # the most tiles that a scoring or an emitting program reads
 LAG = 2048  # programs between scoring a request and emitting for it: what a large GPU holds at once
-# The verification kernel is compiled, some 4 s, for numbers of lanes that bound a request's draft tokens and a row's
-# tiles. Few of them, so that few kernels serve all; lanes beyond gamma and tiles are masked.
-GAMMA_LANES = (8, 16, 64)
-TILE_LANES = (1, 32, 128)
+GAMMA_LANES = 8  # a kernel for this gamma serves smaller ones too
 # A type checker would read the kernel's parameters as the launch's.
 verify_kernel: Any = _verify_kernel
 INTERPRETED = isinstance(_verify_kernel, InterpretedFunction)
@@ -86,8 +83,8 @@ def verify(
         check_array("out.num_accepted", out.num_accepted, torch.int64, (batch,), target.logits)
     if batch == 0:
         return out
-    tile, tiles, _ = row_tiles(vocabulary)
-    lanes, tile_lanes = lanes_for(gamma, GAMMA_LANES), lanes_for(tiles, TILE_LANES)
+    tile, tiles, tile_lanes = row_tiles(vocabulary)
+    lanes = max(GAMMA_LANES, triton.next_power_of_2(gamma))
     known = target.log_normalizer is not None
     most = MOST_TILES.value if target.allowed is not None else tiles
     slots = max(gamma, 1) if block else 1
@@ -155,11 +152,6 @@ def row_tiles(vocabulary: int) -> tuple[int, int, int]:
     tile = max(GROUP.value, min(TILE, triton.next_power_of_2(vocabulary)))
     tiles = triton.cdiv(vocabulary, tile)
     return tile, tiles, triton.next_power_of_2(tiles)
-
-
-def lanes_for(count: int, compiled: tuple[int, ...]) -> int:
-    """Returns the first of the numbers that bounds a count, or the power of two that does if none is large enough."""
-    return next((lanes for lanes in compiled if lanes >= count), triton.next_power_of_2(count))
 
 
 def chunk_of(tiles: int, rows: int, most: int) -> int:

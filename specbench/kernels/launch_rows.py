@@ -124,9 +124,9 @@ def sample(
             sample_kernel, n * triton.cdiv(tiles, chunk),
             rows_of(rows, skips=chunk > 1),
             Block(unused, unused, unused, unused),
-            workspace.scratch(n, GAMMA_LANES[0], lanes, lanes * tile // GROUP.value, device),
+            workspace.scratch(n, GAMMA_LANES, lanes, lanes * tile // GROUP.value, device),
             u, tokens, normalizers, vocabulary, tiles, chunk,
-            TILE=tile, TILES=lanes, GAMMA=GAMMA_LANES[0], num_warps=WARPS,
+            TILE=tile, TILES=lanes, GAMMA=GAMMA_LANES, num_warps=WARPS,
         )  # fmt: skip
     return tokens, normalizers
 

@@ -19,14 +19,14 @@ from specbench.reports.winner import fastest, machine
 _LONGEST = 40  # characters of a parameter in a table's cell
 
 
-def print_table(told: pd.DataFrame, title: str | None = None, to: Console = console) -> None:
+def print_table(told: pd.DataFrame, title: str | None = None, to: Console | None = None) -> None:
     """Prints a table of texts. Texts are shown as they are: in plain strings rich takes [red] for a colour."""
     table = Table(title=None if title is None else Text(title))
     for name in told:
         table.add_column(Text(str(name)), justify="right")
     for row in told.itertuples(index=False):
         table.add_row(*map(Text, row))
-    to.print(table)
+    (to or console).print(table)
 
 
 def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
