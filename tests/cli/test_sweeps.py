@@ -28,7 +28,8 @@ def found(factory: pytest.TempPathFactory, name: str) -> dict:
 
     def make(folder: Path) -> None:
         environment = clean_environment(folder, hide_gpus=True)
-        apart("tests.helpers.sweep_scenarios", (str(folder), *names), environment)
+        anew = names != TOGETHER[0]  # launchers start processes that import the main module
+        apart("tests.helpers.sweep_scenarios", (str(folder), *names), environment, anew)
 
     return json.loads((once(factory, f"sweep_{names[0]}", make) / f"{name}.json").read_text())
 
