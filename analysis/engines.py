@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from specbench.core.errors import ConfigError, SpecbenchError
+from specbench.core.errors import ConfigError
 from specbench.metrics.findings import (
     DIFFERENCE,
     FINDINGS,
@@ -22,12 +20,12 @@ from specbench.metrics.findings import (
     FindingRow,
 )
 from specbench.metrics.results import read_jobs, schema_of
-from specbench.reports import Report, Table, cells, markdown
+from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, number
 from specbench.reports.plots import judge as plots
-from specbench.reports.writing import write
 
-from .folder import find_run, read_rows, read_whole
+from .command import main
+from .folder import read_rows, read_whole
 from .page import page
 from .parameters import parameters_of
 
@@ -132,19 +130,5 @@ def _verdict(row: pd.Series, question: str, evidence: str) -> str:
     return NONE if not known else f"{verdict}, 10^{row[evidence]:.1f}" if pd.notna(row[evidence]) else verdict
 
 
-def main() -> None:
-    """Writes the report of the runs that the command line names into the first one's folder, and prints its table."""
-    parser = argparse.ArgumentParser(prog="python -m specbench.analysis.engines", description=__doc__)
-    parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="*", type=Path, help="default: outputs/engines/latest")
-    try:
-        folders = parser.parse_args().run_dirs or [find_run("engines", None)]
-        report = build(*folders)
-        path = write(report, folders[0])
-    except SpecbenchError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    print(f"{markdown.table(report.tables[0].shown)}\n\n{path}")
-
-
 if __name__ == "__main__":
-    main()
+    main("engines", build, several=True)

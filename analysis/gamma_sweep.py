@@ -39,11 +39,9 @@ def build(run_dir: Path) -> Report:
     Raises:
         ConfigError: a folder without results.
     """
-
-    def theory_of(results: pd.DataFrame):
-        return words("gamma_sweep.theory", closed_form(results))
-
-    return build_sweep(run_dir, "gamma_sweep", "gamma", theory_of, figures)
+    return build_sweep(
+        run_dir, "gamma_sweep", "gamma", lambda results: words("gamma_sweep.theory", closed_form(results)), figures
+    )
 
 
 def closed_form(results: pd.DataFrame) -> ClosedForm | None:

@@ -175,7 +175,7 @@ def _parts(text: str) -> Iterator[tuple[str, str, list[Block]]]:
         if node.type == "heading":
             if level or blocks:
                 yield level, heading, blocks
-            level, heading, blocks = node.tag, _literal(node), []
+            level, heading, blocks = node.tag, literal(_text(node)), []
         elif node.type == "hr" or (level == "h3" and node.type != "paragraph"):
             yield level, heading, blocks
             level, heading, blocks = "more", "", []
@@ -210,10 +210,6 @@ def _flat(text: Text) -> Text:
 
 def _words(node: SyntaxTreeNode) -> str:
     return "".join(" " if each.type == "softbreak" else each.content for each in node.children)
-
-
-def _literal(node: SyntaxTreeNode) -> str:
-    return literal(_text(node))
 
 
 def _sampling(results: pd.DataFrame) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from specbench.metrics.results import read_jobs
 from specbench.reports import Report, Table, cells
 from specbench.reports.cells import NONE, interval, number
 from specbench.reports.plots import latency as plots
-from specbench.rules import RULES, TOKEN, RuleInfo
+from specbench.rules import RULES, TOKEN
 
 from .command import main
 from .folder import read_rows, read_whole
@@ -188,7 +187,7 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
         arrays[int(rows["job"].iloc[0]), int(rows["case"].iloc[0])] = np.stack(by_round)
     lines = []
     for info in RULES.values():
-        rows = timed[timed["rule"].map(_compared_with) == info]
+        rows = timed[timed["rule"].map(lambda rule: RULES.get(rule, TOKEN)) == info]
         names = list(dict.fromkeys(rows["verifier"]))
         if len(names) < 2:
             continue
@@ -198,7 +197,8 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
         for key, row in of_rule:
             if row["verifier"] == reference or key not in base:
                 continue
-            ratio = ratio_of_medians(_samples(arrays, row), _samples(arrays, base[key]))
+            own, other = (arrays[each["job"], each["case"]] for each in (row, base[key]))
+            ratio = ratio_of_medians(own, other)
             lines.append(
                 {
                     **{name: row[name] for name in ("variant", "batch_size", "verifier")},
@@ -211,14 +211,6 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
             )
     columns = ["variant", "batch_size", "verifier", "reference", "times", "times_low", "times_high", "comparable"]
     return pd.DataFrame(lines, columns=columns)
-
-
-def _compared_with(rule: str) -> RuleInfo:
-    return RULES.get(rule, TOKEN)
-
-
-def _samples(arrays: Mapping[tuple[int, int], np.ndarray], row: pd.Series) -> np.ndarray:
-    return arrays[row["job"], row["case"]]
 
 
 def speed_table(speed: pd.DataFrame) -> pd.DataFrame:

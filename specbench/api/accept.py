@@ -118,7 +118,8 @@ class AcceptVerifier:
         p_finite, q_finite = (rows.isfinite().all(dim=1).tolist() for rows in (p_rows, q_rows))
         token_ids = torch.full((len(counts), draft.max_draft_tokens + 1), PADDING)
         num_accepted = torch.zeros(len(counts), dtype=torch.int64)
-        ids, p, q, u = (self._converted(each) for each in (drafted, p_rows, q_rows, uniforms))
+        given: tuple[Any, ...] = (drafted, p_rows, q_rows, uniforms)
+        ids, p, q, u = (each.numpy() if self.numpy and each is not None else each for each in given)
         for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
             mine, scored = slice(first, first + g), slice(first + b, first + b + g + 1)
             if not all(p_finite[scored]) or not all(q_finite[mine]):
@@ -129,9 +130,6 @@ class AcceptVerifier:
             token_ids[b, accepted] = token
             num_accepted[b] = accepted
         return Verification(token_ids.to(device), num_accepted.to(device))
-
-    def _converted(self, values: Tensor | None) -> Any:
-        return values.numpy() if self.numpy and values is not None else values
 
     def _outcome(self, returned: object, g: int, vocabulary: int) -> tuple[int, int]:
         """What the function returned as plain numbers."""

@@ -110,22 +110,9 @@ class DecodedBatch(list[Decoded]):
     def results(self) -> dict[str, Any]:
         """Measurements of all texts by the names of columns of results.parquet, with 95% intervals (``_low``,
         ``_high``) over prompts."""
-        from specbench.metrics.acceptance import (
-            acceptance_columns,
-            acceptance_histogram,
-            position_rates,
-            totals_by_prompt,
-        )
+        from specbench.metrics.acceptance import acceptance_fields
 
-        log = self.step_log()
-        rates = position_rates(log, self.gamma)
-        return {
-            **acceptance_columns(totals_by_prompt(log)),
-            "acceptance_histogram": acceptance_histogram(log, self.gamma),
-            "joint_rates": rates.joint,
-            "conditional_rates": rates.conditional,
-            **self.measured,
-        }
+        return {**acceptance_fields(self.step_log(), self.gamma), **self.measured}
 
     def step_log(self) -> pd.DataFrame:
         """A row a verification step: ``prompt`` (its place in ``prompts``), ``sample``, ``step``, ``num_draft_tokens``,

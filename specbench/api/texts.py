@@ -24,12 +24,12 @@ from specbench.drafters import Drafter, draft_name
 from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.run_row import NO_DRAFT
 from specbench.models import CachedModel, Pair
-from specbench.protocols.decode import in_groups, speed_fields
+from specbench.protocols.decode import in_groups, speed_fields, warm_rounds
 from specbench.protocols.model_context import ModelContext
 from specbench.protocols.parameters import check_parameters
 from specbench.protocols.record import RecordProtocol, repeated
 from specbench.protocols.record import record as record_requests
-from specbench.protocols.rounds import RoundSettings, decode_timed, timed_rounds
+from specbench.protocols.rounds import RoundSettings, decode_timed
 from specbench.protocols.scoring import score_texts
 from specbench.replay.trace import Trace
 from specbench.rules.verifier import Verifier
@@ -127,12 +127,7 @@ def _compared(
     plain: Decoder, decoder: Decoder, requests: Sequence[Request], size: int
 ) -> tuple[list[Completion], dict[str, Any]]:
     """The texts of the first round, and columns of speed. Batches, rounds and warm-up are those of protocol=decode."""
-    groups = in_groups(requests, size)
-    plain.reserve(requests, size)
-    for each in (plain, decoder):
-        each.run(groups[0])
-        each.clear_times()
-    timed = timed_rounds(plain, decoder, groups, _ROUNDS, size)
+    timed = warm_rounds(plain, decoder, in_groups(requests, size), _ROUNDS, size)
     speeds = speed_fields(timed, {})
     kept = ("seconds", "plain_seconds", "tokens_per_second", "plain_tokens_per_second", "rounds", "other_cores")
     kept += ("speedup", "speedup_low", "speedup_high", "differing_texts")

@@ -48,21 +48,15 @@ def simplest_failure(
     Returns:
         None if it shows in none of these (coupled steps, calls of D).
     """
-    named = _of_headline(evidence)
+    verdict = verdict_of(evidence)
+    headed = verdict.located or verdict.row
+    named = None if headed is None else headed.fixture
     here = {name: probe for name, probe in probes.items() if name == named}
     return (
         _of_requests(verifier, evidence, here, [each for each in extremes if each.fixture.name == named], unused)
         or _of_requests(verifier, evidence, probes, extremes, unused)
         or _of_probabilities(verifier, evidence, probes)
     )
-
-
-def _of_headline(evidence: Evidence) -> str | None:
-    """The fixture that the headline names, whose example it should be."""
-    verdict = verdict_of(evidence)
-    if verdict.located is not None:
-        return verdict.located.fixture
-    return None if verdict.row is None else verdict.row.fixture
 
 
 def _of_requests(

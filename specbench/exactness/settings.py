@@ -54,16 +54,9 @@ class Settings:
                 raise ConfigError(
                     f"protocol.{name}", getattr(self, name), "not inside (0, 1)", "Use a number inside it."
                 )
-        for name in (
-            "seconds",
-            "locating_seconds",
-            "input_seconds",
-            "serial_seconds",
-            "use_seconds",
-            "row_seconds",
-            "call_seconds",
-        ):
-            check_seconds(f"protocol.{name}", getattr(self, name))
+        for name in vars(self):
+            if name.endswith("seconds"):
+                check_seconds(f"protocol.{name}", getattr(self, name))
         for name, fewest in (("draws", 1), ("calls", 0), ("serial_draws", 0), ("use_calls", 0), ("row_vocabulary", 0)):
             if not fewest <= getattr(self, name) <= MOST_DRAWS:
                 raise ConfigError(

@@ -1,51 +1,32 @@
 """Draws from rows of logits on a CPU in C++ (cpu_rows.cpp), one operation in place of thirty.
 
-Only a compiled step uses them, inside :func:`drawing`, so that an eager step needs no compiler and never differs. The
+Only a compiled step uses them, inside ``drawing()``, so that an eager step needs no compiler and never differs. The
 plain twins are ``LogitRows.normalizer`` and :func:`specbench.sampling.inverse_cdf`; sums may differ by rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from specbench.core.switch import Switch
 from specbench.core.types import LogitRows
 
-
-@dataclass
-class _Drawing:
-    by_library: bool = False
-
-
-_drawing = _Drawing()
+drawing = Switch()  # inside, samplers draw by the library; cpu_product.load() first
 _NO_DRAW = torch.zeros(0, dtype=torch.float64)
 
 
-@contextmanager
-def drawing() -> Generator[None]:
-    """Samplers draw by the library inside. :func:`specbench.kernels.cpu_product.load` first."""
-    before, _drawing.by_library = _drawing.by_library, True
-    try:
-        yield
-    finally:
-        _drawing.by_library = before
-
-
 def takes(rows: LogitRows) -> bool:
-    """Returns whether the library draws from these rows: float32 on a CPU, without a mask, inside :func:`drawing`."""
+    """Returns whether the library draws from these rows: float32 on a CPU, without a mask, inside ``drawing()``."""
     logits = rows.logits
-    plain = _drawing.by_library and logits.is_cpu and logits.dtype == torch.float32 and rows.allowed is None
+    plain = drawing.on and logits.is_cpu and logits.dtype == torch.float32 and rows.allowed is None
     return plain and logits.stride(1) == 1 and rows.temperature.dtype == rows.cutoff.dtype == torch.float64
 
 
 def takes_weights(weights: Float64[Tensor, "n V"]) -> bool:
-    """Returns whether :func:`inverse_cdf` takes these weights, inside :func:`drawing`."""
-    return _drawing.by_library and weights.is_cpu and weights.dtype == torch.float64 and weights.stride(1) == 1
+    """Returns whether :func:`inverse_cdf` takes these weights, inside ``drawing()``."""
+    return drawing.on and weights.is_cpu and weights.dtype == torch.float64 and weights.stride(1) == 1
 
 
 def draw(rows: LogitRows, u: Float64[Tensor, " n"]) -> tuple[Int64[Tensor, " n"], Float64[Tensor, " n"]]:

@@ -11,20 +11,13 @@ however good it is; acceptance by position, and the acceptance length, mean the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from specbench.metrics.intervals import Estimate, columns, ratio_of_sums
-
-
-def depths(steps: pd.DataFrame) -> np.ndarray:
-    """How many tokens each step could have accepted. Logs from before there were trees do not say it apart."""
-    drafted = steps["num_draft_tokens"]
-    known = steps["draft_depth"].fillna(drafted) if "draft_depth" in steps else drafted
-    return known.to_numpy(dtype=np.int64)
+from specbench.metrics.ratios import StepLog, conditional_rates, joint_rates
 
 
 def acceptance_histogram(steps: pd.DataFrame, gamma: int) -> list[int]:
@@ -32,40 +25,25 @@ def acceptance_histogram(steps: pd.DataFrame, gamma: int) -> list[int]:
     return np.bincount(steps["num_accepted"], minlength=gamma + 1).tolist()
 
 
-@dataclass(frozen=True)
-class PositionRates:
-    """Per position i = 1..gamma of the block, None where no block reached it.
+def position_rates(steps: pd.DataFrame, gamma: int) -> tuple[list[float | None], list[float | None]]:
+    """Acceptance by position i = 1..gamma in the block, None where no block reached it.
 
-    Attributes:
+    Returns:
         joint: share of the blocks that drafted position i which accepted at least i tokens. vLLM's per-position
             rate, but with blocks that were cut short left out of the denominator.
         conditional: share of the blocks that drafted position i and accepted i - 1 which accepted i as well.
     """
-
-    joint: list[float | None]
-    conditional: list[float | None]
-
-
-def position_rates(steps: pd.DataFrame, gamma: int) -> PositionRates:
-    """Acceptance by position in the block."""
-    depth, accepted = depths(steps), steps["num_accepted"].to_numpy()
-    joint, conditional = [], []
-    for i in range(1, gamma + 1):
-        reached = depth >= i
-        tested = reached & (accepted >= i - 1)
-        hits = int((accepted >= i).sum())
-        joint.append(hits / int(reached.sum()) if reached.any() else None)
-        conditional.append(hits / int(tested.sum()) if tested.any() else None)
-    return PositionRates(joint, conditional)
+    log = StepLog.of(steps, gamma)
+    return joint_rates(log), conditional_rates(log)
 
 
 def position_estimates(steps: pd.DataFrame, gamma: int) -> tuple[list[Estimate | None], list[Estimate | None]]:
     """:func:`position_rates`, joint and conditional, with their intervals by bootstrap over prompts."""
-    depth, accepted = depths(steps), steps["num_accepted"].to_numpy()
+    log = StepLog.of(steps, gamma)
     joint, conditional = [], []
     for i in range(1, gamma + 1):
-        reached, hit = depth >= i, accepted >= i
-        counted = pd.DataFrame({"reached": reached, "tested": reached & (accepted >= i - 1), "hit": hit})
+        reached, hit = log.depth >= i, log.accepted >= i
+        counted = pd.DataFrame({"reached": reached, "tested": reached & (log.accepted >= i - 1), "hit": hit})
         sums = {name: column.to_numpy() for name, column in counted.groupby(_units(steps).to_numpy()).sum().items()}
         joint.append(ratio_of_sums(sums["hit"], sums["reached"]))
         conditional.append(ratio_of_sums(sums["hit"], sums["tested"]))
@@ -105,4 +83,15 @@ def acceptance_columns(totals: pd.DataFrame) -> dict[str, Any]:
         **columns("drafted_per_step", ratio_of_sums(drafted, steps)),
         **columns("acceptance_rate", ratio_of_sums(accepted, drafted)),
         **columns("acceptance_length", ratio_of_sums(accepted + steps, steps)),
+    }
+
+
+def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
+    """All columns of acceptance of a row, from its step log."""
+    joint, conditional = position_rates(steps, gamma)
+    return {
+        **acceptance_columns(totals_by_prompt(steps)),
+        "acceptance_histogram": acceptance_histogram(steps, gamma),
+        "joint_rates": joint,
+        "conditional_rates": conditional,
     }

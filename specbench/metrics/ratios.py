@@ -21,8 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from specbench.metrics.acceptance import depths
-
 Value = float | None
 
 
@@ -42,7 +40,10 @@ class StepLog:
         """From the columns of results.STEP_SCHEMA."""
         names = ("num_draft_tokens", "num_accepted", "num_emitted")
         drafted, accepted, emitted = (steps[name].to_numpy(dtype=np.int64) for name in names)
-        return StepLog(drafted, depths(steps), accepted, emitted, pd.factorize(steps["prompt"])[0], gamma)
+        # Logs from before there were trees do not say the depth apart.
+        known = steps["draft_depth"].fillna(steps["num_draft_tokens"]) if "draft_depth" in steps else drafted
+        depth = np.asarray(known, dtype=np.int64)
+        return StepLog(drafted, depth, accepted, emitted, pd.factorize(steps["prompt"])[0], gamma)
 
     @property
     def drafting(self) -> np.ndarray:

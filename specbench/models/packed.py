@@ -1,39 +1,20 @@
 """Linear layers with a second copy of their weights, in the order in which a compiled CPU step reads them.
 
-The copy is read inside :func:`reading` alone. Everything else, transformers' own decoders among it, computes with the
+The copy is read inside ``reading()`` alone. Everything else, transformers' own decoders among it, computes with the
 layer's weights as before.
 """
 
 from __future__ import annotations
-
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from specbench.core.switch import Switch
 from specbench.kernels import cpu_product
 
-
-@dataclass
-class _Reading:
-    packed: bool = False
-
-
-_reading = _Reading()
-
-
-@contextmanager
-def reading() -> Generator[None]:
-    """Layers read their packed weights inside. torch.compile knows code that it made there from that of elsewhere."""
-    before, _reading.packed = _reading.packed, True
-    try:
-        yield
-    finally:
-        _reading.packed = before
+reading = Switch()  # inside, layers read their packed weights
 
 
 class PackedLinear(nn.Module):
@@ -55,7 +36,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, input: Float[Tensor, "*n in"]) -> Float[Tensor, "*n out"]:
         """As nn.Linear."""
-        if not _reading.packed or self._packed is None:
+        if not reading.on or self._packed is None:
             return linear(input, self.weight, self.bias)
         output = cpu_product.product(input, self._packed, self.out_features)
         return output if self.bias is None else output + self.bias

@@ -21,17 +21,12 @@ import torch
 from specbench.benchmark.weights import copy_bandwidth, weight_bytes
 from specbench.core.checks import MOST_ROUNDS, check_count
 from specbench.core.errors import ConfigError
+from specbench.core.machine.journal import Journal
 from specbench.core.rounding import speedup
 from specbench.decoding import Completion, Decoder, Request
 from specbench.decoding.detokenize import Tokenizer
 from specbench.decoding.step_result import PHASES as STEP_PHASES
-from specbench.metrics.acceptance import (
-    acceptance_columns,
-    acceptance_histogram,
-    position_estimates,
-    position_rates,
-    totals_by_prompt,
-)
+from specbench.metrics.acceptance import acceptance_fields, position_estimates
 from specbench.metrics.definitions import latency_columns
 from specbench.metrics.intervals import columns, ratio_of_sums
 from specbench.metrics.results import CATEGORIES, EMPIRICAL, EMPIRICAL_SCHEMA, STEP_SCHEMA, STEPS, TEXT_SCHEMA, TEXTS
@@ -123,7 +118,9 @@ class DecodeProtocol:
             shared = {"rounds_of": found.rounds_of, "looks": found.looks}
         else:
             plain, speculative = context.decoder(0), context.decoder()
-            timed = self._decode(plain, speculative, context, groups)
+            timed = warm_rounds(
+                plain, speculative, groups, self.rounds, context.batch_size, self.warmup, context.journal
+            )
             facts = DecoderFacts.of(plain, speculative)  # before plain decodes beside others
             batches = in_groups([request for group in groups for request in group], context.batch_size)
             plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
@@ -185,18 +182,31 @@ class DecodeProtocol:
         size = context.batch_size if self.group is None else self.group or len(context.requests)
         return in_groups(context.requests, size)
 
-    def _decode(
-        self, plain: Decoder, speculative: Decoder, context: ModelContext, groups: Sequence[Sequence[Request]]
-    ) -> TimedRounds:
-        at_once = context.batch_size
-        for decoder in (speculative, plain):
-            decoder.reserve(context.requests, at_once)
-        for _ in range(self.warmup):
-            plain.run(groups[0][:at_once])
-            speculative.run(groups[0][:at_once])
-        speculative.clear_times()
-        plain.clear_times()
-        return timed_rounds(plain, speculative, groups, self.rounds, at_once, context.journal)
+
+def warm_rounds(
+    plain: Decoder,
+    speculative: Decoder,
+    groups: Sequence[Sequence[Request]],
+    settings: RoundSettings,
+    at_once: int,
+    warmup: int = 1,
+    journal: Journal | None = None,
+) -> TimedRounds:
+    """Decodes in paired rounds, once both decoders have memory for all requests and have decoded the first batch.
+
+    Args:
+        at_once, journal: see :func:`specbench.protocols.rounds.timed_rounds`.
+        warmup: times that the first batch is decoded both ways, untimed.
+    """
+    requests = [request for group in groups for request in group]
+    for decoder in (speculative, plain):
+        decoder.reserve(requests, at_once)
+    for _ in range(warmup):
+        plain.run(groups[0][:at_once])
+        speculative.run(groups[0][:at_once])
+    speculative.clear_times()
+    plain.clear_times()
+    return timed_rounds(plain, speculative, groups, settings, at_once, journal)
 
 
 def step_log(completions: Sequence[Completion]) -> pd.DataFrame:
@@ -232,18 +242,6 @@ def repeat_failure(differing: int, device: torch.device, dtype: torch.dtype) -> 
         "verifier or the drafter has randomness of its own, or a text leaves something behind for the next one. "
         "protocol.rounds=1 protocol.max_rounds=1 decodes each text once."
     )
-
-
-def acceptance_fields(steps: pd.DataFrame, gamma: int) -> dict[str, Any]:
-    """RunRow's acceptance columns, from the step log."""
-    totals = totals_by_prompt(steps)
-    rates = position_rates(steps, gamma)
-    return {
-        **acceptance_columns(totals),
-        "acceptance_histogram": acceptance_histogram(steps, gamma),
-        "joint_rates": rates.joint,
-        "conditional_rates": rates.conditional,
-    }
 
 
 def overlap_fields(trace: Trace | None) -> dict[str, Any]:

@@ -23,6 +23,12 @@ def names(group: str) -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
+def keys(group: str, name: str) -> list[str]:
+    """The keys of a choice, such as ``layers`` of drafter=layer_skip."""
+    node = OmegaConf.load(CONF / group / f"{name}.yaml")
+    return [str(key) for key in node if not str(key).startswith("_")]
+
+
 def chosen(group: str, name: str) -> Any:
     """The object that a choice of conf names.
 

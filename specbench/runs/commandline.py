@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from specbench.core.conf import CONF
 from specbench.core.errors import ConfigError
 from specbench.core.machine.files import is_text
 from specbench.runs.checks import check_override, did_you_mean
-from specbench.runs.choices import names
+from specbench.runs.choices import keys, names
 from specbench.runs.config import GROUPS, OPEN_GROUPS, Config
 from specbench.runs.overrides import in_quotes, key_of, spelled_out, typed
 from specbench.runs.plan import find_sweep, read_plan
@@ -170,27 +169,15 @@ def unknown_key(group: str, key: str, overrides: Sequence[str]) -> str:
     override = next(each for each in overrides if key_of(each) == f"{group}.{key}")
     given = [each.partition("=")[2] for each in overrides if key_of(each) == group]
     chosen = [name for name in given[-1].split(",") if name in names(group)] if given else []
-    keys = {name: _keys(group, name) for name in names(group)}
-    having = [name for name in keys if key in keys[name]]
+    every = {name: keys(group, name) for name in names(group)}
+    having = [name for name in every if key in every[name]]
     lacking = ",".join(name for name in chosen if name not in having)
     subject = f"{group}={lacking}" if lacking else f"the chosen {group}"
     text = f"{override}: {subject} has no key {key}"
     if chosen and not lacking:
         entries = "and Hydra sets none of its entries that the yaml lacks"
         return f"{override}: {group}.{key} takes entries, {entries}. Add them: {shlex.quote(f'++{override}')}"
-    if mixed := ",".join(name for name in chosen if name in having):
-        rest = [each for each in overrides if each != override and key_of(each) != group]
-        more = shlex.join(["resume=latest", f"{group}={mixed}", override, *rest])
-        return (
-            f"{text}, which {group}={mixed} has.\nRun {subject} first, without {override}. "
-            f"Then add the others to its sweep: python -m specbench {more}"
-        )
     if having:
         return f"{text}. {group}={' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
-    known = sorted({each for name in chosen or keys for each in keys[name]})
+    known = sorted({each for name in chosen or every for each in every[name]})
     return f"{text}. {did_you_mean(f'{group}.{key}', [f'{group}.{each}' for each in known])}It has {', '.join(known)}."
-
-
-def _keys(group: str, name: str) -> list[str]:
-    node = OmegaConf.load(CONF / group / f"{name}.yaml")
-    return [str(key) for key in node if not str(key).startswith("_")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 
@@ -114,7 +113,7 @@ def _report(folder: Path, status: SweepStatus) -> Report | None:
     is_own = analysis_module(exp) is None
     single, report = is_own and len(status.states) == 1, None
     try:
-        report = None if single else build_report(folder, analysis)
+        report = None if single or analysis is None else analysis.build(folder)
     except SpecbenchError as error:
         if not is_own:
             raise
@@ -126,8 +125,3 @@ def _report(folder: Path, status: SweepStatus) -> Report | None:
         if single and analysis is not None:
             say(f"python -m {analysis.__name__} {shlex.quote(os.path.relpath(folder))} makes a report of it.")
     return report
-
-
-def build_report(folder: Path, analysis: ModuleType | None) -> Report | None:
-    """The report that an analysis makes of a sweep; None without one."""
-    return None if analysis is None else analysis.build(folder)

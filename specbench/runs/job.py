@@ -131,12 +131,11 @@ def workload_name(workload: WorkloadConfig) -> str:
 
 def _with(name: str, settings: Mapping[str, Any]) -> str:
     """A name, and in brackets the settings, as a command line gives them: ``true`` and ``null``, not Python's words."""
-    told = [f"{key}={_as_given(value)}" for key, value in settings.items()]
+    words = {
+        key: json.dumps(value) if value is None or isinstance(value, bool) else value for key, value in settings.items()
+    }
+    told = [f"{key}={word}" for key, word in words.items()]
     return f"{name}[{','.join(told)}]" if told else name
-
-
-def _as_given(value: Any) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def repeating(overrides: Sequence[str], config_dir: str | None) -> str:

@@ -5,17 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from specbench.core.machine.progress import console, say
 from specbench.metrics.run_settings import SAMPLER, distinguishing_columns, with_settings
+from specbench.reports import cells
 from specbench.reports.between import tokens_a_step
-from specbench.reports.cells import NONE, few_units, interval, number, plain
 from specbench.reports.text import literal
 from specbench.reports.winner import fastest, machine
 
 _LONGEST = 40  # characters of a parameter in a table's cell
+
+
+def print_table(told: pd.DataFrame, title: str | None = None, to: Console | None = None) -> None:
+    """Prints a table of texts. Texts are shown as they are: in plain strings rich takes [red] for a colour."""
+    table = Table(title=None if title is None else Text(title))
+    for name in told:
+        table.add_column(Text(str(name)), justify="right")
+    for row in told.itertuples(index=False):
+        table.add_row(*map(Text, row))
+    (to or console).print(table)
 
 
 def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
@@ -29,22 +40,20 @@ def print_categories(rows: pd.DataFrame, categories: pd.DataFrame) -> None:
         return
     rows = with_settings(rows)
     shown = _told(rows)
-    table = Table(title=Text("by category"))
-    for name in [*shown, "category", "prompts", "texts", "tokens a step", "acceptance rate", "speedup"]:
-        table.add_column(name, justify="right")
-    for _, row in categories.merge(rows[["job", *shown]], on="job").iterrows():
-        cells = (
-            *(plain(row[name]) for name in shown),
-            row["category"] or "(none)",
-            f"{row['prompts']}",
-            f"{row['texts']}",
-            interval(row, "acceptance_length"),
-            number(row["acceptance_rate"], ".3f"),
-            interval(row, "speedup"),
-        )
-        table.add_row(*map(Text, cells))
-    console.print(table)
-    if few := few_units({"prompts of a category": int(categories["prompts"].min())}):
+    told = cells.shown(
+        categories.merge(rows[["job", *shown]], on="job"),
+        lambda row: {
+            **{name: cells.plain(row[name]) for name in shown},
+            "category": row["category"] or "(none)",
+            "prompts": f"{row['prompts']}",
+            "texts": f"{row['texts']}",
+            "tokens a step": cells.interval(row, "acceptance_length"),
+            "acceptance rate": cells.number(row["acceptance_rate"], ".3f"),
+            "speedup": cells.interval(row, "speedup"),
+        },
+    )
+    print_table(told, "by category")
+    if few := cells.few_units({"prompts of a category": int(categories["prompts"].min())}):
         say(few)
     if categories["speedup"].isna().any():
         say(
@@ -72,23 +81,22 @@ def print_summary(rows: pd.DataFrame, folder: Path | None = None) -> None:
     rows = with_settings(rows).assign(prompt_chunk=chunks)
     shown = _told(rows) or ["gamma", "verifier"]
     shared = [rows[name].iloc[0] for name in ("pair", "hardware") if rows[name].nunique() == 1]
-    # Text as it is: in plain strings rich takes [red] for a colour.
-    table = Table(title=Text(": ".join(filter(None, [rows["exp"].iloc[0], ", ".join(shared)]))))
-    for name in [*shown, "tokens a step", "acceptance rate", "tokens/s", "plain tokens/s", "speedup", "TV (noise)"]:
-        table.add_column(name, justify="right")
-    for _, row in rows.iterrows():
-        cells = (
-            *(plain(row[name]) for name in shown),
-            number(row["acceptance_length"]),
-            number(row["acceptance_rate"], ".3f"),
-            number(row["tokens_per_second"], ".0f"),
-            number(row["plain_tokens_per_second"], ".0f"),
-            interval(row, "speedup"),
-            NONE if pd.isna(row["check_tv"]) else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
-        )
-        table.add_row(*map(Text, cells))
-    console.print(table)
-    names = [", ".join(f"{name} {plain(row[name])}" for name in shown) for _, row in rows.iterrows()]
+    told = cells.shown(
+        rows,
+        lambda row: {
+            **{name: cells.plain(row[name]) for name in shown},
+            "tokens a step": cells.number(row["acceptance_length"]),
+            "acceptance rate": cells.number(row["acceptance_rate"], ".3f"),
+            "tokens/s": cells.number(row["tokens_per_second"], ".0f"),
+            "plain tokens/s": cells.number(row["plain_tokens_per_second"], ".0f"),
+            "speedup": cells.interval(row, "speedup"),
+            "TV (noise)": cells.NONE
+            if pd.isna(row["check_tv"])
+            else f"{row['check_tv']:.3f} ({row['check_tv_noise']:.3f})",
+        },
+    )
+    print_table(told, ": ".join(filter(None, [rows["exp"].iloc[0], ", ".join(shared)])))
+    names = [", ".join(f"{name} {cells.plain(row[name])}" for name in shown) for _, row in rows.iterrows()]
     settings = distinguishing_columns(rows, "verifier") or ["gamma"]
     verdicts = [] if folder is None else tokens_a_step(folder, rows, settings)
     for text in (*([fastest(rows, names)] if len(rows) > 1 else []), *verdicts, machine(rows)):
@@ -107,7 +115,7 @@ def _told(rows: pd.DataFrame) -> list[str]:
         name
         for name in told
         if name.startswith((SAMPLER, "token_rules"))
-        and max(len(plain(each)) for each in rows[name]) > _LONGEST
+        and max(len(cells.plain(each)) for each in rows[name]) > _LONGEST
         and of_samplers[name].nunique(dropna=False).max() == 1
     }
     return ["sampler", *(name for name in told if name not in spared)]

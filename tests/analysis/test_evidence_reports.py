@@ -32,7 +32,9 @@ GREEDY = (
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
     """The folders of both runs."""
-    ran = run_once(tmp_path_factory, "evidence", {"eprocess": (EPROCESS, True), "greedy_divergence": (GREEDY, True)})
+    ran = run_once(
+        tmp_path_factory, "evidence", {"eprocess": (EPROCESS, True), "greedy_divergence": (GREEDY, True)}, anew=True
+    )
     assert [each.ended.status for each in ran.values()] == [0, 0], "\n".join(each.ended.text for each in ran.values())
     return {name: each.sweep for name, each in ran.items()}
 

@@ -93,7 +93,7 @@ def ran(tmp_path_factory, request) -> dict[str, Ran]:
     refused_ones = [case for case in [*REFUSED, NO_MODULE] if case in chosen]
     cases = [*refused_ones, CLAIMS, HANGS, BUGS, COMPARED, NAMELESS]
     lines = {case.reason: (untracked(case.arguments), False) for case in cases}
-    return run_once(tmp_path_factory, "exactness_cli", lines)
+    return run_once(tmp_path_factory, "exactness_cli", lines, anew=True)
 
 
 def test_no_line_here_imports_what_only_models_need(ran):

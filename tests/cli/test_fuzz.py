@@ -1,12 +1,10 @@
 """What nobody would write ends in rows that say what was asked, or in one clear message: never in a traceback."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.helpers.command_lines import ROOT, clean_environment, once
+from tests.helpers.command_lines import apart, clean_environment, once
 
 COUNTS = [25, pytest.param(60, marks=pytest.mark.thorough), pytest.param(300, marks=pytest.mark.long)]
 LOOKS = ("-h", "--help", "--cfg", "--info", "--hydra-help")
@@ -17,10 +15,8 @@ def ended(tmp_path_factory, request) -> list[dict]:
     """How command lines ended, as many as the parameter says."""
 
     def make(folder):
-        command = [sys.executable, "-m", "tests.helpers.fuzz_command_lines", str(folder), str(request.param)]
         environment = clean_environment(folder, hide_gpus=True)
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        apart("tests.helpers.fuzz_command_lines", (str(folder), str(request.param)), environment)
 
     return json.loads((once(tmp_path_factory, f"fuzz_{request.param}", make) / "ended.json").read_text())
 

@@ -5,6 +5,8 @@ On a CPU, with small vocabularies.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from specbench.core.errors import NotInstalledError
@@ -65,11 +67,12 @@ class AbsentVerifier:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> dict[str, Ran]:
+    def prepare(folder: Path) -> None:
+        (folder / "trace.jsonl").write_text(TRACE["trace.jsonl"])
+
     lines = {name: (arguments, False) for name, arguments in LINES.items()}
-    return run_once(
-        tmp_path_factory, "latency_lines", lines, lambda at: at.joinpath("trace.jsonl").write_text(TRACE["trace.jsonl"])
-    )
+    return run_once(tmp_path_factory, "latency_lines", lines, prepare, anew=thorough)
 
 
 @pytest.mark.thorough

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_lines import ROOT, clean_environment, once
+from tests.helpers.command_lines import apart, clean_environment, once
 
 TOGETHER = (
     ("killed", "one_second", "widened", "interrupted"),
@@ -27,10 +27,9 @@ def found(factory: pytest.TempPathFactory, name: str) -> dict:
     (names,) = (each for each in TOGETHER if name in each)
 
     def make(folder: Path) -> None:
-        command = [sys.executable, "-m", "tests.helpers.sweep_scenarios", str(folder), *names]
         environment = clean_environment(folder, hide_gpus=True)
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        anew = names != TOGETHER[0]  # launchers start processes that import the main module
+        apart("tests.helpers.sweep_scenarios", (str(folder), *names), environment, anew)
 
     return json.loads((once(factory, f"sweep_{names[0]}", make) / f"{name}.json").read_text())
 

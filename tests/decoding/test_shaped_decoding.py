@@ -153,11 +153,13 @@ def test_a_step_without_such_parameters_looks_at_no_text(tiny, requests, monkeyp
 @pytest.mark.skipif(not launch.INTERPRETED, reason="tests/gpu/test_engines_on_gpu.py decodes on a GPU")
 @pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("chosen", [(0, 2, 7), (0, 3)], ids=["in place", "with a mask beside the logits"])
-def test_the_fused_verifier_and_kernels_write_the_texts_of_their_plain_twins(pair, requests, chosen, monkeypatch):
+def test_the_fused_verifier_and_kernels_write_the_texts_of_their_plain_twins(
+    pair, requests, chosen, monkeypatch, thorough
+):
     """Sampled texts in float32: both draw the same uniforms, so that bans of another position show."""
-    small = toy_pair(pair)
+    small, tokens = toy_pair(pair), 6 if thorough else 4
     warm = [
-        dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.9), max_new_tokens=6)
+        dataclasses.replace(each, sampling=dataclasses.replace(each.sampling, temperature=0.9), max_new_tokens=tokens)
         for each in (requests[i] for i in chosen)
     ]
     target = CachedModel(small.target, small.vocab_size, "target")

@@ -204,9 +204,9 @@ def test_rates_by_position_are_by_depth():
         {"prompt": "a", "num_draft_tokens": [6, 6, 2], "num_accepted": [2, 0, 1], "num_emitted": [3, 1, 2]}
         | {"draft_depth": [2, 2, 1]}
     )
-    rates = position_rates(steps, 2)
-    assert rates.joint == [2 / 3, 1 / 2]
-    assert rates.conditional == [2 / 3, 1.0]
+    joint, conditional = position_rates(steps, 2)
+    assert joint == [2 / 3, 1 / 2]
+    assert conditional == [2 / 3, 1.0]
     log = ratios.StepLog.of(steps, 2)
     assert ratios.full_drafts_length(log) == 2.0
     assert ratios.tested_rate(log) == 3 / 4

@@ -491,9 +491,12 @@ def check_headline(certificate, e: Evidence) -> None:
         assert e.fault is not None or refuted(e)
 
 
-def test_no_sentence_is_contradicted_by_the_evidence_that_it_is_made_of():
+def test_no_sentence_is_contradicted_by_the_evidence_that_it_is_made_of(thorough):
+    """The short form takes every fifth piece of evidence, and those of code that does not run."""
     seen, verdicts = set(), set()
-    for evidence in evidences():
+    made = list(evidences())
+    faults = len(ROWS) + 1
+    for evidence in made if thorough else made[:-faults:5] + made[-faults:]:
         certificate = certificate_of(evidence)
         check_headline(certificate, evidence)
         for sentence in certificate.words:

@@ -54,6 +54,8 @@ def test_fixtures_hold_what_they_promise():
     assert (FIXTURES["processed"].p == 0).any()
     assert rule_lengths("token", FIXTURES["greedy"])[-1].tolist() == [0, 1, 0]  # accepts, then refuses
     assert FIXTURES["ragged"].counts == (2, 0, 1)
+    assert [count for _, count in FIXTURES["ragged"].classes()] == [0, 1, 2]
+    assert len({variant.params for variant, _ in FIXTURES["mixed"].classes()}) == 3
 
 
 @every_fixture

@@ -253,10 +253,10 @@ def on_the_pair(pair: Pair, verifier: Verifier, sampling: SamplingParams) -> Mod
     [(MaskedVerifier(), "not rejected"), (ReturnsArgmax(), "rejected"), (IgnoresTopP(), "rejected")],
     ids=["masked", "returns argmax", "ignores top-p"],
 )
-def test_verdicts_on_texts_of_the_pair_under_top_p(pair, verifier, expected):
+def test_verdicts_on_texts_of_the_pair_under_top_p(pair, verifier, expected, thorough):
     """Positions in doubt are left out, few of them in float32, and save no flawed verifier."""
     context = on_the_pair(pair, verifier, SamplingParams(top_p=0.9))
-    outcome = EprocessProtocol(400, 1e-6).run(context)
+    outcome = EprocessProtocol(400 if thorough else 150, 1e-6).run(context)
     certificate = json.loads(outcome.documents["e_certificate.json"])
     assert certificate["verdict"] == expected
     assert 0 < certificate["without_bet"] < 0.05 * certificate["tokens"]

@@ -36,9 +36,10 @@ class SpoilsCalls(TokenSteps):
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("period", [20, 200, 1009])
-def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period):
+def test_a_verifier_that_spoils_whole_calls_is_refuted_or_bounded(period, thorough):
     """No event of a spoiled call has a bias of more than 1, so that its mean is at most 1 / period."""
-    settings = settings_of("quick", draws=20_000, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
+    draws = 20_000 if thorough else 6_000
+    settings = settings_of("quick", draws=draws, calls=0, use_calls=0, row_vocabulary=0, serial_draws=0)
     with torch.inference_mode():
         evidence = examine(SpoilsCalls(period), settings, 0, CPU)
     verdict = verdict_of(evidence)

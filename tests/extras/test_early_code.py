@@ -94,7 +94,7 @@ def test_an_engine_compiles_again_without(monkeypatch, problem, compiled):
     monkeypatch.setattr(GraphEngine, "_captured", lambda self, size: captures.append(size))
     target = SimpleNamespace()
     monkeypatch.setattr(
-        "specbench.extras.compiled.compiling.compile_model", lambda model, sums, early: compiles.append(early)
+        "specbench.extras.compiled.compiling.compile_model", lambda model, early: compiles.append(early)
     )
     engine = CompiledEngine()
     engine.components, engine._early = SimpleNamespace(target=target, drafter=None), True

@@ -1,5 +1,4 @@
-"""Shards on several GPUs, sums over ranks inside a captured step: the eager engine's texts, the same texts whatever the
-sums go through, and how long a step takes.
+"""Shards on several GPUs, sums over ranks inside a captured step: the eager engine's texts, and how long a step takes.
 
 The tests start torchrun on this file, whose ranks leave found.json. What it measures is printed (``pytest -s``), beside
 the time that reading the weights of one shard and of the draft alone would take; nothing is asserted about times.
@@ -21,7 +20,7 @@ from specbench.core.machine import ranks
 from specbench.decoding import Decoder, DecodingEngine, EagerEngine, Request
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.drafters.model import ModelDrafter
-from specbench.extras.compiled.engine import SUMS, CompiledEngine
+from specbench.extras.compiled.engine import CompiledEngine
 from specbench.models import CachedModel, Pair, load_pair
 from specbench.rules.fused import FusedVerifier
 from specbench.sampling import SamplingParams
@@ -80,17 +79,10 @@ def on_rank(folder: Path) -> None:
     torch.cuda.set_device(ranks.rank())
     small, found = loaded(SMALL, "float32"), {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     found["equal"] = texts(small, EagerEngine()) == texts(small, GraphEngine())
-    # Each with a model of its own, whose layers stay as they were replaced.
-    by_sums = [texts(loaded(SMALL, "float32"), CompiledEngine(sums=sums)) for sums in SUMS]
-    found["equal_by_sums"] = by_sums[0] == by_sums[1]
     del small
     large = loaded(LARGE, "bfloat16")
-    engines = {"eager": EagerEngine(), "graph": GraphEngine(), **{sums: CompiledEngine(sums=sums) for sums in SUMS}}
+    engines = {"eager": EagerEngine(), "graph": GraphEngine(), "compiled": CompiledEngine()}
     for name, engine in engines.items():
-        if name == SUMS[1]:
-            del large
-            torch.cuda.empty_cache()
-            large = loaded(LARGE, "bfloat16")
         found[name] = step_times(large, engine)
         if ranks.is_rank0():
             (folder / "found.json").write_text(json.dumps(found, indent=1))
@@ -109,7 +101,6 @@ def test_captured_steps_of_shards_write_the_eager_texts(count, tmp_path):
     found = json.loads((tmp_path / "found.json").read_text())
     print(json.dumps(found, indent=1))
     assert found["equal"]
-    assert found["equal_by_sums"] or count > 2  # of more than two numbers NCCL may add others first
 
 
 if __name__ == "__main__":

@@ -80,14 +80,6 @@ BAD_INPUT = [
         ("drafter.longst=3: drafter=prompt_lookup has no key longst. Did you mean drafter.longest? It has longest,",),
     ),
     Case(
-        "key of one choice of several",
-        ("drafter=layer_skip,prompt_lookup", "drafter.layers=24", "gamma=2"),
-        (
-            "drafter.layers=24: drafter=prompt_lookup has no key layers, which drafter=layer_skip has.",
-            "python -m specbench resume=latest drafter=layer_skip drafter.layers=24 gamma=2",
-        ),
-    ),
-    Case(
         "an entry that a mapping of a component lacks",
         ("source=openvino", "source.target=IR", "source.properties={A: b}"),
         ("source.properties takes entries", "Add them: '++source.properties={A: b}'"),

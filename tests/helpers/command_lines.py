@@ -1,9 +1,10 @@
-"""Runs many command lines in one process, since importing torch costs seconds.
+"""Runs many command lines in one process, because importing torch and transformers takes five seconds.
 
     python -m tests.helpers.command_lines CASES OUT
 
-CASES is a JSON list of {"arguments", "folder", "may_load"}; OUT gets a list of Ended. This is a process of its own, so
-that specbench runs without the type checks of the tests, which would change its errors.
+CASES is a JSON list of {"arguments", "folder", "may_load"}; OUT gets a list of Ended. The process is never that of the
+tests, whose checks of types would change errors: it is forked from it without the checks (``apart``), or a new one
+where a test looks at what is imported.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
+import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from filelock import FileLock
@@ -139,6 +144,7 @@ def run_once(
     name: str,
     lines: Mapping[str, tuple[Sequence[str], bool]],
     prepare: Callable[[Path], object] = lambda _: None,
+    anew: bool = False,
 ) -> dict[str, Ran]:
     """Runs command lines in one process, once for all workers.
 
@@ -148,6 +154,7 @@ def run_once(
         name: of their folder, in which each line has one of its number.
         lines: by name, the arguments and whether a model may be loaded.
         prepare: writes files into the folder first.
+        anew: in a new process, which has imported nothing, instead of a forked one.
     """
 
     def make(folder: Path) -> None:
@@ -160,14 +167,69 @@ def run_once(
         prepare(folder)
         (folder / "plan.json").write_text(json.dumps(plan))
         files = (str(folder / "plan.json"), str(folder / "ended.json"))
-        command = [sys.executable, "-m", "tests.helpers.command_lines", *files]
         environment = clean_environment(folder)
         environment["PYTHONPATH"] += f"{os.pathsep}{folder}"
-        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
+        apart("tests.helpers.command_lines", files, environment, anew)
 
     folder = once(factory, name, make)
     ended = [Ended(**each) for each in json.loads((folder / "ended.json").read_text())]
     return {name: Ran(each, folder / str(number)) for number, (name, each) in enumerate(zip(lines, ended, strict=True))}
+
+
+def apart(module: str, arguments: Sequence[str], environment: Mapping[str, str], anew: bool = False) -> None:
+    """Runs ``_main`` of a module outside of this process: ``python -m module arguments`` in the root of the tree.
+
+    Forked, it has everything imported. With a GPU a new process is started: CUDA does not live on in a fork.
+
+    Raises:
+        AssertionError: it failed, with all that it printed.
+    """
+    import torch
+
+    if anew or torch.cuda.is_available():
+        command = [sys.executable, "-m", module, *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    with tempfile.TemporaryFile("w+", errors="backslashreplace") as printed:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside the thread that speaks to xdist
+            pid = os.fork()
+        if pid == 0:
+            _in_child(module, arguments, environment, printed.fileno())
+        _, status = os.waitpid(pid, 0)
+        printed.seek(0)
+        assert status == 0, printed.read()
+
+
+def _in_child(module: str, arguments: Sequence[str], environment: Mapping[str, str], out: int) -> NoReturn:
+    """What a new process would have: its environment, warnings, logging and output; and no checks of shapes."""
+    status = 1
+    try:
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        os.chdir(ROOT)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.path += environment["PYTHONPATH"].split(os.pathsep)
+        sys.argv = [module, *arguments]
+        warnings.simplefilter("ignore")
+        logging.root.handlers.clear()
+
+        import jaxtyping
+        import torch
+
+        jaxtyping.config.update("jaxtyping_disable", True)
+        torch.set_num_threads(1)
+        importlib.import_module(module)._main(*arguments)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str, **kwargs: object) -> object:
@@ -177,7 +239,7 @@ def _recorded(load_pair: Callable, may_load: bool, loads: list[str], *args: str,
     return load_pair(*args, **kwargs)
 
 
-def _main(plan: Path, out: Path) -> None:
+def _main(plan: str, out: str) -> None:
     from hydra.core.global_hydra import GlobalHydra
     from matplotlib.figure import Figure
 
@@ -187,7 +249,7 @@ def _main(plan: Path, out: Path) -> None:
 
     Figure.savefig = save_blank  # ty: ignore[invalid-assignment]
 
-    cases = json.loads(plan.read_text())
+    cases = json.loads(Path(plan).read_text())
     building: Any = None
     if any(case["may_load"] for case in cases):  # otherwise specbench shall not need transformers, which come with it
         from specbench.runs import building
@@ -215,8 +277,8 @@ def _main(plan: Path, out: Path) -> None:
         loads += getattr(sys.modules.get("specbench.runs.building"), "_pairs", ())
         heavy = [name for name in HEAVY if name in sys.modules]
         ended.append({"status": status, "text": text.getvalue(), "loaded": bool(loads), "heavy": heavy})
-    out.write_text(json.dumps(ended))
+    Path(out).write_text(json.dumps(ended))
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), Path(sys.argv[2]))
+    _main(*sys.argv[1:])

@@ -178,10 +178,11 @@ def command_lines(count: int) -> list[list[str]]:
     return [list(each) for each in made][:count]
 
 
-def _main(folder: Path, count: int) -> None:
+def _main(folder: str, count: str) -> None:
+    warnings.simplefilter("ignore")
     ended = []
-    for number, overrides in enumerate(command_lines(count)):
-        place = folder / str(number)
+    for number, overrides in enumerate(command_lines(int(count))):
+        place = Path(folder) / str(number)
         place.mkdir()
         (place / "trace.jsonl").write_text(TRACE["trace.jsonl"])
         (place / "fifo").touch()
@@ -191,9 +192,8 @@ def _main(folder: Path, count: int) -> None:
         ended.append(
             {"number": number, "overrides": overrides, **asdict(got), "rows": [row for each in rows for row in each]}
         )
-    (folder / "ended.json").write_text(json.dumps(ended, indent=1))
+    (Path(folder) / "ended.json").write_text(json.dumps(ended, indent=1))
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    _main(Path(sys.argv[1]), int(sys.argv[2]))
+    _main(*sys.argv[1:])

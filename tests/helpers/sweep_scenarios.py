@@ -182,7 +182,8 @@ SCENARIOS = {
 }
 
 
-def _main(folder: Path, names: list[str]) -> None:
+def _main(at: str, *names: str) -> None:
+    folder = Path(at)
     load_once()
     execute.draw_figures = lambda *_: None  # a sixth of the time; the smoke sweep of tests/cli/test_smoke.py has them
     for name in names:
@@ -192,4 +193,4 @@ def _main(folder: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), sys.argv[2:])
+    _main(*sys.argv[1:])

@@ -5,10 +5,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from specbench.metrics.acceptance import acceptance_histogram, position_estimates, position_rates, totals_by_prompt
+from specbench.metrics.acceptance import (
+    acceptance_fields,
+    acceptance_histogram,
+    position_estimates,
+    position_rates,
+    totals_by_prompt,
+)
 from specbench.metrics.empirical import distance_check, pooled
 from specbench.metrics.intervals import columns, coverage, ratio_of_sums, ratios_of_sums
-from specbench.protocols.decode import acceptance_fields
 
 GAMMA = 3
 
@@ -41,9 +46,7 @@ LOGS = pytest.mark.parametrize(
 @LOGS
 def test_histogram_and_rates_by_position(steps, histogram, joint, conditional):
     assert acceptance_histogram(steps, GAMMA) == histogram
-    rates = position_rates(steps, GAMMA)
-    assert rates.joint == joint
-    assert rates.conditional == conditional
+    assert position_rates(steps, GAMMA) == (joint, conditional)
     for estimates, values in zip(position_estimates(steps, GAMMA), (joint, conditional), strict=True):
         assert [each and each.value for each in estimates] == pytest.approx(values)
 
@@ -59,7 +62,7 @@ def test_rates_by_position_are_resampled_by_prompt():
 
 def test_plain_decoding_has_one_bar_and_no_positions():
     assert acceptance_histogram(NOTHING_DRAFTED, 0) == [2]
-    assert position_rates(NOTHING_DRAFTED, 0).joint == []
+    assert position_rates(NOTHING_DRAFTED, 0) == ([], [])
 
 
 def test_totals_by_prompt():

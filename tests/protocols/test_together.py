@@ -26,7 +26,8 @@ from specbench.rules.token.masked import MaskedVerifier
 from specbench.sampling import SamplingParams
 from tests.helpers.markov_pair import MarkovDrafter, MarkovModel, markov_pair
 
-GROUPS = [[Request(f"{i}", (0,), 100 + i, SamplingParams(), 12)] for i in range(30)]
+pytestmark = pytest.mark.usefixtures("unchecked")
+GROUPS = [[Request(f"{i}", (0,), 100 + i, SamplingParams(), 5)] for i in range(30)]
 GAMMAS = (1, 2, 3)  # of jobs 0, 1 and 2
 SECONDS = {0: 1.0, 1: 0.9, 2: 0.5, 3: 0.8}  # of decoding a group, by gamma; without noise the second job wins
 
@@ -136,7 +137,7 @@ def test_texts_are_those_of_a_decoder_alone(tmp_path, clock):
             assert (text.token_ids, text.steps, text.finished) == (alone.token_ids, alone.steps, alone.finished)
 
 
-@pytest.mark.parametrize("torn", ["", '{"round": {"0": {"sec'])
+@pytest.mark.parametrize("torn", [pytest.param("", marks=pytest.mark.thorough), '{"round": {"0": {"sec'])
 def test_an_interrupted_job_goes_on_where_it_was(tmp_path, clock, torn):
     clock.noise = 0.3  # so that nothing is decided at the first look
     whole = run(make(tmp_path / "whole"))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
 from specbench.core.errors import ConfigError
 from specbench.runs.commandline import parse_command
@@ -46,6 +47,24 @@ def test_an_experiment_is_a_sweep_unless_a_run_is_asked_for():
     assert len(planned("+exp=smoke", "hydra.mode=RUN").waiting) == 1
     (first, second) = planned("+exp=smoke", "verifier=naive").waiting
     assert (first.label, second.label) == ("gamma=1", "gamma=3")
+
+
+def test_a_key_of_one_choice_goes_to_the_jobs_of_that_choice():
+    sweep = planned("drafter=layer_skip,prompt_lookup", "drafter.layers=4,8", "gamma=2")
+    assert [job.overrides for job in sweep.waiting] == [
+        ["drafter=layer_skip", "gamma=2", "drafter.layers=4"],
+        ["drafter=layer_skip", "gamma=2", "drafter.layers=8"],
+        ["drafter=prompt_lookup", "gamma=2"],
+    ]
+    again = planned("resume=latest", "drafter=layer_skip,prompt_lookup", "drafter.layers=6", "gamma=2")
+    assert [job.overrides[-1] for job in again.waiting[3:]] == ["drafter.layers=6"]
+    with pytest.raises(HydraException):  # which no choice has
+        planned("drafter=layer_skip,prompt_lookup", "drafter.layer=4")
+    sweep = planned("verifier=flawed,naive", "verifier.bug=mantissa")
+    assert [job.overrides for job in sweep.waiting] == [
+        ["verifier=flawed", "verifier.bug=mantissa"],
+        ["verifier=naive"],
+    ]
 
 
 def test_of_jobs_that_ask_the_same_none_is_launched_if_one_is_refused():

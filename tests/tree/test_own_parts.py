@@ -2,40 +2,58 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
-from specbench.metrics.results import read_results
-from tests.helpers.command_lines import ROOT
-from tests.tree.test_own_verifier import shell
+from tests.helpers.command_lines import ROOT, Ran, run_once
 
 QUICK = (
-    "tracking.mode=disabled protocol.check.draws=64 protocol.check.prefixes=1 protocol.rounds=1 protocol.max_rounds=1"
+    *("tracking.mode=disabled", "protocol.check.draws=64", "protocol.check.prefixes=1"),
+    *("protocol.rounds=1", "protocol.max_rounds=1"),
 )
+PARTS = {
+    "drafter": ("Add a drafter", "echo.py", "drafter/echo.yaml"),
+    "sampler": ("Add a processor", "penalties.py", "sampler/penalised.yaml"),
+}
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize(
-    ("section", "module", "yaml"),
-    [("Add a drafter", "echo.py", "drafter/echo.yaml"), ("Add a processor", "penalties.py", "sampler/penalised.yaml")],
-)
-def test_a_part_from_outside_of_the_tree_runs_by_a_module_and_a_yaml(section, module, yaml, tmp_path):
+def blocks(section: str) -> dict[str, str]:
+    """The fenced blocks of a section, by language: one each."""
     text = (ROOT / "CONTRIBUTING.md").read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
-    found = dict(re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE))
-    assert set(found) == {"python", "yaml", "bash"}
-    folder = tmp_path / "my own"
-    written = folder / "conf" / yaml
-    written.parent.mkdir(parents=True)
-    (folder / module).write_text(found["python"])
-    written.write_text(found["yaml"])
-    ended = shell(f"{found['bash'].strip()} {QUICK}", folder)
-    assert ended.status == 0, ended.text
-    row = read_results(ended.folder.parent).iloc[0]
-    assert row[Path(yaml).parent.name] == Path(yaml).stem
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    assert sorted(language for language, _ in found) == ["bash", "python", "yaml"]
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    lines = {}
+    for group, (section, _, _) in PARTS.items():
+        python, flag, module, option, conf, *rest = shlex.split(blocks(section)["bash"])
+        assert (python, flag, module, option, conf) == ("python", "-m", "specbench", "--config-dir", "conf")
+        lines[group] = (("--config-dir", "../conf", *rest, *QUICK), True)
+
+    def prepare(folder: Path) -> None:
+        for section, module, yaml in PARTS.values():
+            found = blocks(section)
+            (folder / module).write_text(found["python"])
+            (folder / "conf" / yaml).parent.mkdir(parents=True)
+            (folder / "conf" / yaml).write_text(found["yaml"])
+
+    return run_once(tmp_path_factory, "own_parts", lines, prepare)
+
+
+@pytest.mark.parametrize("group", PARTS)
+def test_a_part_from_outside_of_the_tree_runs_by_a_module_and_a_yaml(group, ran):
+    got = ran[group]
+    assert got.ended.status == 0, got.ended.text
+    row = got.rows.iloc[0]
+    assert row[group] == Path(PARTS[group][2]).stem
     assert row["tokens"] > 0
     processors = json.loads(row["sampling"])["processors"]
-    assert processors == ([{"_target_": "penalties.FrequencyPenalty", "penalty": 0.5}] if "sampler" in yaml else [])
-    if "drafter" in yaml:
+    assert processors == ([{"_target_": "penalties.FrequencyPenalty", "penalty": 0.5}] if group == "sampler" else [])
+    if group == "drafter":
         assert row["drafted"] > 0
         assert row["check_p_value"] == 1  # greedy: the first token is the plain one

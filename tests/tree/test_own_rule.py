@@ -80,7 +80,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, thorough: bool) -> dict[str, R
         (folder / "named.py").write_text(NAMED)
 
     lines = {name: (("--config-dir", "../conf", *line, *OFF), loads) for name, (line, loads) in chosen.items()}
-    return run_once(tmp_path_factory, "own_rule", lines, prepare)
+    return run_once(tmp_path_factory, "own_rule", lines, prepare, anew=thorough)
 
 
 def test_the_command_is_the_one_that_is_run():

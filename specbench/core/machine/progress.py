@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -123,6 +124,12 @@ def say_in_notebook(message: str) -> None:
     """Prints a message in a notebook, where nothing else says that work has begun."""
     if console.is_jupyter:
         say(message)
+
+
+@functools.cache
+def say_once(message: str) -> None:
+    """Prints a message unless this process has printed it: every job of a sweep has the same to say."""
+    say(message)
 
 
 def say(message: str, style: str | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specbench.core.errors import ConfigError
-from specbench.core.machine.progress import say
+from specbench.core.machine.progress import say_once
 from specbench.decoding.engines.base import DecodingEngine, Requirements
 from specbench.decoding.engines.compiled_cpu import CompiledCpuEngine
 from specbench.decoding.engines.eager import EagerEngine
@@ -34,10 +34,11 @@ class AutoEngine(DecodingEngine):
             try:
                 faster._check(required)
             except ConfigError as error:
-                say(f"engine=auto is eager here: {error}")
+                say_once(f"engine=auto is eager here: {error}")
             else:
                 if required.device.type == "cpu":
-                    say(f"engine=auto is compiled here: up to {required.tokens:,} tokens are worth the preparation.")
+                    worth = f"up to {required.tokens:,} tokens are worth the preparation."
+                    say_once(f"engine=auto is compiled here: {worth}")
                 return faster
         return EagerEngine(self.prompt_chunk)
 

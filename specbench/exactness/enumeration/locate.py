@@ -11,6 +11,7 @@ is for the draws to say (probes.py), which come back with the points at which th
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
@@ -129,7 +130,8 @@ class _Search:
         changed = (code[..., 1:] != code[..., :-1]).nonzero()
         kind = torch.cat([changed[:, :1], owner[changed[:, 1], None], changed[:, 2:]], 1)
         kind = torch.cat([kind, code[..., :-1][tuple(changed.T)][:, None], code[..., 1:][tuple(changed.T)][:, None]], 1)
-        changed = changed[_first_of_each(kind)]  # one change of a kind near one place is enough
+        _, first = np.unique(kind.numpy(), axis=0, return_index=True)
+        changed = changed[torch.from_numpy(first)]  # one change of a kind near one place is enough
         index = (changed[:, 0] * bases + changed[:, 1]) * n + changed[:, 2]
         axis = torch.tensor(axes, dtype=torch.int64).reshape(-1, 2)[changed[:, 0]]
         self._bisect(flat[:, index], flat[:, index + 1], axis, owner[changed[:, 1]])
@@ -252,12 +254,3 @@ def _inside(path: Path, axis: Axis, values: list[float]) -> list[float]:
         if low + SAME < value < high - SAME and (not found or value - found[-1] > SAME):
             found.append(value)
     return found
-
-
-def _first_of_each(rows: Int64[Tensor, "n k"]) -> Int64[Tensor, " m"]:
-    """The index of the first of each set of equal rows."""
-    if len(rows) == 0:
-        return torch.zeros(0, dtype=torch.int64)
-    unique, inverse = torch.unique(rows, dim=0, return_inverse=True)
-    first = torch.full((len(unique),), len(rows))
-    return first.scatter_reduce(0, inverse, torch.arange(len(rows)), "amin")

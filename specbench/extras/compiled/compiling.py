@@ -14,7 +14,7 @@ from specbench.models.cached_model import CachedModel
 _SHAPES = 256  # that a model may be compiled for
 
 
-def compile_model(cached: CachedModel, sums: str = "nccl", early: bool = True) -> None:
+def compile_model(cached: CachedModel, early: bool = True) -> None:
     """Has torch.compile make the code of every later ``extend`` of fixed shapes, when a shape first comes.
 
     Layers that read the same input become one product (joined.py), and products of few rows are ours
@@ -23,14 +23,13 @@ def compile_model(cached: CachedModel, sums: str = "nccl", early: bool = True) -
     last bit, and take kernels that were chosen without timing.
 
     Args:
-        sums: how a sharded model adds up over ranks (summed.py).
         early: whether PyTorch's kernels start early. The caller has to check their code (early_code.py).
     """
     # Beyond the limit PyTorch would go on without compiling, and say nothing.
     torch._dynamo.config.recompile_limit = _SHAPES  # ty: ignore[invalid-assignment]
     torch._dynamo.config.fail_on_recompile_limit_hit = True  # ty: ignore[invalid-assignment]
     joined.join(cached.model)
-    summed.install(cached.model, sums)
+    summed.install(cached.model)
     products.install(cached.model)
     options: dict[str, Any] = {
         "deterministic": ranks.launched(),

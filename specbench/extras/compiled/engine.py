@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from specbench.core.errors import ConfigError, ModelError
+from specbench.core.errors import ModelError
 from specbench.core.machine import ranks
 from specbench.core.machine.progress import say
 from specbench.decoding.engines.base import DecodingEngine, Requirements
@@ -16,8 +16,6 @@ from specbench.decoding.engines.graph import Captured, GraphEngine
 from specbench.decoding.step import StepComponents
 from specbench.decoding.stopwatch import Stopwatch
 
-SUMS = ("nccl", "auto")
-
 
 class CompiledEngine(GraphEngine):
     """Steps are made for the largest number of requests alone, since torch.compile takes tens of seconds a shape.
@@ -25,16 +23,9 @@ class CompiledEngine(GraphEngine):
     Args:
         batch_sizes: other numbers of requests to make steps for.
         prompt_chunk: see StaticEngine.
-        sums: how the ranks of a sharded target add up their partial sums: ``auto`` or ``nccl`` (summed.py).
     """
 
     name: ClassVar[str] = "compiled"
-
-    def __init__(self, batch_sizes: object = None, prompt_chunk: object = None, sums: object = "nccl"):
-        super().__init__(batch_sizes, prompt_chunk)
-        if sums not in SUMS:
-            raise ConfigError("engine.sums", sums, "not known", f"Use {' or '.join(SUMS)}.")
-        self.sums = str(sums)
 
     def _choose(self, required: Requirements) -> DecodingEngine:
         if required.device.type == "cpu":
@@ -55,7 +46,7 @@ class CompiledEngine(GraphEngine):
         drafter = self.components.drafter
         draft = None if drafter is None else drafter.model
         for model in filter(None, (self.components.target, draft)):
-            compile_model(model, self.sums, self._early)
+            compile_model(model, self._early)
 
     def _captured(self, size: int) -> Captured:
         from specbench.extras.compiled import early_code

@@ -6,36 +6,15 @@ ours with the same models, keep PyTorch's products.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int32
 from torch import Tensor, nn
 from torch.nn.functional import linear as plain_linear
 
+from specbench.core.switch import Switch
 from specbench.kernels import launch_product
 
-
-@dataclass
-class _Taken:
-    """Which products layers take now."""
-
-    ours: bool = False
-
-
-_taken = _Taken()
-
-
-@contextmanager
-def ours() -> Generator[None]:
-    """Layers take our products inside. torch.compile knows code that it made there from that of elsewhere."""
-    before, _taken.ours = _taken.ours, True
-    try:
-        yield
-    finally:
-        _taken.ours = before
+ours = Switch()  # inside, layers take our products
 
 
 def linear(
@@ -56,7 +35,7 @@ def linear(
 
 def is_ours(x: Tensor, weight: Tensor, counters: Tensor | None) -> bool:
     """Whether a product is ours, here and now."""
-    if not _taken.ours or counters is None:
+    if not ours.on or counters is None:
         return False
     return launch_product.worth(x.numel() // x.shape[-1], *weight.shape, x.element_size())
 

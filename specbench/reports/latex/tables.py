@@ -25,17 +25,19 @@ def tabulars(table: Table, place: str, numbers: Numbers, rows: int = ROWS) -> li
     """The same in parts of ``rows`` rows each, but for the last, which may be shorter."""
     shown = table.shown.astype(str).rename(columns=str)
     form = "".join("l" if column in table.left else "r" for column in shown)
+    form = f"@{{}}{form}@{{}}"
     heads = [_head(column, shown[column], f"{place}/heading", numbers, column in table.left) for column in shown]
     lines = []
     for row, name in zip(shown.itertuples(index=False), row_names(table), strict=True):
         cells = zip(shown, row, strict=True)
-        lines.append(
-            _line([_cell(cell, f"{place}/{name}/{column}", numbers, column in table.left) for column, cell in cells])
-        )
-    above = [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", _line(heads), r"\midrule"]
-    below = [r"\bottomrule", r"\end{tabular}"]
-    parts = [lines[start : start + rows] for start in range(0, max(len(lines), 1), rows)]
-    return ["\n".join([*above, *part, *below]) for part in parts]
+        first, *others = [
+            _cell(cell, f"{place}/{name}/{column}", numbers, column in table.left) for column, cell in cells
+        ]
+        # What \\ before it would read as its own.
+        lines.append([f"{{}}{first}" if first.startswith(("[", "*")) else first, *others])
+    whole = pd.DataFrame(lines, columns=heads)
+    parts = [whole[start : start + rows] for start in range(0, max(len(lines), 1), rows)]
+    return [part.to_latex(index=False, escape=False, column_format=form).strip() for part in parts]
 
 
 def floated(table: Table, experiment: str, numbers: Numbers, remark: str = "") -> str:
@@ -102,11 +104,6 @@ def _head(column: str, cells: pd.Series, place: str, numbers: Numbers, is_left: 
         return printed(column)
     middle = min((at for at, letter in enumerate(column) if letter == " "), key=lambda at: abs(at - len(column) / 2))
     return rf"\shortstack[{'l' if is_left else 'r'}]{{{printed(column[:middle])}\\{printed(column[middle + 1 :])}}}"
-
-
-def _line(cells: list[str]) -> str:
-    line = " & ".join(cells)
-    return ("{}" if line.startswith(("[", "*")) else "") + line + r" \\"  # what \\ before it would read as its own
 
 
 def _characters(shown: pd.DataFrame) -> int:

@@ -69,7 +69,8 @@ def speedup_by_batch(steady: pd.DataFrame) -> Figure:
     figure, (axes,) = panels(1, 1, (0.8, 2.8))
     for gamma, look in in_order(sorted(steady["gamma"].unique())).items():
         line = steady[steady["gamma"] == gamma]
-        measured, beyond = line[line["measured"]], line[line["batch"] >= _last_measured(line)]
+        measured = line[line["measured"]]
+        beyond = line[line["batch"] >= measured["batch"].max()]
         axes.plot(measured["batch"], measured["speedup"], label=rf"$\gamma$ = {gamma}", **look.line)
         axes.plot(beyond["batch"], beyond["speedup"], color=look.colour, linestyle=DASHED)
     axes.plot([], [], color=GREY, linestyle=DASHED, label="extrapolated")
@@ -79,7 +80,3 @@ def speedup_by_batch(steady: pd.DataFrame) -> Figure:
     axes.set(xlabel="batch size", ylabel=r"predicted speedup ($\times$)", ylim=(0, None))
     legend(figure)
     return figure
-
-
-def _last_measured(line: pd.DataFrame) -> int:
-    return int(line[line["measured"]]["batch"].max())

@@ -79,10 +79,6 @@ def _by_position(rows: Rows) -> Rows:
     ]
 
 
-def _shares(rows: Rows) -> Rows:
-    return [{**row, "share": row["count"] / row["draws"]} for row in rows]
-
-
 def _speeds(rows: Rows) -> Rows:
     totals: dict[tuple[int, str], list[float]] = {}
     for row in rows:
@@ -122,10 +118,6 @@ def _sets(rows: Rows) -> Rows:
     return [{**row, "of": f"{row['which']} ({row['mode']})"} for row in rows]
 
 
-def _all_bets(rows: Rows) -> Rows:
-    return [row for row in rows if row["bet"] == "all bets"]
-
-
 CHARTS = (
     Chart(
         "position_rates", "Share accepted by position in the block", "line",
@@ -133,7 +125,8 @@ CHARTS = (
     ),
     Chart(
         "empirical_against_target", "Share drawn against the target's probability, a point a token", "scatter",
-        {"x": "prob", "y": "share"}, EMPIRICAL, _shares,
+        {"x": "prob", "y": "share"}, EMPIRICAL,
+        lambda rows: [{**row, "share": row["count"] / row["draws"]} for row in rows],
     ),
     Chart(
         "categories", "Tokens a step by category of the workload", "bar",
@@ -145,7 +138,8 @@ CHARTS = (
     ),
     Chart(
         "evidence", "log10 of the evidence against the target, all bets together", "line",
-        {"x": "token", "y": "log10_value", "stroke": "bet"}, "eprocess.parquet", _all_bets,
+        {"x": "token", "y": "log10_value", "stroke": "bet"}, "eprocess.parquet",
+        lambda rows: [row for row in rows if row["bet"] == "all bets"],
     ),
     Chart(
         "judge_bias", "Bias a token of the engine, at most, by prompt and position", "bar",

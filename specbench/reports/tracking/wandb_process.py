@@ -232,29 +232,17 @@ def _chart(wr: Any, chart: Message) -> Any:
 def _block(wr: Any, block: Message, runs: Callable[[], Any]) -> Any:
     """A block of reports/wandb.py as one of W&B's."""
 
-    def text(parts: list[Any]) -> list[Any]:
-        return [_part(wr, part) for part in parts]
-
     def image() -> Any:
         shown = wr.MediaBrowser(title=block["title"], media_keys=[block["key"]], num_columns=1)
         return wr.PanelGrid(runsets=[runs()], panels=[shown], hide_run_sets=True)
 
     kinds: dict[str, Callable[[], Any]] = {
         "heading": lambda: (wr.H1, wr.H2)[block["level"] - 1](block["text"]),
-        "text": lambda: wr.P(text(block["parts"])),
-        "list": lambda: wr.UnorderedList(items=[text(item) for item in block["items"]]),
-        "code": lambda: wr.CodeBlock(code=block["text"], language=None),
         "callout": lambda: wr.CalloutBlock(block["text"]),
         "markdown": lambda: wr.MarkdownBlock(block["text"]),
         "image": image,
     }
     return kinds[block["kind"]]()
-
-
-def _part(wr: Any, part: Any) -> Any:
-    if isinstance(part, str):
-        return part
-    return wr.InlineCode(part["code"]) if "code" in part else wr.Link(text=part["text"], url=part["url"])
 
 
 def main() -> None:
