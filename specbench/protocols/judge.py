@@ -45,6 +45,7 @@ SCHEMAS = {
     CHECKS: CheckRow,
     SPEED: SpeedRow,
 }
+USUAL_GAMMA = 4  # of an engine that does not say how many tokens it drafts
 OF_ENGINE = ("pair", "drafter", "engine", "verifier", "gamma", "batch_size", "dtype")  # which a source may be made of
 NO_WORKLOAD = "It has prompts of its own, as plain text; see protocol.prompts."
 _REQUEST = "Each text is a request of its own; leave it out."
@@ -132,12 +133,23 @@ class JudgeProtocol:
         place = MARKDOWN if context.folder is None else context.folder / MARKDOWN
         return Outcome(
             f"{judgement.engine} is {judgement.headline} Certificate: {place}",
-            {**context.columns, "gamma": context.gamma} if getattr(source, "of_run", False) else {},
+            {
+                **(context.columns if getattr(source, "of_run", False) else {}),
+                **({"gamma": self._gamma(context, source)} if self._reads_gamma(source) else {}),
+            },
             {name: Table(rows.get(name, []), schema_of(kind)) for name, kind in SCHEMAS.items()},
             {} if figure is None else {FIGURE: figure},
             judgement.pages(figure),
             failure=judgement.failure,
         )
+
+    def _reads_gamma(self, source: Source) -> bool:
+        """Whether the judgement depends on the run's gamma: of a source made of it, or of a predicted acceptance."""
+        return getattr(source, "of_run", False) or (self.draft is not None and not hasattr(source, "gamma"))
+
+    def _gamma(self, context: RunContext, source: Source) -> int:
+        """Tokens that the engine drafts a step, as far as is known."""
+        return context.gamma if self._reads_gamma(source) else getattr(source, "gamma", USUAL_GAMMA)
 
     def _judged(self, context: RunContext, source: Source) -> Judgement:
         missing = [str(mode) for mode in Mode if mode not in source.modes]
@@ -161,9 +173,10 @@ class JudgeProtocol:
         finding, greedy = judge_greedy(sampler, sentences, self.greedy_length)
         say(finding.answer)
         findings.append(finding)
-        findings.append(judge_checks(sampler, sentences, greedy, getattr(source, "gamma", 4)))
+        gamma = self._gamma(context, source)
+        findings.append(judge_checks(sampler, sentences, greedy, gamma))
         drafts = getattr(source, "draft", "") is not None  # a source that drafts without a model has None
-        scorer, gamma = checkpoint if drafts else None, getattr(source, "gamma", context.gamma)
+        scorer = checkpoint if drafts else None
         length = self.greedy_length or self.limits.length
         findings.append(judge_speed(sampler, sentences, length, self.rounds, scorer, gamma))
         return Judgement(

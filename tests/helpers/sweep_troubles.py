@@ -23,7 +23,7 @@ def no_room(folder: Path) -> dict[str, object]:
     """Files that cannot grow beyond 2 KiB, as on a full disk; a folder that turns read-only; one that goes away."""
 
     def small_files() -> None:
-        sys.dont_write_bytecode = True  # Python would leave modules cut off at 2 KiB in the tree, which every test reads
+        sys.dont_write_bytecode = True  # it would be left in the tree, cut off at 2 KiB, for all other tests
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 
     found: dict[str, object] = {"full": asdict(run(folder / "full", *TWO, before=small_files))}
