@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from specbench.core.types import Draft, LogitRows, Verification
     from specbench.replay.call import replay
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Draft",
