@@ -12,7 +12,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from specbench.core import _old_names, extensions  # noqa: F401  _old_names: modules under their names of 0.1.0
+from specbench.core import extensions
 from specbench.core.machine import caches
 
 if TYPE_CHECKING:  # what the names below are, for type checkers and editors

@@ -21,7 +21,6 @@ from specbench.core.types import PADDING, Draft, LogitRows, Verification
 from specbench.decoding.stamps import Stamps
 from specbench.decoding.step_result import BAD_DRAFT, BAD_TARGET, FINITE, PHASES, RANKS_DIFFER, StepResult
 from specbench.drafters import Drafter, Observation
-from specbench.drafters.old_hooks import caches_of
 from specbench.models import CachedModel, Feature, Features, RowCache
 from specbench.rules.verifier import Verifier, capabilities
 from specbench.sampling import normalized, sample, streams_of
@@ -47,7 +46,7 @@ class StepComponents:
     @cached_property
     def draft_caches(self) -> tuple[RowCache, ...]:
         """The drafter's memory with a row for each request."""
-        return () if self.drafter is None else (*caches_of(self.drafter), *self.drafter.caches)
+        return () if self.drafter is None else self.drafter.caches
 
     @cached_property
     def caches(self) -> tuple[RowCache, ...]:

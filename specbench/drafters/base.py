@@ -16,7 +16,6 @@ from specbench.core.draft_lengths import FIXED, LengthPolicy
 from specbench.core.errors import ConfigError
 from specbench.core.rng import Streams
 from specbench.core.types import Draft
-from specbench.drafters.old_hooks import OldHooks
 from specbench.models import CachedModel, Feature, Features, Pair, RowCache
 from specbench.sampling import SamplingParams
 from specbench.sampling.batch import Batch
@@ -52,7 +51,7 @@ class Observation:
         return torch.where((self.counts > 0)[:, None], states[rows, (self.counts - 1).clamp(min=0)], before)
 
 
-class Drafter(OldHooks):
+class Drafter:
     """Proposes tokens for a batch of requests. It is built from its yaml alone, and bound to models afterwards.
 
     A drafter needs :meth:`propose`. Whatever it stores for each request it names in ``caches``, which the decoding

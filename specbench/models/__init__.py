@@ -7,18 +7,14 @@ if TYPE_CHECKING:
     from specbench.models.loading import Pair, cached_draft, load_pair
     from specbench.models.row_cache import RowCache
 
-    Engine, draft_engine = CachedModel, cached_draft
-
 __all__ = [
     "CachedModel",
-    "Engine",
     "Feature",
     "Features",
     "ModelOutput",
     "Pair",
     "RowCache",
     "cached_draft",
-    "draft_engine",
     "load_pair",
     "right_padded",
 ]
@@ -32,7 +28,6 @@ def __getattr__(name: str) -> object:
     from specbench.models.loading import Pair, cached_draft, load_pair
     from specbench.models.row_cache import RowCache
 
-    # Engine and draft_engine are the names before 0.2, kept for one release.
-    public = (CachedModel, CachedModel, Feature, Features, ModelOutput, Pair, RowCache, cached_draft, cached_draft)
-    globals().update(zip(__all__, (*public, load_pair, right_padded), strict=True))
+    public = (CachedModel, Feature, Features, ModelOutput, Pair, RowCache, cached_draft, load_pair, right_padded)
+    globals().update(zip(__all__, public, strict=True))
     return globals()[name]

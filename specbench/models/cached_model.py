@@ -46,10 +46,6 @@ class ModelOutput:
     logits: Float[Tensor, "B n V"]
     features: Features
 
-    def __getitem__(self, index: Any) -> Tensor:
-        """Part of the logits, which ``extend`` returned alone before 0.2. Goes with the next release."""
-        return self.logits[index]
-
 
 def context_length(config: PreTrainedConfig) -> int:
     """Returns the longest sequence that a model can hold; 2**31 if its configuration names none.
@@ -213,8 +209,6 @@ class CachedModel(RowCache):
 
     def show(self, rows: int, longest: int | None = None) -> None:
         """See :class:`specbench.models.RowCache`. Without ``longest`` attention reads the whole capacity."""
-        if isinstance(longest, bool):  # ``fixed``, as drafters written before 0.2 say
-            longest = None if longest else self.capacity
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._longest = 0 if longest is None else longest
 

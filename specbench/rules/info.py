@@ -90,7 +90,6 @@ class RuleInfo:
     verifiers: Mapping[str, SeriesLook] = field(default_factory=dict)
     tree_verifiers: Mapping[str, SeriesLook] = field(default_factory=dict)
     timing_baseline: str = ""
-    paper: str = ""  # deprecated: a reference in words, which nothing reads; give ``papers`` and ``bibtex``
 
     @property
     def has_law(self) -> bool:

@@ -9,14 +9,12 @@ import torch
 
 from specbench.core.errors import ConfigError, ModelError
 from specbench.core.machine import progress
-from specbench.core.types import Draft
 from specbench.decoding import Decoder
 from specbench.decoding.engines.auto import PAYS_FROM, AutoEngine
 from specbench.decoding.engines.base import moves
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.graph import GraphEngine
 from specbench.decoding.engines.static import StaticEngine
-from specbench.drafters import Drafter
 from specbench.drafters.model import ModelDrafter
 from specbench.drafters.prompt_lookup import PromptLookupDrafter
 from specbench.drafters.tree import TreeDrafter
@@ -153,20 +151,8 @@ def test_a_finished_request_moves_no_lengths_of_its_own(pair):
     assert lengths[0] <= len(requests[0].prompt) + 2
 
 
-class Keeps(Drafter):
-    """Keeps something for each request, in the way of a drafter that knows nothing of rows."""
-
-    def start(self, prompts, capacity):
-        self.prompts = prompts
-
-    def propose(self, batch, limits, streams):
-        return Draft.empty(len(batch), batch.lengths.device)
-
-
 def test_what_cannot_be_captured_is_refused_by_name(pair):
     target = CachedModel(pair.target, pair.vocab_size, "target")
-    with pytest.raises(ConfigError, match=r"drafter=Keeps keeps something .*place\(\)"):
-        Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), StaticEngine())
     with pytest.raises(ConfigError, match=r"engine=graph.*device is cpu.*engine=auto"):
         Decoder(target, None, None, 0, frozenset(), GraphEngine())
     with pytest.raises(ConfigError, match=r"engine\.batch_sizes=\[1, 2\]: no place for 3 requests.*batch_size to 2"):

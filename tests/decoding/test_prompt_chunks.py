@@ -15,9 +15,10 @@ from specbench.decoding.engines.auto import AutoEngine
 from specbench.decoding.engines.eager import EagerEngine
 from specbench.decoding.engines.prompts import PromptQueue
 from specbench.decoding.engines.static import StaticEngine
-from specbench.models import CachedModel, Pair
+from specbench.drafters import Drafter
+from specbench.models import CachedModel, Pair, RowCache
 from specbench.rules.token.masked import MaskedVerifier
-from tests.decoding.test_engines import Keeps, logs
+from tests.decoding.test_engines import logs
 from tests.helpers.cases import come_and_go
 from tests.helpers.toy import toy_decoder, toy_pair, toy_requests
 from tests.models.test_cached_model import PROMPTS, TOLERANCE
@@ -122,11 +123,17 @@ def test_the_queue_gives_the_first_prompt_first_and_fills_up_with_others():
     assert set(queue.rows) == set()
 
 
-class Feeds(Keeps):
-    """Keeps something for each request, and takes pieces."""
+class Whole(Drafter):
+    """Takes prompts as a whole."""
 
-    def place(self, prompts, rows):
-        pass
+    takes_pieces = False
+
+
+class Feeds(Drafter, RowCache):
+    """Is its own cache, and takes pieces."""
+
+    def __init__(self):
+        self.caches = (self,)
 
     def feed(self, pieces, rows, first):
         self.fed = rows
@@ -139,9 +146,9 @@ def test_what_takes_no_pieces_is_refused_by_name(toy, requests):
     target = CachedModel(toy.target, toy.vocab_size, "target")
     for engine in (EagerEngine(4), StaticEngine(prompt_chunk=4)):
         with pytest.raises(
-            ConfigError, match=r"engine\.prompt_chunk=4: drafter=Keeps takes prompts as a whole.*prompt_chunk=null"
+            ConfigError, match=r"engine\.prompt_chunk=4: drafter=Whole takes prompts as a whole.*prompt_chunk=null"
         ):
-            Decoder(target, Keeps(), MaskedVerifier(), 3, frozenset(), engine)
+            Decoder(target, Whole(), MaskedVerifier(), 3, frozenset(), engine)
         drafter = Feeds()
         Decoder(target, drafter, MaskedVerifier(), 3, frozenset(), engine).run(requests[:1])
         assert drafter.fed == [0]

@@ -51,7 +51,7 @@ def test_a_request_moves_to_another_row(pair):
     torch.testing.assert_close(logits[1], engine.score(ids[1])[-1:], **TOLERANCE)
 
 
-@pytest.mark.parametrize("longest", [80, None, True, False])  # True and False: ``fixed``, as it was before 0.2
+@pytest.mark.parametrize("longest", [80, None])
 def test_a_prompt_takes_the_row_of_one_that_ended_and_memory_grows_around_the_others(pair, longest):
     """What the longer text left behind in its row must not be seen, and those that stay must lose nothing."""
     engine, _ = started(pair, PROMPTS[:2], capacity=24)
@@ -60,7 +60,7 @@ def test_a_prompt_takes_the_row_of_one_that_ended_and_memory_grows_around_the_ot
     engine.reserve(3, 80)
     engine.place([ids[2], ids[0]], [1, 2])
     engine.show(3, longest)
-    assert engine._fixed == (longest is None or longest is True)
+    assert engine._fixed == (longest is None)
     assert engine._longest in (0, 80)
     logits = engine.extend(torch.tensor([[70, 80], [ids[2][-1], 90], [ids[0][-1], 0]]), torch.tensor([2, 2, 1])).logits
     torch.testing.assert_close(logits[0], engine.score([*ids[0], 50, 70, 80])[-2:], **TOLERANCE)

@@ -18,7 +18,6 @@ from specbench.decoding.step import StepComponents
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
 from specbench.drafters import Drafter, Observation
-from specbench.drafters.old_hooks import overrides
 from specbench.models import Features, right_padded
 from specbench.rules.verifier import Verifier
 from specbench.sampling.batch import FULL, RUNNING, STOPPED, Batch
@@ -102,8 +101,7 @@ class DecodingEngine:
     def _check(self, required: Requirements) -> None:
         """Raises ConfigError for what this engine cannot run."""
         drafter = required.drafter or Drafter()
-        by_hooks = overrides(drafter, "start", "place") and not overrides(drafter, "feed")
-        if self.prompt_chunk is not None and (by_hooks or not drafter.takes_pieces):
+        if self.prompt_chunk is not None and not drafter.takes_pieces:
             problem = f"drafter={config_name('drafter', drafter)} takes prompts as a whole"
             remedy = "Use engine.prompt_chunk=null, or another drafter."
             raise ConfigError("engine.prompt_chunk", self.prompt_chunk, problem, remedy)

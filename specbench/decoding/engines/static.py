@@ -20,7 +20,6 @@ from specbench.decoding.slots import Slots
 from specbench.decoding.step import StepComponents, step
 from specbench.decoding.step_result import StepReport
 from specbench.decoding.stopwatch import Stopwatch
-from specbench.drafters.old_hooks import overrides
 from specbench.sampling.batch import Batch
 
 _MULTIPLE = 64  # capacities are rounded up to one, so that a text a little longer needs no new memory
@@ -62,9 +61,6 @@ class StaticEngine(DecodingEngine):
         if drafter is not None and not drafter.capturable:
             problem = f"drafter={config_name('drafter', drafter)} reads its drafts on the host, which no graph can hold"
             raise ConfigError("engine", self.name, problem, "Use engine=eager or auto, or drafter=model.")
-        if drafter is not None and overrides(drafter, "start") and not overrides(drafter, "place"):
-            problem = f"drafter={config_name('drafter', drafter)} keeps something for each request, and has no place()"
-            raise ConfigError("engine", self.name, problem, "Use engine=eager, or give it place() and move().")
 
     def reserve(self, requests: int, capacity: int, stops: int) -> None:
         """See :class:`DecodingEngine`."""

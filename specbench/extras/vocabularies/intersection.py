@@ -152,8 +152,6 @@ class IntersectionModel(CachedModel):
 
     def show(self, rows: int, longest: int | None = None) -> None:
         """See :class:`specbench.models.cached_model.CachedModel`. No bound on draft tokens follows from ``longest``."""
-        if isinstance(longest, bool):  # ``fixed``, as drafters written before 0.2 say
-            longest = None if longest else self.capacity
         self.lengths, self._fixed = self._lengths[:rows], longest is None
         self._inner.show(rows, None if longest is None else self._inner.capacity)
 
