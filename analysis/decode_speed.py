@@ -61,7 +61,7 @@ def build(run_dir: Path) -> Report:
     lines = baselines(run_dir, rows)
     others = list(by_setting(lines))
     series = rows.assign(series=rows["engine"] + ", batch size " + rows["batch_size"].astype(str))
-    levels = pd.DataFrame([each[:4] for each in others], columns=["name", "batch", "gamma", "tokens_per_second"])
+    levels = pd.DataFrame([decoder[:4] for decoder in others], columns=["name", "batch", "gamma", "tokens_per_second"])
     shown = {
         "table": Table("table", table(rows, others), left=("decoder",)),
         **latency(rows, [*SETTINGS, *distinguishing_columns(rows, *SETTINGS)]),
@@ -87,15 +87,15 @@ def build(run_dir: Path) -> Report:
 
 def baselines(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """Every line of the jobs' baselines.parquet with the gamma of its job; empty where nothing else was timed."""
-    found = results.read_jobs(run_dir, BASELINES)
-    return pd.DataFrame(columns=COLUMNS) if found.empty else found.merge(rows[["job", "gamma"]], on="job")
+    baselines = results.read_jobs(run_dir, BASELINES)
+    return pd.DataFrame(columns=COLUMNS) if baselines.empty else baselines.merge(rows[["job", "gamma"]], on="job")
 
 
 def by_setting(lines: pd.DataFrame) -> Iterator[Other]:
     """Each decoder at each batch size; of assisted generation by gamma, which the others know nothing of."""
     gammas = lines["gamma"].where(lines["name"] == ASSISTED, 0)
-    for (batch, name, gamma), each in lines.assign(by=gammas).groupby(["batch", "name", "by"], sort=False):  # ty: ignore[not-iterable]
-        yield Other(name, batch, gamma, each["tokens_per_second"].median(), each["seconds_prepared"].max())
+    for (batch, name, gamma), times in lines.assign(by=gammas).groupby(["batch", "name", "by"], sort=False):  # ty: ignore[not-iterable]
+        yield Other(name, batch, gamma, times["tokens_per_second"].median(), times["seconds_prepared"].max())
 
 
 def step_ms(row: pd.Series, way: str = "") -> float:
@@ -120,7 +120,7 @@ def table(rows: pd.DataFrame, others: list[Other]) -> pd.DataFrame:
     lines = []
     for size, group in rows.groupby("batch_size"):
         lines += [_line(row, settings) for _, row in group.iterrows()]
-        lines += [_other(each, settings) for each in others if each.batch == size]
+        lines += [_other(other, settings) for other in others if other.batch == size]
     return pd.DataFrame(lines)
 
 
@@ -140,25 +140,25 @@ def _line(row: pd.Series, settings: list[str]) -> dict[str, str]:
     }
 
 
-def _other(each: Other, settings: list[str]) -> dict[str, str]:
-    speed = number(each.speed, ".1f")
+def _other(other: Other, settings: list[str]) -> dict[str, str]:
+    speed = number(other.speed, ".1f")
     return {
-        "batch": plain(each.batch),
-        "decoder": each.name,
-        "gamma": plain(each.gamma) if each.drafts else NONE,
+        "batch": plain(other.batch),
+        "decoder": other.name,
+        "gamma": plain(other.gamma) if other.drafts else NONE,
         **dict.fromkeys(settings, NONE),
-        "tokens/s": speed if each.drafts else NONE,
-        "plain tokens/s": NONE if each.drafts else speed,
+        "tokens/s": speed if other.drafts else NONE,
+        "plain tokens/s": NONE if other.drafts else speed,
         **dict.fromkeys(("ms a step", "floors", "plain ms a step"), NONE),
-        "prepared s": number(each.prepared, ".1f"),
+        "prepared s": number(other.prepared, ".1f"),
     }
 
 
 def best_of(rows: pd.DataFrame, others: list[Other]) -> Size:
     """The highest speeds of the rows of one batch size, and of the others at it."""
     fast, slow = (rows.loc[rows[name].idxmax()] for name in ("tokens_per_second", "plain_tokens_per_second"))
-    known = [each for each in others if each.batch == fast["batch_size"] and pd.notna(each.speed)]
-    return Size(fast, slow, max(known, key=lambda each: each.speed, default=None))
+    known = [other for other in others if other.batch == fast["batch_size"] and pd.notna(other.speed)]
+    return Size(fast, slow, max(known, key=lambda other: other.speed, default=None))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,9 @@ def latency(results: pd.DataFrame, settings: Sequence[str]) -> dict[str, Shown]:
     """The table of times to first token and per output token; None if no row has them."""
     if results["mean_ttft_ms"].isna().all():
         return {"latency": None}
-    names = {f"{name} {each}": f"{each}_{name.lower()}_ms" for name in ("TTFT", "TPOT") for each in STATISTICS}
+    names = {
+        f"{name} {statistic}": f"{statistic}_{name.lower()}_ms" for name in ("TTFT", "TPOT") for statistic in STATISTICS
+    }
     shown = cells.shown(
         results,
         lambda row: settings_of(row, settings) | {name: number(row[column]) for name, column in names.items()},
@@ -95,13 +97,13 @@ def read_categories(run_dir: Path, results: pd.DataFrame, settings: Sequence[str
     Returns:
         Those settings, job, and the columns of protocols/categories.py; empty if the workload has no categories.
     """
-    found = read_jobs(run_dir, CATEGORIES)
-    if found.empty:
-        return found
+    categories = read_jobs(run_dir, CATEGORIES)
+    if categories.empty:
+        return categories
     later = columns("drafted_per_step", None)  # which tables of earlier versions lack
-    found = found.reindex(columns=list(dict.fromkeys([*found, *later])))
-    found = found.replace({"category": {"": NO_CATEGORY}})
-    rows = results[list(dict.fromkeys(["job", *settings]))].merge(found, on="job")
+    categories = categories.reindex(columns=list(dict.fromkeys([*categories, *later])))
+    categories = categories.replace({"category": {"": NO_CATEGORY}})
+    rows = results[list(dict.fromkeys(["job", *settings]))].merge(categories, on="job")
     places = {name: place for place, name in enumerate(rows["category"].unique())}
     return rows.sort_values("category", key=lambda names: names.map(places), kind="stable", ignore_index=True)
 

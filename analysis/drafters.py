@@ -80,12 +80,14 @@ def overall_table(rows: pd.DataFrame, further: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def best_by_category(found: pd.DataFrame) -> list[tuple[float, pd.DataFrame]]:
+def best_by_category(categories: pd.DataFrame) -> list[tuple[float, pd.DataFrame]]:
     """For each temperature the rows of the highest acceptance length of each category."""
-    if found.empty:
+    if categories.empty:
         return []
-    groups = ((temperature, rows.groupby("category", sort=False)) for temperature, rows in found.groupby("temperature"))
-    return [(temperature, found.loc[by["acceptance_length"].idxmax()]) for temperature, by in groups]  # ty: ignore[invalid-explicit-return]
+    groups = (
+        (temperature, rows.groupby("category", sort=False)) for temperature, rows in categories.groupby("temperature")
+    )
+    return [(temperature, categories.loc[by["acceptance_length"].idxmax()]) for temperature, by in groups]  # ty: ignore[invalid-explicit-return]
 
 
 if __name__ == "__main__":

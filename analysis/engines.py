@@ -54,11 +54,11 @@ def judged(run_dir: Path) -> pd.DataFrame:
             "RUN_DIR", run_dir, f"no {FINDINGS} in its jobs", "Give the folder of a run of protocol=judge."
         )
     shares = read_jobs(run_dir, SHARES)
-    found = []
+    summaries = []
     for job in rows["job"]:
         own = shares[(shares["job"] == job) & (shares["mode"] == DIFFERENCE)] if len(shares) else shares
-        found.append(found_of(findings[findings["job"] == job], own))
-    lines = rows.join(pd.DataFrame(found, index=rows.index))
+        summaries.append(found_of(findings[findings["job"] == job], own))
+    lines = rows.join(pd.DataFrame(summaries, index=rows.index))
     lines["method"] = [method_of(row) for _, row in rows.iterrows()]
     lines["asks"] = [parameters_of(row) for _, row in rows.iterrows()]
     lines["name"] = [
@@ -86,8 +86,12 @@ def found_of(findings: pd.DataFrame, shares: pd.DataFrame) -> dict[str, Any]:
             the place of classes, since a faulty engine may take other tokens of the same class.
     """
     own = {row["question"]: row for _, row in findings.iterrows()}
-    numbers = {name: json.loads(own[asked]["numbers"]) if asked in own else {} for name, asked in QUESTIONS.items()}
-    verdicts = {f"{name}_verdict": own[asked]["verdict"] if asked in own else None for name, asked in QUESTIONS.items()}
+    numbers = {
+        name: json.loads(own[question]["numbers"]) if question in own else {} for name, question in QUESTIONS.items()
+    }
+    verdicts = {
+        f"{name}_verdict": own[question]["verdict"] if question in own else None for name, question in QUESTIONS.items()
+    }
     texts, scored = numbers["texts"], numbers["scored"]
     return {
         "engine_under_test": next(iter(findings["engine"]), NONE),

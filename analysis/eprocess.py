@@ -29,12 +29,12 @@ def build(run_dir: Path) -> Report:
     rows = read_rows(run_dir)
     rows = rows[rows["temperature"] != 0]  # those are of greedy_divergence.py
     paths = read_table(run_dir, "eprocess.parquet", rows, ["verifier", "lossless"])
-    found = certificates(run_dir, rows)
-    paths = paths.merge(found[["job", "setting", "false_alarm"]], on="job").sort_values(["job", "bet", "token"])
+    summaries = certificates(run_dir, rows)
+    paths = paths.merge(summaries[["job", "setting", "false_alarm"]], on="job").sort_values(["job", "bet", "token"])
     left = ("verifier", "sampling", "verdict", "strongest bet")
     together = paths[paths["bet"] == "all bets"]
     shown: dict[str, Shown] = {
-        "table": Table("table", table(found), found, left=left),
+        "table": Table("table", table(summaries), summaries, left=left),
         "evidence_paths": plots.evidence_paths(together, float(together["false_alarm"].max())),
     }
     bets = []
@@ -42,7 +42,7 @@ def build(run_dir: Path) -> Report:
         name = f"bets_{job}_{file_name(str(verifier))}"
         shown[name] = plots.eprocess(own, float(own["false_alarm"].iloc[0]), f"{verifier}, {setting}")
         bets.append((name, verifier, setting))
-    return page(run_dir, "eprocess", shown, rows=rows, found=found, bets=bets)
+    return page(run_dir, "eprocess", shown, rows=rows, found=summaries, bets=bets)
 
 
 def certificates(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -53,45 +53,45 @@ def certificates(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """
     lines = []
     for _, row in rows.sort_values("job").iterrows():
-        told = read_certificate(run_dir, row["job"], "e_certificate.json")
-        share = stats.binomtest(told["without_bet"], told["tokens"]).proportion_ci(method="exact")
-        growth = told["growth"] or dict.fromkeys(("value", "low", "high"))  # None where evidence is infinite
+        certificate = read_certificate(run_dir, row["job"], "e_certificate.json")
+        share = stats.binomtest(certificate["without_bet"], certificate["tokens"]).proportion_ci(method="exact")
+        growth = certificate["growth"] or dict.fromkeys(("value", "low", "high"))  # None where evidence is infinite
         keys = ("verdict", "tokens", "texts", "without_bet", "impossible", "rejected_at", "strongest_bet", "dtype")
         lines.append(
             {
                 "job": row["job"],
                 "verifier": row["verifier"],
                 "lossless": row["lossless"],
-                "setting": setting(told),
-                **{key: told[key] for key in keys},
-                "log10_e_value": math.inf if told["log10_e_value"] is None else told["log10_e_value"],
-                "without_bet_share": told["without_bet"] / told["tokens"],
+                "setting": setting(certificate),
+                **{key: certificate[key] for key in keys},
+                "log10_e_value": math.inf if certificate["log10_e_value"] is None else certificate["log10_e_value"],
+                "without_bet_share": certificate["without_bet"] / certificate["tokens"],
                 "without_bet_low": float(share.low),
                 "without_bet_high": float(share.high),
                 **{f"growth_{name}": value for name, value in growth.items()},
-                "rounding": told["rounding"]["largest"],
-                "rounding_over_tolerance": told["rounding"]["over_tolerance"],
-                "false_alarm": told["false_alarm"],
-                "seed": told["seed"],
-                "command": told["command"],
+                "rounding": certificate["rounding"]["largest"],
+                "rounding_over_tolerance": certificate["rounding"]["over_tolerance"],
+                "false_alarm": certificate["false_alarm"],
+                "seed": certificate["seed"],
+                "command": certificate["command"],
             }
         )
     return pd.DataFrame(lines)
 
 
-def setting(told: dict[str, Any]) -> str:
+def setting(certificate: dict[str, Any]) -> str:
     """How was sampled, in short: ``T=1 top_p=0.9 float32``."""
-    sampling = told["sampling"]
+    sampling = certificate["sampling"]
     off = {"top_k": (0, -1), "top_p": (1,), "min_p": (0,)}
     parts = [f"T={sampling['temperature']:g}"]
     parts += [f"{name}={sampling[name]:g}" for name, values in off.items() if sampling[name] not in values]
     parts += [f"{name}={value}" for name, value in sampling.items() if name not in ("temperature", *off)]
-    return " ".join([*parts, told["dtype"]])
+    return " ".join([*parts, certificate["dtype"]])
 
 
-def table(found: pd.DataFrame) -> pd.DataFrame:
+def table(summaries: pd.DataFrame) -> pd.DataFrame:
     """The lines as text."""
-    return cells.shown(found, _line)
+    return cells.shown(summaries, _line)
 
 
 def _line(row: pd.Series) -> dict[str, str]:

@@ -27,20 +27,20 @@ def build(run_dir: Path) -> Report:
         ConfigError: a folder without results, or a job without a certificate.
     """
     certificates = {int(job): read_certificate(run_dir, job, "certificate.json") for job in read_rows(run_dir)["job"]}
-    rows = pd.DataFrame([_row(each) for each in certificates.values()])
+    rows = pd.DataFrame([_row(certificate) for certificate in certificates.values()])
     shown: dict[str, Shown] = {"table": Table("table", cells.shown(rows, _line), rows, left=tuple(rows.columns[:3]))}
     joint, calibration = (read_jobs(run_dir, f"{name}.parquet") for name in ("joint_cells", "calibration"))
-    for job, each in certificates.items():
-        name, title = file_name(each["verifier"]), each["verifier"]
-        each["joint_name"] = each["qq_name"] = ""
+    for job, certificate in certificates.items():
+        name, title = file_name(certificate["verifier"]), certificate["verifier"]
+        certificate["joint_name"] = certificate["qq_name"] = ""
         if len(joint) and (joint["job"] == job).any():
-            each["joint_name"] = f"joint_{name}"
-            shown[each["joint_name"]] = plots.empirical_joint(joint[joint["job"] == job], title)
+            certificate["joint_name"] = f"joint_{name}"
+            shown[certificate["joint_name"]] = plots.empirical_joint(joint[joint["job"] == job], title)
         if len(calibration) and (calibration["job"] == job).any():
             own = calibration[calibration["job"] == job]
             counts = f"{own['fixture'].nunique()} fixtures, {own['seed'].nunique()} seeds"
-            each["qq_name"] = f"qq_{name}"
-            shown[each["qq_name"]] = plots.qq(own, f"{title}: {counts}")
+            certificate["qq_name"] = f"qq_{name}"
+            shown[certificate["qq_name"]] = plots.qq(own, f"{title}: {counts}")
     return page(run_dir, "exactness", shown, rows["rule"], certificates=list(certificates.values()))
 
 

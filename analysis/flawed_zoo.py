@@ -29,7 +29,7 @@ def build(run_dir: Path) -> Report:
     )
     table = sensitivity_table(tests, others, bounds, bias)
     short_tests, short_others = (
-        each.assign(verifier=each["verifier"].str.removeprefix("flawed/")) for each in (tests, others)
+        rows.assign(verifier=rows["verifier"].str.removeprefix("flawed/")) for rows in (tests, others)
     )
     short_tests["column"] = tests["fixture"] + ": " + tests["test"]
     shown = {

@@ -62,8 +62,8 @@ def read_rows(run_dir: Path, *needed: str) -> pd.DataFrame:
     status = SweepStatus.of(run_dir)
     if status is not None:
         troubles = "; ".join(sentence for _, sentence in status.problems())
-        told = "; ".join(filter(None, [status.sentence(), troubles])).removesuffix(".")  # which ConfigError sets
-        raise ConfigError("RUN_DIR", run_dir, f"no rows to report on, {told}", status.remedy() or "Run it again.")
+        state = "; ".join(filter(None, [status.sentence(), troubles])).removesuffix(".")  # which ConfigError sets
+        raise ConfigError("RUN_DIR", run_dir, f"no rows to report on, {state}", status.remedy() or "Run it again.")
     if rows is not None:
         raise ConfigError("RUN_DIR", run_dir, "its results.parquet is empty", "Look for failed jobs; run it again.")
     remedy = "Give a folder of outputs/<exp>/<time>, after a run."
@@ -131,8 +131,8 @@ def report_of(
 def _missing(status: SweepStatus | None) -> list[Section]:
     if status is None or not status.partial():
         return []
-    told = [sentence for style, sentence in status.problems() if not sentence.startswith("warning")]
-    lists = [Bullets(tuple(told))] if told else []
+    sentences = [sentence for style, sentence in status.problems() if not sentence.startswith("warning")]
+    lists = [Bullets(tuple(sentences))] if sentences else []
     remedy = [Paragraph(status.remedy())] if status.remedy() else []
     return [Section("What is missing", (Paragraph(f"{status.sentence()}."), *lists, *remedy))]
 

@@ -52,15 +52,15 @@ def closed_form(results: pd.DataFrame) -> ClosedForm | None:
     overlap = min(best["overlap"], 1.0)  # a mean of overlaps may round beyond 1
     cost_ratio = (best["seconds_draft"] / best["drafted"]) / (best["plain_seconds"] / best["plain_tokens"])
     gamma = theory.best_gamma(overlap, cost_ratio)
-    here, highest = (theory.expected_speedup(overlap, each, cost_ratio) for each in (best["gamma"], gamma))
+    here, highest = (theory.expected_speedup(overlap, length, cost_ratio) for length in (best["gamma"], gamma))
     return ClosedForm(interval(best, "overlap"), cost_ratio, here, highest, gamma)
 
 
 def figures(run_dir: Path, results: pd.DataFrame) -> dict[str, Shown]:
     """The figures of this sweep alone."""
-    found = ranking(results)
-    title = literal(words("gamma_sweep.title", results.iloc[found.best], found))
-    marked = found.fastest if len(results) > 1 else None
+    outcome = ranking(results)
+    title = literal(words("gamma_sweep.title", results.iloc[outcome.best], outcome))
+    marked = outcome.fastest if len(results) > 1 else None
     longest = results.loc[results["gamma"].idxmax()]
     name = f"gamma {longest['gamma']}, {longest['series']}"
     rates = plots.position_rates(*_estimates(run_dir, longest), name) if longest["gamma"] > 0 else None

@@ -27,15 +27,15 @@ def build(run_dir: Path) -> Report:
     """
     rows = read_rows(run_dir)
     forks = read_table(run_dir, "greedy_divergence.parquet", rows, [*SETTINGS, "lossless"])
-    found = pd.DataFrame([summary(own) for _, own in forks.groupby("job", sort=True)])
+    summaries = pd.DataFrame([summary(own) for _, own in forks.groupby("job", sort=True)])
     known = forks[forks["logit_noise"].notna()]
     series = known.assign(series=known["verifier"] + ", " + known["dtype"])
     shown = {
-        "table": Table("table", table(found), found, left=("verifier", "dtype")),
+        "table": Table("table", table(summaries), summaries, left=("verifier", "dtype")),
         "forks": plots.forks(series) if len(known) else None,
     }
     data = {"forks": forks[forks["position"].notna()]}
-    return page(run_dir, "greedy_divergence", shown, data=data, rows=rows, found=found)
+    return page(run_dir, "greedy_divergence", shown, data=data, rows=rows, found=summaries)
 
 
 def summary(forks: pd.DataFrame) -> dict[str, Any]:
@@ -65,9 +65,9 @@ def summary(forks: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def table(found: pd.DataFrame) -> pd.DataFrame:
+def table(summaries: pd.DataFrame) -> pd.DataFrame:
     """The lines as text."""
-    return cells.shown(found, _line)
+    return cells.shown(summaries, _line)
 
 
 def _line(row: pd.Series) -> dict[str, str]:

@@ -96,7 +96,7 @@ def filled(name: str, shown: Mapping[str, Shown], **values: Any) -> tuple[str, T
                 raise ArgumentError(f"{name}.md: {which!r} is no table or figure of the page. Pass it, or None.")
             block = _placed(which, words, left.pop(which), _paragraphs(blocks))
             sections[-1] = dataclasses.replace(sections[-1], blocks=(*sections[-1].blocks, *block))
-    if unplaced := [which for which, each in left.items() if each is not None]:
+    if unplaced := [which for which, value in left.items() if value is not None]:
         raise ArgumentError(f"{name}.md: has no place for {unplaced[0]!r}. Add a line: ### {unplaced[0]}")
     return title, question, [section for section in sections if section.blocks]
 
@@ -190,15 +190,15 @@ def _parts(text: str) -> Iterator[tuple[str, str, list[Block]]]:
 
 def _text(node: SyntaxTreeNode) -> Text:
     parts: list[Inline] = []
-    for each in node.children[0].children:
-        if each.type == "strong":
-            parts.append(Strong(_words(each)))
-        elif each.type == "code_inline":
-            parts.append(Code(each.content))
-        elif each.type == "link":
-            parts.append(Link(_words(each), str(each.attrs["href"])))
+    for child in node.children[0].children:
+        if child.type == "strong":
+            parts.append(Strong(_words(child)))
+        elif child.type == "code_inline":
+            parts.append(Code(child.content))
+        elif child.type == "link":
+            parts.append(Link(_words(child), str(child.attrs["href"])))
         else:
-            parts.append(" " if each.type == "softbreak" else each.content)
+            parts.append(" " if child.type == "softbreak" else child.content)
     return _flat(tuple(parts))
 
 
@@ -209,11 +209,11 @@ def _flat(text: Text) -> Text:
 
 
 def _words(node: SyntaxTreeNode) -> str:
-    return "".join(" " if each.type == "softbreak" else each.content for each in node.children)
+    return "".join(" " if child.type == "softbreak" else child.content for child in node.children)
 
 
 def _sampling(results: pd.DataFrame) -> dict[str, str]:
     """The sampling parameters that any row asks for beside the four numbers, each with its values."""
     every = [sampling_of(row) for _, row in results.iterrows()]
-    names = sorted({name for each in every for name in each} - set(NUMBERS))
-    return {name: ", ".join(dict.fromkeys(as_text(each.get(name)) or "off" for each in every)) for name in names}
+    names = sorted({name for row in every for name in row} - set(NUMBERS))
+    return {name: ", ".join(dict.fromkeys(as_text(row.get(name)) or "off" for row in every)) for name in names}

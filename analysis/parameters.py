@@ -23,7 +23,9 @@ from .page import page
 
 BASE = "temperature"  # the sampler that asks for nothing else
 # The parameters that have a column, and the values that switch them off.
-OFF = {name: DEFAULTS[name] for name, each in SETTINGS.items() if each.paths == (SAMPLER + name,) and name != BASE}
+OFF = {
+    name: DEFAULTS[name] for name, setting in SETTINGS.items() if setting.paths == (SAMPLER + name,) and name != BASE
+}
 STRUCTURE = "structured_outputs"
 
 
@@ -107,8 +109,8 @@ def parameters_of(row: pd.Series) -> str:
     rules = json.loads(row["token_rules"]) if isinstance(row["token_rules"], str) and row["token_rules"] else {}
     words += [f"{name}={json.dumps(value)}" for name, value in rules.items()]
     words += [f"{kind}={text}" for kind, text in structure(row).items()]
-    told = {STRUCTURE, *(path.removeprefix(SAMPLER) for path in COVERED)}
-    others = {name: value for name, value in sampling_of(row).items() if name not in told}
+    columns = {STRUCTURE, *(path.removeprefix(SAMPLER) for path in COVERED)}
+    others = {name: value for name, value in sampling_of(row).items() if name not in columns}
     return " ".join([*words, *(f"{name}={as_text(value)}" for name, value in others.items())])
 
 
@@ -126,14 +128,14 @@ def compared(results: pd.DataFrame, beside: Sequence[str]) -> list[ParameterComp
         beside: columns in which rows have to be alike to be compared.
     """
     known = results[results["overlap"].notna()]
-    alike, found = known.groupby(["temperature", *beside], dropna=False).ngroup(), []
+    alike, comparisons = known.groupby(["temperature", *beside], dropna=False).ngroup(), []
     for place, own in known[own_bases(known)].iterrows():
         others = known[~own_bases(known) & (alike == alike[place])]
         if len(others):
             above = others[others["overlap_low"] > own["overlap_high"]]
             below = others[others["overlap_high"] < own["overlap_low"]]
-            found.append(ParameterComparison(own, settings_of(own, beside), above, below))
-    return found
+            comparisons.append(ParameterComparison(own, settings_of(own, beside), above, below))
+    return comparisons
 
 
 if __name__ == "__main__":

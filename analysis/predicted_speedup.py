@@ -113,11 +113,11 @@ def rendered(both: pd.DataFrame) -> pd.DataFrame:
 
 def recommendations(both: pd.DataFrame) -> list[tuple[pd.Series, pd.Series, Fault | None]]:
     """Of each setting: the points of the recommended and of the best measured gamma; what is at fault in a miss."""
-    found = []
+    choices = []
     for _, points in both.groupby("job", sort=False):
         chosen, best = (points[points[name]].iloc[0] for name in ("recommended", "best"))
-        found.append((chosen, best, fault(chosen) if abs(chosen["error"]) > WITHIN else None))
-    return found
+        choices.append((chosen, best, fault(chosen) if abs(chosen["error"]) > WITHIN else None))
+    return choices
 
 
 def fault(row: pd.Series) -> Fault:

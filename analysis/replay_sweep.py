@@ -73,7 +73,7 @@ def build(run_dir: Path) -> Report:
         "table": Table("table", rendered(points), points, left=("rule",)),
         "replay_against_decoding": plots.against_decoding(replayed, points),
         "interval_widths": plots.interval_widths(points),
-        **{each.name: plots.policy_frontier(each.lines) for each in tried},
+        **{policy.name: plots.policy_frontier(policy.lines) for policy in tried},
     }
     return page(
         run_dir,
@@ -92,7 +92,7 @@ def build(run_dir: Path) -> Report:
 
 def policies(run_dir: Path, rows: pd.DataFrame) -> list[Policies]:
     """For each temperature the frontier of stopping policies under both rules, of its first trace."""
-    found = []
+    policies = []
     for temperature, jobs in rows.groupby("temperature"):
         trace, lines, gains = read_trace(run_dir / str(jobs["job"].iloc[0]) / TRACE), [], []
         for info in replayable():
@@ -102,8 +102,8 @@ def policies(run_dir: Path, rows: pd.DataFrame) -> list[Policies]:
                 if gain := gain_over_fixed(points, kind):
                     gains.append(Gain(gain[0], info.title, kind, gain[1]))
         text = f"{temperature:g}"
-        found.append(Policies(text, f"policies_at_T_{file_name(text)}", pd.DataFrame(lines), gains))
-    return found
+        policies.append(Policies(text, f"policies_at_T_{file_name(text)}", pd.DataFrame(lines), gains))
+    return policies
 
 
 def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -118,9 +118,9 @@ def compared(run_dir: Path, rows: pd.DataFrame) -> pd.DataFrame:
         known = rule in [info.name for info in replayable()]
         independent = by_gamma(run_dir / str(job) / TRACE, str(rule), gammas) if known else {}
         for gamma in gammas:
-            found = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
+            result = agreement(decoded[decoded["gamma"] == gamma], independent.get(gamma))
             about = {"rule": rule, "temperature": decoded["temperature"].iloc[0], "gamma": gamma}
-            lines.append({**about, **_columns(found, float(lengths.loc[job, rule, gamma]))})
+            lines.append({**about, **_columns(result, float(lengths.loc[job, rule, gamma]))})
     return pd.DataFrame(lines).sort_values(["rule", "temperature", "gamma"], ignore_index=True)
 
 
@@ -131,17 +131,17 @@ def by_gamma(path: Path, rule: str, gammas: list[int]) -> dict[int, tuple[np.nda
     return {gamma: (tokens, steps[:, i]) for i, gamma in enumerate(gammas)}
 
 
-def _columns(found: Agreement, replayed: float) -> dict[str, Any]:
+def _columns(result: Agreement, replayed: float) -> dict[str, Any]:
     def named(name: str, values: dict[str, float]) -> dict[str, float]:
         return {name if key == "value" else f"{name}_{key}": value for key, value in values.items()}
 
     return {
         "replayed": replayed,
-        **named("acceptance_length", asdict(found.decoded)),
-        **named("same_text", asdict(found.same_text)),
-        "width_ratio": found.width_ratio,
-        "difference_p": found.difference_p,
-        "same_text_p": found.same_text_p,
+        **named("acceptance_length", asdict(result.decoded)),
+        **named("same_text", asdict(result.same_text)),
+        "width_ratio": result.width_ratio,
+        "difference_p": result.difference_p,
+        "same_text_p": result.same_text_p,
     }
 
 

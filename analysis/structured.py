@@ -56,7 +56,7 @@ def build(run_dir: Path) -> Report:
 def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     """Of each row how many texts there are, ended, kept to the structure, and are those of gamma 0 if greedy."""
     named = {job: own.set_index("prompt") for job, own in texts.groupby("job")}
-    alike, found = rows.groupby([*OF_TEXTS, "temperature"], dropna=False).ngroup(), []
+    alike, lines = rows.groupby([*OF_TEXTS, "temperature"], dropna=False).ngroup(), []
     for place, row in rows.iterrows():
         own, wanted = named[row["job"]], structure(row)
         ended = own[own["finished"] == ENDED]
@@ -68,8 +68,8 @@ def counts(rows: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
         if row["temperature"] == 0 and row["gamma"] > 0 and len(without):
             other = named[without["job"].iloc[0]]["completion"].reindex(own.index)
             line["as_plain"] = int((own["completion"] == other).sum())
-        found.append(line)
-    return pd.DataFrame(found, index=rows.index).astype({name: "Int64" for name in ("kept", "as_plain")})
+        lines.append(line)
+    return pd.DataFrame(lines, index=rows.index).astype({name: "Int64" for name in ("kept", "as_plain")})
 
 
 def _settings(rows: pd.DataFrame) -> list[str]:

@@ -183,7 +183,7 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
     samples = read_jobs(run_dir, LATENCY_SAMPLES)
     arrays: dict[tuple[int, int], np.ndarray] = {}
     for _, rows in samples.groupby(["job", "case"]):
-        by_round = [each["microseconds"].to_numpy() for _, each in rows.groupby("round")]
+        by_round = [group["microseconds"].to_numpy() for _, group in rows.groupby("round")]
         arrays[int(rows["job"].iloc[0]), int(rows["case"].iloc[0])] = np.stack(by_round)
     lines = []
     for info in RULES.values():
@@ -197,7 +197,7 @@ def speed_ratios(run_dir: Path, timed: pd.DataFrame) -> pd.DataFrame:
         for key, row in of_rule:
             if row["verifier"] == reference or key not in base:
                 continue
-            own, other = (arrays[each["job"], each["case"]] for each in (row, base[key]))
+            own, other = (arrays[line["job"], line["case"]] for line in (row, base[key]))
             ratio = ratio_of_medians(own, other)
             lines.append(
                 {

@@ -60,8 +60,8 @@ def best_of(rows: pd.DataFrame) -> Iterator[tuple[float, pd.Series, pd.Series | 
     for temperature, group in rows.groupby("temperature", sort=True):
         other = group["shared_mass"].notna()
         best, usual = (
-            each.loc[each["acceptance_length"].idxmax()] if len(each) else None
-            for each in (group[other], group[~other])
+            rows.loc[rows["acceptance_length"].idxmax()] if len(rows) else None
+            for rows in (group[other], group[~other])
         )
         if best is not None:
             yield temperature, best, usual  # ty: ignore[invalid-yield]

@@ -119,7 +119,7 @@ class AcceptVerifier:
         token_ids = torch.full((len(counts), draft.max_draft_tokens + 1), PADDING)
         num_accepted = torch.zeros(len(counts), dtype=torch.int64)
         given: tuple[Any, ...] = (drafted, p_rows, q_rows, uniforms)
-        ids, p, q, u = (each.numpy() if self.numpy and each is not None else each for each in given)
+        ids, p, q, u = (argument.numpy() if self.numpy and argument is not None else argument for argument in given)
         for b, (g, first) in enumerate(zip(counts, draft.first_row.tolist(), strict=True)):
             mine, scored = slice(first, first + g), slice(first + b, first + b + g + 1)
             if not all(p_finite[scored]) or not all(q_finite[mine]):

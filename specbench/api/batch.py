@@ -129,13 +129,13 @@ def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list
         given = torch.as_tensor(given)
     if not isinstance(given, Tensor):
         given = _listed("draft_token_ids", given, "token ids, or a sequence of them for each request")
-    apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(each, Integral) for each in given)
+    apart = given.dim() > 1 if isinstance(given, Tensor) else not all(isinstance(item, Integral) for item in given)
     if apart:
-        each = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]
-        found = [len(ids) for ids in each]
-        if counts is not None and counts != found:
-            raise ArgumentError(f"num_draft_tokens: {counts}, but draft_token_ids has {found}; leave it out")
-        return torch.cat(each), found
+        lists = [_integers(f"draft_token_ids[{b}]", ids) for b, ids in enumerate(given)]
+        lengths = [len(ids) for ids in lists]
+        if counts is not None and counts != lengths:
+            raise ArgumentError(f"num_draft_tokens: {counts}, but draft_token_ids has {lengths}; leave it out")
+        return torch.cat(lists), lengths
     ids = _integers("draft_token_ids", given)
     if counts is None:
         raise ArgumentError(
@@ -150,14 +150,14 @@ def _drafted(given: Ids, num_draft_tokens: Numbers | None) -> tuple[Tensor, list
 def _integers(name: str, given: Numbers) -> Tensor:
     """int64 [m]."""
     try:
-        found = torch.as_tensor(given)
+        tensor = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ArgumentError(f"{name}: no whole numbers ({error})") from error
-    if found.numel() == 0 and not isinstance(given, Tensor):
-        found = found.long()  # an empty list is one of floats to PyTorch
-    if found.dim() != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
-        raise ArgumentError(f"{name}: {found.dtype} {list(found.shape)}; whole numbers of one dimension needed")
-    return found.long()
+    if tensor.numel() == 0 and not isinstance(given, Tensor):
+        tensor = tensor.long()  # an empty list is one of floats to PyTorch
+    if tensor.dim() != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ArgumentError(f"{name}: {tensor.dtype} {list(tensor.shape)}; whole numbers of one dimension needed")
+    return tensor.long()
 
 
 def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
@@ -166,20 +166,20 @@ def _rows(name: str, given: Rows, counts: list[int]) -> Tensor:
     if isinstance(given, Tensor) and given.dim() == 2:
         rows = given
     else:
-        each = [
+        parts = [
             _tensor(f"{name}[{b}]", part)
             for b, part in enumerate(_listed(name, given, "a tensor [rows, V], or one for each request"))
         ]
-        wrong = [b for b, part in enumerate(each) if not isinstance(part, Tensor) or part.dim() != 2]
-        if wrong or not each:
+        wrong = [b for b, part in enumerate(parts) if not isinstance(part, Tensor) or part.dim() != 2]
+        if wrong or not parts:
             shape = list(given.shape) if isinstance(given, Tensor) else f"entry {wrong[0]}" if wrong else "empty"
             raise ArgumentError(f"{name}: {shape}; a tensor or array [rows, V], or one for each request, needed")
-        found = [len(part) for part in each]
-        if found != counts:
-            raise ArgumentError(f"{name}: {found} rows for the requests; {counts} needed")
-        if len({(part.shape[1], part.dtype, part.device) for part in each}) > 1:
+        lengths = [len(part) for part in parts]
+        if lengths != counts:
+            raise ArgumentError(f"{name}: {lengths} rows for the requests; {counts} needed")
+        if len({(part.shape[1], part.dtype, part.device) for part in parts}) > 1:
             raise ArgumentError(f"{name}: requests differ in vocabulary, dtype or device")
-        rows = torch.cat(each)
+        rows = torch.cat(parts)
     if len(rows) != sum(counts):
         raise ArgumentError(f"{name}: {len(rows)} rows; {sum(counts)} needed, {counts} of the requests in turn")
     if not rows.is_floating_point() or rows.element_size() < 2 or rows.shape[1] == 0:
@@ -225,24 +225,24 @@ def _params(
 ) -> RowParams:
     """The sampling parameters of each request."""
     if given is None or isinstance(given, SamplingParams):
-        each = [given or SamplingParams()] * batch
+        settings = [given or SamplingParams()] * batch
     else:
-        each = _listed(name, given, "one SamplingParams, or one for each request")
-    wrong = [params for params in each if not isinstance(params, SamplingParams)]
-    if wrong or len(each) != batch:
-        held = f"a {type(wrong[0]).__name__} among them" if wrong else f"{len(each)} for {batch} requests"
+        settings = _listed(name, given, "one SamplingParams, or one for each request")
+    wrong = [params for params in settings if not isinstance(params, SamplingParams)]
+    if wrong or len(settings) != batch:
+        held = f"a {type(wrong[0]).__name__} among them" if wrong else f"{len(settings)} for {batch} requests"
         raise ArgumentError(f"{name}: {held}; one SamplingParams, or one for each request, needed")
-    if any(params.processors for params in each):
+    if any(params.processors for params in settings):
         raise ArgumentError(
             f"{name}: processors need the text before each position; give logits that they have changed"
         )
-    if asked := sorted({key for params in each for key in params.shaping}):
-        raise ArgumentError(f"{name}: {asked[0]} needs the text before each position; give logits that it has changed")
-    if any(params.structured_outputs for params in each):
+    if names := sorted({key for params in settings for key in params.shaping}):
+        raise ArgumentError(f"{name}: {names[0]} needs the text before each position; give logits that it has changed")
+    if any(params.structured_outputs for params in settings):
         raise ArgumentError(
             f"{name}: structured_outputs need the text before each position; give logits that are masked already"
         )
-    return RowParams.of(each, device)
+    return RowParams.of(settings, device)
 
 
 def _seeds(given: int | Numbers, batch: int) -> Tensor:
@@ -258,10 +258,10 @@ def _seeds(given: int | Numbers, batch: int) -> Tensor:
 def _each(name: str, given: int | Numbers, batch: int) -> Tensor:
     """int64 [batch]."""
     given = plain_number(given)
-    found = _integers(name, [given] * batch if isinstance(given, int) else given)
-    if len(found) != batch:
-        raise ArgumentError(f"{name}: {len(found)} for {batch} requests; one number, or one for each, needed")
-    return found
+    numbers = _integers(name, [given] * batch if isinstance(given, int) else given)
+    if len(numbers) != batch:
+        raise ArgumentError(f"{name}: {len(numbers)} for {batch} requests; one number, or one for each, needed")
+    return numbers
 
 
 def _renamed(problem: str) -> str:

@@ -146,7 +146,7 @@ def _call(verifier: str | Verifier | VerifyFunction, **given: Any) -> str:
     name = repr(verifier) if isinstance(verifier, str) else getattr(verifier, "__name__", "")
     if not (isinstance(verifier, str) or (callable(verifier) and name.isidentifier())):
         name = "verifier"
-    usual = {name: each.default for name, each in inspect.signature(certify).parameters.items()}
+    usual = {name: parameter.default for name, parameter in inspect.signature(certify).parameters.items()}
     kept = ("suite", "seed", "inputs_seed")  # those that every page should have
     shown = [
         f"{key}={_source(value)}" for key, value in given.items() if key in kept or value != usual.get(key, _NOTHING)
@@ -157,10 +157,10 @@ def _call(verifier: str | Verifier | VerifyFunction, **given: Any) -> str:
 def _source(value: Any) -> str:
     """Returns an argument as Python source; a Rule of one's own stands under its name."""
     if isinstance(value, SamplingParams):
-        set_ = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        given = {name: each for name, each in set_.items() if each != getattr(SamplingParams(), name)}
-        given = {name: dict(each) if name == "logit_bias" else each for name, each in given.items()}
-        return f"specbench.SamplingParams({', '.join(f'{name}={each!r}' for name, each in given.items())})"
+        set_ = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+        given = {name: entry for name, entry in set_.items() if entry != getattr(SamplingParams(), name)}
+        given = {name: dict(entry) if name == "logit_bias" else entry for name, entry in given.items()}
+        return f"specbench.SamplingParams({', '.join(f'{name}={entry!r}' for name, entry in given.items())})"
     if isinstance(value, RuleInfo):
         known = value in (RULES.get(value.name), rules_with_formulas().get(value.name))
         return repr(value.name) if known else re.sub(r"\W", "_", value.name)

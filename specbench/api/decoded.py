@@ -120,9 +120,9 @@ class DecodedBatch(list[Decoded]):
         import pandas as pd
 
         rows = [
-            {"prompt": each.index, "sample": each.sample, **dataclasses.asdict(step)}
-            for each in self
-            for step in each.steps
+            {"prompt": completion.index, "sample": completion.sample, **dataclasses.asdict(step)}
+            for completion in self
+            for step in completion.steps
         ]
         return pd.DataFrame(rows).drop(columns="name")
 
@@ -131,7 +131,7 @@ class DecodedBatch(list[Decoded]):
         ``drafted``, ``accepted``, ``acceptance_rate``, ``acceptance_length``, ``finished``, ``stop_reason``."""
         import pandas as pd
 
-        return pd.DataFrame([_row(each) for each in self])
+        return pd.DataFrame([_row(completion) for completion in self])
 
 
 def _row(text: Decoded) -> dict[str, Any]:

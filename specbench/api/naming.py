@@ -42,8 +42,8 @@ def renamed(message: str, groups: Mapping[str, str]) -> str:
     """A message with arguments in the place of keys; file names, which a slash or a letter precedes, stay."""
     for group, prefix in groups.items():
 
-        def argument(found: re.Match[str], prefix: str = prefix) -> str:
-            name, value = found.groups()
+        def argument(match: re.Match[str], prefix: str = prefix) -> str:
+            name, value = match.groups()
             return f"{prefix}{name}" + (f"={_WORDS[value]}" if value else "")
 
         keys = rf"(?<![\w./-]){re.escape(group)}([a-z_]+)(?:=({'|'.join(_WORDS)})\b)?"

@@ -37,9 +37,9 @@ def listed(prompts: Prompts) -> list[Prompt]:
         raise ArgumentError(
             f"prompts: a {type(prompts).__name__}; give a text, or a list of texts, of token ids or of conversations"
         )
-    each: list[Any] = list(prompts)
-    alone = bool(each) and all(isinstance(part, Mapping) for part in each)
-    return [each] if alone else each
+    items: list[Any] = list(prompts)
+    alone = bool(items) and all(isinstance(part, Mapping) for part in items)
+    return [items] if alone else items
 
 
 def encoded(name: str, prompt: Prompt, pair: Pair) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ def seeds_of(given: Seeds, prompts: int) -> list[int]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         seed = check_count("seed", given, 0, LARGEST_SEED)
         return [request_seed(seed, str(i)) for i in range(prompts)]
-    seeds = [check_count("seed", each, 0, LARGEST_SEED) for each in given]
+    seeds = [check_count("seed", number, 0, LARGEST_SEED) for number in given]
     if len(seeds) != prompts:
         raise ArgumentError(f"seed: {len(seeds)} numbers for {prompts} prompts; give one number, or one for each")
     return seeds
@@ -109,12 +109,12 @@ def samplings_of(
     form = "SamplingParams(...), or None"
     if not several or isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise ArgumentError(f"sampling: a {type(given).__name__}; give specbench.{form}")
-    each = list(given)
-    if wrong := [i for i, params in enumerate(each) if not isinstance(params, SamplingParams)]:
-        raise ArgumentError(f"sampling[{wrong[0]}]: a {type(each[wrong[0]]).__name__}; give specbench.{form}")
-    if len(each) != prompts:
-        raise ArgumentError(f"sampling: {len(each)} SamplingParams for {prompts} prompts; give one, or one for each")
-    return each
+    items = list(given)
+    if wrong := [i for i, params in enumerate(items) if not isinstance(params, SamplingParams)]:
+        raise ArgumentError(f"sampling[{wrong[0]}]: a {type(items[wrong[0]]).__name__}; give specbench.{form}")
+    if len(items) != prompts:
+        raise ArgumentError(f"sampling: {len(items)} SamplingParams for {prompts} prompts; give one, or one for each")
+    return items
 
 
 def token_ids(name: str, prompt: object) -> tuple[int, ...]:
@@ -147,10 +147,10 @@ def gammas_of(given: int | Iterable[int], prompts: int) -> list[int]:
     if isinstance(given, np.ndarray | Tensor):
         given = given.tolist()
     alone = isinstance(given, str) or not isinstance(given, Iterable)
-    each = [given] * prompts if alone else list(given)
-    if len(each) != prompts:
-        raise ArgumentError(f"gamma: {len(each)} numbers for {prompts} prompts; give one number, or one for each")
-    counts = [check_count("gamma", gamma, 0) for gamma in each]
+    numbers = [given] * prompts if alone else list(given)
+    if len(numbers) != prompts:
+        raise ArgumentError(f"gamma: {len(numbers)} numbers for {prompts} prompts; give one number, or one for each")
+    counts = [check_count("gamma", gamma, 0) for gamma in numbers]
     if max(counts) > LARGEST_GAMMA:
         raise ArgumentError(f"gamma={max(counts)}: outside 0..{LARGEST_GAMMA}")
     return counts

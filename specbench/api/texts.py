@@ -120,7 +120,7 @@ def decode(
         measured = {"seconds": timed.seconds, "tokens_per_second": timed.tokens / timed.seconds}
     if overlap:
         measured |= _overlap(_context(pair, made_drafter, requests, 0, size), requests, completions)
-    return DecodedBatch((_decoded(decoder, each) for each in completions), most, measured)
+    return DecodedBatch((_decoded(decoder, completion) for completion in completions), most, measured)
 
 
 def _compared(
@@ -138,9 +138,9 @@ def _overlap(context: ModelContext, requests: Sequence[Request], completions: Se
     """Columns of sum min(p, q) at the positions of the texts; None if the drafter has no probabilities."""
     if not context.drafter.has_probabilities:
         return columns("overlap", None)
-    texts = [each.token_ids for each in completions]
+    texts = [completion.token_ids for completion in completions]
     scored = score_texts(context, [r.prompt for r in requests], texts, [r.sampling for r in requests])
-    sums = np.array([float(each["overlap"].double().sum()) for each in scored])
+    sums = np.array([float(columns["overlap"].double().sum()) for columns in scored])
     return columns("overlap", ratio_of_sums(sums, np.array([len(text) for text in texts])))
 
 
@@ -213,13 +213,13 @@ def _requests(
     max_new_tokens = check_count("max_new_tokens", max_new_tokens)
     if not isinstance(pair, Pair):
         raise ArgumentError(f"pair: a {type(pair).__name__}; give what specbench.load_pair returns")
-    each = listed(prompts)
-    if not each:
+    items = listed(prompts)
+    if not items:
         raise ArgumentError("prompts: empty; give a text, or a list of texts, of token ids or of conversations")
-    seeds, samplings = seeds_of(seed, len(each)), samplings_of(sampling, len(each))
+    seeds, samplings = seeds_of(seed, len(items)), samplings_of(sampling, len(items))
     resolved: dict[int, SamplingParams] = {}  # of each object once, since structures take time to compile
     requests = []
-    for i, prompt in enumerate(each):
+    for i, prompt in enumerate(items):
         ids = encoded(f"prompts[{i}]", prompt, pair)
         if id(samplings[i]) not in resolved:
             samplings[i].check_length(max_new_tokens)
@@ -292,9 +292,9 @@ def _processors_text(sampling: SamplingParams) -> str:
     """What a trace calls its processors: as ``sampler.processors`` would name them, if the attributes of each are the
     arguments of its class; empty for none."""
     named = []
-    for each in sampling.processors:
-        if hasattr(each, "parameter"):
+    for processor in sampling.processors:
+        if hasattr(processor, "parameter"):
             continue  # named by the parameter that it was made from
-        kind = each if isinstance(each, FunctionType) else type(each)
-        named.append({"_target_": f"{kind.__module__}.{kind.__qualname__}", **getattr(each, "__dict__", {})})
+        kind = processor if isinstance(processor, FunctionType) else type(processor)
+        named.append({"_target_": f"{kind.__module__}.{kind.__qualname__}", **getattr(processor, "__dict__", {})})
     return processors_named(named, sampling)

@@ -156,7 +156,7 @@ def check_shaped(case: Case, logits: torch.Tensor) -> None:
     for rows in torch.arange(len(logits), device=logits.device).split(_ROWS_AT_ONCE):
         wrong = ~torch.isclose(logits[rows].float(), expected[rows].float(), rtol=step, atol=1e-6)
         if wrong.any():
-            i, token = (int(each) for each in wrong.nonzero()[0])
+            i, token = (int(index) for index in wrong.nonzero()[0])
             row = int(rows[i])
             raise WrongResultError(
                 f"sampling: row {row} of {case.spec}: the logit of token {token} is {float(logits[row, token])}, "

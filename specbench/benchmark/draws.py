@@ -112,10 +112,10 @@ def _explained(
 ) -> list[DifferenceRow]:
     """The requests of a step that came out differently; unexplained if the rule has no formulas."""
     if rule.has_law:
-        found = classify(rule, draft, target, streams, expected, got)
-        requests = found.requests.tolist()
+        classes = classify(rule, draft, target, streams, expected, got)
+        requests = classes.requests.tolist()
         reasons: list[tuple[float | None, bool | None]] = list(
-            zip(found.excess.tolist(), found.rounding.tolist(), strict=True)
+            zip(classes.excess.tolist(), classes.rounding.tolist(), strict=True)
         )
     else:
         apart = (got.token_ids != expected.token_ids).any(dim=1) | (got.num_accepted != expected.num_accepted)

@@ -96,7 +96,7 @@ def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[Samplin
     """
     if isinstance(grid, str) or not isinstance(grid, Sequence) or not grid:
         raise ConfigError("protocol.grid", grid, "not a list of cases", "Write [{batch_size: [1, 8]}, ...].")
-    found: dict[CaseSpec, None] = {}
+    specs: dict[CaseSpec, None] = {}
     for entry in grid:
         if not isinstance(entry, Mapping) or not entry:
             raise ConfigError("protocol.grid", entry, "not a set of axes", "Write [{batch_size: [1, 8]}, ...].")
@@ -111,5 +111,5 @@ def cases(base: CaseSpec, grid: Sequence[Any], known: Mapping[str, tuple[Samplin
             if name not in known:
                 raise ConfigError("protocol.grid.sampler", name, "not in protocol.samplers", f"Use {', '.join(known)}.")
             changes["sampling"], changes["draft_probabilities"] = known[name]
-            found[dataclasses.replace(base, **changes)] = None
-    return list(found)
+            specs[dataclasses.replace(base, **changes)] = None
+    return list(specs)

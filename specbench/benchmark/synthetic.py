@@ -202,4 +202,4 @@ def make_case(spec: CaseSpec, seed: int, number: int, device: torch.device) -> C
 def sample_rows(rows: LogitRows, u: Float[Tensor, " n"]) -> Int64[Tensor, " n"]:
     """:func:`specbench.sampling.sample`, a few rows at a time, so that the dense rows fit in memory."""
     chunks = torch.arange(len(rows), device=u.device).split(_AT_ONCE)
-    return torch.cat([u.new_zeros(0, dtype=torch.int64), *(sample(rows.select(each), u[each]) for each in chunks)])
+    return torch.cat([u.new_zeros(0, dtype=torch.int64), *(sample(rows.select(chunk), u[chunk]) for chunk in chunks)])

@@ -85,8 +85,8 @@ def round_trip(cases: Sequence[T], rounds: int, budget: float) -> Iterator[tuple
     Args:
         budget: seconds, after which only the first round is still completed.
     """
-    steps = [(number, each) for number in range(rounds) for each in (cases if number % 2 == 0 else reversed(cases))]
+    steps = [(number, case) for number in range(rounds) for case in (cases if number % 2 == 0 else reversed(cases))]
     started = time.perf_counter()
-    for number, each in track(steps, "timing"):
+    for number, case in track(steps, "timing"):
         if number == 0 or time.perf_counter() - started < budget:
-            yield number, each
+            yield number, case

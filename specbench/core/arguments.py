@@ -140,7 +140,9 @@ def _may_wait(device: torch.device) -> bool:
 
 def _check_values(draft: Draft, target: LogitRows, streams: Streams) -> None:
     highest = (target.logits.shape[1] - 1, draft.max_draft_tokens, MAX_SEED, MAX_POSITION)
-    ranges = [(*each, high) for each, high in zip(_integers(draft, streams), highest, strict=True) if each[1].numel()]
+    ranges = [
+        (*bounds, high) for bounds, high in zip(_integers(draft, streams), highest, strict=True) if bounds[1].numel()
+    ]
     ends, total = _ends_and_sum([tensor for _, tensor, _ in ranges], draft.num_draft_tokens)
     for (name, tensor, high), (smallest, largest) in zip(ranges, ends, strict=True):
         if smallest < 0 or largest > high:  # only now it is worth it to find out where

@@ -108,9 +108,9 @@ def texts_of(name: str, given: object) -> tuple[str, ...]:
     """A list of texts, none of them empty. Raises ConfigError."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise wrong(name, given, "not a list of texts", 'Give texts, such as ["\\n\\n"].')
-    for each in given:
-        if not isinstance(each, str) or not each:
-            raise wrong(name, given, f"{each!r} is no text, or an empty one", "Remove it.")
+    for item in given:
+        if not isinstance(item, str) or not item:
+            raise wrong(name, given, f"{item!r} is no text, or an empty one", "Remove it.")
     return tuple(given)
 
 
@@ -118,10 +118,10 @@ def ids_of(name: str, given: object) -> tuple[int, ...]:
     """A list, array or set of token ids, each of them once. Raises ConfigError."""
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise wrong(name, given, "not a list of token ids", "Give whole numbers.")
-    ids = tuple(plain_number(each) for each in given)
-    for each in ids:
-        if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each <= LARGEST_VOCABULARY:
-            raise wrong(name, given, f"{each!r} is no token id", "Give whole numbers from 0.")
+    ids = tuple(plain_number(item) for item in given)
+    for item in ids:
+        if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= LARGEST_VOCABULARY:
+            raise wrong(name, given, f"{item!r} is no token id", "Give whole numbers from 0.")
     return tuple(dict.fromkeys(ids))
 
 
@@ -130,22 +130,22 @@ def biases_of(name: str, given: object) -> tuple[tuple[int, float], ...] | None:
     if given is None:
         return None
     pairs = given.items() if isinstance(given, Mapping) else given
-    found: dict[int, float] = {}
+    biases: dict[int, float] = {}
     try:
         if isinstance(given, str):
             raise TypeError
         for key, bias in pairs:  # ty: ignore[not-iterable]
             token = int(key) if isinstance(key, str) else plain_number(key)  # keys of JSON are texts
-            if token in found:
+            if token in biases:
                 raise wrong(name, given, f"token {token} is named twice", "Leave one of them out.")
-            found[token] = float(bias)
+            biases[token] = float(bias)
     except (TypeError, ValueError):
         raise wrong(name, given, "not a mapping of token ids to numbers", "Give {id: bias, ...}.") from None
-    ids_of(name, tuple(found))
-    for bias in found.values():
+    ids_of(name, tuple(biases))
+    for bias in biases.values():
         if not abs(bias) <= LARGEST_BIAS:
             raise wrong(name, given, f"{bias} outside [-100, 100]", "allowed_token_ids bans for certain.")
-    return tuple(sorted(found.items())) or None
+    return tuple(sorted(biases.items())) or None
 
 
 def structure_of(name: str, given: object) -> tuple[str, str] | None:
@@ -159,7 +159,7 @@ def structure_of(name: str, given: object) -> tuple[str, str] | None:
         remedy = f"Give one of {', '.join(STRUCTURES)}, such as {{regex: '[0-9]+'}}."
         raise wrong(name, given, "does not name one structure", remedy)
     (kind,) = kinds
-    asked = given[kind]
-    if kind in ("regex", "grammar") and not isinstance(asked, str):
+    value = given[kind]
+    if kind in ("regex", "grammar") and not isinstance(value, str):
         raise wrong(name, given, f"its {kind} is no text", f"Give one text: {{{kind}: '...'}}.")
-    return kind, asked if isinstance(asked, str) else json.dumps(asked)
+    return kind, value if isinstance(value, str) else json.dumps(value)

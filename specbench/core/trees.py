@@ -44,9 +44,9 @@ def paths(seen: Bool[Tensor, "B m m"], depth: int) -> Int64[Tensor, "B m depth"]
     """
     batch, m, _ = seen.shape
     place = torch.where(seen, depths(seen)[:, None, :] - 1, depth)  # those that are on no path share the last place
-    found = place.new_zeros((batch, m, depth + 1))
-    found.scatter_(2, place, torch.arange(m, device=seen.device).expand(batch, m, m))
-    return found[:, :, :depth]
+    ancestors = place.new_zeros((batch, m, depth + 1))
+    ancestors.scatter_(2, place, torch.arange(m, device=seen.device).expand(batch, m, m))
+    return ancestors[:, :, :depth]
 
 
 def with_root(parents: Int64[Tensor, "B m"]) -> Int64[Tensor, "B m1"]:

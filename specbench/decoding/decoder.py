@@ -131,7 +131,7 @@ class Decoder:
         completions, waiting = self.start(requests[:width]), requests[width:]
 
         def tokens() -> int:
-            return sum(len(each.token_ids) for each in completions)
+            return sum(len(completion.token_ids) for completion in completions)
 
         while self._rows or waiting:
             if waiting and self.active < width:

@@ -38,9 +38,9 @@ def find_compiler() -> str:
         ConfigError: there is none, or Python's headers are missing, which torch.compile needs.
     """
     wanted = os.environ.get("CXX")
-    found = next(filter(None, map(shutil.which, [wanted] if wanted else _COMPILERS)), None)
+    compiler = next(filter(None, map(shutil.which, [wanted] if wanted else _COMPILERS)), None)
     instead = "or use engine=eager."
-    if found is None:
+    if compiler is None:
         problem = f"CXX={wanted} is no program" if wanted else f"no C++ compiler found ({', '.join(_COMPILERS)})"
         remedy = f"Install one (apt-get install g++), or name one in the environment variable CXX, {instead}"
         raise ConfigError("engine", "compiled", problem, remedy)
@@ -48,7 +48,7 @@ def find_compiler() -> str:
     if not header.is_file():
         problem = f"{header} is missing, which torch.compile needs"
         raise ConfigError("engine", "compiled", problem, f"Install Python's headers (python3-dev), {instead}")
-    return found
+    return compiler
 
 
 def cache_folder() -> Path:

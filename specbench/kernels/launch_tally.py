@@ -78,13 +78,13 @@ def tally(
     counts.reserve(requests, device)
     columns, biases = texts.shape[1], bias_ids.shape[1]
     parts = min(MAX_PARTS, triton.next_power_of_2(triton.cdiv(TARGET_PROGRAMS, max(1, requests))))
-    found = torch.empty((requests, parts), dtype=torch.int32, device=device)
+    lengths = torch.empty((requests, parts), dtype=torch.int32, device=device)
     listed, times = torch.empty((2, requests, parts, columns + biases), dtype=torch.int32, device=device)
     if requests:
         run(
             tally_kernel, requests * parts,
-            texts, texts.stride(0), prompt_lengths, text_lengths, bias_ids, counts.counts, found, listed, times,
+            texts, texts.stride(0), prompt_lengths, text_lengths, bias_ids, counts.counts, lengths, listed, times,
             len(bias_ids) // requests, columns, biases, vocabulary, parts,
             CHUNK=min(CHUNK, triton.next_power_of_2(max(1, columns))), num_warps=8,
         )  # fmt: skip
-    return found, listed, times
+    return lengths, listed, times

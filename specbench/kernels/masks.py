@@ -77,8 +77,8 @@ def tiles_with_tokens(mask, begin, end, TILE: tl.constexpr):
         i = tl.arange(0, MOST_TILES)
         at = (begin + i)[:, None] * (TILE // BITS) + tl.arange(0, TILE // BITS)[None, :]
         held = words_at(mask, at, (i < end - begin)[:, None])
-        found = tl.max((held != 0).to(tl.int32), axis=1)
-        some = tl.sum(tl.where(i < end - begin, found.to(tl.int64) << i, 0), axis=0)
+        any_set = tl.max((held != 0).to(tl.int32), axis=1)
+        some = tl.sum(tl.where(i < end - begin, any_set.to(tl.int64) << i, 0), axis=0)
     return some
 
 

@@ -24,10 +24,10 @@ def penalised(logit, count, presence, frequency, repetition):
 @triton.jit
 def times(drafted, width, offset, token):
     """The counts of tokens [1, m] among the first ``offset`` [rows, 1] of ``width`` draft tokens."""
-    found = tl.zeros_like(offset + token).to(tl.int32)
+    counts = tl.zeros_like(offset + token).to(tl.int32)
     for i in tl.range(0, width, loop_unroll_factor=4):
-        found += ((tl.load(drafted + i) == token) & (i < offset)).to(tl.int32)
-    return found
+        counts += ((tl.load(drafted + i) == token) & (i < offset)).to(tl.int32)
+    return counts
 
 
 @triton.jit
@@ -38,20 +38,20 @@ def store(at, value, mask):
 
 @triton.jit
 def changed(
-    logit, token, count, offset, drafted, width, once, each, factor, bias_ids, bias, biases, BIAS: tl.constexpr
+    logit, token, count, offset, drafted, width, presence, frequency, factor, bias_ids, bias, biases, BIAS: tl.constexpr
 ):
     """The changed logits, float64 [rows, m], of tokens [m] with these counts, after ``offset`` draft tokens."""
     counted = count[None, :] + times(drafted, width, offset, token[None, :])
     if BIAS:
         for i in range(0, biases):
             logit += tl.where(tl.load(bias_ids + i) == token[None, :], tl.load(bias + i), 0.0)
-    return penalised(logit, counted, once, each, factor)
+    return penalised(logit, counted, presence, frequency, factor)
 
 
 @triton.jit
 def penalise(
     at, inside, offset, drafted, width, number, listed, counts, room, vocabulary, part, parts,
-    once, each, factor, bias_ids, bias, biases,
+    presence, frequency, factor, bias_ids, bias, biases,
     BIAS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Changes the tokens of a list, and the draft tokens of this part that it lacks, in the rows that start ``at``."""
@@ -70,13 +70,15 @@ def penalise(
         logit = tl.load(at + token[None, :], mask=listed_here, other=0.0).to(tl.float64)
         met = (own[:, None] == token[None, :]) & held[None, :]
         known = tl.maximum(known, tl.max(met.to(tl.int32), axis=1))
-        logit = changed(logit, token, count, offset, drafted, width, once, each, factor, bias_ids, bias, biases, BIAS)
+        logit = changed(
+            logit, token, count, offset, drafted, width, presence, frequency, factor, bias_ids, bias, biases, BIAS
+        )
         store(at + token[None, :], logit, listed_here)
         more = start + TOKENS + lanes
         token = tl.load(listed + more, mask=more < number, other=0)
         count = tl.load(counts + more, mask=more < number, other=0)
     fresh = changed(
-        fresh, own, known * 0, offset, drafted, width, once, each, factor, bias_ids, bias, biases, False
+        fresh, own, known * 0, offset, drafted, width, presence, frequency, factor, bias_ids, bias, biases, False
     )  # fmt: skip
     store(at + own[None, :], fresh, inside & (mine & (known == 0))[None, :])
 
@@ -154,14 +156,14 @@ def shape_kernel(
             bad_words, sequences, longest, texts, drafted, place, prompt, length, 0, vocabulary, part, parts, TOKENS
         )  # fmt: skip
     if shaping.listed is not None:
-        once, each = tl.load(shaping.presence + setting), tl.load(shaping.frequency + setting)
+        presence, frequency = tl.load(shaping.presence + setting), tl.load(shaping.frequency + setting)
         factor, own = tl.load(shaping.repetition + setting), request * parts + part
         if shaping.bias is None:
             bias_ids, bias = shaping.drafted, shaping.presence  # of the types of biases, and not read
         penalise(
             at, inside, offset, drafted, width, tl.load(shaping.list_lengths + own), shaping.listed + own * room,
-            shaping.counts + own * room, room, vocabulary, part, parts, once, each, factor, bias_ids, bias, biases,
-            shaping.bias is not None, TOKENS, WIDTH,
+            shaping.counts + own * room, room, vocabulary, part, parts,
+            presence, frequency, factor, bias_ids, bias, biases, shaping.bias is not None, TOKENS, WIDTH,
         )  # fmt: skip
     elif shaping.bias is not None:
         store(at + id[None, :], logit + more[None, :], biased)

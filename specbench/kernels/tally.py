@@ -21,16 +21,16 @@ def belongs(token, held, vocabulary, part, parts):
 
 
 @triton.jit
-def append(listed, found, token, first):
+def append(listed, length, token, first):
     """Appends the tokens of which ``first`` is True to a list; returns its new length."""
     one = first.to(tl.int32)
-    tl.store(listed + found + tl.cumsum(one, 0) - 1, token.to(tl.int32), mask=first)
-    return found + tl.sum(one, 0)
+    tl.store(listed + length + tl.cumsum(one, 0) - 1, token.to(tl.int32), mask=first)
+    return length + tl.sum(one, 0)
 
 
 @triton.jit(do_not_specialize=["step", "columns", "biases", "parts"])
 def tally_kernel(
-    texts, text_stride, prompt_lengths, text_lengths, bias_ids, counts, found, listed, times,
+    texts, text_stride, prompt_lengths, text_lengths, bias_ids, counts, lengths, listed, times,
     step, columns, biases, vocabulary, parts, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """found int32 [B, parts]; listed and times int32 [B, parts, columns + biases], of which the first ``found`` count.
@@ -68,4 +68,4 @@ def tally_kernel(
         count = tl.load(counts + token, mask=held, other=0, cache_modifier=".cg")
         tl.store(times + start + lanes, count & ~BIASED, mask=held)
         tl.store(counts + token, 0, mask=held)
-    tl.store(found + program, number)
+    tl.store(lengths + program, number)

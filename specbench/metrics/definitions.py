@@ -199,10 +199,10 @@ def opposite_rankings(runs: Sequence[tuple[str, pd.DataFrame]]) -> list[tuple[st
     Args:
         runs: name and all_metrics of each.
     """
-    found = []
+    pairs = []
     for (first, a), (second, b) in combinations(runs, 2):
         difference = b["value"] - a["value"]
         sign = np.sign(difference).where(difference.abs() > 1e-9 * a["value"].abs(), 0)  # else a tie but for rounding
         higher, lower = a["name"][sign > 0], a["name"][sign < 0]
-        found += [(first, second, str(up), str(down)) for up in higher for down in lower]
-    return found
+        pairs += [(first, second, str(up), str(down)) for up in higher for down in lower]
+    return pairs

@@ -36,7 +36,7 @@ def columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     """An estimate as the columns of a row: ``name``, ``name_low`` and ``name_high``, each None where there is none."""
     values = (math.nan,) * 3 if estimate is None else (estimate.value, estimate.low, estimate.high)
     names = (name, f"{name}_low", f"{name}_high")
-    return {each: None if math.isnan(value) else value for each, value in zip(names, values, strict=True)}
+    return {name: None if math.isnan(value) else value for name, value in zip(names, values, strict=True)}
 
 
 def coverage(units: int) -> float:

@@ -117,7 +117,9 @@ def look(settings: Sequence[SettingTimes], among: int) -> Look:
         among: settings at the beginning.
     """
     level = FALSE_NAME / among
-    beaten = {place for place, one in enumerate(settings) if any(_slower(one, each, None, level) for each in settings)}
+    beaten = {
+        place for place, one in enumerate(settings) if any(_slower(one, other, None, level) for other in settings)
+    }
     best = max(set(range(len(settings))) - beaten, key=lambda place: settings[place].gain)
     rivals = [one for place, one in enumerate(settings) if place != best and place not in beaten]
     return Look(best, beaten, all(_tied(one, settings[best], level) for one in rivals))
@@ -138,11 +140,11 @@ def plain_changed(rows: pd.DataFrame) -> bool:
     """Whether plain decoding of the same texts differs from run to run by more than rounds of single runs explain."""
     errors, rounds = (rows[name].astype(float) for name in ("plain_round_error", "rounds"))
     known = errors > 0
-    found = _scatter(rows[known], texts=True)
-    if found is None:
+    spread = _scatter(rows[known], texts=True)
+    if spread is None:
         return False
     own = Variance(float((errors[known] ** 2).mean()), float((rounds[known] - 1).sum()))
-    return bool(stats.f.sf(found.value / own.value, found.freedom, own.freedom) < CHANGED)
+    return bool(stats.f.sf(spread.value / own.value, spread.freedom, own.freedom) < CHANGED)
 
 
 def _scatter(rows: pd.DataFrame, texts: bool) -> Variance | None:
@@ -186,11 +188,11 @@ class SettingTimes:
     @staticmethod
     def of(row: pd.Series) -> SettingTimes:
         error, held = row["round_error"], [row[name] for name in BATCHES]
-        known = all(isinstance(each, Sequence | np.ndarray) and len(each) > 1 for each in held)
+        known = all(isinstance(column, Sequence | np.ndarray) and len(column) > 1 for column in held)
         shared = pd.notna(row.get("rounds_of"))
         return SettingTimes(
             float(np.log(row["speedup"])),
-            np.array([np.asarray(each, dtype=float) for each in held]) if known else np.zeros((4, 0)),
+            np.array([np.asarray(column, dtype=float) for column in held]) if known else np.zeros((4, 0)),
             [Variance(float(error) ** 2, float(row["rounds"]) - 1)] if pd.notna(error) and error > 0 else [],
             *((int(row["looks"]), int(row["rounds_of"])) if shared else ()),
         )

@@ -44,5 +44,5 @@ def statistics(values: np.ndarray) -> dict[str, float | None]:
     """Returns mean, median (p50) and 99th percentile (p99, interpolated linearly); None if there are no values."""
     if not len(values):
         return dict.fromkeys(STATISTICS)
-    found = (values.mean(), *np.percentile(values, (50, 99)))
-    return dict(zip(STATISTICS, map(float, found), strict=True))
+    statistics = (values.mean(), *np.percentile(values, (50, 99)))
+    return dict(zip(STATISTICS, map(float, statistics), strict=True))

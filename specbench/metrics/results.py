@@ -123,8 +123,8 @@ def _column(values: list[Any], field: pa.Field) -> pa.Array:
 
 def done_jobs(sweep: Path, name: str = RESULTS) -> list[Path]:
     """The folders of the jobs that are done and left a table of that name, in their order."""
-    folders = [each.parent for each in sweep.glob(f"*/{name}") if each.parent.name.isdigit()]
-    folders.sort(key=lambda each: int(each.name))
+    folders = [file.parent for file in sweep.glob(f"*/{name}") if file.parent.name.isdigit()]
+    folders.sort(key=lambda folder: int(folder.name))
     states = ((folder, read_json(folder / "job.json")) for folder in folders)
     # A job that was killed after its rows were written may lack what else it found, such as a verdict: it runs again.
     return [folder for folder, state in states if state is None or state.get("status") == "done"]

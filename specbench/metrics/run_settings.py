@@ -85,7 +85,9 @@ def as_text(value: Any) -> str:
 def _columns(rows: pd.DataFrame) -> dict[str, tuple[str, ...]]:
     """The columns that tables show, those of with_settings behind the others, and the values that each stands for."""
     added = dict.fromkeys(path for _, row in rows.iterrows() for path in _values(row) if path in rows)
-    return {name: each.paths for name, each in SETTINGS.items() if each.in_tables} | {path: (path,) for path in added}
+    return {name: setting.paths for name, setting in SETTINGS.items() if setting.in_tables} | {
+        path: (path,) for path in added
+    }
 
 
 def _values(row: pd.Series) -> dict[str, Any]:

@@ -127,8 +127,8 @@ def round_error(values: np.ndarray) -> float:
 
 def half_width(variances: Sequence[Variance], tail: float = (1 - CONFIDENCE) / 2) -> float:
     """How far a sum of independent normal errors reaches, on each side with the probability ``tail`` to lie beyond."""
-    total = sum(each.value for each in variances)
+    total = sum(variance.value for variance in variances)
     if total == 0:
         return 0.0
-    freedom = total**2 / sum(each.value**2 / each.freedom for each in variances if each.value)
+    freedom = total**2 / sum(variance.value**2 / variance.freedom for variance in variances if variance.value)
     return float(stats.t.ppf(1 - tail, freedom) * np.sqrt(total))

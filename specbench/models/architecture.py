@@ -41,23 +41,23 @@ def load_config(folder: Path, source: Origin) -> PreTrainedConfig:
             source.key, source.value, "generation_config.json cannot be used", "Mend it, or remove it."
         ):
             GenerationConfig.from_pretrained(folder, local_files_only=True)
-    asked = f"{source.key}={source.value}"
+    setting = f"{source.key}={source.value}"
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{asked}: it has an encoder, and specbench runs decoders alone. {_REMEDY}")
+        raise ModelError(f"{setting}: it has an encoder, and specbench runs decoders alone. {_REMEDY}")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(
-            f"{asked}: model_type {config.model_type!r} is no language model that continues text. {_REMEDY}"
+            f"{setting}: model_type {config.model_type!r} is no language model that continues text. {_REMEDY}"
         )
     model: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     ours = takes_places(model)
     if not ours and not getattr(model, "_supports_sdpa", True):
         raise ModelError(
-            f"{asked}: {config.model_type!r} computes attention in a way of its own, which cannot be replaced. "
+            f"{setting}: {config.model_type!r} computes attention in a way of its own, which cannot be replaced. "
             f"{_REMEDY}"
         )
     if kinds := set(getattr(text, "layer_types", None) or ()) - {"full_attention", *(["sliding_attention"] * ours)}:
         raise ModelError(
-            f"{asked}: layers of kind {sorted(kinds)}; specbench's cache takes tokens back from attention only. "
+            f"{setting}: layers of kind {sorted(kinds)}; specbench's cache takes tokens back from attention only. "
             f"{_REMEDY}"
         )
     if context < SHORTEST:
@@ -88,10 +88,10 @@ def stop_ids(generation: object, tokenizer: PreTrainedTokenizerBase, vocab_size:
     """
     given = getattr(generation, "eos_token_id", None)
     ids = [*(given if isinstance(given, list) else [given]), tokenizer.eos_token_id]
-    for each in ids:
-        if each is not None and (isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < vocab_size):
-            problem = f"eos_token_id {shown(each)} is not an id of its tokenizer, which has ids 0 to {vocab_size - 1}"
+    for token in ids:
+        if token is not None and (isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size):
+            problem = f"eos_token_id {shown(token)} is not an id of its tokenizer, which has ids 0 to {vocab_size - 1}"
             raise source.wrong(
                 problem, "Mend eos_token_id in generation_config.json, or in config.json where there is none."
             )
-    return frozenset(each for each in ids if each is not None)
+    return frozenset(token for token in ids if token is not None)

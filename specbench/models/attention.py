@@ -110,15 +110,15 @@ def _without_places(
 @contextmanager
 def windows_of_layers() -> Generator[set[int | None]]:
     """Collects the windows that layers ask for while the block runs."""
-    found: set[int | None] = set()
+    windows: set[int | None] = set()
 
     def watched(*args: Any, sliding_window: int | None = None, **others: Any) -> tuple[Tensor, None]:
-        found.add(sliding_window or None)
+        windows.add(sliding_window or None)
         return attention(*args, sliding_window=sliding_window, **others)
 
     AttentionInterface.register(NAME, watched)
     try:
-        yield found
+        yield windows
     finally:
         AttentionInterface.register(NAME, attention)
 

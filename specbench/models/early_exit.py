@@ -55,7 +55,9 @@ def first_layers(model: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 def _path_of_layers(model: PreTrainedModel, count: int) -> list[str]:
     """The names that lead to the list of a model's layers."""
-    lists = [name for name, each in model.named_modules() if isinstance(each, nn.ModuleList) and len(each) == count]
+    lists = [
+        name for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == count
+    ]
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     if len(outer) != 1:
         raise ModelError(

@@ -34,12 +34,12 @@ def cached(source: Origin) -> Path:
         ConfigError: the cache holds no config.json of it, or what was asked for is no hub id.
     """
     try:
-        found = huggingface_hub.try_to_load_from_cache(str(source.value), "config.json")
+        config_path = huggingface_hub.try_to_load_from_cache(str(source.value), "config.json")
     except errors.HFValidationError as error:
         raise _explained(source, error) from error
-    if not isinstance(found, str):
+    if not isinstance(config_path, str):
         raise source.wrong("not found", _NOT_CACHED)
-    return Path(found).parent
+    return Path(config_path).parent
 
 
 def fetch(source: Origin) -> Path:
@@ -95,7 +95,7 @@ def offline() -> Generator[None]:
 
 def _files(repo: str) -> list[str]:
     info = _within(ANSWER_SECONDS, lambda: huggingface_hub.HfApi().model_info(repo, timeout=ANSWER_SECONDS))
-    return [each.rfilename for each in info.siblings or ()]
+    return [file.rfilename for file in info.siblings or ()]
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
@@ -150,13 +150,13 @@ def _explained(source: Origin, error: Exception) -> ConfigError:
             "Check the id; for a private model run `hf auth login` or set HF_TOKEN.",
         ),
     ):
-        if any(isinstance(each, kind) for each in causes):
+        if any(isinstance(cause, kind) for cause in causes):
             return source.wrong(problem, remedy)
-    for each in causes:
-        if isinstance(each, errors.HfHubHTTPError):
-            return source.wrong(*_refused(each))
-        if isinstance(each, OSError) and each.errno in _UNWRITABLE:
-            problem = f"cannot be written to the hub cache, {constants.HF_HUB_CACHE} ({reason(each)})"
+    for cause in causes:
+        if isinstance(cause, errors.HfHubHTTPError):
+            return source.wrong(*_refused(cause))
+        if isinstance(cause, OSError) and cause.errno in _UNWRITABLE:
+            problem = f"cannot be written to the hub cache, {constants.HF_HUB_CACHE} ({reason(cause)})"
             return source.wrong(problem, "Make room there, or set HF_HOME to another folder.")
     problem = f"the hub, {constants.ENDPOINT}, could not be reached ({type(error).__name__}: {reason(error)})"
     return source.wrong(problem, "Check the network, or fetch it elsewhere and give a folder.")

@@ -170,8 +170,8 @@ def load_pair(
     thought = thinking_ids(tokenizer, thinking_tokens, of_target.vocab_size)
     if others is not None:
         others.join(of_target, chosen_device)
-    for each in filter(None, (of_target, of_draft)):
-        each.complete()
+    for source in filter(None, (of_target, of_draft)):
+        source.complete()
     if others is None:
         model = of_target.load(chosen_dtype, chosen_device)
     else:
@@ -186,7 +186,7 @@ def _translation(target: Checkpoint | RandomModel, draft: Checkpoint | RandomMod
     if target.vocab_size == draft.vocab_size and not differences(target.tokenizer, draft.tokenizer):
         return None
     provider = extensions.provider("different_vocabularies")
-    shared = provider.translation(*((each.tokenizer, each.vocab_size) for each in (target, draft)))
+    shared = provider.translation(*((side.tokenizer, side.vocab_size) for side in (target, draft)))
     say(f"pair.vocabularies={DIFFERENT}: {shared.words()}")
     return shared
 
@@ -206,4 +206,4 @@ def cached_draft(pair: Pair) -> CachedModel:
 
 
 def _opened(key: str, name: str, download: bool) -> Checkpoint | RandomModel:
-    return RandomModel.opened(key, name) if RandomModel.asked(name) else Checkpoint.opened(key, name, download)
+    return RandomModel.opened(key, name) if RandomModel.named_by(name) else Checkpoint.opened(key, name, download)

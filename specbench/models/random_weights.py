@@ -41,8 +41,8 @@ class RandomModel:
     tokenizer: PreTrainedTokenizerBase
 
     @staticmethod
-    def asked(name: str) -> bool:
-        """Whether a name asks for random weights."""
+    def named_by(name: str) -> bool:
+        """Whether a name stands for random weights."""
         return name.startswith(RANDOM)
 
     @staticmethod

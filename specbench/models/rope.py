@@ -20,14 +20,16 @@ def _parameters(config: PreTrainedConfig) -> Iterator[Mapping[str, Any]]:
     """The rotary parameters of a model's text layers: one set, or one for each kind of layer."""
     given = getattr(config.get_text_config(), "rope_parameters", None)
     if isinstance(given, Mapping):
-        yield from [given] if "rope_type" in given else (each for each in given.values() if isinstance(each, Mapping))
+        yield from (
+            [given] if "rope_type" in given else (value for value in given.values() if isinstance(value, Mapping))
+        )
 
 
 def original_contexts(config: PreTrainedConfig) -> list[int]:
     """Lengths beyond which a model's rotary positions would change."""
-    changing = [each for each in _parameters(config) if _changes(each.get("rope_type"))]
-    found = [each.get("original_max_position_embeddings") for each in changing]
-    return [int(each) for each in found if each is not None]
+    changing = [parameters for parameters in _parameters(config) if _changes(parameters.get("rope_type"))]
+    lengths = [parameters.get("original_max_position_embeddings") for parameters in changing]
+    return [int(length) for length in lengths if length is not None]
 
 
 def hold(model: PreTrainedModel) -> None:
@@ -36,7 +38,7 @@ def hold(model: PreTrainedModel) -> None:
     for module in modules:
         kind = getattr(module, "rope_type", None)
         if isinstance(kind, Mapping):
-            module.rope_type = {layers: "default" if _changes(each) else each for layers, each in kind.items()}
+            module.rope_type = {layers: "default" if _changes(value) else value for layers, value in kind.items()}
         elif _changes(kind):
             module.rope_type = "default"  # says that they do not change; the frequencies stay those computed at first
 

@@ -73,5 +73,5 @@ def shape(source: Origin) -> PreTrainedConfig:
     """
     name = str(source.value).removeprefix(RANDOM)
     if name not in SHAPES:
-        raise source.wrong("no such shape", f"Use one of {', '.join(RANDOM + each for each in SHAPES)}.")
+        raise source.wrong("no such shape", f"Use one of {', '.join(RANDOM + shape for shape in SHAPES)}.")
     return SHAPES[name]()

@@ -31,7 +31,9 @@ class Threads:
     reason: str
 
 
-def choose_threads(given: int, target: CachedModel, requests: int, width: int, found: Threads | None = None) -> Threads:
+def choose_threads(
+    given: int, target: CachedModel, requests: int, width: int, earlier: Threads | None = None
+) -> Threads:
     """Sets and returns how many threads PyTorch uses: the number given, else the faster of one and all.
 
     A target under 50M parameters gets one thread. A larger one on a CPU is timed with one thread and with PyTorch's
@@ -51,7 +53,7 @@ def choose_threads(given: int, target: CachedModel, requests: int, width: int, f
         chosen = Threads(PYTORCH_THREADS, "PyTorch's default")
     else:
         width = min(width, MOST_TOKENS)
-        chosen = found or _faster(target, max(1, min(requests, MOST_TOKENS // width)), width)
+        chosen = earlier or _faster(target, max(1, min(requests, MOST_TOKENS // width)), width)
     torch.set_num_threads(chosen.count)
     return chosen
 
@@ -64,7 +66,7 @@ def _faster(target: CachedModel, rows: int, width: int) -> Threads:
             passed = _pass_seconds(target, rows, width)
             seconds[threads] += [passed] if number else []
     target.start([], 0)
-    one, every = (1000 * median(each) for each in seconds.values())
+    one, every = (1000 * median(times) for times in seconds.values())
     took = f"{TIMED}{rows * width} tokens took {one:.0f} ms with one thread and {every:.0f} ms with {PYTORCH_THREADS}"
     chosen = Threads(
         *ranks.broadcast_from_rank0(lambda: (PYTORCH_THREADS if every < one else 1, took))

@@ -100,7 +100,7 @@ def _switch(tokenizer: PreTrainedTokenizerBase, trial: Sequence[Message], thinki
 
 def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
     """A conversation with a system prompt before it, unless it has one or ``system`` is None."""
-    if system is None or any(each["role"] in ("system", "developer") for each in messages):
+    if system is None or any(message["role"] in ("system", "developer") for message in messages):
         return list(messages)
     return [{"role": "system", "content": system}, *messages]
 
@@ -109,8 +109,8 @@ def joined(messages: Sequence[Message]) -> str:
     """A conversation as one text, for models without a chat template: a reply stands right behind what it continues,
     as the model wrote it, and everything else after a blank line."""
     text = ""
-    for each in messages:
-        text += each["content"] if each["role"] == "assistant" or not text else f"\n\n{each['content']}"
+    for message in messages:
+        text += message["content"] if message["role"] == "assistant" or not text else f"\n\n{message['content']}"
     return text
 
 
@@ -122,14 +122,14 @@ def token_ids(
     Raises:
         ModelError: the tokenizer or its template fails on this prompt, or gives ids that it does not have.
     """
-    said = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    said = with_system(said, chat.system)
-    last = said[-1]["content"]
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    messages = with_system(messages, chat.system)
+    last = messages[-1]["content"]
     try:
         if chat.template:  # the template writes its own beginning of text
-            ids = list(tokenizer(_templated(tokenizer, said, chat.arguments), add_special_tokens=False).input_ids)
+            ids = list(tokenizer(_templated(tokenizer, messages, chat.arguments), add_special_tokens=False).input_ids)
         else:
-            ids = list(tokenizer(joined(said)).input_ids)
+            ids = list(tokenizer(joined(messages)).input_ids)
     except Exception as error:  # tokenizers raises this very class
         problem = f"its tokenizer fails on the prompt {shown(last)} ({type(error).__name__}: {reason(error)})"
         remedy = "Leave the prompt out, or use pair.chat=false." if chat.template else "Leave the prompt out."
@@ -143,6 +143,6 @@ def token_ids(
 
 
 def _templated(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
-    said: Any = [dict(each) for each in messages]
-    text: Any = tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False, **arguments)
+    conversation: Any = [dict(message) for message in messages]
+    text: Any = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False, **arguments)
     return text

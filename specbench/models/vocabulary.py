@@ -36,35 +36,35 @@ def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def differences(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> list[str]:
     """What differs between two vocabularies, in words; empty where they agree."""
-    found = []
+    lines = []
     if vocabulary_size(target) != vocabulary_size(draft):
-        found.append(f"sizes: target {vocabulary_size(target)}, draft {vocabulary_size(draft)}")
+        lines.append(f"sizes: target {vocabulary_size(target)}, draft {vocabulary_size(draft)}")
     of_target, of_draft = ({i: t for t, i in tok.get_vocab().items()} for tok in (target, draft))
     shared = min(vocabulary_size(target), vocabulary_size(draft))
     ids = sorted(i for i in of_target.keys() | of_draft.keys() if i < shared)
     other = [i for i in ids if of_target.get(i) != of_draft.get(i)]
     if other:
         first = ", ".join(f"id {i}: {shown(of_target.get(i))} / {shown(of_draft.get(i))}" for i in other[:SHOWN])
-        found.append(f"{len(other)} ids stand for different tokens (target / draft), the first: {first}")
+        lines.append(f"{len(other)} ids stand for different tokens (target / draft), the first: {first}")
     for name in ("bos_token_id", "eos_token_id"):
         if getattr(target, name) != getattr(draft, name):
-            found.append(f"{name}: target {getattr(target, name)}, draft {getattr(draft, name)}")
-    return found
+            lines.append(f"{name}: target {getattr(target, name)}, draft {getattr(draft, name)}")
+    return lines
 
 
 def check_same_vocabulary(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> None:
     """Raises ModelError that lists the differences and the remedy."""
-    found = differences(target, draft)
-    if found:
+    problems = differences(target, draft)
+    if problems:
         raise ModelError(
             "pair.target and pair.draft have different vocabularies: "
-            + "; ".join(found)
+            + "; ".join(problems)
             + ". Speculative decoding compares probabilities id by id, so choose a draft of the target's family, made "
             "with the same tokenizer, or use pair.vocabularies=different, which drafts from what both share."
         )
 
 
-def check_output_width(asked: str, width: int, vocabulary: int) -> None:
+def check_output_width(setting: str, width: int, vocabulary: int) -> None:
     """Raises ModelError where outputs are not those of the tokenizer's ids; a few more are padding and fine.
 
     Args:
@@ -79,5 +79,5 @@ def check_output_width(asked: str, width: int, vocabulary: int) -> None:
     else:
         return
     raise ModelError(
-        f"{asked}: {problem}. The folder mixes files of two models; take tokenizer and weights from the same release."
+        f"{setting}: {problem}. The folder mixes files of two models; take tokenizer and weights from the same release."
     )

@@ -60,15 +60,15 @@ def _none(present: set[str], source: Origin) -> Exception:
     def those(endings: tuple[str, ...]) -> str:
         return ", ".join(sorted(name for name in present if name.endswith(endings)))
 
-    if found := those((".safetensors",)):
-        problem = f"neither {SINGLE} nor {INDEX} in the folder, but {found}"
+    if names := those((".safetensors",)):
+        problem = f"neither {SINGLE} nor {INDEX} in the folder, but {names}"
         return source.wrong(problem, f"Rename a single file to {SINGLE}, or write them anew with save_pretrained.")
-    if found := those(_PICKLED):
-        problem = f"only pickled weights ({found}) in the folder"
+    if names := those(_PICKLED):
+        problem = f"only pickled weights ({names}) in the folder"
         return source.wrong(
             problem, "Only safetensors are read, since pickles can run code: convert them with save_pretrained."
         )
-    problem = f"no weights ({found}) that can be read" if (found := those(_OTHER)) else "no weights"
+    problem = f"no weights ({names}) that can be read" if (names := those(_OTHER)) else "no weights"
     return source.wrong(f"{problem} in the folder", "Give a folder with *.safetensors, as save_pretrained writes it.")
 
 
@@ -108,14 +108,14 @@ def headers(files: list[Path], source: Origin) -> dict[str, Held]:
         ):
             with path.open("rb") as file:
                 beginning = file.read(64)
-            found = {} if beginning.startswith(b"version ") else _header(path)
+            header = {} if beginning.startswith(b"version ") else _header(path)
         source.check_fetched(beginning, path.name)
-        if not found:
+        if not header:
             raise source.wrong(f"{path.name} holds no tensor")
-        for tensor, each in found.items():
+        for tensor, entry in header.items():
             if tensor in held:
-                raise source.wrong(f"{plain(tensor)} is in {held[tensor].file} and in {each.file}")
-            held[tensor] = each
+                raise source.wrong(f"{plain(tensor)} is in {held[tensor].file} and in {entry.file}")
+            held[tensor] = entry
     return held
 
 
@@ -130,7 +130,7 @@ def check_dtypes(held: Mapping[str, Held], source: Origin) -> None:
 
     transformers would take the integers themselves for the weights.
     """
-    odd = [tensor for tensor, each in held.items() if tensor.endswith(".weight") and each.dtype not in _FLOATS]
+    odd = [tensor for tensor, entry in held.items() if tensor.endswith(".weight") and entry.dtype not in _FLOATS]
     if odd:
         kinds = ", ".join(sorted({held[tensor].dtype for tensor in odd}))
         raise source.wrong(
@@ -141,4 +141,4 @@ def check_dtypes(held: Mapping[str, Held], source: Origin) -> None:
 
 def elements(held: Mapping[str, Held]) -> int:
     """Numbers in all tensors."""
-    return sum(prod(each.shape) for each in held.values())
+    return sum(prod(entry.shape) for entry in held.values())

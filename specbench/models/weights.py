@@ -122,7 +122,7 @@ def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Origi
         model = AutoModelForCausalLM.from_config(
             config, trust_remote_code=False, attn_implementation=implementation(config)
         )
-    described = sum(each.numel() for each in itertools.chain(model.parameters(), model.buffers()))
+    described = sum(tensor.numel() for tensor in itertools.chain(model.parameters(), model.buffers()))
     if described > 2 * elements(held) + _MUCH:
         problem = f"config.json describes a model of {described:,} weights, and the files hold {elements(held):,}"
         raise source.wrong(problem, _MIXED)
@@ -131,17 +131,17 @@ def check_size(config: PreTrainedConfig, held: Mapping[str, Held], source: Origi
 @contextmanager
 def _loading_report() -> Generator[list[str]]:
     """Keeps transformers' table of missing and unknown weights off the console, and gives it as text."""
-    logger, found = logging.getLogger("transformers.modeling_utils"), []
+    logger, messages = logging.getLogger("transformers.modeling_utils"), []
 
     def keep(record: logging.LogRecord) -> bool:
         if "LOAD REPORT" not in (message := record.getMessage()):
             return True
-        found.append(message)
+        messages.append(message)
         return False
 
     logger.addFilter(keep)
     try:
-        yield found
+        yield messages
     finally:
         logger.removeFilter(keep)
 
@@ -156,17 +156,19 @@ def _check_report(report: Mapping[str, Any], source: Origin, remedy: str) -> Non
     missing = set(report["missing_keys"])
     unknown = {key for key in report["unexpected_keys"] if not _HARMLESS.search(key)}
     shapes = {key: f"{key} {_shape(held)} instead of {_shape(due)}" for key, held, due in report["mismatched_keys"]}
-    found = []
+    problems = []
     if missing:
-        found.append(f"{len(missing)} weights of the model are not in the files: {named(list(missing))}")
+        problems.append(f"{len(missing)} weights of the model are not in the files: {named(list(missing))}")
     if shapes:
-        found.append(f"{len(shapes)} weights have other shapes than config.json says: {named(list(shapes.values()))}")
+        problems.append(
+            f"{len(shapes)} weights have other shapes than config.json says: {named(list(shapes.values()))}"
+        )
     if unknown:
-        found.append(f"{len(unknown)} tensors of the files have no place in the model: {named(list(unknown))}")
+        problems.append(f"{len(unknown)} tensors of the files have no place in the model: {named(list(unknown))}")
     if report["error_msgs"]:
-        found.append("; ".join(map(str, report["error_msgs"])))
-    if found:
-        raise ModelError(f"{source.key}={source.value}: {'; '.join(found)}. {remedy}")
+        problems.append("; ".join(map(str, report["error_msgs"])))
+    if problems:
+        raise ModelError(f"{source.key}={source.value}: {'; '.join(problems)}. {remedy}")
 
 
 def _shape(shape: Collection[int]) -> str:
@@ -213,7 +215,7 @@ def check_values(model: PreTrainedModel, source: Origin) -> None:
     if not zeros:
         return
     embedding: Any = model.get_input_embeddings()
-    outer = {local(each).data_ptr() for each in (embedding.weight, output_weight(model, source))}
+    outer = {local(weight).data_ptr() for weight in (embedding.weight, output_weight(model, source))}
     if any(tensors[name].data_ptr() in outer for name in zeros):
         raise ModelError(
             f"{source.key}={source.value}: all values are 0 in {named(zeros)}, so that every token is alike to the "

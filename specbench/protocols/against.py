@@ -145,10 +145,10 @@ def _timed(
     try:
         _, prepared = _decoded(context, way, batches[0])
         for number in range(rounds):
-            for place, each in enumerate(track(batches, f"{way}, round {number + 1}")):
-                beside = decode_timed(decoder, each) if (place + number) % 2 else None
-                made, seconds = _decoded(context, way, each)
-                beside = beside or decode_timed(decoder, each)
+            for place, requests in enumerate(track(batches, f"{way}, round {number + 1}")):
+                beside = decode_timed(decoder, requests) if (place + number) % 2 else None
+                made, seconds = _decoded(context, way, requests)
+                beside = beside or decode_timed(decoder, requests)
                 times[:, number, place] = sum(map(len, made)), seconds, beside.tokens, beside.seconds
                 written += made if number == 0 else []
     except Exception as error:  # transformers' or a compiler's; it must not cost the run what it has measured

@@ -79,7 +79,7 @@ class AgreementProtocol:
             check_no_history(context)
         other = self._other(context)
         compared = self._on_fixtures(context, other) if self.requests else []
-        divergences = [each for comparison in compared for each in comparison.divergences[:LISTED]]
+        divergences = [divergence for comparison in compared for divergence in comparison.divergences[:LISTED]]
         first = _first(compared)
         row, counts = self._on_draws(context, other) if self.draws else (None, DrawCounts())
         headline = [*([_words(compared, _name(other))] if compared else []), *([_counted(row)] if row else [])]
@@ -89,7 +89,7 @@ class AgreementProtocol:
             {
                 AGREEMENT: Table([row] if row else [], AGREEMENT_SCHEMA),
                 DIFFERENCES: Table(counts.differences[:LISTED], DIFFERENCES_SCHEMA),
-                tables.COMPARISONS: Table([each.row() for each in compared], tables.COMPARISONS_SCHEMA),
+                tables.COMPARISONS: Table([comparison.row() for comparison in compared], tables.COMPARISONS_SCHEMA),
                 tables.DIVERGENCES: Table(divergences, tables.DIVERGENCES_SCHEMA),
             },
             documents={"first_divergence.json": json.dumps(vars(first) if first else None, indent=1)},
@@ -159,13 +159,13 @@ class _ForkLines:
         self.done += done
         if time.perf_counter() - self.latest >= SAID_EVERY and self.done < self.total:
             self.latest = time.perf_counter()
-            found = "" if differing is None else f", {differing:,} differ"
-            say(f"{self.done:,} of {self.total:,} {self.what}{found}")
+            ending = "" if differing is None else f", {differing:,} differ"
+            say(f"{self.done:,} of {self.total:,} {self.what}{ending}")
 
 
 def _failure(compared: Sequence[Comparison], row: AgreementRow | None, other: str) -> str | None:
     """Why the run should not exit with 0: differences that rounding does not explain."""
-    structural, wrong = sum(each.count(STRUCTURAL) for each in compared), (row.wrong or 0) if row else 0
+    structural, wrong = sum(comparison.count(STRUCTURAL) for comparison in compared), (row.wrong or 0) if row else 0
     first = _first(compared)
     if structural and first is not None:
         return f"it does not emit the tokens of {other}; the two part first at {first.described(other)}"
@@ -174,8 +174,8 @@ def _failure(compared: Sequence[Comparison], row: AgreementRow | None, other: st
 
 def _first(compared: Sequence[Comparison]) -> Divergence | None:
     """The first divergence that rounding does not explain; failing that, the first."""
-    divergences = [each for comparison in compared for each in comparison.divergences]
-    wrong = (each for each in divergences if each.cause == STRUCTURAL)
+    divergences = [divergence for comparison in compared for divergence in comparison.divergences]
+    wrong = (divergence for divergence in divergences if divergence.cause == STRUCTURAL)
     return next(wrong, divergences[0] if divergences else None)
 
 
@@ -184,9 +184,9 @@ def _name(verifier: Verifier) -> str:
 
 
 def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: DrawCounts, seconds: float) -> AgreementRow:
-    rule, found = rule_of(context.verifier), len(counts.differences)
-    explained = [each.excess for each in counts.differences if each.rounding and each.excess is not None]
-    interval = stats.binomtest(found, counts.draws).proportion_ci(CONFIDENCE, "exact")
+    rule, differing = rule_of(context.verifier), len(counts.differences)
+    explained = [one.excess for one in counts.differences if one.rounding and one.excess is not None]
+    interval = stats.binomtest(differing, counts.draws).proportion_ci(CONFIDENCE, "exact")
     return AgreementRow(
         verifier=context.verifier_name,
         rule=rule.name,
@@ -199,12 +199,12 @@ def _row(context: RunContext, other: Verifier, spec: CaseSpec, counts: DrawCount
         verifications=counts.verifications,
         draws=counts.draws,
         acceptance_rate=counts.accepted / counts.drafted if counts.drafted else None,
-        differences=found,
+        differences=differing,
         rounding=len(explained) if rule.has_law else None,
-        wrong=found - len(explained) if rule.has_law else None,
+        wrong=differing - len(explained) if rule.has_law else None,
         tolerance=TOLERANCE if rule.has_law else None,
         largest_rounding=max(explained, default=None),
-        share=found / counts.draws,
+        share=differing / counts.draws,
         share_low=float(interval.low),
         share_high=float(interval.high),
         seconds=seconds,
@@ -219,12 +219,12 @@ def _counted(row: AgreementRow) -> str:
 
 
 def _words(compared: Sequence[Comparison], other: str) -> str:
-    requests = sum(each.requests for each in compared)
+    requests = sum(comparison.requests for comparison in compared)
     first = _first(compared)
     if first is None:
         return f"the same tokens in {requests:,} requests of the small fixtures"
-    differing = sum(len(each.divergences) for each in compared)
-    rounding = sum(each.count("rounding") for each in compared)
+    differing = sum(len(comparison.divergences) for comparison in compared)
+    rounding = sum(comparison.count("rounding") for comparison in compared)
     return (
         f"{differing:,} of {requests:,} requests of the small fixtures differ, {rounding:,} by rounding; the two part "
         f"first at {first.described(other)}"

@@ -72,7 +72,9 @@ def _times_of(name: str, held: list[list[str]], times: Rounds) -> Rounds | None:
     places = [place for place, batch in enumerate(held) if name in batch]
     if any(len(held[place]) > 1 for place in places):
         return None
-    return Rounds(*(each[:, places] for each in (times.tokens, times.seconds, times.plain_tokens, times.plain_seconds)))
+    return Rounds(
+        *(column[:, places] for column in (times.tokens, times.seconds, times.plain_tokens, times.plain_seconds))
+    )
 
 
 def _row(name: str, steps: pd.DataFrame, times: Rounds | None) -> CategoryRow:

@@ -113,9 +113,9 @@ class DecodeProtocol:
         """Decodes, measures, checks; see :class:`specbench.protocols.base.MeasurementProtocol`."""
         groups, baselines, shared = self._groups(context), [], {}
         if self.together and context.together is not None:
-            found = shared_rounds(context, groups, self.rounds.seconds, self.warmup)
-            timed, facts = found.timed, found.facts
-            shared = {"rounds_of": found.rounds_of, "looks": found.looks}
+            rounds = shared_rounds(context, groups, self.rounds.seconds, self.warmup)
+            timed, facts = rounds.timed, rounds.facts
+            shared = {"rounds_of": rounds.rounds_of, "looks": rounds.looks}
         else:
             plain, speculative = context.decoder(0), context.decoder()
             timed = warm_rounds(
@@ -126,13 +126,13 @@ class DecodeProtocol:
             plain_texts = [c.token_ids for batch, _ in timed.first for c in batch.completions]
             baselines = against(context, self.against, batches, plain_texts, len(timed.times.seconds), plain)
         completions = [c for _, batch in timed.first for c in batch.completions]
-        requests = [each.request for each in completions]  # in the order in which they were decoded
+        requests = [completion.request for completion in completions]  # in the order in which they were decoded
         steps = step_log(completions)
         check, empirical = check_first_tokens(context, self.check)
         scored = recorded(context, requests, completions) if context.drafter.has_probabilities else None
         mixed = any(request.sampling != context.sampling for request in context.requests)  # a trace is of one sampler
-        found = by_category(steps, timed)
-        categories = {CATEGORIES: Table(found, CATEGORY_SCHEMA)} if found else {}
+        rounds = by_category(steps, timed)
+        categories = {CATEGORIES: Table(rounds, CATEGORY_SCHEMA)} if rounds else {}
         measured: dict[str, Any] = {
             **acceptance_fields(steps, context.gamma),
             **overlap_fields(None if scored is None else scored.trace),
@@ -178,7 +178,7 @@ class DecodeProtocol:
         """The requests that are timed as one."""
         if self.by_category:
             names = dict.fromkeys(request.category for request in context.requests)
-            return [[each for each in context.requests if each.category == name] for name in names]
+            return [[request for request in context.requests if request.category == name] for name in names]
         size = context.batch_size if self.group is None else self.group or len(context.requests)
         return in_groups(context.requests, size)
 
@@ -222,8 +222,8 @@ def in_groups(requests: Sequence[Request], size: int) -> list[Sequence[Request]]
 
 def headline(measured: Mapping[str, Any], timed: TimedRounds, synthetic: bool = False) -> str:
     """The run in a line: acceptance, speedup, and what keeps the speedup or the texts from being trusted."""
-    told = speedup(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
-    parts = [f"{measured['acceptance_length']:.2f} tokens a step, {told} times plain decoding"]
+    ratio = speedup(*(measured[f"speedup{end}"] for end in ("", "_low", "_high")))
+    parts = [f"{measured['acceptance_length']:.2f} tokens a step, {ratio} times plain decoding"]
     if measured["speedup_low"] is None:
         parts.append("no interval, since all was timed in one batch")
     if synthetic:
@@ -258,9 +258,9 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
     Args:
         phases: seconds of the speculative decoder by phase over all rounds, of which the row has the shares.
     """
-    found, others = speed_of(timed.times), timed.disturbance
-    seconds, plain_seconds = float(found.seconds.sum()), float(found.plain_seconds.sum())
-    tokens, plain_tokens = int(found.tokens.sum()), int(found.plain_tokens.sum())
+    speed, others = speed_of(timed.times), timed.disturbance
+    seconds, plain_seconds = float(speed.seconds.sum()), float(speed.plain_seconds.sum())
+    tokens, plain_tokens = int(speed.tokens.sum()), int(speed.plain_tokens.sum())
     share = seconds / float(timed.times.seconds.sum())
     return {
         "seconds": seconds,
@@ -268,16 +268,16 @@ def speed_fields(timed: TimedRounds, phases: Mapping[str, float]) -> dict[str, A
         "plain_tokens": plain_tokens,
         "plain_seconds": plain_seconds,
         "plain_tokens_per_second": plain_tokens / plain_seconds,
-        **columns("speedup", found.speedup),
+        **columns("speedup", speed.speedup),
         **{f"seconds_{phase}": share * phases.get(phase, 0.0) for phase in STEP_PHASES},
         "seconds_rest": seconds - share * sum(phases.values()),
         "rounds": len(timed.times.seconds),
-        "round_error": found.round_error,
-        "plain_round_error": found.plain_round_error,
-        "batch_tokens": found.tokens.astype(int).tolist(),
-        "batch_seconds": found.seconds.tolist(),
-        "batch_plain_tokens": found.plain_tokens.astype(int).tolist(),
-        "batch_plain_seconds": found.plain_seconds.tolist(),
+        "round_error": speed.round_error,
+        "plain_round_error": speed.plain_round_error,
+        "batch_tokens": speed.tokens.astype(int).tolist(),
+        "batch_seconds": speed.seconds.tolist(),
+        "batch_plain_tokens": speed.plain_tokens.astype(int).tolist(),
+        "batch_plain_seconds": speed.plain_seconds.tolist(),
         "cores": others.cores,
         "other_cores": others.other_cores,
         "waited": others.waited,
@@ -292,9 +292,9 @@ def step_fields(timed: TimedRounds, prompts: float, plain_prompts: float) -> dic
     Args:
         prompts, plain_prompts: seconds over all rounds, of which the row has the share that speed_fields takes.
     """
-    found, times = speed_of(timed.times), timed.times
-    share = float(found.seconds.sum()) / float(times.seconds.sum())
-    plain_share = float(found.plain_seconds.sum()) / float(times.plain_seconds.sum())
+    speed, times = speed_of(timed.times), timed.times
+    share = float(speed.seconds.sum()) / float(times.seconds.sum())
+    plain_share = float(speed.plain_seconds.sum()) / float(times.plain_seconds.sum())
     return {
         "seconds_prompts": share * prompts,
         "plain_seconds_prompts": plain_share * plain_prompts,

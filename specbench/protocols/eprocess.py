@@ -70,18 +70,21 @@ class EprocessProtocol:
         if check_temperatures(context):
             return greedy_divergence(context, self.tolerance)
         completions, texts = self._settled(context)
-        rounded = [rounding(context.target, each, context.gamma + 1, self.tolerance) for each in completions[:ROUNDED]]
+        rounded = [
+            rounding(context.target, completion, context.gamma + 1, self.tolerance)
+            for completion in completions[:ROUNDED]
+        ]
         return self._outcome(context, texts, tuple(max(values) for values in zip(*rounded, strict=True)))
 
     def _outcome(
         self, context: ModelContext, texts: Sequence[Sequence[TokenEvidence]], rounded: tuple[float, ...]
     ) -> Outcome:
         factors = [np.array([log_factors(token) for token in text]) for text in texts]
-        mixture, each = paths(np.concatenate(factors))
-        strongest = int(each.max(axis=0).argmax())
+        mixture, by_bet = paths(np.concatenate(factors))
+        strongest = int(by_bet.max(axis=0).argmax())
         reached, rejected = e_value(mixture), rejected_at(mixture, self.false_alarm)
         verdict = "not rejected" if rejected is None else "rejected"
-        found = {
+        evidence = {
             "verdict": verdict,
             "tokens": len(mixture),
             "texts": len(texts),
@@ -96,9 +99,9 @@ class EprocessProtocol:
         }
         certificate = {
             "verifier": context.verifier_name,
-            "words": words(found),
-            **found,
-            "log10_e_values_of_bets": dict(zip(bets(), [_finite(e_value(path)) for path in each.T], strict=True)),
+            "words": words(evidence),
+            **evidence,
+            "log10_e_values_of_bets": dict(zip(bets(), [_finite(e_value(path)) for path in by_bet.T], strict=True)),
             "false_alarm": self.false_alarm,
             # Of requests that have none of their own.
             "sampling": {**context.sampling.numbers, **context.sampling.shaping},
@@ -110,9 +113,9 @@ class EprocessProtocol:
             "command": context.command,
             "environment": environment(context.device),
         }
-        rows = _rows(mixture, each)
+        rows = _rows(mixture, by_bet)
         return Outcome(
-            words(found),
+            words(evidence),
             {},
             {tables.EPROCESS: Table(rows, tables.EPROCESS_SCHEMA)},
             {"eprocess": plots.eprocess(pd.DataFrame(rows), self.false_alarm, context.verifier_name)},
@@ -131,11 +134,11 @@ class EprocessProtocol:
                 started = time.perf_counter()
                 decoded = decoder.run(batch)
                 seconds = time.perf_counter() - started
-                settled = [_evidence(context, each, self.tolerance) for each in decoded]
+                settled = [_evidence(context, text, self.tolerance) for text in decoded]
                 wealth += np.sum([log_factors(token) for text in settled for token in text], axis=0)
                 mixture = np.logaddexp.reduce(wealth) - math.log(len(wealth))
                 live.decoded(decoded, seconds, log10_evidence=float(mixture / math.log(10)))
-                advance(sum(len(each.token_ids) for each in decoded))
+                advance(sum(len(text.token_ids) for text in decoded))
                 completions += decoded
                 texts += settled
         return completions, texts
@@ -155,17 +158,18 @@ def check_temperatures(context: ModelContext) -> bool:
     return all(greedy)
 
 
-def words(found: dict[str, Any]) -> str:
-    """What was found, in a sentence."""
-    value = found["log10_e_value"]
-    text = f"{found['verdict']}: log10 evidence {'infinite' if value is None else f'{value:.2f}'} after "
-    text += f"{found['tokens']:,} tokens, strongest bet {found['strongest_bet']!r}, no bet at {found['without_bet']:,}"
-    if found["rejected_at"] is not None:
-        text += f", rejected after {found['rejected_at']:,}"
-    if found["impossible"]:
-        text += f", {found['impossible']:,} tokens that the target cannot emit"
-    if found["rounding"]["over_tolerance"] > 1:
-        largest = found["rounding"]["largest"]
+def words(evidence: dict[str, Any]) -> str:
+    """The verdict in a sentence."""
+    value = evidence["log10_e_value"]
+    text = f"{evidence['verdict']}: log10 evidence {'infinite' if value is None else f'{value:.2f}'} after "
+    text += f"{evidence['tokens']:,} tokens, strongest bet {evidence['strongest_bet']!r}, "
+    text += f"no bet at {evidence['without_bet']:,}"
+    if evidence["rejected_at"] is not None:
+        text += f", rejected after {evidence['rejected_at']:,}"
+    if evidence["impossible"]:
+        text += f", {evidence['impossible']:,} tokens that the target cannot emit"
+    if evidence["rounding"]["over_tolerance"] > 1:
+        largest = evidence["rounding"]["largest"]
         text += f"; rounding of {largest:.2g} exceeds the tolerance, so set protocol.tolerance above it"
     return text
 
@@ -176,8 +180,8 @@ def _growth(factors: Sequence[np.ndarray], bet: int) -> dict[str, float | None] 
     gains = np.array([text[:, bet].sum() / math.log(10) for text in factors])
     if not np.isfinite(gains).all():
         return None
-    found: Estimate | None = ratio_of_sums(1000 * gains, np.array([len(text) for text in factors]))
-    return None if found is None else {name: _finite(value) for name, value in dataclasses.asdict(found).items()}
+    growth: Estimate | None = ratio_of_sums(1000 * gains, np.array([len(text) for text in factors]))
+    return None if growth is None else {name: _finite(value) for name, value in dataclasses.asdict(growth).items()}
 
 
 def _finite(value: float) -> float | None:
@@ -189,7 +193,7 @@ def _fresh(context: ModelContext, number: int) -> Request:
     return dataclasses.replace(request, seed=request_seed(context.seed, f"eprocess/{number}/{request.name}"))
 
 
-def _rows(mixture: np.ndarray, each: np.ndarray) -> list[tables.PathRow]:
+def _rows(mixture: np.ndarray, by_bet: np.ndarray) -> list[tables.PathRow]:
     kept = np.unique(np.linspace(0, len(mixture) - 1, POINTS).astype(int))
-    named = [("all bets", mixture), *zip(bets(), each.T, strict=True)]
+    named = [("all bets", mixture), *zip(bets(), by_bet.T, strict=True)]
     return [tables.PathRow(int(i) + 1, name, float(path[i] / math.log(10))) for name, path in named for i in kept]

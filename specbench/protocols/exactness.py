@@ -105,8 +105,8 @@ class ExactnessProtocol:
                 context.device,
                 self.calibration_seconds,
             )
-        asked = self.elsewhere and not evidence.fault
-        others = elsewhere(context.verifier, context.seed, context.device) if asked else {}
+        search = self.elsewhere and not evidence.fault
+        others = elsewhere(context.verifier, context.seed, context.device) if search else {}
         cells = joint_cells(evidence)
         figures = (
             {"empirical_joint": plots.empirical_joint(pd.DataFrame(cells), context.verifier_name)} if cells else {}

@@ -106,10 +106,10 @@ class LatencyProtocol:
             sampling=context.sampling,
             context=self.context,
         )
-        found = cases(base, self.grid, samplers(self.samplers, context.sampling))
-        for spec in found:
+        specs = cases(base, self.grid, samplers(self.samplers, context.sampling))
+        for spec in specs:
             _check_ids(spec)
-        return base, found
+        return base, specs
 
     def run(self, context: RunContext) -> Outcome:
         """Times every case; see :class:`specbench.protocols.base.MeasurementProtocol`.
@@ -123,13 +123,13 @@ class LatencyProtocol:
         measured = [Measured(spec, self._why_not(spec, context)) for spec in specs]
         timer = DeviceTimer(context.device, self.flush)
         bandwidth, empty = timer.copy_bandwidth(), timer.empty_graph_us()
-        for number, each in round_trip(measured, self.rounds, self.budget):
-            if each.skipped is None:
-                self._one_round(context, timer, each, number)
+        for number, entry in round_trip(measured, self.rounds, self.budget):
+            if entry.skipped is None:
+                self._one_round(context, timer, entry, number)
         if (rule := rule_of(context.verifier)).rows_again is None:
             say(f"  the byte floor is that of the {floor_info(rule).title}: none is known of the {rule.title}")
-        timed = [each for each in measured if each.skipped is None]
-        for reason, number in Counter(each.skipped for each in measured if each.skipped is not None).items():
+        timed = [entry for entry in measured if entry.skipped is None]
+        for reason, number in Counter(entry.skipped for entry in measured if entry.skipped is not None).items():
             say(f"  skipped {number} of {len(measured)} cases: {reason}")
         if not timed:
             raise ConfigError(
@@ -145,11 +145,11 @@ class LatencyProtocol:
             "copy_bandwidth": bandwidth,
         }
         rows = []
-        for case, each in enumerate(measured):
-            cutoffs_known = each.spec.sampling.truncates and rule.reference is None
-            rows.append(each.row(base, {**common, "case": case, "cutoffs_known": cutoffs_known}, context.seed))
+        for case, entry in enumerate(measured):
+            cutoffs_known = entry.spec.sampling.truncates and rule.reference is None
+            rows.append(entry.row(base, {**common, "case": case, "cutoffs_known": cutoffs_known}, context.seed))
         samples = [
-            sample for case, each in enumerate(measured) if each.skipped is None for sample in each.samples(case)
+            sample for case, entry in enumerate(measured) if entry.skipped is None for sample in entry.samples(case)
         ]
         return Outcome(
             _headline(rows),
@@ -165,37 +165,37 @@ class LatencyProtocol:
             return _NOT_OURS
         return None
 
-    def _one_round(self, context: RunContext, timer: DeviceTimer, each: Measured, number: int) -> None:
+    def _one_round(self, context: RunContext, timer: DeviceTimer, entry: Measured, number: int) -> None:
         try:
-            case = make_case(each.spec, context.seed, number, context.device)
-            self._time(context, timer, each, case)
+            case = make_case(entry.spec, context.seed, number, context.device)
+            self._time(context, timer, entry, case)
         except ArgumentError as error:  # the verifier does not do this case: an engine's sampler without one-hot drafts
-            each.skipped = str(error)
+            entry.skipped = str(error)
         except torch.OutOfMemoryError:
-            each.skipped = "the device's memory does not hold it"
+            entry.skipped = "the device's memory does not hold it"
         if context.device.type == "cuda":
             torch.cuda.empty_cache()  # a graph's memory is not reused by the next one
 
-    def _time(self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case) -> None:
-        checked, captured, call, times = self._replayed(context, timer, each, case)
+    def _time(self, context: RunContext, timer: DeviceTimer, entry: Measured, case: Case) -> None:
+        checked, captured, call, times = self._replayed(context, timer, entry, case)
         host_calls = calls_by_host(times, self.seconds, self.host_calls)
         floor = floor_bytes(
             rule_of(context.verifier),
-            each.spec.vocabulary,
+            entry.spec.vocabulary,
             case.target_logits.element_size(),
             case.num_draft_tokens.cpu().numpy(),
             np.array(checked.num_accepted),
-            greedy=each.spec.sampling.greedy,
-            draft_probabilities=each.spec.draft_probabilities,
+            greedy=entry.spec.sampling.greedy,
+            draft_probabilities=entry.spec.draft_probabilities,
         )
-        each.add(captured, times, timer.host_times(call, host_calls, case.restore), floor)
-        each.num_accepted += checked.num_accepted
-        each.rounding += checked.rounding
+        entry.add(captured, times, timer.host_times(call, host_calls, case.restore), floor)
+        entry.num_accepted += checked.num_accepted
+        entry.rounding += checked.rounding
         if case.history is not None:
-            each.plain_us.append(self._replayed(context, timer, each, case.shaped_before)[-1])
+            entry.plain_us.append(self._replayed(context, timer, entry, case.shaped_before)[-1])
 
     def _replayed(
-        self, context: RunContext, timer: DeviceTimer, each: Measured, case: Case
+        self, context: RunContext, timer: DeviceTimer, entry: Measured, case: Case
     ) -> tuple[Checked, Captured, Call, list[float]]:
         """What the check found, the call, and the microseconds of its replays; all of them checked."""
         verifier = context.verifier
@@ -208,8 +208,8 @@ class LatencyProtocol:
         checked = check(verifier, case, call())
         captured = timer.capture(call, capturable=capabilities(verifier).limits.capturable)
         repeats = timer.repeats(captured, call, self.seconds, self.replays, case.restore)
-        each.repeats = each.repeats or repeats
-        times = timer.device_times(captured, call, each.repeats, case.restore)
+        entry.repeats = entry.repeats or repeats
+        times = timer.device_times(captured, call, entry.repeats, case.restore)
         if captured.graph is None:
             case.restore()
             check_again(verifier, case, call(), checked)

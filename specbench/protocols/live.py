@@ -32,12 +32,12 @@ class LiveSpeed:
             more: other numbers of journal.AXES.
         """
         self.requests += len(completions)
-        self.tokens += sum(len(each.token_ids) for each in completions)
+        self.tokens += sum(len(text.token_ids) for text in completions)
         self.seconds += seconds
         self.plain_tokens += plain[0]
         self.plain_seconds += plain[1]
-        self.steps += sum(len(each.steps) for each in completions)
-        self.accepted += sum(step.num_accepted for each in completions for step in each.steps)
+        self.steps += sum(len(text.steps) for text in completions)
+        self.accepted += sum(step.num_accepted for text in completions for step in text.steps)
         self.journal.note(
             requests=self.requests,
             tokens=self.tokens,

@@ -36,14 +36,14 @@ def logprob_table(context: ModelContext, completions: Sequence[Completion]) -> d
     """The table by its file name; empty if no request asks for one."""
     decode = context.pair.tokenizer.decode
     rows = []
-    for each in completions:
+    for completion in completions:
         parts = {"prompt": prompt_logprobs, "completion": completion_logprobs}
-        for part, found in ((name, score(context.target, each)) for name, score in parts.items()):
-            for i, token in enumerate(found or ()):
+        for part, scores in ((name, score(context.target, completion)) for name, score in parts.items()):
+            for i, token in enumerate(scores or ()):
                 ids, values = [t for t, _ in token.top], [value for _, value in token.top]
                 text = str(decode([token.token_id]))
                 row = LogprobRow(
-                    each.request.name, part, i, token.token_id, text, token.logprob, token.rank, ids, values
+                    completion.request.name, part, i, token.token_id, text, token.logprob, token.rank, ids, values
                 )
                 rows.append(row)
     return {LOGPROBS: Table(rows, SCHEMA)} if rows else {}

@@ -155,16 +155,16 @@ class PredictProtocol:
             predicted_row(forecast(kept.trace, rule, gamma, size, models, prompts), models[0], prompt)
             for gamma in self.gammas
         ]
-        said = max(predicted, key=lambda row: row["speedup"])
-        decoded = sorted({*self.decoded, said["gamma"]})
+        advised = max(predicted, key=lambda row: row["speedup"])
+        decoded = sorted({*self.decoded, advised["gamma"]})
         measured = [measure(context, gamma, requests, self.warmup) for gamma in track(decoded, "decoding")]
         steady_rows = full_batches(kept.trace, rule, self.gammas, models, prompt)
         best = max(measured, key=lambda row: row["speedup"])
-        got = next(row for row in measured if row["gamma"] == said["gamma"])
+        got = next(row for row in measured if row["gamma"] == advised["gamma"])
         frames = [pd.DataFrame(rows).assign(verifier=context.verifier_name) for rows in (predicted, measured)]
         return Outcome(
-            f"recommended: gamma {said['gamma']}, predicted {said['speedup']:.3f} [{said['speedup_low']:.3f}, "
-            f"{said['speedup_high']:.3f}] times plain decoding, measured {got['speedup']:.3f}; best measured: gamma "
+            f"recommended: gamma {advised['gamma']}, predicted {advised['speedup']:.3f} [{advised['speedup_low']:.3f}, "
+            f"{advised['speedup_high']:.3f}] times plain decoding, measured {got['speedup']:.3f}; best measured: gamma "
             f"{best['gamma']}, {best['speedup']:.3f}",
             tables={
                 TRACE: kept.table,
@@ -181,20 +181,20 @@ class PredictProtocol:
         )
 
 
-def predicted_row(found: Forecast, model: CostModel, prompt: float) -> dict[str, Any]:
+def predicted_row(forecast: Forecast, model: CostModel, prompt: float) -> dict[str, Any]:
     """The columns of PredictedRow."""
-    one = np.array([found.batch])
-    context = prompt + found.tokens_per_step  # near the beginning; contexts differ little within a run
+    one = np.array([forecast.batch])
+    context = prompt + forecast.tokens_per_step  # near the beginning; contexts differ little within a run
     return {
-        "gamma": found.gamma,
-        "batch": found.batch,
-        **dict(zip(SPEEDUP, dataclasses.astuple(found.speedup), strict=True)),
-        "tokens_per_second": found.tokens_per_second.value,
-        "plain_tokens_per_second": found.plain_tokens_per_second,
-        "tokens_per_step": found.tokens_per_step,
-        "step_seconds": found.step_seconds,
+        "gamma": forecast.gamma,
+        "batch": forecast.batch,
+        **dict(zip(SPEEDUP, dataclasses.astuple(forecast.speedup), strict=True)),
+        "tokens_per_second": forecast.tokens_per_second.value,
+        "plain_tokens_per_second": forecast.plain_tokens_per_second,
+        "tokens_per_step": forecast.tokens_per_step,
+        "step_seconds": forecast.step_seconds,
         "plain_step_seconds": float(model.step_seconds(one, np.zeros(1), context)[0]),
-        "start_seconds": found.start_seconds,
+        "start_seconds": forecast.start_seconds,
     }
 
 
@@ -211,16 +211,16 @@ def measure(context: ModelContext, gamma: int, requests: Sequence[Request], warm
     speculative.clear_times()
     plain.clear_times()
     pairs = paired_round(plain, speculative, batches)
-    found = speed_of(times_of([pairs]))
-    tokens, seconds = float(found.tokens.sum()), float(found.seconds.sum())
-    plain_tokens, plain_seconds = float(found.plain_tokens.sum()), float(found.plain_seconds.sum())
+    speed = speed_of(times_of([pairs]))
+    tokens, seconds = float(speed.tokens.sum()), float(speed.seconds.sum())
+    plain_tokens, plain_seconds = float(speed.plain_tokens.sum()), float(speed.plain_seconds.sum())
     steps = [len(c.steps) for _, run in pairs for c in run.completions]
     widest = sum(max(len(c.steps) for c in run.completions) for _, run in pairs)
     plain_widest = sum(max(len(c.steps) for c in run.completions) for run, _ in pairs)
     return {
         "gamma": gamma,
         "batch": size,
-        **columns("speedup", found.speedup),
+        **columns("speedup", speed.speedup),
         "tokens_per_second": float(tokens / seconds),
         "plain_tokens_per_second": float(plain_tokens / plain_seconds),
         "tokens_per_step": float(tokens / sum(steps)),
@@ -242,11 +242,11 @@ def full_batches(
         models: of cost_models.
         prompt: mean tokens of a prompt.
     """
-    lengths = {each.gamma: each.acceptance_length for each in replay(trace, rule, gammas)}
+    lengths = {result.gamma: result.acceptance_length for result in replay(trace, rule, gammas)}
     context, largest = prompt + float(trace.lengths.mean()) / 2, int(models[0].batches.max())
-    found = crossover(lengths, models, context)
+    crossing = crossover(lengths, models, context)
     every = {
-        **dict(zip(CROSSOVER, [None] * 3 if found is None else dataclasses.astuple(found), strict=True)),
+        **dict(zip(CROSSOVER, [None] * 3 if crossing is None else dataclasses.astuple(crossing), strict=True)),
         "tokens_measured": int(largest * (models[0].gammas.max() + 1)),
     }
     shown = sorted(set(np.unique(np.geomspace(1, max(*gammas, 1), 4).round().astype(int)).tolist()) & set(gammas))

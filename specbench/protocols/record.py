@@ -110,8 +110,10 @@ def record(context: ModelContext, requests: Sequence[Request]) -> Recorded:
         completions += decoder.run(requests[i : i + size])
     synchronize(context.target.device)
     sampled = time.perf_counter()
-    found = recorded(context, requests, completions)
-    return dataclasses.replace(found, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled)
+    recording = recorded(context, requests, completions)
+    return dataclasses.replace(
+        recording, seconds_sampling=sampled - started, seconds_scoring=time.perf_counter() - sampled
+    )
 
 
 def recorded(context: ModelContext, requests: Sequence[Request], completions: Sequence[Completion]) -> Recorded:

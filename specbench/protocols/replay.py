@@ -127,17 +127,17 @@ def drafting(key: str, values: Sequence[int]) -> list[int]:
     return gammas
 
 
-def check_pair(trace: Trace, asked: tuple[str, str] | None, path: Path) -> None:
+def check_pair(trace: Trace, pair: tuple[str, str] | None, path: Path) -> None:
     """Raises ConfigError where a pair was asked for and the trace names another; None: no pair was asked for."""
     held = (trace.identity.target, trace.identity.draft)
-    if asked is not None and asked != held:
+    if pair is not None and pair != held:
         problem = f"a replay loads no models, and the trace {path} is of target {held[0]} and draft {held[1]}"
-        raise ConfigError("pair", " and ".join(asked), problem, "Leave pair out, or give a trace of that pair.")
+        raise ConfigError("pair", " and ".join(pair), problem, "Leave pair out, or give a trace of that pair.")
 
 
 def described(trace: Trace, path: Path, doubt: str | None) -> str:
     """The document: what was replayed, as JSON; ``warning`` is null where the trace raised none."""
-    found = {
+    document = {
         "path": str(path.resolve()),
         **dataclasses.asdict(trace.identity),
         "prompts": len(set(trace.prompts)),
@@ -146,4 +146,4 @@ def described(trace: Trace, path: Path, doubt: str | None) -> str:
         "stopped": 0 if trace.limits is None else int((trace.lengths < trace.limits).sum()),
         "warning": doubt,
     }
-    return json.dumps(found, indent=1)
+    return json.dumps(document, indent=1)

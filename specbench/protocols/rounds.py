@@ -191,9 +191,9 @@ def times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> Rounds:
 def request_times_of(rounds: Sequence[Sequence[tuple[Timed, Timed]]]) -> RequestTimes:
     """Returns the times of the speculatively decoded requests of some rounds; all of them have ended."""
     texts = [[text for _, timed in pairs for text in timed.completions] for pairs in rounds]
-    first = [[(text.first_token or text.started) - text.started for text in each] for each in texts]
-    end = [[(text.ended or text.started) - text.started for text in each] for each in texts]
-    tokens = [[len(text.token_ids) for text in each] for each in texts]
+    first = [[(text.first_token or text.started) - text.started for text in row] for row in texts]
+    end = [[(text.ended or text.started) - text.started for text in row] for row in texts]
+    tokens = [[len(text.token_ids) for text in row] for row in texts]
     return RequestTimes(np.array(first), np.array(end), np.array(tokens))
 
 

@@ -69,13 +69,13 @@ def score_texts(
     Raises:
         ConfigError: the drafter has no model.
     """
-    draft, found = draft_model(context), []
-    each = [context.sampling] * len(texts) if samplings is None else samplings
+    draft, columns = draft_model(context), []
+    samplings_of_texts = [context.sampling] * len(texts) if samplings is None else samplings
     batches = [range(i, min(i + context.batch_size, len(texts))) for i in range(0, len(texts), context.batch_size)]
     for numbers in track(batches, "scoring"):
         span = slice(numbers.start, numbers.stop)
-        found += _score_batch(context, draft, prompts[span], texts[span], each[span])
-    return found
+        columns += _score_batch(context, draft, prompts[span], texts[span], samplings_of_texts[span])
+    return columns
 
 
 def _score_batch(
@@ -85,7 +85,7 @@ def _score_batch(
     texts: Sequence[Sequence[int]],
     samplings: Sequence[SamplingParams],
 ) -> list[dict[str, Tensor]]:
-    found = []
+    columns_by_text = []
     both = (logits_along(model, prompts, texts) for model in (context.target, draft))
     translation = context.pair.translation
     shared = None if translation is None else translation.shared.to(draft.device)
@@ -93,8 +93,8 @@ def _score_batch(
         tokens = torch.tensor(list(text), device=draft.device)
         q = context.drafter.sampled_with(sampling)
         columns = columns_of(target_logits, draft_logits, tokens, sampling, prompt, q, shared)
-        found.append({name: values.cpu() for name, values in {"token": tokens, **columns}.items()})
-    return found
+        columns_by_text.append({name: values.cpu() for name, values in {"token": tokens, **columns}.items()})
+    return columns_by_text
 
 
 @torch.inference_mode()
@@ -147,10 +147,10 @@ def _emitted(
     and a token beside the edge of top-k, top-p or min-p be inside for one alone. A token that was drawn, and that
     rounding may have put outside here, has the probability of the least likely one inside. Others outside have 0.
     """
-    found = rows.prob(tokens).double()
-    lost = found == 0
+    probability = rows.prob(tokens).double()
+    lost = probability == 0
     if not lost.any():
-        return found
+        return probability
     tolerance, logits = default_tolerance(rows.logits), rows.logits
     if sampling.greedy:
         lowest = logits.amax(dim=1).double() - 2 * tolerance
@@ -158,7 +158,7 @@ def _emitted(
         params = RowParams.of([sampling] * len(tokens), tokens.device)
         lowest = support_edge(logits, params, tolerance).lowest
     possible = lost & (logits.gather(1, tokens[:, None])[:, 0].double() >= lowest)
-    return torch.where(possible, probs.double().masked_fill(probs == 0, 1).amin(dim=1), found)
+    return torch.where(possible, probs.double().masked_fill(probs == 0, 1).amin(dim=1), probability)
 
 
 def trace_table(

@@ -71,7 +71,7 @@ def unused_of_lines(protocol: MeasurementProtocol) -> dict[str, str | None]:
     return {**({} if getattr(protocol, "drafts", True) else {"gamma": None}), **unused(protocol)}
 
 
-def check_conditions(asked: Mapping[str, str], ignored: Mapping[str, str | None], protocol: str) -> None:
+def check_conditions(given: Mapping[str, str], ignored: Mapping[str, str | None], protocol: str) -> None:
     """Refuses a command line that asks for what the protocol would ignore.
 
     Args:
@@ -82,7 +82,7 @@ def check_conditions(asked: Mapping[str, str], ignored: Mapping[str, str | None]
     Raises:
         ConfigError: names the key, its value, and what to do instead.
     """
-    for key, value in sorted(asked.items()):
+    for key, value in sorted(given.items()):
         remedy = ignored.get(key.partition(".")[0])
         if remedy is not None:
             raise ConfigError(key, value, f"protocol={protocol} would ignore it", remedy)

@@ -28,10 +28,10 @@ def shared_fields(
         return {}
     shared = translation.shared.to(context.device)
     if scored is None:
-        sums = [_mass(context, each, shared) for each in completions]
+        sums = [_mass(context, completion, shared) for completion in completions]
     else:
-        sums = [float(each["shared"].double().sum()) for each in scored]
-    mass = ratio_of_sums(np.array(sums), np.array([len(each.token_ids) for each in completions]))
+        sums = [float(columns["shared"].double().sum()) for columns in scored]
+    mass = ratio_of_sums(np.array(sums), np.array([len(completion.token_ids) for completion in completions]))
     assert mass is not None, "every text has a token"
     return {"shared_tokens": int(shared.sum()), **columns("shared_mass", mass)}
 

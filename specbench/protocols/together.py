@@ -193,7 +193,7 @@ def _facts(decoder: Decoder, label: str) -> dict[str, Any]:
 def _worse(one: Disturbance, other: Disturbance) -> Disturbance:
     """Of two stretches of the rounds, before and after a resumption, what disturbed more."""
     pairs = zip(vars(one).values(), vars(other).values(), strict=True)
-    return Disturbance(*(max((each for each in pair if each is not None), default=None) for pair in pairs))
+    return Disturbance(*(max((value for value in pair if value is not None), default=None) for pair in pairs))
 
 
 def _part(shared: Shared, context: ModelContext, groups: Requests) -> SharedTimes:
@@ -214,8 +214,8 @@ def _part(shared: Shared, context: ModelContext, groups: Requests) -> SharedTime
             facts["preparation"] + shared.jobs[PLAIN]["preparation"],
             facts["sizes"],
             dict(phases),
-            sum(each["prompts"] for each in own),
-            sum(each["prompts"] for each in plain[: len(own)]),
+            sum(group["prompts"] for group in own),
+            sum(group["prompts"] for group in plain[: len(own)]),
         ),
         shared.standing().looks.get(job, 0),
         int(shared.path.parent.name),
@@ -232,8 +232,8 @@ def _show(shared: Shared, standing: Standing) -> None:
         if job == PLAIN or job in shared.failed:
             continue
         speed = speed_of(shared.times(job)).speedup
-        tokens, steps = sum(map(tokens_of, decoded)), sum(len(t["steps"]) for each in decoded for t in each["texts"])
+        tokens, steps = sum(map(tokens_of, decoded)), sum(len(t["steps"]) for group in decoded for t in group["texts"])
         word = "highest so far" if job == standing.best else "" if job in standing.active else "slower: ended"
-        told = speedup(speed.value, speed.low, speed.high)
-        table.add_row(*map(Text, (shared.jobs[job]["label"], f"{len(decoded)}", f"{tokens / steps:.2f}", told, word)))
+        ratio = speedup(speed.value, speed.low, speed.high)
+        table.add_row(*map(Text, (shared.jobs[job]["label"], f"{len(decoded)}", f"{tokens / steps:.2f}", ratio, word)))
     console.print(table)

@@ -103,10 +103,10 @@ class Shared:
 
     def _after(self, before: Standing, number: int, rounds: int, among: int) -> Standing:
         batches = [np.concatenate(list(vars(self.times(job)).values()))[:, :rounds] for job in before.active]
-        found = look([SettingTimes.shared(each, number, 0) for each in batches], among)
+        result = look([SettingTimes.shared(batch, number, 0) for batch in batches], among)
         looks = before.looks | dict.fromkeys(before.active, number)
-        active = [job for place, job in enumerate(before.active) if place not in found.beaten]
-        return Standing(active, looks, before.active[found.best], found.tied, number)
+        active = [job for place, job in enumerate(before.active) if place not in result.beaten]
+        return Standing(active, looks, before.active[result.best], result.tied, number)
 
     def ending(self, groups: int, seconds: float | int) -> str:
         """Why no further round begins; empty if one does.

@@ -16,11 +16,11 @@ def check_sampler(
 ) -> None:
     """Raises ConfigError where the trace was sampled with another sampler than the one asked for."""
     if trace.identity.shaping != shaping:
-        held, asked = (json.loads(each or "{}") for each in (trace.identity.shaping, shaping))
-        name = next(name for name in sorted({*held, *asked}) if held.get(name) != asked.get(name))
+        held, other = (json.loads(text or "{}") for text in (trace.identity.shaping, shaping))
+        name = next(name for name in sorted({*held, *other}) if held.get(name) != other.get(name))
         raise ConfigError(
             f"sampler.{name}",
-            asked.get(name, "off"),
+            other.get(name, "off"),
             f"the trace {path} was sampled with {name} {held.get(name, 'off')}",
             "Give the same to replay it, or record another trace.",
         )
@@ -31,11 +31,11 @@ def check_sampler(
             f"the trace {path} was sampled with {trace.identity.processors or 'none'}",
             "Name the same ones to replay it, or record another trace.",
         )
-    held, asked = trace.identity.sampler, sampler_of(wanted)
-    if held["temperature"] == asked["temperature"] == 0:
+    held, other = trace.identity.sampler, sampler_of(wanted)
+    if held["temperature"] == other["temperature"] == 0:
         return  # greedy, whatever else is said
     for name in SAMPLER:
-        if held[name] != asked[name]:
+        if held[name] != other[name]:
             raise ConfigError(
                 f"sampler.{name}",
                 wanted[name],

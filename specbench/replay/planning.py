@@ -145,7 +145,7 @@ def compare(first: PlannedSetting, second: PlannedSetting, alpha: float, power: 
 def plan(trace: Trace, gammas: Sequence[int], alpha: float, power: float) -> list[dict[str, Any]]:
     """Neighbouring gammas under each rule, and each two rules at each gamma."""
     chosen = sorted({gamma for gamma in gammas if gamma > 0})
-    settings = [[setting(trace, each) for each in replay(trace, info, chosen)] for info in replayable()]
+    settings = [[setting(trace, result) for result in replay(trace, info, chosen)] for info in replayable()]
     pairs = [pair for of_rule in settings for pair in pairwise(of_rule)]
     pairs += [pair for first, second in combinations(settings, 2) for pair in zip(first, second, strict=True)]
     return [compare(first, second, alpha, power) for first, second in pairs]
@@ -156,9 +156,9 @@ def rules_compared(planned: Sequence[Mapping[str, Any]]) -> str:
 
     Such as ``block, gamma 4: 0.12 [0.05, 0.19] more tokens a step than token, gamma 4``.
     """
-    told = []
+    sentences = []
     for row in planned:
         if row["first"].split(",")[0] != row["second"].split(",")[0]:
             difference = interval(row["difference"], row["difference_low"], row["difference_high"])
-            told.append(f"{row['second']}: {difference} more tokens a step than {row['first']}")
-    return "; ".join(told)
+            sentences.append(f"{row['second']}: {difference} more tokens a step than {row['first']}")
+    return "; ".join(sentences)

@@ -75,7 +75,7 @@ def by_prompt(trace: Trace, replayed: Sequence[Replayed]) -> tuple[np.ndarray, n
 
     Samples of a prompt are summed first, since they are alike.
     """
-    steps = [sums_by_prompt(trace, each.steps) for each in replayed]
+    steps = [sums_by_prompt(trace, result.steps) for result in replayed]
     return sums_by_prompt(trace, trace.lengths), np.stack(steps, axis=1)
 
 
@@ -93,21 +93,21 @@ def lengths_with_intervals(trace: Trace, replayed: Sequence[Replayed]) -> list[E
 def replay_rows(trace: Trace, replayed: Sequence[Replayed]) -> list[dict[str, Any]]:
     """The columns of ReplayRow. Rates of positions that no text reached are null."""
     rows = []
-    for each, length in zip(replayed, lengths_with_intervals(trace, replayed), strict=True):
-        accepted, drafted = float(each.accepted.sum()), float(each.drafted.sum())
+    for result, length in zip(replayed, lengths_with_intervals(trace, replayed), strict=True):
+        accepted, drafted = float(result.accepted.sum()), float(result.drafted.sum())
         rows.append(
             {
-                "rule": each.rule,
-                "gamma": each.gamma,
+                "rule": result.rule,
+                "gamma": result.gamma,
                 **columns("acceptance_length", length),
-                "variance": each.variance,
-                "full_acceptance_length": _known(each.full_acceptance_length),
+                "variance": result.variance,
+                "full_acceptance_length": _known(result.full_acceptance_length),
                 "acceptance_rate": accepted / drafted if drafted > 0 else None,
-                "steps": float(each.steps.sum()),
-                "tokens": int(each.tokens.sum()),
-                "histogram": each.histogram.tolist(),
-                "joint_rates": [_known(rate) for rate in each.joint],
-                "conditional_rates": [_known(rate) for rate in each.conditional],
+                "steps": float(result.steps.sum()),
+                "tokens": int(result.tokens.sum()),
+                "histogram": result.histogram.tolist(),
+                "joint_rates": [_known(rate) for rate in result.joint],
+                "conditional_rates": [_known(rate) for rate in result.conditional],
                 "drafted": drafted,
                 "accepted": accepted,
             }

@@ -47,16 +47,16 @@ def sampler_of(given: Mapping[str, object]) -> dict[str, float]:
     """
     if set(given) != set(SAMPLER):
         raise ValueError(f"sampler of {clipped(', '.join(sorted(given)) or 'nothing')}, not of {', '.join(SAMPLER)}")
-    found = {}
+    numbers = {}
     for name, (low, high) in _SAMPLER_RANGES.items():
         value = given[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise ValueError(f"{name} {shown(value)} is not a number from {low:g} to {high:g}")
         if value > _LARGEST:
             raise ValueError(f"{name} is infinite")
-        found[name] = float(value)
-    found["top_k"] = max(0.0, found["top_k"])
-    return found
+        numbers[name] = float(value)
+    numbers["top_k"] = max(0.0, numbers["top_k"])
+    return numbers
 
 
 def numbers(table: pa.Table, name: str, kind: pa.DataType, path: str | Path, *, null: int | None = None) -> np.ndarray:
@@ -84,14 +84,14 @@ def names(column: pa.ChunkedArray, path: str | Path, where: Where) -> np.ndarray
             column = column.cast(column.type.value_type)
         if not any(is_kind(column.type) for is_kind in _KINDS_OF_NAMES):
             raise ConfigError(KEY, path, f"prompt holds {column.type}, not texts", NAME)
-        found = [str(name) for name in column.to_pylist()]
+        texts = [str(name) for name in column.to_pylist()]
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise ConfigError(KEY, path, f"prompt holds no texts ({reason(error)})", NAME) from error
-    good = {name for name in set(found) if is_name(name)}
-    for row, name in enumerate(found):
+    good = {name for name in set(texts) if is_name(name)}
+    for row, name in enumerate(texts):
         if name not in good:
             raise ConfigError(KEY, path, f"prompt {shown(name)} in {where(row)} cannot be a name", NAME)
-    return np.asarray(found, dtype=object)
+    return np.asarray(texts, dtype=object)
 
 
 def check_tokens(tokens: np.ndarray, path: str | Path, where: Where) -> None:

@@ -47,7 +47,7 @@ class RunComparison:
     part: np.ndarray
 
     @property
-    def told(self) -> str:
+    def both_lengths(self) -> str:
         """Both lengths, such as ``2.40 against 2.91``."""
         return f"{self.lengths[1]:.2f} against {self.lengths[0]:.2f}"
 
@@ -72,11 +72,15 @@ def tokens_a_step(run_dir: Path, results: pd.DataFrame, settings: Sequence[str])
         results: rows of results.RunRow.
         settings: columns that are equal in two runs that are compared, at least one; a run is called by their values.
     """
-    found = list(_comparisons(results, settings, read_jobs(run_dir, STEPS)))
-    tail = (1 - CONFIDENCE) / 2 / max(len(found), 1)
-    pairs = dict.fromkeys((each.other["rule"], each.row["rule"]) for each in found)
+    comparisons = list(_comparisons(results, settings, read_jobs(run_dir, STEPS)))
+    tail = (1 - CONFIDENCE) / 2 / max(len(comparisons), 1)
+    pairs = dict.fromkeys((comparison.other["rule"], comparison.row["rule"]) for comparison in comparisons)
     return [
-        _verdict([each for each in found if (each.other["rule"], each.row["rule"]) == pair], tail, run_dir)
+        _verdict(
+            [comparison for comparison in comparisons if (comparison.other["rule"], comparison.row["rule"]) == pair],
+            tail,
+            run_dir,
+        )
         for pair in pairs
     ]
 
@@ -91,13 +95,13 @@ def prompts_of(run_dir: Path, results: pd.DataFrame) -> int:
     steps = read_jobs(run_dir, STEPS)
     if steps.empty:
         return int(results["prompts"].min())
-    return min(len(totals_by_prompt(each)) for _, each in steps.groupby("job"))
+    return min(len(totals_by_prompt(rows)) for _, rows in steps.groupby("job"))
 
 
 def _comparisons(results: pd.DataFrame, settings: Sequence[str], steps: pd.DataFrame) -> Iterator[RunComparison]:
     if steps.empty:
         return
-    totals = {job: totals_by_prompt(each) for job, each in steps.groupby("job")}
+    totals = {job: totals_by_prompt(rows) for job, rows in steps.groupby("job")}
     named = results[results["job"].isin(list(totals)) & (results["gamma"] > 0)]
     rules = {verifier: info.name for verifier, info in rules_by_verifier().items()}
     named = named.assign(rule=[rules.get(name, name) for name in named["verifier"]])
@@ -122,25 +126,28 @@ def _by_rule(rows: pd.DataFrame) -> pd.DataFrame:
     return one.sort_values("rule", key=lambda names: names != TOKEN.name, kind="stable")
 
 
-def _verdict(found: Sequence[RunComparison], tail: float, run_dir: Path) -> Text:
-    other, row = found[0].other["verifier"], found[0].row["verifier"]
+def _verdict(comparisons: Sequence[RunComparison], tail: float, run_dir: Path) -> Text:
+    other, row = comparisons[0].other["verifier"], comparisons[0].row["verifier"]
     sentences: list[Inline] = []
     for word, sign in (("more", 1), ("fewer", -1)):
-        if shown := [each for each in found if sign * each.gain > each.half_width(tail)]:
-            told = ", ".join(f"at {each.setting} ({each.told}, {_ratio(each, tail)} times)" for each in shown)
-            sentences += [Strong(f"{other} yields {word} tokens a step than {row}"), f" {told}. "]
-    if equal := [each.setting for each in found if each.gain == 0]:
+        if shown := [comparison for comparison in comparisons if sign * comparison.gain > comparison.half_width(tail)]:
+            listing = ", ".join(
+                f"at {comparison.setting} ({comparison.both_lengths}, {_ratio(comparison, tail)} times)"
+                for comparison in shown
+            )
+            sentences += [Strong(f"{other} yields {word} tokens a step than {row}"), f" {listing}. "]
+    if equal := [comparison.setting for comparison in comparisons if comparison.gain == 0]:
         sentences.append(f"{other} and {row} yield equally many tokens a step at {', '.join(equal)}. ")
-    if unknown := [each for each in found if 0 < abs(each.gain) <= each.half_width(tail)]:
-        told = ", ".join(f"at {each.setting} ({each.told})" for each in unknown)
-        sentences += [Strong(f"{other} and {row} differ by less than chance in tokens a step"), f" {told}"]
+    if unknown := [comparison for comparison in comparisons if 0 < abs(comparison.gain) <= comparison.half_width(tail)]:
+        listing = ", ".join(f"at {comparison.setting} ({comparison.both_lengths})" for comparison in unknown)
+        sentences += [Strong(f"{other} and {row} differ by less than chance in tokens a step"), f" {listing}"]
         sentences += [*_remedy(unknown, run_dir), ". "]
     return (*sentences, f"Compared prompt by prompt, all comparisons together at {CONFIDENCE:.0%}.")
 
 
-def _ratio(each: RunComparison, tail: float) -> str:
-    half = each.half_width(tail)
-    return interval(math.exp(each.gain), math.exp(each.gain - half), math.exp(each.gain + half))
+def _ratio(comparison: RunComparison, tail: float) -> str:
+    half = comparison.half_width(tail)
+    return interval(math.exp(comparison.gain), math.exp(comparison.gain - half), math.exp(comparison.gain + half))
 
 
 def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> tuple[Inline, ...]:
@@ -150,8 +157,8 @@ def _remedy(unknown: Sequence[RunComparison], run_dir: Path) -> tuple[Inline, ..
     if not path.is_file() or not {first.row["rule"], first.other["rule"]} <= {info.name for info in replayable()}:
         return ("; more prompts would tell (", Code("workload.limit"), ")")
     sampling = sampling_of(first.row)
-    alike = [each for each in unknown if sampling_of(each.row) == sampling]
-    gammas = ",".join(dict.fromkeys(plain(each.row["gamma"]) for each in alike))
+    alike = [comparison for comparison in unknown if sampling_of(comparison.row) == sampling]
+    gammas = ",".join(dict.fromkeys(plain(comparison.row["gamma"]) for comparison in alike))
     numbers = {name: plain(first.row[name]) for name in NUMBERS if first.row["sampler"] != DEFAULT or name in sampling}
     shaped = {name: sampling[name] for name in SHAPING if isinstance(sampling.get(name), int | float)}  # as traces say
     given = numbers | shaped

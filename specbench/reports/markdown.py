@@ -31,21 +31,23 @@ def render(report: Report) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def block(each: Block) -> str:
+def block(content: Block) -> str:
     """One block."""
-    match each:
+    match content:
         case Paragraph():
-            return paragraph(each.text)
+            return paragraph(content.text)
         case Bullets():
-            return "\n".join(f"- {paragraph(item)}" for item in each.items)
+            return "\n".join(f"- {paragraph(item)}" for item in content.items)
         case Lines():
-            return _fenced(each.lines)
+            return _fenced(content.lines)
         case Table():
-            return "\n\n".join(filter(None, [paragraph(each.caption), table(each.shown), paragraph(each.note)]))
+            return "\n\n".join(
+                filter(None, [paragraph(content.caption), table(content.shown), paragraph(content.note)])
+            )
         case Picture():
-            words = escape(each.name.replace("_", " ").capitalize())
-            image = f"![{words}](figures/{quote(each.name)}.png)"
-            return f"### {escape(each.question)}\n\n{image}\n\n{paragraph(each.reading)}"
+            words = escape(content.name.replace("_", " ").capitalize())
+            image = f"![{words}](figures/{quote(content.name)}.png)"
+            return f"### {escape(content.question)}\n\n{image}\n\n{paragraph(content.reading)}"
 
 
 def table(shown: pd.DataFrame) -> str:

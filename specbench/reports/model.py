@@ -150,8 +150,8 @@ class Report:
     alone: bool = False
 
     def __post_init__(self) -> None:
-        files = [each.name for each in self.tables if each.raw is not None] + list(self.data)
-        for names in ([each.name for each in self.tables], [each.name for each in self.pictures], files):
+        files = [table.name for table in self.tables if table.raw is not None] + list(self.data)
+        for names in ([table.name for table in self.tables], [picture.name for picture in self.pictures], files):
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
                 raise ArgumentError(f"sections: {twice[0]!r} is the name of two. Give each a name of its own.")

@@ -43,7 +43,9 @@ class Prose:
     def labelled(self, label: str) -> str:
         """The paragraph that begins with a label in bold, such as ``**Verdict.**``, without it; empty if none does."""
         beginning = f"{label}. "
-        return next((each.removeprefix(beginning) for each in self.paragraphs if each.startswith(beginning)), "")
+        return next(
+            (paragraph.removeprefix(beginning) for paragraph in self.paragraphs if paragraph.startswith(beginning)), ""
+        )
 
 
 def read(path: Path, pages: Mapping[str, str]) -> Prose:
@@ -77,7 +79,7 @@ def read(path: Path, pages: Mapping[str, str]) -> Prose:
 
 def _words(inline: Token) -> str:
     children = inline.children or []
-    return "".join(" " if each.type == "softbreak" else each.content for each in children)
+    return "".join(" " if token.type == "softbreak" else token.content for token in children)
 
 
 def _moved(children: Sequence[Token], folder: Path, pages: Mapping[str, str], files: list[str]) -> list[Token]:

@@ -53,5 +53,5 @@ def printable(text: str) -> str:
 
 def section(heading: str, *content: Block | Text) -> Section:
     """A section; texts are its paragraphs, and those that are empty are left out."""
-    blocks = (Paragraph(each) if isinstance(each, str | tuple) else each for each in content if each)
+    blocks = (Paragraph(part) if isinstance(part, str | tuple) else part for part in content if part)
     return Section(heading, tuple(blocks))

@@ -29,41 +29,43 @@ def fastest(rows: pd.DataFrame, names: Sequence[str]) -> Text:
         rows: of results.RunRow, one a setting.
         names: of the settings.
     """
-    found = ranking(rows)
-    row, low, high = rows.iloc[found.best], *(rows.iloc[found.best][f"speedup_{end}"] for end in ("low", "high"))
+    outcome = ranking(rows)
+    row, low, high = rows.iloc[outcome.best], *(rows.iloc[outcome.best][f"speedup_{end}"] for end in ("low", "high"))
     measured = (
         f"{speedup(row['speedup'], low, high)} times plain decoding, {row['tokens_per_second']:.1f} against "
         f"{row['plain_tokens_per_second']:.1f} tokens/s"
     )
-    sentences = _named(found, names, measured)
+    sentences = _named(outcome, names, measured)
     if len(names) > 1 and rows.get("looks", pd.Series()).notna().any():
-        sentences = [each for each in sentences if each != ALONE] + [SHARED.format(int(rows["looks"].max()))]
+        sentences = [sentence for sentence in sentences if sentence != ALONE] + [
+            SHARED.format(int(rows["looks"].max()))
+        ]
     if pd.isna(low) or low == high:  # the latter in rows of earlier versions
         sentences.append(ONE_BATCH)
     elif high < 1:
         sentences.append("That is slower than plain decoding.")
     elif low <= 1:
         sentences.append("The interval holds 1.")
-    if not found.pays:
+    if not outcome.pays:
         sentences.append("Nothing here is shown to be faster than plain decoding.")
     return join(sentences)
 
 
-def _named(found: Ranking, names: Sequence[str], measured: str) -> list[Text]:
-    name = names[found.best]
+def _named(outcome: Ranking, names: Sequence[str], measured: str) -> list[Text]:
+    name = names[outcome.best]
     if len(names) == 1:
         return [("Speedup of ", Strong(name), f": {measured}.")]
-    if found.fastest is not None:
+    if outcome.fastest is not None:
         shown = "It is shown to be faster than every other setting, all comparisons together at 95%."
-        return [("Fastest: ", Strong(name), f", {measured}."), shown, *([ALONE] if found.drift is None else [])]
+        return [("Fastest: ", Strong(name), f", {measured}."), shown, *([ALONE] if outcome.drift is None else [])]
     highest, unknown = (
         ("The highest speedup is that of ", Strong(name), f": {measured}"),
         "which is the fastest cannot be told",
     )
-    if found.disturbed:
+    if outcome.disturbed:
         return [(*highest, "; ", Strong(unknown), ", since the machine was disturbed.")]
-    rivals = [names[place] for place in found.rivals]
-    if len(found.tied) == len(rivals):
+    rivals = [names[place] for place in outcome.rivals]
+    if len(outcome.tied) == len(rivals):
         alike = " and ".join(filter(None, ["; ".join(rivals[:-1]), rivals[-1]]))
         return [(*highest, "; ", Strong(f"as fast, within {TIE:.0%}"), f": {alike}.")]
     listed = " or ".join(filter(None, ["; ".join(rivals[:-1]), rivals[-1]]))
@@ -89,12 +91,10 @@ def machine(rows: pd.DataFrame) -> str:
 
 def disturbed(every: Sequence[Disturbance]) -> str:
     """What other processes took while runs were timed, if it was much: half a sentence, empty where it was not."""
-    hit = [each for each in every if is_disturbed(each)]
+    hit = [row for row in every if is_disturbed(row)]
     if not hit:
         return ""
-    cores, others, waited = (
-        max(getattr(each, name) or 0 for each in hit) for name in ("cores", "other_cores", "waited")
-    )
+    cores, others, waited = (max(getattr(row, name) or 0 for row in hit) for name in ("cores", "other_cores", "waited"))
     most, words = "up to " if len(hit) > 1 else "", []
     if cores and others > OTHERS * cores:
         words.append(f"other processes used {most}{others:.1f} of {cores} cores")

@@ -64,8 +64,8 @@ def _is_list(value: object) -> bool:
 def _as_json(value: object) -> object:
     if not isinstance(value, list | np.ndarray):
         return value
-    each = value.tolist() if isinstance(value, np.ndarray) else value
-    return json.dumps([None if isinstance(item, float) and math.isnan(item) else item for item in each])
+    items = value.tolist() if isinstance(value, np.ndarray) else value
+    return json.dumps([None if isinstance(item, float) and math.isnan(item) else item for item in items])
 
 
 def _write_table(folder: Path, table: Table) -> None:

@@ -49,7 +49,7 @@ class SyntheticVerifier:
     def __init__(self, acceptance_rate: object = 0.8, acceptance_length: object = None):
         several = isinstance(acceptance_rate, Sequence) and not isinstance(acceptance_rate, str) and acceptance_rate
         rates = acceptance_rate if several else [acceptance_rate]
-        self.rates = tuple(_number("acceptance_rate", each, 0.0, 1.0) for each in rates)
+        self.rates = tuple(_number("acceptance_rate", rate, 0.0, 1.0) for rate in rates)
         given = acceptance_length is not None
         self.length = _number("acceptance_length", acceptance_length, 1.0, math.inf) if given else None
         self.least_gamma = math.ceil((self.length or 1) - 1)

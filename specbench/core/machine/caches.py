@@ -26,7 +26,7 @@ def keep_outside_clean() -> None:
     import atexit
 
     for variable, others, folder, only_if_there in CACHES:
-        if any(os.environ.get(each) for each in (variable, *others)) or _used(folder, only_if_there):
+        if any(os.environ.get(name) for name in (variable, *others)) or _used(folder, only_if_there):
             continue
         import shutil  # here: most processes need neither
         import tempfile

@@ -65,11 +65,11 @@ def clear_temporaries(folder: Path) -> None:
         WriteError: something could not be removed.
     """
     with writing(folder):
-        for each in folder.rglob(".*.tmp"):
-            pid, _, host = each.name.removesuffix(".tmp").partition("@")
+        for file in folder.rglob(".*.tmp"):
+            pid, _, host = file.name.removesuffix(".tmp").partition("@")
             number = pid.rpartition(".")[2]
             if host == socket.gethostname() and number.isdecimal() and not _lives(int(number)):
-                each.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
 
 
 def _lives(pid: int) -> bool:

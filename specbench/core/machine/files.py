@@ -87,12 +87,12 @@ class _TwoValues(Exception):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         for key, value in pairs:
-            if value != found[key]:
-                raise _TwoValues(f"has two values of {shown(key)}: {shown(value)} and {shown(found[key])}")
-    return found
+            if value != mapping[key]:
+                raise _TwoValues(f"has two values of {shown(key)}: {shown(value)} and {shown(mapping[key])}")
+    return mapping
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,10 @@ class Origin:
         except OSError as error:
             raise self.wrong(f"{path.name} cannot be read ({reason(error)})") from error
         self.check_fetched(content, path.name)
-        found = self.parsed(content, path.name)
-        if not isinstance(found, dict):
+        mapping = self.parsed(content, path.name)
+        if not isinstance(mapping, dict):
             raise self.wrong(f"{path.name} is not a JSON object")
-        return found
+        return mapping
 
     def check_fetched(self, beginning: bytes, name: str) -> None:
         """Raises ConfigError for what Git leaves in the place of a large file that was not fetched."""

@@ -48,8 +48,8 @@ class Journal:
             return
         now = time.perf_counter()
         self._began = now if self._began is None else self._began
-        told = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
-        line = json.dumps({"seconds": round(now - self._began, 3), **told})
+        values = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
+        line = json.dumps({"seconds": round(now - self._began, 3), **values})
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")

@@ -59,12 +59,12 @@ class _Lines:
         if now - self.said < LINE_SECONDS or console.is_terminal:
             return
         self.said, passed, tokens = now, now - self.started, self.tokens + more()
-        told = [f"{self.done / self.total:.0%} of {self.label}" if self.done else self.label]
+        parts = [f"{self.done / self.total:.0%} of {self.label}" if self.done else self.label]
         if self.done:
-            told.append(f"{_duration(passed * (self.total - self.done) / self.done)} left")
+            parts.append(f"{_duration(passed * (self.total - self.done) / self.done)} left")
         if tokens:
-            told.append(f"{tokens / passed:.1f} tokens/s")
-        say(_named(", ".join(told)))
+            parts.append(f"{tokens / passed:.1f} tokens/s")
+        say(_named(", ".join(parts)))
 
 
 @contextmanager

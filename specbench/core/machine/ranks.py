@@ -67,10 +67,10 @@ def broadcast_from_rank0(decide: Callable[[], Value]) -> Value:
             raise
         _post(place, {"value": value})
         return value
-    told = _read(place)
-    if "error" in told:
-        raise RankError(told["error"])
-    return told["value"]
+    message = _read(place)
+    if "error" in message:
+        raise RankError(message["error"])
+    return message["value"]
 
 
 def together(work: Callable[[], Value]) -> Value:
@@ -87,10 +87,10 @@ def together(work: Callable[[], Value]) -> Value:
     except Exception as error:
         failure = error
     _post(f"{place}/{rank()}", "" if failure is None else str(failure) or type(failure).__name__)
-    told = [_read(f"{place}/{number}") for number in range(size())]
-    for number, problem in enumerate(told):
+    problems = [_read(f"{place}/{number}") for number in range(size())]
+    for number, problem in enumerate(problems):
         if problem:
-            raise RankError(problem if len(set(told)) == 1 else f"rank {number}: {problem}") from failure
+            raise RankError(problem if len(set(problems)) == 1 else f"rank {number}: {problem}") from failure
     return value  # ty: ignore[invalid-explicit-return]
 
 
@@ -110,8 +110,8 @@ def outcomes(own: str, seconds: float) -> dict[int, str]:
     _post(f"{place}/{rank()}", own)
     if own:
         _post(_next_place("failed"), own if own.startswith("rank ") else f"rank {rank()}: {own}")
-    told = {number: _read(f"{place}/{number}", until) for number in range(size())}
-    return {number: said for number, said in told.items() if said is not None}
+    messages = {number: _read(f"{place}/{number}", until) for number in range(size())}
+    return {number: message for number, message in messages.items() if message is not None}
 
 
 _told: dict[str, Any] = {}  # the scope, and how many messages there were in it
@@ -129,8 +129,8 @@ def store() -> Any:
     """torchrun's store (``torch.distributed.Store``)."""
     from torch.distributed import PrefixStore, rendezvous
 
-    found, _, _ = next(iter(rendezvous("env://", rank(), size())))
-    return PrefixStore("specbench", found)
+    store, _, _ = next(iter(rendezvous("env://", rank(), size())))
+    return PrefixStore("specbench", store)
 
 
 def _post(place: str, value: Any) -> None:

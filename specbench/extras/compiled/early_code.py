@@ -27,8 +27,8 @@ def check() -> None:
     Raises:
         ModelError: one does not, or they cannot be looked at.
     """
-    if found := doubt(sources()):
-        raise ModelError(found)
+    if problem := doubt(sources()):
+        raise ModelError(problem)
 
 
 def doubt(texts: Iterable[str]) -> str | None:

@@ -99,19 +99,19 @@ def join(model: nn.Module) -> int:
 def _can_be_joined(layers: list[Any], cuts: Mapping[nn.Module, str]) -> bool:
     if not all(map(products.is_plain, layers)):
         return False
-    kinds = {(type(each.weight), each.weight.dtype, each.weight.device, each.bias is None) for each in layers}
-    ways = {cuts.get(each) if sharding.is_shard(each.weight) else None for each in layers}
+    kinds = {(type(layer.weight), layer.weight.dtype, layer.weight.device, layer.bias is None) for layer in layers}
+    ways = {cuts.get(layer) if sharding.is_shard(layer.weight) else None for layer in layers}
     plain = ways == {None} and type(layers[0].weight) is nn.Parameter
     return len(kinds) == 1 and (plain or ways == {sharding.COLUMNWISE})
 
 
 @torch.no_grad()
 def _joined(layers: list[nn.Linear]) -> list[JoinedLinear]:
-    weight = torch.cat([local(each.weight) for each in layers])
-    bias = None if layers[0].bias is None else torch.cat([local(each.bias) for each in layers])
-    sizes = [len(local(each.weight)) for each in layers]
+    weight = torch.cat([local(layer.weight) for layer in layers])
+    bias = None if layers[0].bias is None else torch.cat([local(layer.bias) for layer in layers])
+    sizes = [len(local(layer.weight)) for layer in layers]
     product = Product(weight, bias, sizes, products.counters(weight))
-    return [JoinedLinear(each, product, place) for place, each in enumerate(layers)]
+    return [JoinedLinear(layer, product, place) for place, layer in enumerate(layers)]
 
 
 def _parameter(before: Tensor, held: Tensor) -> nn.Parameter:

@@ -65,14 +65,14 @@ def install(model: nn.Module) -> int:
     Layers are left alone that are no plain nn.Linear (quantised or adapted ones, and those that are replaced already),
     that have hooks, or that are cut between ranks. Weights stay where they are.
     """
-    found = [
-        (name, each)
-        for name, each in model.named_modules(remove_duplicate=False)
-        if is_plain(each) and type(each.weight) is nn.Parameter and launch_product.takes(each.weight)
+    layers = [
+        (name, module)
+        for name, module in model.named_modules(remove_duplicate=False)
+        if is_plain(module) and type(module.weight) is nn.Parameter and launch_product.takes(module.weight)
     ]
-    for name, layer in found:
+    for name, layer in layers:
         model.set_submodule(name, OwnLinear(layer))
-    return len(found)
+    return len(layers)
 
 
 def is_plain(layer: object) -> bool:

@@ -41,7 +41,7 @@ class SummedLinear(nn.Module):
 def install(model: PreTrainedModel) -> int:
     """Replaces the layers that are cut by their inputs, in place; returns their number. A second call does nothing."""
     cuts = sharding.cuts(model)
-    layers = [(name, each) for name, each in model.named_modules() if cuts.get(each) == sharding.ROWWISE]
+    layers = [(name, module) for name, module in model.named_modules() if cuts.get(module) == sharding.ROWWISE]
     for name, layer in layers:
         model.set_submodule(name, SummedLinear(layer))
     return len(layers)

@@ -23,15 +23,15 @@ def convert(arguments: Sequence[str]) -> int:
     Raises:
         ConfigError: see :func:`specbench.extras.gguf.conversion.convert`.
     """
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     if not console.is_terminal:  # bars of transformers would fill a log
         os.environ.setdefault("TQDM_DISABLE", "1")
     from specbench.core.machine.devices import DTYPES as OF_TORCH
     from specbench.extras.gguf import conversion  # which imports PyTorch
 
-    conversion.convert(asked.file, asked.out, OF_TORCH[asked.dtype])
-    named = f"pair=hf {typed('pair.target', str(asked.out))}"
-    say(f"Checkpoint: {asked.out}. To use it: {named} pair.draft=..., or alone: {named} drafter=prompt_lookup")
+    conversion.convert(options.file, options.out, OF_TORCH[options.dtype])
+    named = f"pair=hf {typed('pair.target', str(options.out))}"
+    say(f"Checkpoint: {options.out}. To use it: {named} pair.draft=..., or alone: {named} drafter=prompt_lookup")
     return 0
 
 

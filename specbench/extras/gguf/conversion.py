@@ -88,9 +88,9 @@ def _check_all_used(model: PreTrainedModel, source: Origin) -> None:
 
     # Frequencies of rotary positions are no weights. A tied output layer may be written twice.
     spare = ("rope_", "output.") if model.config.get_text_config().tie_word_embeddings else ("rope_",)
-    sizes = {each.name: int(each.n_elements) for each in GGUFReader(str(source.value)).tensors}
+    sizes = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(str(source.value)).tensors}
     in_file = sum(size for name, size in sizes.items() if not name.startswith(spare))
-    in_model = sum({each.data_ptr(): each.numel() for each in model.state_dict().values()}.values())
+    in_model = sum({tensor.data_ptr(): tensor.numel() for tensor in model.state_dict().values()}.values())
     if in_file > in_model:
         layers = model.config.get_text_config().num_hidden_layers
         beyond = [name for name in sizes if name.startswith("blk.") and int(name.split(".")[1]) >= layers]
@@ -104,8 +104,8 @@ def _begins_with_bos(file: Path) -> bool | None:
     from gguf import GGUFReader
 
     fields = GGUFReader(file).fields
-    if (said := fields.get("tokenizer.ggml.add_bos_token")) is not None:
-        return bool(said.contents())
+    if (field := fields.get("tokenizer.ggml.add_bos_token")) is not None:
+        return bool(field.contents())
     model = fields.get("tokenizer.ggml.model")
     return True if model is not None and model.contents() == "llama" else None  # sentencepiece: llama.cpp's default
 

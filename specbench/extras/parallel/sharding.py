@@ -38,15 +38,15 @@ def check_divisible(config: PreTrainedConfig, source: Origin) -> None:
     Raises:
         ModelError: transformers has no plan for it, its heads do not divide, or it is quantised.
     """
-    text, asked, count = config.get_text_config(), f"{source.key}={source.value}", ranks.size()
+    text, setting, count = config.get_text_config(), f"{source.key}={source.value}", ranks.size()
     plan: Mapping[str, str] = getattr(text, "base_model_tp_plan", None) or {}
     if not plan:
         raise ModelError(
-            f"{asked}: parallel=tensor, and transformers has no plan of how to shard {config.model_type!r}. "
+            f"{setting}: parallel=tensor, and transformers has no plan of how to shard {config.model_type!r}. "
             f"{_WITHOUT_PLAN}"
         )
     if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(f"{asked}: it is quantised, which parallel=tensor cannot shard. Use parallel=none.")
+        raise ModelError(f"{setting}: it is quantised, which parallel=tensor cannot shard. Use parallel=none.")
     if not any(name.endswith(_KEYS) and style == "colwise" for name, style in plan.items()):
         return  # every rank has all heads
     for name in ("num_attention_heads", "num_key_value_heads"):
@@ -55,7 +55,7 @@ def check_divisible(config: PreTrainedConfig, source: Origin) -> None:
             fitting = [n for n in range(2, count) if heads % n == 0]
             remedy = f"Start {' or '.join(map(str, fitting))} processes" if fitting else "Choose another model"
             raise ModelError(
-                f"{asked}: parallel=tensor with {count} processes, and its {heads} {name} do not divide by {count}. "
+                f"{setting}: parallel=tensor with {count} processes, and its {heads} {name} do not divide by {count}. "
                 f"{remedy}, or use parallel=none."
             )
 
@@ -86,7 +86,7 @@ def loading() -> dict[str, Any]:
 
 def is_shard(tensor: Tensor) -> bool:
     """Whether this rank has a part of a tensor."""
-    return any(not each.is_replicate() for each in getattr(tensor, "placements", ()))
+    return any(not placement.is_replicate() for placement in getattr(tensor, "placements", ()))
 
 
 def in_place_of(tensor: Tensor, held: Tensor) -> Tensor:
@@ -120,10 +120,10 @@ def compare_ranks(logits: Shaped[Tensor, "B width V"], *tokens: Int64[Tensor, "B
     """
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[logits.element_size()]
     sums = [logits.view(bits).sum(dim=(1, 2), dtype=torch.int64)]
-    for each in tokens:
-        place = torch.arange(1, each.shape[1] + 1, device=each.device)
-        sums.append((each * place * 1_000_003).sum(dim=1))  # by place, so that an exchange shows
-    found = torch.stack(sums)
-    ends = torch.stack([found, -found])
+    for block in tokens:
+        place = torch.arange(1, block.shape[1] + 1, device=block.device)
+        sums.append((block * place * 1_000_003).sum(dim=1))  # by place, so that an exchange shows
+    checksums = torch.stack(sums)
+    ends = torch.stack([checksums, -checksums])
     dist.all_reduce(ends, dist.ReduceOp.MAX)  # the largest, and minus the smallest
     return (ends[0] != -ends[1]).any(dim=0)

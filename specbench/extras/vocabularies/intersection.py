@@ -136,13 +136,13 @@ class IntersectionModel(CachedModel):
         for text, row, place, start in zip(texts, rows, first, begun, strict=True):
             pieces = [self._read_as[token] for token in text]
             if not self._fits(sum(map(len, pieces)) + start, place + len(text)):
-                pieces = [each[:1] for each in pieces]
+                pieces = [piece[:1] for piece in pieces]
             ends = torch.tensor(list(itertools.accumulate(map(len, pieces), initial=start))[1:], dtype=torch.int64)
             self._ends[row, place : place + len(text)] = ends.to(self.device)
             self._lengths[row] = place + len(text)
             read.append(list(itertools.chain.from_iterable(pieces)))
         if whole:
-            self._inner.place([[*each, 0] for each in read], rows)  # it leaves the last token for later
+            self._inner.place([[*tokens, 0] for tokens in read], rows)  # it leaves the last token for later
         else:
             self._inner.feed(read, rows, begun)
 

@@ -37,11 +37,11 @@ class Translation:
     def draft_ids(self) -> Int64[Tensor, " V"]:
         """The draft's token that is spelled as each target token; MISSING if there is none. On the CPU."""
         own = [self.target.ids.get(spelled) == i for i, spelled in enumerate(self.target.tokens)]
-        found = [
+        ids = [
             self.draft.ids.get(spelled, MISSING) if first else MISSING
             for spelled, first in zip(self.target.tokens, own, strict=True)
         ]
-        return torch.tensor(found, dtype=torch.int64)
+        return torch.tensor(ids, dtype=torch.int64)
 
     @property
     def shared(self) -> Bool[Tensor, " V"]:
@@ -59,10 +59,10 @@ class Translation:
 
         A shared token is fed as itself, another one as its text in the draft's tokens.
         """
-        written = [self._pieces_of(i, found) for i, found in enumerate(self.draft_ids.tolist())]
-        counts = torch.tensor([len(each) for each in written])
+        written = [self._pieces_of(i, draft_id) for i, draft_id in enumerate(self.draft_ids.tolist())]
+        counts = torch.tensor([len(pieces) for pieces in written])
         table = torch.zeros((len(written), int(counts.max())), dtype=torch.int64)
-        table[torch.arange(table.shape[1]) < counts[:, None]] = torch.tensor([i for each in written for i in each])
+        table[torch.arange(table.shape[1]) < counts[:, None]] = torch.tensor([i for pieces in written for i in pieces])
         return table, counts
 
     def _pieces_of(self, token: int, shared: int) -> list[int]:
@@ -82,17 +82,17 @@ class Translation:
     def words(self) -> str:
         """What is shared, for the console."""
         shared, total = int(self.shared.sum()), len(self.target.tokens)
-        said = f"{shared} of the target's {total} tokens are among the draft's {len(self.draft.tokens)}"
+        summary = f"{shared} of the target's {total} tokens are among the draft's {len(self.draft.tokens)}"
         if shared == total:
-            return said
+            return summary
         others = self.pieces[1][~self.shared].double().mean()
-        return f"{said}; of the others, the draft reads each as {others:.1f} tokens on average"
+        return f"{summary}; of the others, the draft reads each as {others:.1f} tokens on average"
 
     def examples(self) -> tuple[list[str], list[str]]:
         """Some tokens of text of each vocabulary, the longest first, for a message."""
         shown = []
-        for each in (self.target, self.draft):
-            text = [token for i, token in enumerate(each.tokens) if token and not each.is_special(i)]
+        for vocabulary in (self.target, self.draft):
+            text = [token for i, token in enumerate(vocabulary.tokens) if token and not vocabulary.is_special(i)]
             text.sort(key=len, reverse=True)
             shown.append([token.decode("utf-8", errors="backslashreplace") for token in text[:5]])
         return shown[0], shown[1]

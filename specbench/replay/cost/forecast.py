@@ -76,12 +76,12 @@ def forecast(
         drawn.append(_run(trace, accepted, gamma, batch, model, fed, chosen, rng))
     central = [_run(trace, accepted, gamma, batch, models[0], fed, texts, rng) for _ in range(max(8, runs // 8))]
     tokens, seconds, plain, steps, stepped, started = np.mean(central, axis=0)
-    each = np.array(drawn)
+    samples = np.array(drawn)
     return Forecast(
         gamma,
         batch,
-        _estimate(plain / seconds, each[:, 2] / each[:, 1]),
-        _estimate(tokens / seconds, each[:, 0] / each[:, 1]),
+        _estimate(plain / seconds, samples[:, 2] / samples[:, 1]),
+        _estimate(tokens / seconds, samples[:, 0] / samples[:, 1]),
         float(tokens / plain),
         float(tokens / steps),
         float(stepped),

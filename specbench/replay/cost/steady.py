@@ -66,12 +66,12 @@ def crossover(lengths: dict[int, float], models: Sequence[CostModel], context: f
     Args:
         models: of cost_models.
     """
-    found = []
+    batches = []
     for model in models:
         batch, measured = crossover_batch(lengths, model, context), model.batches.max()
         reach = measured if model.target.knee is None else REACH * measured
         if batch is None or batch > reach:
             return None
-        found.append(batch)
-    rounds = found[1:] or found
-    return Crossover(found[0], min(rounds), max(rounds))
+        batches.append(batch)
+    rounds = batches[1:] or batches
+    return Crossover(batches[0], min(rounds), max(rounds))

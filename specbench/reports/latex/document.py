@@ -46,11 +46,11 @@ def whole(report: Report, numbers: Numbers) -> str:
     parts = [rf"\input{{\specbenchpath/{report.name}/answer}}"]
     for i, section in enumerate(report.sections):
         parts.append(rf"\subsection*{{{escape(section.heading)}}}")
-        for each in section.blocks:
-            if isinstance(each, Table | Picture):
-                parts.append(_input(report, each))
+        for content in section.blocks:
+            if isinstance(content, Table | Picture):
+                parts.append(_input(report, content))
             elif i:
-                parts.append(block(each, f"{report.name}/{section.heading}", numbers))
+                parts.append(block(content, f"{report.name}/{section.heading}", numbers))
     return "\n\n".join(parts) + "\n"
 
 
@@ -85,14 +85,14 @@ def main(reports: Sequence[Report], pages: Mapping[str, Page]) -> str:
 
 def _body(report: Report) -> list[str]:
     floats = [*report.tables[:1], *report.pictures[:1]]
-    others = [each for each in (*report.tables, *report.pictures) if each not in floats]
+    others = [item for item in (*report.tables, *report.pictures) if item not in floats]
     return [
         rf"\section*{{{escape(report.title)}}}",
-        *(_input(report, each) for each in floats),
-        *(f"% {_input(report, each)}" for each in others),
+        *(_input(report, item) for item in floats),
+        *(f"% {_input(report, item)}" for item in others),
         rf"\input{{\specbenchpath/{report.name}/answer}}",
-        *(f"Table~\\ref{{tab:{report.name}-{each.name}}} has the numbers." for each in report.tables[:1]),
-        *(f"Figure~\\ref{{fig:{report.name}-{each.name}}} shows them." for each in report.pictures[:1]),
+        *(f"Table~\\ref{{tab:{report.name}-{table.name}}} has the numbers." for table in report.tables[:1]),
+        *(f"Figure~\\ref{{fig:{report.name}-{picture.name}}} shows them." for picture in report.pictures[:1]),
         "",
     ]
 
@@ -111,8 +111,8 @@ def _cited(reports: Sequence[Report]) -> list[str]:
 
 def _words(sections: Sequence[Section], name: str, numbers: Numbers) -> list[str]:
     return [
-        block(each, f"{name}/{section.heading}", numbers)
+        block(content, f"{name}/{section.heading}", numbers)
         for section in sections
-        for each in section.blocks
-        if not isinstance(each, Table | Picture)
+        for content in section.blocks
+        if not isinstance(content, Table | Picture)
     ]

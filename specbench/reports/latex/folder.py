@@ -26,31 +26,31 @@ def files(reports: Mapping[str, Sequence[Report]], pages: Mapping[str, Page], ve
         pages: what figures were drawn for, by the end of their files' names.
         version: of specbench.
     """
-    numbers, found = Numbers(), dict[str, str | bytes]()
+    numbers, files = Numbers(), dict[str, str | bytes]()
     first = next(iter(reports.values()))
     for report in first:
         folder, remark = report.name, document.remark(report, numbers)
-        found[f"{folder}/answer.tex"] = document.answer(report, numbers, remark)
-        found[f"{folder}/report.tex"] = document.whole(report, numbers)
+        files[f"{folder}/answer.tex"] = document.answer(report, numbers, remark)
+        files[f"{folder}/report.tex"] = document.whole(report, numbers)
         numbers.headlines(report.name, report.headlines)
         for table in report.tables:
-            found[f"{folder}/table-{table.name}.tex"] = tables.floated(table, folder, numbers, remark) + "\n"
+            files[f"{folder}/table-{table.name}.tex"] = tables.floated(table, folder, numbers, remark) + "\n"
         for picture in report.pictures:
-            found[f"{folder}/figure-{picture.name}.tex"] = figures.floated(picture, folder, numbers, remark) + "\n"
+            files[f"{folder}/figure-{picture.name}.tex"] = figures.floated(picture, folder, numbers, remark) + "\n"
     for end, page in pages.items():
         for report in reports[end]:
             for picture in report.pictures:
-                found[f"{report.name}/{picture.name}-{end}.pdf"] = _pdf(picture, page)
+                files[f"{report.name}/{picture.name}-{end}.pdf"] = _pdf(picture, page)
     rules = [rule for report in first for rule in report.rules]
-    found["numbers.tex"] = document.MARK + numbers.render()
-    found["specbench.tex"] = document.PREAMBLE
-    found["refs.bib"] = bibliography.bibliography(rules, version)
-    found["CITATION.cff"] = bibliography.citation(rules, version)
-    found[KEPT] = document.main(first, pages)
-    return {path: each.encode() if isinstance(each, str) else each for path, each in found.items()}
+    files["numbers.tex"] = document.MARK + numbers.render()
+    files["specbench.tex"] = document.PREAMBLE
+    files["refs.bib"] = bibliography.bibliography(rules, version)
+    files["CITATION.cff"] = bibliography.citation(rules, version)
+    files[KEPT] = document.main(first, pages)
+    return {path: content.encode() if isinstance(content, str) else content for path, content in files.items()}
 
 
-def write(found: Mapping[str, bytes], out: Path) -> list[str]:
+def write(files: Mapping[str, bytes], out: Path) -> list[str]:
     """Writes a paper's files into a folder that is new, empty, or a paper's that was written before.
 
     Files of an earlier time that are no longer part of it are removed. An example that was changed is kept.
@@ -66,27 +66,27 @@ def write(found: Mapping[str, bytes], out: Path) -> list[str]:
         raise ConfigError("--out", out, "is not a folder", "Name another one.")
     earlier = _written(out)
     if earlier is None and out.is_dir() and any(out.iterdir()):
-        held = ", ".join(sorted(each.name for each in out.iterdir())[:3])
+        held = ", ".join(sorted(entry.name for entry in out.iterdir())[:3])
         remedy = "Name a folder that is not there yet, such as paper/specbench."
         raise ConfigError("--out", out, f"holds what specbench paper did not write ({held})", remedy)
     earlier = earlier or {}
     kept = [KEPT] if KEPT in earlier and _changed(out, KEPT, earlier) else []
-    foreign = [path for path in sorted({*found, *earlier} - set(kept)) if _changed(out, path, earlier)]
+    foreign = [path for path in sorted({*files, *earlier} - set(kept)) if _changed(out, path, earlier)]
     if foreign:
         remedy = "Move your changes to a file of your own, and remove this one."
         raise ConfigError("--out", out, f"{foreign[0]} is not as specbench paper wrote it", remedy)
-    digests = {path: earlier[path] if path in kept else [_digest(content)] for path, content in found.items()}
+    digests = {path: earlier[path] if path in kept else [_digest(content)] for path, content in files.items()}
     both = {path: earlier.get(path, []) + digests.get(path, []) for path in {**earlier, **digests}}
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     write_json(out / MANIFEST, {"files": both})  # if this is killed, files are as they were or as they are to be
-    for path, content in found.items():
+    for path, content in files.items():
         if path not in kept:
             with writing(out):
                 (out / path).parent.mkdir(exist_ok=True)
             with beside(out / path) as temporary:
                 temporary.write_bytes(content)
-    for path in set(earlier) - set(found):
+    for path in set(earlier) - set(files):
         with writing(out):
             (out / path).unlink(missing_ok=True)
     write_json(out / MANIFEST, {"files": digests})
@@ -97,7 +97,8 @@ def _written(out: Path) -> dict[str, list[str]] | None:
     """The files that were written here before, with the digests that they may have; None if nothing says so."""
     try:
         files = {
-            str(path): [str(each) for each in digests] for path, digests in read_json(out / MANIFEST)["files"].items()
+            str(path): [str(digest) for digest in digests]
+            for path, digests in read_json(out / MANIFEST)["files"].items()
         }
     except (TypeError, KeyError, AttributeError):
         return None

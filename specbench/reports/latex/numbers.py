@@ -64,15 +64,15 @@ class Numbers:
         the same words are counted. So a sentence that is added renames no number of another.
         """
         parts, end = [], 0
-        for found in _MEASURED.finditer(text):
-            if _CITED.search(text[: found.start()]):
+        for match in _MEASURED.finditer(text):
+            if _CITED.search(text[: match.start()]):
                 continue
-            name = f"{place}/{_described(text, found.start(), found.end())}"
+            name = f"{place}/{_described(text, match.start(), match.end())}"
             self._counts[name] += 1
             if self._counts[name] > 1:
                 name = f"{name}/{self._counts[name]}"
-            parts += [escape(text[end : found.start()]), self.macro(name, found.group())]
-            end = found.end()
+            parts += [escape(text[end : match.start()]), self.macro(name, match.group())]
+            end = match.end()
         return "".join(parts) + escape(text[end:])
 
     def headlines(self, experiment: str, texts: Mapping[str, str]) -> None:
@@ -108,8 +108,8 @@ class Typed(Numbers):
 
 def _parts(text: str) -> dict[str, str]:
     """The value of an interval and its ends; of a speedup that is told to be uncertain the value alone."""
-    found = _INTERVAL.match(text)
-    return {} if found is None else {part: value for part, value in found.groupdict().items() if value is not None}
+    match = _INTERVAL.match(text)
+    return {} if match is None else {part: value for part, value in match.groupdict().items() if value is not None}
 
 
 def name_of(words: str) -> str:

@@ -66,7 +66,7 @@ def floated(table: Table, experiment: str, numbers: Numbers, remark: str = "") -
         ]
         for number, part in enumerate(tabulars(table, place, numbers))
     ]
-    return "\n".join(line for each in floats for line in each)
+    return "\n".join(line for table_lines in floats for line in table_lines)
 
 
 def row_names(table: Table) -> list[str]:

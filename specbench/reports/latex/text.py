@@ -25,16 +25,16 @@ def _inline(part: str | Strong | Code | Link, place: str, numbers: Numbers) -> s
             return numbers.in_text(part, place)
 
 
-def block(each: Paragraph | Bullets | Lines, place: str, numbers: Numbers) -> str:
+def block(content: Paragraph | Bullets | Lines, place: str, numbers: Numbers) -> str:
     """A block without a float."""
-    match each:
+    match content:
         case Paragraph():
-            return words(each.text, place, numbers)
+            return words(content.text, place, numbers)
         case Bullets():
-            items = [rf"  \item {words(item, place, numbers)}" for item in each.items]
+            items = [rf"  \item {words(item, place, numbers)}" for item in content.items]
             return "\n".join([r"\begin{itemize}", *items, r"\end{itemize}"]) if items else ""
         case Lines():
-            lines = [code(line) for line in lines_of(each.lines)]
+            lines = [code(line) for line in lines_of(content.lines)]
             return "\n".join(
                 [r"\begin{flushleft}\footnotesize", *(f"{line}\\\\" for line in lines), r"\end{flushleft}"]
             )

@@ -64,7 +64,7 @@ def speedup_by_category(speeds: pd.DataFrame) -> Figure:
         here = speeds[speeds["temperature"] == temperature]
         for place, (drafter, look) in enumerate(looks.items()):
             rows = here[here["drafter"] == drafter]
-            x = np.array([categories.index(each) for each in rows["category"]], dtype=float)
+            x = np.array([categories.index(category) for category in rows["category"]], dtype=float)
             x += 0.6 * ((place + 0.5) / len(looks) - 0.5)  # beside each other
             middle, low, high = (rows[f"speedup{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
             axes.vlines(x, low, high, color=look.colour, linewidth=1)

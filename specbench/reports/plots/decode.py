@@ -49,7 +49,9 @@ def position_rates(joint: Rates, conditional: Rates, title: str = "") -> Figure:
     figure, (axes,) = panels(1, 1, (1 / 2, 2.4))
     both = {"where all before it were accepted": conditional, "of all drafted": joint}
     for side, (name, look) in zip((-0.5, 0.5), in_order(both).items(), strict=True):
-        known = [(each.value, each.low, each.high) if each else (math.nan,) * 3 for each in both[name]]
+        known = [
+            (estimate.value, estimate.low, estimate.high) if estimate else (math.nan,) * 3 for estimate in both[name]
+        ]
         values, low, high = np.array(known).reshape(-1, 3).T  # NaN is not drawn
         places = np.arange(1, len(values) + 1) + 0.028 * len(values) * side  # the two are equal at position 1
         axes.plot(places, values, label=name, **look.line)
@@ -121,7 +123,7 @@ def speedup_against_gamma(results: pd.DataFrame, marked: int | None = None, titl
         legend(figure)
     if marked is not None:
         best = results.iloc[marked]
-        series = next(each for each in _series(results, "gamma") if best.name in each.rows.index)
+        series = next(candidate for candidate in _series(results, "gamma") if best.name in candidate.rows.index)
         x, color = best["gamma"] + _shift(results, "gamma") * series.place, series.look.colour
         top = best[["speedup", "speedup_high"]].astype(float).max()  # without an interval the point itself
         arrow = {"arrowstyle": "->", "color": color, "shrinkA": 0, "shrinkB": 2}  # no series has it as its marker

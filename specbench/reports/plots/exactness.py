@@ -35,7 +35,7 @@ def empirical_joint(cells: Rows, verifier: str) -> Figure:
         draws = int(own["draws"].iloc[0])
         rows = own[own["prob"] * draws >= 10].nlargest(MOST_CELLS, "prob")
         prob, places = rows["prob"].to_numpy(), np.arange(len(rows))
-        low, high = (each / prob for each in theory.binomial_band(prob.clip(0, 1), max(draws, 1)))
+        low, high = (bound / prob for bound in theory.binomial_band(prob.clip(0, 1), max(draws, 1)))
         ratio = rows["share"].to_numpy() / prob
         axes.fill_between(places, low, high, step="mid", color=BAND, label="95% of samples of an exact rule")
         axes.axhline(1, color=INK, lw=0.6)

@@ -136,7 +136,9 @@ def _candidates(name: str, named: Mapping[str, Look]) -> Iterator[Look]:
     dashes = DASHED if verifier.startswith("flawed") else SOLID
     home = named.get(verifier, Look(OWN_COLOURS[start % len(OWN_COLOURS)], MARKERS[start % len(MARKERS)], dashes))
     first = MARKERS.index(home.marker)
-    for dashes, step in itertools.product(sorted(DASHES, key=lambda each: each != home.dashes), range(len(MARKERS))):
+    for dashes, step in itertools.product(
+        sorted(DASHES, key=lambda pattern: pattern != home.dashes), range(len(MARKERS))
+    ):
         yield Look(home.colour, MARKERS[(first + step) % len(MARKERS)], dashes)
 
 

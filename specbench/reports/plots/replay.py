@@ -62,8 +62,8 @@ def policy_frontier(rows: pd.DataFrame) -> Figure:
     rules = list(rows.groupby("rule", sort=False))
     looks_of = {**in_order(sorted({*rows["policy"]} - {"fixed"})), "fixed": Look(INK, "o", DASHED)}
     figure, every_axes = panels(len(rules), 2, (1 / 2, 2.6), margin=0.4)
-    for axes, (rule, each) in zip(every_axes, rules, strict=True):
-        for kind, points in each.groupby("policy", sort=False):
+    for axes, (rule, lines) in zip(every_axes, rules, strict=True):
+        for kind, points in lines.groupby("policy", sort=False):
             line, look = points.sort_values("drafted_per_step"), looks_of[kind]
             label = r"fixed $\gamma$" if kind == "fixed" else f"stop by {kind}"
             axes.plot(line["drafted_per_step"], line["acceptance_length"], label=label, ms=4, **look.line)

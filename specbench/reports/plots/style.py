@@ -127,13 +127,13 @@ def legend(figure: Figure, columns: int = 4) -> None:
     named = {label: handle for handles, labels in every for handle, label in zip(handles, labels, strict=True)}
     if not named:
         return
-    asked = min(len(named), columns)
-    for ncols in range(asked, 0, -1):
+    most_columns = min(len(named), columns)
+    for ncols in range(most_columns, 0, -1):
         shown = figure.legend(named.values(), named.keys(), loc="outside upper left", ncols=ncols)
         if ncols == 1 or _inches(figure, shown) <= figure.get_figwidth():
             break
         shown.remove()
-    more = math.ceil(len(named) / ncols) - math.ceil(len(named) / asked)
+    more = math.ceil(len(named) / ncols) - math.ceil(len(named) / most_columns)
     figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW)
 
 

@@ -129,13 +129,13 @@ class JobRun:
             self.live = None
 
     def _last(self, status: str, reason: str | None, verdict: str | None) -> dict[str, Any]:
-        found = panels(self.folder, self.workspace.texts)
-        told = {"status": status, "reason": reason, "verdict": verdict}
-        found["summary"] |= {key: value for key, value in told.items() if value is not None}
+        content = panels(self.folder, self.workspace.texts)
+        summary = {"status": status, "reason": reason, "verdict": verdict}
+        content["summary"] |= {key: value for key, value in summary.items() if value is not None}
         if (path := self.folder / "error.txt").is_file():
-            found["error"] = path.read_text(encoding="utf-8", errors="replace")[-LONGEST_ERROR:]
+            content["error"] = path.read_text(encoding="utf-8", errors="replace")[-LONGEST_ERROR:]
         done = status == "done"
-        return {**found, "tags": [*self.tags, *([] if done else [status])], "exit_code": 0 if done else 1}
+        return {**content, "tags": [*self.tags, *([] if done else [status])], "exit_code": 0 if done else 1}
 
     def _process(self, mode: str, live: bool = False) -> Process:
         place, workspace = self.folder / "wandb", self.workspace

@@ -92,10 +92,10 @@ def _speeds(rows: Rows) -> Rows:
     ]
 
 
-def _timed(*said: str) -> Callable[[Rows], Rows]:
+def _timed(*names: str) -> Callable[[Rows], Rows]:
     """A bar a row that was timed, named by its values of the columns that tell it from the others."""
     return lambda rows: [
-        {"case": " ".join(str(row[name]) for name in said), "median_us": row["median_us"]}
+        {"case": " ".join(str(row[name]) for name in names), "median_us": row["median_us"]}
         for row in rows
         if row["median_us"] is not None
     ]
@@ -191,12 +191,12 @@ def panels(folder: Path, texts: int) -> dict[str, Any]:
     tables = {path.name: _read(path, texts if path.name == TEXTS else MOST_ROWS) for path in folder.glob("*.parquet")}
     (row,) = tables[RESULTS].to_pylist() if RESULTS in tables else ({},)
     shown = {f"tables/{name.removesuffix('.parquet')}": t for name, t in tables.items() if name not in NOT_AS_TABLES}
-    found = {"texts": tables[TEXTS]} if TEXTS in tables else {}
+    sample_texts = {"texts": tables[TEXTS]} if TEXTS in tables else {}
     return {
         "summary": {key: value for key, value in row.items() if isinstance(value, int | float | str)},
         "images": {path.stem: str(path) for path in sorted(folder.glob("*.png"))},
         "histograms": {f"charts/{name}": counted(row[name]) for name in HISTOGRAMS if row.get(name)},
-        "tables": {name: plain(table) for name, table in sorted((found | shown).items()) if len(table)},
+        "tables": {name: plain(table) for name, table in sorted((sample_texts | shown).items()) if len(table)},
         "charts": {chart.key: drawn for chart in CHARTS if chart.file in tables and (drawn := _drawn(chart, folder))},
         "files": [str(path) for path in sorted(folder.iterdir()) if _is_result(path)],
     }

@@ -68,7 +68,7 @@ class Process:
         limit = min(limit, LATER) if _stalled else limit
         try:
             given = self.pending + (b"" if last is None else _line(last))
-            said = self.process.communicate(given, timeout=limit)[0].decode(errors="replace").strip()
+            reply = self.process.communicate(given, timeout=limit)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired as error:
             _stalled.append(limit)
             raise TrackingError(f"W&B did not end within {limit} s; further runs wait for {LATER} s") from error
@@ -78,8 +78,8 @@ class Process:
                 self.process.communicate()
             shutil.rmtree(self.scratch, ignore_errors=True)
         if self.process.returncode:
-            raise TrackingError(said or f"W&B's process ended with status {self.process.returncode}")
-        return said
+            raise TrackingError(reply or f"W&B's process ended with status {self.process.returncode}")
+        return reply
 
     def leave(self) -> None:
         """Says nothing more. It finishes the run as one that was broken off, and nobody waits for that."""

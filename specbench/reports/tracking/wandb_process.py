@@ -149,8 +149,8 @@ def report(first: Message, _second: object) -> None:
     import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces.expr import And, Metric
 
-    told = first["report"]
-    group, kind, entity = told["group"], first["kind"], told["entity"] or ""
+    settings = first["report"]
+    group, kind, entity = settings["group"], first["kind"], settings["entity"] or ""
     if first["save"] and not entity and not (entity := wandb.Api().default_entity or ""):
         raise NotTrackedError("tracking.entity=null: W&B names none for this key. Set tracking.entity=NAME")
     sweep, jobs = Metric("JobType") == kind, Metric("JobType") != kind
@@ -160,19 +160,19 @@ def report(first: Message, _second: object) -> None:
             return wr.Runset(entity=owner, project=project, name=group, filters=And(Metric("Group") == group, *more))
 
         panels = [
-            *(_points(wr, each) for each in first["panels"]["points"]),
+            *(_points(wr, point) for point in first["panels"]["points"]),
             *(wr.BarPlot(title=name, metrics=[name]) for name in first["panels"]["bars"]),
             *(_chart(wr, chart) for chart in first["panels"]["charts"]),
             wr.MediaBrowser(media_keys=[*first["panels"]["histograms"], *first["panels"]["images"]], num_columns=2),
             wr.RunComparer(diff_only=True),
         ]
         return wr.Report(
-            project=told["project"],
+            project=settings["project"],
             entity=entity,
-            title=told["title"],
-            description=told["description"],
+            title=settings["title"],
+            description=settings["description"],
             blocks=[
-                *(_block(wr, block, lambda: runs(sweep)) for block in told["blocks"]),
+                *(_block(wr, block, lambda: runs(sweep)) for block in settings["blocks"]),
                 wr.H1("Its runs"),
                 wr.PanelGrid(runsets=[runs(jobs)], panels=panels),
             ],
@@ -183,7 +183,7 @@ def report(first: Message, _second: object) -> None:
         "displayName": model.display_name,
         "description": model.description,
         "entityName": entity,
-        "projectName": told["project"],
+        "projectName": settings["project"],
         "type": "runs",
         "spec": json.loads(model.spec.model_dump_json(by_alias=True, exclude_none=True)),
     }
@@ -193,7 +193,7 @@ def report(first: Message, _second: object) -> None:
         written["id"] = known
     _replace(path, written)
     if first["save"]:
-        online = made(entity, told["project"])
+        online = made(entity, settings["project"])
         online.id = known
         _replace(path, written | {"id": online.save().id})
 
